@@ -1,0 +1,77 @@
+"""The one plain result type of a round, shared by the protocol, the emulator and the inference.
+
+It carries every assumption that inference and auditors need, so that nobody has to remember them elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyAggregate:
+    """A differentially private sum over the clients that contributed.
+
+    Attributes:
+        value: the noisy sum in the statistic's own units, shape ``(dimension,)``.
+        noise_variance: exact variance of the noise that each coordinate of ``value`` carries (all contributors' shares,
+            in squared units of ``value``). The noise is the sum of ``contributors`` independent discrete Gaussians.
+        statistic: name of the statistic; ``parameters`` its public parameters (bounds, columns, ...).
+        contributors: ``|S|``, how many clients the sum is over.
+        clients: N on the roster. tolerated: T. colluders: c, how many of the T are reserved for colluders.
+        mechanism: name of the noise mechanism on the wire.
+        sensitivity: L2 sensitivity of the sum in units of ``value``; ``relation`` its neighbouring relation.
+        sigma_local: standard deviation of one client's noise share, in units of ``value``.
+        epsilon, delta: what the round spent of every participant's budget; mu: the same as a Gaussian DP parameter.
+        round_id: 16 bytes. session_hash, contributors_hash, roster_hash: 32 bytes each.
+        absent: indices in the roster (sorted by client id) whose contribution is not in the sum.
+        private: False where the noise was not drawn by an exact mechanism or the bounds were read from the data; then no
+            epsilon may be claimed.
+    """
+
+    value: NDArray[np.float64]
+    noise_variance: float
+    statistic: str
+    parameters: dict[str, Any]
+    contributors: int
+    clients: int
+    tolerated: int
+    colluders: int
+    mechanism: str
+    sensitivity: float
+    relation: str
+    sigma_local: float
+    epsilon: float
+    delta: float
+    mu: float
+    round_id: bytes
+    session_hash: bytes
+    contributors_hash: bytes
+    roster_hash: bytes
+    absent: tuple[int, ...] = ()
+    private: bool = True
+
+    @property
+    def dimension(self) -> int:
+        return int(self.value.size)
+
+
+@dataclass(frozen=True)
+class RoundRequest:
+    """What a learning job asks of a trainer: a statistic, its parameters and this round's share of the job's budget.
+
+    Attributes:
+        statistic: name of a registered statistic.
+        parameters: its public parameters.
+        budget_share: this round's part of the job's squared Gaussian DP parameter, in (0, 1]: mu_round² = share * mu².
+        rows_max: 0 for the mean of a client's rows (weight 1), R >= 1 for the sum of at most R rows.
+    """
+
+    statistic: str
+    parameters: dict[str, Any]
+    budget_share: float = 1.0
+    rows_max: int = 0

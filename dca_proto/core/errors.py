@@ -1,0 +1,58 @@
+"""The four kinds of failure, told apart by type.
+
+- `UsageError`: the caller's (a wrong argument, file or option): raised, shown in one line, exit code 2.
+- `PeerError`: a peer's (a malformed, unauthentic or unexpected message): counted and dropped, never fatal.
+- `TransportError`: the network's: retried with back-off.
+- `assert`: ours: stop.
+
+`RoundAborted` is no failure of a part: it is how a round ends by its own rules (exit code 3).
+"""
+
+from __future__ import annotations
+
+
+class DcaError(Exception):
+    """Base of all errors that this project raises on purpose."""
+
+
+class UsageError(DcaError, ValueError):
+    """The caller asked for something that cannot be: says what was found, what was expected and what to do."""
+
+
+class PeerError(DcaError):
+    """A peer sent something unacceptable.
+
+    Args:
+        code: a short fixed word for counters and logs, such as ``signature`` or ``phase``.
+        found: what came, in words that hold no secret.
+        expected: what would have been accepted.
+    """
+
+    def __init__(self, code: str, *, found: object = "", expected: object = "") -> None:
+        super().__init__(code, found, expected)
+        self.code = code
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"{self.code}: found {self.found}, expected {self.expected}"
+
+
+class TransportError(DcaError):
+    """The connection failed or was lost; trying again may help."""
+
+
+class RoundAborted(DcaError):
+    """A round ended without a result.
+
+    Args:
+        reason: why, in words.
+        contributors: how many contributions all Compute nodes held, where that is known.
+        needed: how many were needed, N - T + c.
+    """
+
+    def __init__(self, reason: str, *, contributors: int | None = None, needed: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.contributors = contributors
+        self.needed = needed

@@ -1,0 +1,41 @@
+"""MQTT topics: one shape for all, so that broker access lists can be written per actor.
+
+    dca/<federation>/<round or ->/<channel>/<receiver or all>/<sender>
+
+The sender stands last: a broker that lets each user write only to topics that end in its own id stops spoofing before
+our cryptography has to. Ids and round ids are lower-case hexadecimal.
+"""
+
+from __future__ import annotations
+
+from dca_proto.core.effects import Address, Channel
+from dca_proto.core.errors import PeerError
+
+
+def topic_of(federation: str, to: Address, round_id: bytes, sender: bytes) -> str:
+    """The topic on which `sender` reaches `to`."""
+    receiver = "all" if to.channel.is_broadcast else to.id.hex()
+    return f"dca/{federation}/{round_id.hex() or '-'}/{to.channel.value}/{receiver}/{sender.hex()}"
+
+
+def sender_of(topic: str) -> bytes:
+    """The id that the topic claims as sender. Raises `PeerError` where the topic has another shape."""
+    parts = topic.split("/")
+    try:
+        if len(parts) != 6 or parts[0] != "dca":
+            raise ValueError
+        Channel(parts[3])
+        return bytes.fromhex(parts[5])
+    except ValueError:
+        raise PeerError("topic", found=topic[:200], expected="dca/federation/round/channel/receiver/sender") from None
+
+
+def subscriptions(federation: str, role: Channel, actor_id: bytes) -> tuple[str, ...]:
+    """The topic filters of an actor: its own inbox, and the broadcasts that its role listens to."""
+    broadcasts = {
+        Channel.CLIENT: (Channel.ANNOUNCE, Channel.ABORT),
+        Channel.COMPUTE: (),
+        Channel.TRAINER: (Channel.ABORT, Channel.EPOCH),
+    }[role]
+    inbox = f"dca/{federation}/+/{role.value}/{actor_id.hex()}/+"
+    return inbox, *(f"dca/{federation}/+/{channel.value}/all/+" for channel in broadcasts)
