@@ -42,7 +42,7 @@ class TransportError(DcaError):
     """The connection failed or was lost; trying again may help."""
 
 
-class RoundAborted(DcaError):
+class RoundAborted(DcaError):  # noqa: N818 - not an error: how a round may end
     """A round ended without a result.
 
     Args:

@@ -1,5 +1,24 @@
-"""Named statistics that a client computes from its own rows. A round names one; it never carries code."""
+"""Named statistics that a client computes from its own rows. A round names one; it never carries code.
+
+Importing this package registers the built-in ones: sum, mean, second-moments, regression, histogram.
+What a client makes of its rows with them is in `dca_proto.statistics.contribution`.
+"""
 
 from dca_proto.statistics.base import Sensitivity, Statistic, register, registered, resolve
+from dca_proto.statistics.histogram import Histogram
+from dca_proto.statistics.moments import SecondMoments
+from dca_proto.statistics.regression import Regression
+from dca_proto.statistics.sum import Mean, Sum
 
-__all__ = ["Sensitivity", "Statistic", "register", "registered", "resolve"]
+__all__ = [
+    "Histogram",
+    "Mean",
+    "Regression",
+    "SecondMoments",
+    "Sensitivity",
+    "Statistic",
+    "Sum",
+    "register",
+    "registered",
+    "resolve",
+]

@@ -6,10 +6,15 @@ its sensitivity is exact. Everything public about it (dimension, bounds, sensiti
 
 A library user adds one of their own in a few lines: subclass `Statistic`, decorate it with `@register`, and import the
 module on every participant. A round carries the name and the parameters, never code.
+
+Parameters come from the network: `resolve` is the door through which they come, and what it lets in is within the
+limits below. A subclass that checks its own parameters does so in `__post_init__`, raises `UsageError` with one line,
+and calls `super().__post_init__()` last.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any, ClassVar, TypeVar
 
@@ -20,6 +25,9 @@ from numpy.typing import NDArray
 from dca_proto.core.errors import UsageError
 
 REPLACE_ONE_CLIENT = "replace-one-client"
+COLUMNS_MAX = 4096
+COLUMN_NAME_CHARS_MAX = 128
+DIMENSION_MAX = 2**24
 
 
 class Sensitivity(msgspec.Struct, frozen=True):
@@ -45,6 +53,11 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     name: ClassVar[str] = ""
     columns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_columns(self.columns)
+        if not 1 <= self.dimension <= DIMENSION_MAX:
+            raise UsageError(f"dimension {self.dimension} is not in 1 to {DIMENSION_MAX}; use fewer columns or bins")
 
     @property
     @abstractmethod
@@ -72,8 +85,35 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             fraction_bits: f, even; one grid unit is 2^-f.
 
         Returns:
-            Integers of shape ``(m, dimension)``.
+            Integers of shape ``(m, dimension)``, at most ``row_bound`` in absolute value.
         """
+
+    def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
+        """What a (noisy) sum says in the units of the data; by itself, the sum as it is.
+
+        Args:
+            value: the sum over clients in the statistic's own units, shape ``(dimension,)``.
+            contributors: how many clients the sum is over, at least 1.
+        """
+        return value
+
+
+def _check_columns(columns: tuple[str, ...]) -> None:
+    if not 1 <= len(columns) <= COLUMNS_MAX:
+        raise UsageError(f"{len(columns)} columns; name 1 to {COLUMNS_MAX}")
+    for column in columns:
+        if not (0 < len(column) <= COLUMN_NAME_CHARS_MAX and column.isprintable()):
+            raise UsageError(
+                f"column name {column[:COLUMN_NAME_CHARS_MAX]!r} is empty, longer than {COLUMN_NAME_CHARS_MAX} "
+                "characters or not printable"
+            )
+    if len(set(columns)) < len(columns):
+        raise UsageError("a column is named twice; name each once")
+
+
+def root_up(square: int) -> float:
+    """A float not below the square root of an integer, and above it by at most a relative 2^-49."""
+    return math.sqrt(square) * (1 + 2.0**-50)
 
 
 S = TypeVar("S", bound=type[Statistic])
@@ -97,7 +137,7 @@ def resolve(name: str, parameters: dict[str, Any]) -> Statistic:
     """The statistic that a round names. Raises `UsageError` for an unknown name or wrong parameters."""
     known = _REGISTRY.get(name)
     if known is None:
-        raise UsageError(f"statistic {name!r} is unknown here; known: {', '.join(registered())}")
+        raise UsageError(f"statistic {name[:64]!r} is unknown here; known: {', '.join(registered())}")
     try:
         return msgspec.convert(parameters, known, strict=True)
     except msgspec.ValidationError as error:

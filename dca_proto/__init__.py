@@ -1,0 +1,24 @@
+"""Differentially private sums on swarms of devices: the Distributed Compute Algorithm over MQTT."""
+
+# General layout
+#
+#   core/        the protocol as pure state machines; start with core/play.py, then client, compute, trainer
+#   statistics/  what a client can compute from its rows, by name
+#   net/         thin shells around the machines: transports, durable store, asyncio runner, broker launcher
+#   cli/         the `dca` command
+#   device.py    one actor from a TOML file, without the command line: `python -m dca_proto CONFIG`
+#   testing.py   helpers for tests of actors, also of yours
+#   DESIGN.md    the protocol, numbered; the code cites its sections
+
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.core.errors import DcaError, PeerError, RoundAborted, TransportError, UsageError
+
+__all__ = [
+    "DcaError",
+    "NoisyAggregate",
+    "PeerError",
+    "RoundAborted",
+    "RoundRequest",
+    "TransportError",
+    "UsageError",
+]

@@ -1,0 +1,228 @@
+"""What a release costs: the exact Gaussian trade-off, its composition, and the noise share that pays for it.
+
+A release with L2 sensitivity Δ and Gaussian noise of standard deviation σ is μ-private (Gaussian differential privacy,
+Dong, Roth and Su 2022), μ = Δ/σ. That says the same as (ε, δ(ε; μ)) for every ε >= 0 at once, where
+
+    δ(ε; μ) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)                    (Balle and Wang 2018, theorem 8).
+
+A client's budget is kept in μ, composes exactly as μ² = Σ μ_r², and is shown as (ε, δ).
+
+**How δ is computed.** With t = ε/μ - μ/2 and Mills' ratio M(s) = Φ(-s)/φ(s), the two terms share a factor:
+δ = φ(t) (M(t) - M(t + μ)). For small μ the difference would cancel; there it is the integral of -M' = 1 - s M(s) > 0
+over [t, t + μ], by Gauss and Legendre. The inverses allow for an error in ln δ of `_LOG_ERROR` (1 + ε), some ten
+times what is seen, and so never promise more than is true.
+
+**From the continuous to the grid.** With s = 3 and √S >= 8, the sum of n discrete Gaussians N_Z(0, S) on each of d
+coordinates is (ε + 2dη, e^{dη} δ)-private wherever the continuous Gaussian of variance nS - s² is (ε, δ)-private.
+Here η = κ + τ' < 1.5e-77: κ = ln((1 + η_σ)/(1 - η_s)) with η_s = 2 Σ_k exp(-2π²s²k²) compares the sum's smoothing with
+the continuous law, and τ' sums the like terms of adding one share after another, at s >= 5.6, each below 1e-273.
+
+The variance s² = 9 is paid outright. The slack in ε and δ is bought by widening σ² by ω = 1e-9, which lowers μ by
+more than 4e-10 μ. As ∂δ/∂μ = φ(t), -∂δ/∂ε = φ(t) M(t + μ) and δ <= φ(t) M(t), this is enough where
+4e-10 μ >= dη (M(t) + 2 M(t + μ)). For ε >= 0 is t >= -μ/2, so the right side is below 2.6 dη (exp(μ²/8) + 1), and the
+sum is μ-private outright for d <= 2^40 and 1e-40 <= μ <= 20, where the left side is the larger by 1e15 or more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+
+import numpy as np
+
+from dca_proto.core.errors import UsageError
+from dca_proto.core.noise import MAX_VARIANCE, MIN_VARIANCE
+
+_LOG_ERROR = 1e-12
+_SMOOTHING = 9  # s² of the lemma, s = 3
+_WIDENING = Fraction(1, 10**9)  # ω
+_MU_MAX = 20.0
+_MU_MIN = 1e-40
+_DIMENSION_MAX = 2**40
+_EPSILON_MIN = 1e-100
+_HALVINGS = 47
+_WRAP_BITS = 40  # β = 2^-40
+_NODES, _WEIGHTS = (values.tolist() for values in np.polynomial.legendre.leggauss(10))
+_MU_INTEGRATED = 0.5  # below this μ the difference of two Mills ratios is integrated
+_FRACTION_FROM = 3.0  # from this s on Mills' ratio is a continued fraction
+_FRACTION_TERMS = 40
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """δ(ε; μ) of the Gaussian mechanism, right to 1e-12 (1 + ε) relative (0.0 below the least float).
+
+    Raises:
+        UsageError: ε or μ negative or not finite.
+    """
+    _require("epsilon", epsilon, 0 <= epsilon < math.inf, "a finite number >= 0")
+    _require("mu", mu, 0 <= mu < math.inf, "a finite number >= 0")
+    return min(1.0, math.exp(_log_delta(epsilon, mu))) if mu else 0.0
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest μ that is (ε, δ)-private, rounded down: the true δ(ε; μ) never exceeds δ.
+
+    Within 1e-9 relative of the largest for δ <= 0.9, and less close as δ nears 1.
+
+    Raises:
+        UsageError: ε not positive and finite, or δ outside (0, 1).
+    """
+    _require("epsilon", epsilon, _EPSILON_MIN <= epsilon < math.inf, "a finite number > 0 (1e-100 at least)")
+    _require("delta", delta, 0 < delta < 1, "a number in (0, 1)")
+    target = math.log(delta)
+    return _bisect(lambda mu: _log_delta_bound(epsilon, mu) <= target)[0]
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """The smallest ε >= 0 for which μ is (ε, δ)-private, rounded up: the true δ(ε; μ) never exceeds δ.
+
+    Raises:
+        UsageError: μ negative or not finite, or δ outside (0, 1).
+    """
+    _require("mu", mu, 0 <= mu < math.inf, "a finite number >= 0")
+    _require("delta", delta, 0 < delta < 1, "a number in (0, 1)")
+    target = math.log(delta)
+    if mu == 0 or _log_delta_bound(0.0, mu) <= target:
+        return 0.0
+    return _bisect(lambda epsilon: _log_delta_bound(epsilon, mu) > target)[1]
+
+
+def compose(mus: Iterable[float]) -> float:
+    """√Σμ², rounded up: the μ of releases taken together (Dong, Roth and Su 2022, corollary 3.3).
+
+    Raises:
+        UsageError: a μ negative or not finite.
+    """
+    parts = list(mus)
+    for mu in parts:
+        _require("mu", mu, 0 <= mu < math.inf, "a finite number >= 0")
+    total = math.hypot(*parts)
+    return total if total == 0 or len(parts) == 1 else total * (1 + 2.0**-50)
+
+
+def noise_multiplier(epsilon: float, delta: float) -> float:
+    """σ/Δ of an (ε, δ)-private release, rounded up.
+
+    Raises:
+        UsageError: as for `mu_of`.
+    """
+    return math.nextafter(1 / mu_of(epsilon, delta), math.inf)
+
+
+def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -> int:
+    """S, the variance of one client's discrete Gaussian share, in grid units squared.
+
+    The sum of `honest` such shares makes a release of that sensitivity μ-private, against one who knows all others
+    (NeurIPS 2017, Theorem 1, with the exact Gaussian and the lemma above): S = ⌈(Δ²/μ² (1 + ω) + 9)/honest⌉.
+
+    Args:
+        sensitivity: 0 < Δ <= 2^63, L2, in grid units, under the relation the caller claims.
+        mu: μ of the release, from `mu_of`.
+        honest: N - T - 1, the noise shares nobody else knows.
+        dimension: d, coordinates of the release.
+
+    Raises:
+        UsageError: an argument out of range, no honest share, or S outside what the sampler draws.
+    """
+    _require("sensitivity", sensitivity, 0 < sensitivity <= 2**63, "above 0 and at most 2^63 grid units")
+    _require("mu", mu, _MU_MIN <= mu <= _MU_MAX, f"{_MU_MIN} to {_MU_MAX}: ask for another epsilon or delta")
+    _require("dimension", dimension, 1 <= dimension <= _DIMENSION_MAX, "1 to 2^40")
+    _require("N - T - 1", honest, honest >= 1, "at least 1 honest noise share: take more clients or a smaller T")
+    total = (Fraction(sensitivity) / Fraction(mu)) ** 2 * (1 + _WIDENING) + _SMOOTHING
+    variance = math.ceil(total / honest)
+    if not MIN_VARIANCE <= variance <= MAX_VARIANCE:
+        more = variance < MIN_VARIANCE
+        raise UsageError(
+            f"a noise share's standard deviation is {math.sqrt(variance):.6g} grid units (sensitivity "
+            f"{sensitivity:.6g}, mu {mu:.6g}, {honest} honest shares), expected 8 to 2^40: "
+            f"use {'more' if more else 'fewer'} fraction bits"
+        )
+    return variance
+
+
+def check_ring(bound: int, clients: int, variance: int, dimension: int) -> None:
+    """Refuse a round whose sum could leave the signed range of the ring modulo 2^64.
+
+    All N clients' noise counts, since nobody may have dropped. A discrete Gaussian's tail is at most that of the
+    Gaussian of the same S, so N C_∞ + √(N S 2 ln(2d/β)) bounds all d sums but for a probability of β = 2^-40.
+
+    Args:
+        bound: C_∞, the largest magnitude of a contribution's coordinate, in grid units.
+        clients: N.
+        variance: S, in grid units squared.
+        dimension: d.
+
+    Raises:
+        UsageError: the bound is 2^63 or more; says how many fewer fraction bits fit.
+    """
+    for name, number, least in (("bound", bound, 0), ("N", clients, 1), ("variance", variance, 0), ("d", dimension, 1)):
+        _require(name, number, number >= least, f"at least {least}")
+    logarithm = Fraction(math.log(2 * dimension) + _WRAP_BITS * math.log(2) + 1e-9)
+    noise = math.isqrt(math.ceil(clients * variance * 2 * logarithm)) + 1
+    largest = clients * bound + noise
+    if largest >= 2**63:
+        excess = largest.bit_length() - 63
+        raise UsageError(
+            f"the sum of {clients} contributions can reach {largest:.3g} grid units ({clients * bound:.3g} of data, "
+            f"{noise:.3g} of noise), expected less than 2^63: use at least {excess} fewer fraction bits"
+        )
+
+
+def _log_delta(epsilon: float, mu: float) -> float:
+    """ln δ(ε; μ) for ε >= 0, μ > 0."""
+    t = epsilon / mu - mu / 2
+    if t > 1e150:
+        return -math.inf
+    log_density = -t * t / 2 - math.log(2 * math.pi) / 2
+    if mu <= _MU_INTEGRATED:
+        difference = (
+            mu
+            / 2
+            * math.fsum(
+                weight * _mills(t + mu / 2 * (1 + node))[1] for node, weight in zip(_NODES, _WEIGHTS, strict=True)
+            )
+        )
+    elif t > 0:
+        difference = _mills(t)[0] - _mills(t + mu)[0]
+    else:
+        return math.log(math.erfc(t / math.sqrt(2)) / 2 - math.exp(log_density) * _mills(t + mu)[0])
+    return log_density + math.log(difference) if difference > 0 else -math.inf
+
+
+def _log_delta_bound(epsilon: float, mu: float) -> float:
+    """An upper bound of ln δ(ε; μ), whatever the rounding did (t loses digits where ε/μ and μ/2 are large and near)."""
+    return _log_delta(epsilon, mu) + _LOG_ERROR * (1 + epsilon)
+
+
+def _mills(s: float) -> tuple[float, float]:
+    """M(s) = Φ(-s)/φ(s) and -M'(s) = 1 - s M(s), for s >= -1."""
+    if s < _FRACTION_FROM:
+        ratio = math.sqrt(math.pi / 2) * math.exp(s * s / 2) * math.erfc(s / math.sqrt(2))
+        return ratio, 1 - s * ratio
+    rest = 0.0  # M(s) = 1/(s + 1/(s + 2/(s + 3/(s + ...)))) (Laplace)
+    for k in range(_FRACTION_TERMS, 0, -1):
+        rest = k / (s + rest)
+    ratio = 1 / (s + rest)
+    return ratio, rest * ratio
+
+
+def _bisect(holds: Callable[[float], bool]) -> tuple[float, float]:
+    """Two neighbouring numbers, 2^-47 apart relative, of which the first holds and the second does not.
+
+    `holds` is true for small positive numbers and false for large ones.
+    """
+    low, high = 1.0, 2.0
+    while not holds(low):
+        low, high = low / 2, low
+    while holds(high):
+        low, high = high, high * 2
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
+
+
+def _require(name: str, found: float, fits: bool, expected: str) -> None:
+    if not fits:
+        raise UsageError(f"{name} is {found}, expected {expected}")

@@ -1,0 +1,59 @@
+"""Strict MessagePack: what decodes has one encoding only, and nothing else decodes.
+
+msgspec checks types, lengths, tags and trailing bytes while it decodes; the result is then encoded again and must give
+the same bytes, which refuses non-canonical integers, duplicate keys and missing trailing fields in one comparison.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from dca_proto.core.errors import PeerError
+from dca_proto.core.messages import Body, Frame, Signed
+from dca_proto.core.sealing import Identity, verify
+
+_encoder = msgspec.msgpack.Encoder()
+_frames: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
+_bodies: msgspec.msgpack.Decoder[Body] = msgspec.msgpack.Decoder(Body)
+T = TypeVar("T")
+B = TypeVar("B", bound=Body)
+
+encode = _encoder.encode
+
+
+def decode_frame(payload: bytes) -> Frame:
+    """The frame of a payload from the network. Raises `PeerError("malformed")`."""
+    return _decode(_frames, payload)
+
+
+def decode_body(body: bytes) -> Body:
+    """The body of a `Signed`, whatever its kind. Raises `PeerError("malformed")`."""
+    return _decode(_bodies, body)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
+    try:
+        message = decoder.decode(data)
+        canonical = encode(message) == data
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise PeerError("malformed", found=str(error)[:200], expected="a message of DESIGN §3") from None
+    if not canonical:
+        raise PeerError("malformed", found="a non-canonical encoding", expected="the shortest encoding of each field")
+    return message
+
+
+def sign(identity: Identity, federation_hash: bytes, body: Body) -> Signed:
+    """The body with its sender's signature."""
+    encoded = encode(body)
+    return Signed(encoded, identity.sign(federation_hash, encoded))
+
+
+def open_signed(frame: Signed, public_key: bytes, federation_hash: bytes, kind: type[B]) -> B:
+    """The body of a signed frame of the expected kind. Raises `PeerError`."""
+    body = decode_body(frame.body)
+    if not isinstance(body, kind):
+        raise PeerError("kind", found=type(body).__name__, expected=kind.__name__)
+    verify(public_key, federation_hash, frame.body, frame.signature)
+    return body

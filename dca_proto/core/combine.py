@@ -1,0 +1,85 @@
+"""The trainer's last step: M partial sums become one `NoisyAggregate`, or nothing (DESIGN §4.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.commit import positions_of
+from dca_proto.core.errors import RoundAborted
+from dca_proto.core.messages import PartialSum, Terms
+from dca_proto.core.plan import Plan
+from dca_proto.core.round import OpenedAnnouncement, session_hash
+from dca_proto.core.shares import RingVector
+
+
+def combine(
+    opened: OpenedAnnouncement,
+    terms: Terms,
+    plan: Plan,
+    partials: Mapping[bytes, PartialSum],
+    *,
+    private: bool,
+) -> NoisyAggregate:
+    """Add the partial sums, centre them in the ring, and scale.
+
+    Args:
+        partials: one of each Compute node, by its id.
+        private: whether an epsilon may be claimed for the mechanism.
+
+    Raises:
+        RoundAborted: where the nodes released over different sets or a set below N - T + c: nothing is learned.
+    """
+    ordered = [partials[compute] for compute in opened.computes]
+    absent = _check_one_set(ordered, plan)
+    total = add_partials([partial.vector for partial in ordered], plan.dimension)
+    body, sensitivity = opened.body, plan.question.sensitivity
+    contributors = plan.clients - len(absent)
+    return NoisyAggregate(
+        value=total.view(np.int64).astype(np.float64) * plan.unit,
+        noise_variance=contributors * plan.share_variance * plan.unit**2,
+        statistic=body.statistic,
+        parameters=body.parameters,
+        contributors=contributors,
+        clients=plan.clients,
+        tolerated=plan.tolerated,
+        colluders=plan.colluders,
+        mechanism=body.mechanism,
+        sensitivity=sensitivity.l2 * plan.unit,
+        relation=sensitivity.relation,
+        sigma_local=plan.sigma_local,
+        epsilon=body.epsilon,
+        delta=body.delta,
+        mu=plan.question.mu,
+        round_id=body.round_id,
+        session_hash=session_hash(terms),
+        contributors_hash=ordered[0].contributors_hash,
+        roster_hash=terms.roster_hash,
+        absent=absent,
+        private=private,
+    )
+
+
+def add_partials(vectors: Sequence[bytes], dimension: int) -> RingVector:
+    """The sum of the M partial sums modulo 2^64, in which all masks cancel. Raises `RoundAborted` for a length."""
+    if any(len(vector) != 8 * dimension for vector in vectors):
+        raise RoundAborted("a Compute node released a sum of the wrong length")
+    total = np.zeros(dimension, dtype=np.uint64)
+    for vector in vectors:
+        total += np.frombuffer(vector, dtype="<u8")
+    return total
+
+
+def _check_one_set(partials: Sequence[PartialSum], plan: Plan) -> tuple[int, ...]:
+    """The positions that are missing in the one set that all nodes name."""
+    if len({partial.views for partial in partials}) > 1:
+        raise RoundAborted("a Compute node told its peers different lists; the released sums do not fit together")
+    first = partials[0]
+    if any((p.contributors_hash, p.contributors) != (first.contributors_hash, first.contributors) for p in partials):
+        raise RoundAborted("the Compute nodes released sums over different sets of clients")
+    present = positions_of(first.contributors, plan.clients)
+    if len(present) < plan.needed:
+        raise RoundAborted("too few contributions", contributors=len(present), needed=plan.needed)
+    return tuple(sorted(set(range(plan.clients)) - set(present.tolist())))

@@ -1,0 +1,100 @@
+"""One set of contributions, and its sum (DESIGN §4.5; DCA, section 3.1.3 and Algorithm 1, step 3).
+
+A frozen list maps positions on the roster to contribution ids. S holds the pairs that all M lists hold: a client whose
+contribution differs between nodes, or is missing at one, is in nobody's sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.errors import PeerError
+from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.shares import RingVector, mask
+
+TOO_FEW = "too-few"
+"""The abort reason whose figures say how many contributed and how many were needed."""
+
+Entries = dict[int, bytes]
+"""Position on the roster -> contribution id."""
+
+_ENTRY_BYTES = 4 + ID_BYTES
+_CHUNK_BYTES = 1 << 20
+
+
+def encode_entries(entries: Mapping[int, bytes]) -> bytes:
+    """20 bytes an entry, by position: the position (little-endian) and the contribution id."""
+    return b"".join(position.to_bytes(4, "little") + entries[position] for position in sorted(entries))
+
+
+def parse_entries(data: bytes, clients: int) -> Entries:
+    """Inverse of `encode_entries`. Raises `PeerError("list")` unless positions ascend and are on the roster."""
+    if len(data) % _ENTRY_BYTES:
+        raise PeerError("list", found=f"{len(data)} bytes", expected=f"a multiple of {_ENTRY_BYTES}")
+    entries: Entries = {}
+    last = -1
+    for start in range(0, len(data), _ENTRY_BYTES):
+        position = int.from_bytes(data[start : start + 4], "little")
+        if not last < position < clients:
+            raise PeerError("list", found=f"position {position} behind {last}", expected=f"ascending, below {clients}")
+        entries[position] = data[start + 4 : start + _ENTRY_BYTES]
+        last = position
+    return entries
+
+
+def agree(own: Mapping[int, bytes], others: Iterable[Mapping[int, bytes]]) -> Entries:
+    """S: the (position, contribution id) pairs that all lists hold."""
+    agreed = dict(own)
+    for other in others:
+        agreed = {position: chosen for position, chosen in agreed.items() if other.get(position) == chosen}
+    return agreed
+
+
+def position_bits(entries: Iterable[int], clients: int) -> bytes:
+    """One bit a position, most significant first, padded to whole bytes."""
+    bits = np.zeros(clients, dtype=np.uint8)
+    bits[list(entries)] = 1
+    return np.packbits(bits).tobytes()
+
+
+def positions_of(bits: bytes, clients: int) -> NDArray[np.int64]:
+    """Inverse of `position_bits`. Raises `PeerError("contributors")` for a wrong length or bits beyond the roster."""
+    flags = np.unpackbits(np.frombuffer(bits, dtype=np.uint8))
+    if len(bits) != (clients + 7) // 8 or flags[clients:].any():
+        raise PeerError("contributors", found=f"{len(bits)} bytes", expected=f"one bit for each of {clients} clients")
+    return np.flatnonzero(flags)
+
+
+def sum_shares(full: Iterable[bytes], seeds: Iterable[bytes], dimension: int) -> RingVector:
+    """The sum of shares modulo 2^64.
+
+    Args:
+        full: shares that are vectors of ``8 * dimension`` bytes. seeds: those that are 32-byte seeds.
+    """
+    total = np.zeros(dimension, dtype=np.uint64)
+    for vectors in _chunks(full, dimension):
+        _add(total, vectors)
+    for chunk in _chunks(seeds, dimension):
+        _add(total, [mask(seed, dimension).tobytes() for seed in chunk])
+    return total
+
+
+def _add(total: RingVector, vectors: list[bytes]) -> None:
+    stacked = np.frombuffer(b"".join(vectors), dtype="<u8").reshape(len(vectors), total.size)
+    total += np.add.reduce(stacked, axis=0)
+
+
+def _chunks(bodies: Iterable[bytes], dimension: int) -> Iterable[list[bytes]]:
+    """Lists of bodies whose vectors fill about a megabyte: few numpy calls, little memory."""
+    size = max(1, _CHUNK_BYTES // (8 * dimension))
+    chunk: list[bytes] = []
+    for body in bodies:
+        chunk.append(body)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,471 @@
+"""A Compute node: collects shares of one roster, agrees on one set, releases one partial sum (DESIGN §4.3, §4.5).
+
+    new ── roster ──> collecting ── deadline or all N ──> frozen ── all views, |S| >= N - T + c ──> released
+                          └──────────── abort ──────────────┴── too few, or a silent peer ──> aborted
+
+Both ends are final, and stored before they are said. The node never trusts the announcement's numbers alone: it checks
+every join, its certificate and its own floors, and derives thresholds itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dca_proto.core import facts
+from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
+from dca_proto.core.commit import TOO_FEW, Entries, agree, encode_entries, parse_entries, position_bits, sum_shares
+from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.core.federation import Federation
+from dca_proto.core.keyring import Keyring
+from dca_proto.core.machine import Actor, Table, step
+from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.messages import (
+    Abort,
+    EpochKey,
+    Frozen,
+    FrozenList,
+    PartialSum,
+    Query,
+    Ready,
+    Receipt,
+    Roster,
+    Share,
+    Signed,
+)
+from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.policy import Floors
+from dca_proto.core.roster import CheckedRoster, check_roster
+from dca_proto.core.round import list_hash, seal_answer
+from dca_proto.core.sealing import ID_BYTES, Identity, Random, decrypt
+from dca_proto.core.shares import check_body
+from dca_proto.core.upload import associated_data, receipt_tag, round_key
+
+NEW, COLLECTING, FROZEN, RELEASED, ABORTED, CLOSED = "new", "collecting", "frozen", "released", "aborted", "closed"
+TABLE: Table = {
+    (NEW, "roster"): COLLECTING,
+    (NEW, "abort"): ABORTED,
+    (COLLECTING, "share"): COLLECTING,
+    (COLLECTING, "view"): COLLECTING,
+    (COLLECTING, "freeze"): FROZEN,
+    (COLLECTING, "abort"): ABORTED,
+    (FROZEN, "view"): FROZEN,
+    (FROZEN, "release"): RELEASED,
+    (FROZEN, "abort"): ABORTED,
+    (RELEASED, "view"): RELEASED,
+    (ABORTED, "view"): ABORTED,
+    **{(phase, "query"): phase for phase in (COLLECTING, FROZEN, RELEASED, ABORTED)},
+    **{(phase, "close"): CLOSED for phase in (COLLECTING, FROZEN, RELEASED, ABORTED)},
+}
+
+ROUNDS, SHARES = "round", "share"
+EPOCH, FREEZE, COMMIT, RESEND, CLOSE = "epoch", "freeze", "commit", "resend", "close"
+
+
+class StoredRound(msgspec.Struct, frozen=True):
+    """One round at a Compute node, as it is stored.
+
+    Attributes:
+        phase: a phase of `TABLE`. roster: as it came.
+        entries: the encoded list, once frozen. answer: the final, encoded word: a partial sum or an abort.
+    """
+
+    phase: str
+    roster: Signed
+    entries: bytes = b""
+    answer: bytes = b""
+
+
+class Round:
+    """One round in memory: what is stored, and what follows from it or can be asked for again."""
+
+    def __init__(self, stored: StoredRound, roster: CheckedRoster) -> None:
+        self.stored = stored
+        self.roster = roster
+        self.entries: Entries = parse_entries(stored.entries, roster.plan.clients)  # position -> contribution id
+        self.shares: dict[int, bytes] = {}  # position -> share, until the final word is stored
+        self.views: dict[bytes, bytes] = {}  # peer -> hash of its frozen list
+        self.lists: dict[bytes, Entries] = {}  # peer -> its frozen list, where it differs from ours
+        self.attempt = 0
+
+    @property
+    def phase(self) -> str:
+        return self.stored.phase
+
+    @property
+    def view(self) -> bytes:
+        """Hash of the frozen list."""
+        return list_hash(self.roster.session, self.stored.entries)
+
+    def unsettled(self) -> list[bytes]:
+        """The peers whose view, or whose differing list, is still missing."""
+        own = self.view
+        return [
+            p for p in self.roster.peers if self.views.get(p) != own and (p not in self.views or p not in self.lists)
+        ]
+
+
+class ComputeActor(Actor):
+    """A Compute node.
+
+    Args:
+        identity: its Ed25519 identity, named in the federation file.
+        federation: the file given out of band. floors: its own limits.
+        random: returns random bytes; the operating system's on a real node.
+        mechanism: the noise mechanism whose thresholds it knows; rosters of any other are aborted.
+        records: (table, key, value) of its store.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        federation: Federation,
+        *,
+        random: Random,
+        floors: Floors | None = None,
+        mechanism: Mechanism | None = None,
+        limits: Limits | None = None,
+        timing: Timing | None = None,
+        records: Iterable[tuple[str, bytes, bytes]] = (),
+    ) -> None:
+        super().__init__(identity.id)
+        self._identity = identity
+        self._federation = federation
+        self._federation_hash = federation.hash
+        self._random = random
+        self._floors = floors or Floors()
+        self._mechanism = mechanism or DistributedDiscreteGaussian()
+        self._limits = limits or Limits()
+        self._timing = timing or Timing()
+        self._rounds: dict[bytes, Round] = {}
+        self._restore(tuple(records))
+
+    def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
+        self._keys = Keyring(records, self._timing.epoch_ms, self._random)
+        for table, round_id, value in records:
+            if table == ROUNDS:
+                stored = msgspec.msgpack.decode(value, type=StoredRound)
+                self._rounds[round_id] = Round(stored, self._check(stored.roster, now_ms=0))
+        for table, key, value in records:
+            if table == SHARES:
+                current, position = self._rounds[key[:ID_BYTES]], int.from_bytes(key[ID_BYTES:], "big")
+                current.entries[position] = value[:ID_BYTES]
+                current.shares[position] = value[ID_BYTES:]
+
+    def phase(self, round_id: bytes) -> str:
+        """The phase of a round here: a phase of `TABLE`."""
+        known = self._rounds.get(round_id)
+        return known.phase if known else NEW
+
+    # --- the one door ---------------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event, now_ms: int) -> list[Effect]:
+        match event:
+            case Received(sender, payload):
+                return self._receive(sender, payload, now_ms)
+            case TimerFired(timer):
+                return self._on_timer(timer, now_ms)
+            case Started():
+                resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+                return [*self._turn_epoch(now_ms), *resumed]
+            case Command(request):
+                raise UsageError(f"a Compute node takes no commands, found {type(request).__name__}")
+
+    def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
+        frame = decode_frame(payload)
+        if isinstance(frame, Share):
+            return self._on_share(sender, frame, now_ms)
+        if not isinstance(frame, Signed):
+            raise PeerError("kind", found=type(frame).__name__, expected="Signed or Share")
+        body = decode_body(frame.body)
+        match body:
+            case Roster():
+                return self._on_roster(sender, frame, body, now_ms)
+            case Frozen():
+                return self._on_frozen(sender, frame, body)
+            case FrozenList():
+                return self._on_list(sender, frame, body)
+            case Query():
+                return self._on_query(sender, frame, body)
+            case Abort():
+                return self._on_peer_abort(sender, frame, body)
+            case _:
+                raise PeerError("kind", found=type(body).__name__, expected="a message for a Compute node")
+
+    # --- roster ---------------------------------------------------------------------------------------------------
+
+    def _on_roster(self, sender: bytes, frame: Signed, body: Roster, now_ms: int) -> list[Effect]:
+        known = self._rounds.get(body.round_id)
+        if known is not None:
+            if frame != known.stored.roster:
+                raise PeerError("known-round", found="another roster", expected="the one that is known")
+            return self._answer(known)
+        if len(self._rounds) >= self._limits.rounds_open_max:
+            raise PeerError("rounds", found=f"{len(self._rounds)} rounds", expected="fewer at the same time")
+        roster = self._check(frame, now_ms)
+        roster.check_fresh(sender, now_ms)
+        if not self._keys.holds(roster.own.epoch, roster.own.public):
+            raise PeerError("epoch", found="an epoch key that is not kept here", expected="the current one")
+        current = self._rounds[body.round_id] = Round(StoredRound(NEW, frame), roster)
+        refusal = roster.refusal(self._floors)
+        if refusal is not None:
+            return self._abort(current, refusal.reason, f"{refusal.found}; this node needs {refusal.expected}")
+        stored = self._store(current, phase=step(TABLE, NEW, "roster"))
+        return [stored, *self._timers(current), *self._answer(current)]
+
+    def _check(self, frame: Signed, now_ms: int) -> CheckedRoster:
+        return check_roster(frame, self._federation, self._mechanism, self._limits, self.id, now_ms)
+
+    # --- shares ---------------------------------------------------------------------------------------------------
+
+    def _on_share(self, sender: bytes, share: Share, now_ms: int) -> list[Effect]:
+        current = self._round(share.round_id)
+        roster, contribution = current.roster, share.contribution
+        position = roster.positions.get(sender)
+        if position is None:
+            raise PeerError("not-on-roster", found=sender.hex(), expected="a client of the roster")
+        kept = current.entries.get(position)
+        if kept is None:
+            step(TABLE, current.phase, "share")
+        elif kept != contribution:
+            raise PeerError("second-contribution", found="another contribution id", expected=kept.hex())
+        pair_key = self._keys.agree(roster.own.epoch, roster.client_keys[position])
+        key = round_key(pair_key, roster.session, sender, self.id, contribution)
+        body = decrypt(key, share.nonce, share.ciphertext, associated_data(roster.session, position, contribution))
+        receipt = encode(Receipt(share.round_id, contribution, receipt_tag(key)))
+        reply = Send(Address(Channel.CLIENT, sender), share.round_id, receipt)
+        if kept is not None:
+            return [reply]
+        check_body(body, roster.plan.dimension, roster.sends_vector(sender))
+        current.entries[position] = contribution
+        current.shares[position] = body
+        count, clients = len(current.entries), roster.plan.clients
+        effects: list[Effect] = [
+            Persist(SHARES, _share_key(share.round_id, position), contribution + body),
+            reply,
+            Report(facts.ShareKept(share.round_id, count, clients)),
+        ]
+        return effects if count < clients else effects + self._freeze(current, now_ms)
+
+    # --- agreement on one set -------------------------------------------------------------------------------------
+
+    def _freeze(self, current: Round, now_ms: int) -> list[Effect]:
+        phase = step(TABLE, current.phase, "freeze")
+        stored = self._store(current, phase=phase, entries=encode_entries(current.entries))
+        told = [effect for peer in current.roster.peers for effect in self._tell(current, peer, answer=False)]
+        return [
+            stored,
+            Report(facts.ListFrozen(current.roster.round_id, len(current.entries))),
+            *told,
+            self._resend_timer(current, now_ms),
+            *self._settle(current),
+        ]
+
+    def _tell(self, current: Round, peer: bytes, *, answer: bool) -> list[Effect]:
+        """Our view to a peer, and our list where its view is known to differ."""
+        roster, view = current.roster, current.view
+        frozen = Frozen(PROTOCOL_VERSION, roster.round_id, roster.session, view, len(current.entries), answer)
+        effects = [self._signed_to(Address(Channel.COMPUTE, peer), roster.round_id, frozen)]
+        if current.views.get(peer, view) != view:
+            entries = FrozenList(PROTOCOL_VERSION, roster.round_id, roster.session, current.stored.entries)
+            effects.append(self._signed_to(Address(Channel.COMPUTE, peer), roster.round_id, entries))
+        return effects
+
+    def _on_frozen(self, sender: bytes, frame: Signed, body: Frozen) -> list[Effect]:
+        current = self._peer_round(sender, frame, body)
+        step(TABLE, current.phase, "view")
+        if current.views.get(sender, body.list_hash) != body.list_hash:
+            raise PeerError("equivocation", found="a second list hash of one node", expected="the first one")
+        news = sender not in current.views
+        current.views[sender] = body.list_hash
+        if current.phase == COLLECTING:
+            return []
+        if current.phase == ABORTED:
+            return [Send(Address(Channel.COMPUTE, sender), body.round_id, current.stored.answer)]
+        differs = news and body.list_hash != current.view
+        replies = self._tell(current, sender, answer=True) if differs or not body.answer else []
+        return [*replies, *self._settle(current)]
+
+    def _on_list(self, sender: bytes, frame: Signed, body: FrozenList) -> list[Effect]:
+        current = self._peer_round(sender, frame, body)
+        step(TABLE, current.phase, "view")
+        if current.views.get(sender) != list_hash(body.session_hash, body.entries):
+            raise PeerError("equivocation", found="a list that is not the hash's", expected="the list told before")
+        current.lists[sender] = parse_entries(body.entries, current.roster.plan.clients)
+        return self._settle(current)
+
+    def _settle(self, current: Round) -> list[Effect]:
+        """Release or abort, as soon as all views are known."""
+        if current.phase != FROZEN or current.unsettled():
+            return []
+        agreed = agree(current.entries, current.lists.values())
+        plan = current.roster.plan
+        if len(agreed) < plan.needed:
+            detail = f"{len(agreed)} contributed, {plan.needed} were needed"
+            return self._abort(current, TOO_FEW, detail, contributors=len(agreed))
+        return self._release(current, agreed)
+
+    def _release(self, current: Round, agreed: Entries) -> list[Effect]:
+        """The one partial sum of this round: stored, then sent."""
+        roster, plan = current.roster, current.roster.plan
+        phase = step(TABLE, current.phase, "release")
+        is_full = {position: roster.sends_vector(roster.clients[position]) for position in agreed}
+        full = (current.shares[position] for position in agreed if is_full[position])
+        seeds = (current.shares[position] for position in agreed if not is_full[position])
+        views = {**current.views, self.id: current.view}
+        partial = PartialSum(
+            PROTOCOL_VERSION,
+            roster.round_id,
+            roster.session,
+            list_hash(roster.session, encode_entries(agreed)),
+            position_bits(agreed, plan.clients),
+            tuple(views[compute] for compute in roster.announcement.computes),
+            sum_shares(full, seeds, plan.dimension).astype("<u8", copy=False).tobytes(),
+        )
+        answer = seal_answer(sign(self._identity, self._federation_hash, partial), roster.announcement, self._random)
+        return [
+            *self._finish(current, phase, answer),
+            Send(Address(Channel.TRAINER, roster.trainer), roster.round_id, answer),
+            Report(facts.Released(roster.round_id, len(agreed), partial.contributors_hash)),
+        ]
+
+    # --- aborts ---------------------------------------------------------------------------------------------------
+
+    def _abort(self, current: Round, reason: str, detail: str, *, contributors: int = 0) -> list[Effect]:
+        """The final word that nothing was and nothing will be released."""
+        roster = current.roster
+        phase = step(TABLE, current.phase, "abort")
+        body = Abort(
+            PROTOCOL_VERSION, roster.round_id, roster.session, reason, detail[:500], contributors, roster.plan.needed
+        )
+        answer = encode(sign(self._identity, self._federation_hash, body))
+        return [
+            *self._finish(current, phase, answer),
+            Send(Address(Channel.ABORT), roster.round_id, answer),
+            Report(facts.NodeAborted(roster.round_id, self.id, reason, detail)),
+        ]
+
+    def _finish(self, current: Round, phase: str, answer: bytes) -> list[Effect]:
+        """Store the final word and forget the shares, in one transaction."""
+        round_id = current.roster.round_id
+        forgotten = [Forget(SHARES, _share_key(round_id, position)) for position in current.shares]
+        current.shares.clear()
+        timers = [CancelTimer(Timer(purpose, round_id)) for purpose in (FREEZE, COMMIT, RESEND)]
+        return [self._store(current, phase=phase, answer=answer), *forgotten, *timers, self._close_timer(current)]
+
+    def _on_peer_abort(self, sender: bytes, frame: Signed, body: Abort) -> list[Effect]:
+        """A peer's abort is final, so no result can come any more."""
+        if sender == self.id or body.round_id not in self._rounds:
+            return []  # aborts are broadcast
+        current = self._peer_round(sender, frame, body)
+        if current.phase not in (COLLECTING, FROZEN):
+            return []
+        name = self._federation.compute(sender).name
+        return self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)
+
+    # --- questions, time and restarts -----------------------------------------------------------------------------
+
+    def _on_query(self, sender: bytes, frame: Signed, body: Query) -> list[Effect]:
+        current = self._round(body.round_id)
+        if sender != current.roster.trainer or body.session_hash != current.roster.session:
+            raise PeerError("sender", found=sender.hex(), expected="the round's trainer, about its session")
+        open_signed(frame, self._federation.trainer(sender).key, self._federation_hash, Query)
+        step(TABLE, current.phase, "query")
+        return self._answer(current)
+
+    def _answer(self, current: Round) -> list[Effect]:
+        """The last word on a round, repeated for its trainer: never a second one."""
+        roster = current.roster
+        to = Address(Channel.TRAINER, roster.trainer)
+        if current.stored.answer:
+            return [Send(to, roster.round_id, current.stored.answer)]
+        return [self._signed_to(to, roster.round_id, Ready(PROTOCOL_VERSION, roster.round_id, roster.session))]
+
+    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
+        if timer.purpose == EPOCH:
+            return self._turn_epoch(now_ms)
+        current = self._rounds.get(timer.round_id)
+        if current is None:
+            return []
+        if timer.purpose == FREEZE and current.phase == COLLECTING:
+            return self._freeze(current, now_ms)
+        if timer.purpose == RESEND and current.phase == FROZEN:
+            waiting = [effect for peer in current.unsettled() for effect in self._tell(current, peer, answer=False)]
+            return [*waiting, self._resend_timer(current, now_ms)]
+        if timer.purpose == COMMIT and current.phase in (COLLECTING, FROZEN):
+            names = ", ".join(self._federation.compute(peer).name for peer in current.unsettled())
+            return self._abort(current, "peer-silent", f"no list from {names} at commit_by")
+        if timer.purpose == CLOSE:
+            step(TABLE, current.phase, "close")
+            del self._rounds[timer.round_id]
+            return [Forget(ROUNDS, timer.round_id)]
+        return []
+
+    def _turn_epoch(self, now_ms: int) -> list[Effect]:
+        """Make the current epoch's key, delete what is over, and publish the signed key for late comers too."""
+        open_rounds = (r for r in self._rounds.values() if r.phase in (COLLECTING, FROZEN))
+        renewed = self._keys.renew(now_ms, {r.roster.own.epoch for r in open_rounds})
+        keys = self._keys
+        body = EpochKey(PROTOCOL_VERSION, self.id, keys.epoch, keys.public, keys.expires_ms)
+        frame = encode(sign(self._identity, self._federation_hash, body))
+        return [
+            *renewed,
+            Send(Address(Channel.EPOCH), b"", frame, retain=True),
+            SetTimer(Timer(EPOCH), keys.expires_ms),
+        ]
+
+    def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
+        current = self._rounds[round_id]
+        if current.phase not in (COLLECTING, FROZEN):
+            return [*self._answer(current), self._close_timer(current)]
+        resend = [self._resend_timer(current, now_ms)] if current.phase == FROZEN else []
+        told = [e for peer in current.unsettled() for e in self._tell(current, peer, answer=False)] if resend else []
+        return [*self._timers(current), *resend, *told]
+
+    def _timers(self, current: Round) -> list[Effect]:
+        round_id, terms = current.roster.round_id, current.roster.terms
+        return [
+            SetTimer(Timer(FREEZE, round_id), terms.share_by_ms),
+            SetTimer(Timer(COMMIT, round_id), terms.commit_by_ms),
+        ]
+
+    def _close_timer(self, current: Round) -> SetTimer:
+        close_ms = current.roster.announcement.body.close_by_ms + self._timing.retention_ms
+        return SetTimer(Timer(CLOSE, current.roster.round_id), close_ms)
+
+    def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
+        wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))
+        current.attempt += 1
+        return SetTimer(Timer(RESEND, current.roster.round_id), now_ms + wait_ms)
+
+    # --- bookkeeping ----------------------------------------------------------------------------------------------
+
+    def _store(self, current: Round, **changes: object) -> Persist:
+        current.stored = msgspec.structs.replace(current.stored, **changes)
+        return Persist(ROUNDS, current.roster.round_id, encode(current.stored))
+
+    def _round(self, round_id: bytes) -> Round:
+        current = self._rounds.get(round_id)
+        if current is None:
+            raise PeerError("unknown-round", found=round_id.hex(), expected="a round whose roster came")
+        return current
+
+    def _peer_round(self, sender: bytes, frame: Signed, body: Frozen | FrozenList | Abort) -> Round:
+        """The round of a peer's message, whose signature and session hold."""
+        current = self._round(body.round_id)
+        if sender not in current.roster.peers:
+            raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
+        if body.session_hash != current.roster.session:
+            raise PeerError("session", found="another session of the round", expected=current.roster.session.hex())
+        open_signed(frame, self._federation.compute(sender).key, self._federation_hash, type(body))
+        return current
+
+    def _signed_to(self, to: Address, round_id: bytes, body: Ready | Frozen | FrozenList) -> Effect:
+        return Send(to, round_id, encode(sign(self._identity, self._federation_hash, body)))
+
+
+def _share_key(round_id: bytes, position: int) -> bytes:
+    return round_id + position.to_bytes(4, "big")

@@ -1,0 +1,129 @@
+"""Facts that actors report to their owners: for logs, progress bars and results. None holds a secret."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dca_proto.aggregate import NoisyAggregate
+
+
+class _Fact(msgspec.Struct, frozen=True):
+    """Base of all facts."""
+
+
+class Dropped(_Fact, frozen=True):
+    """A message was counted and dropped (invariant 6): a fixed code, who the topic claims sent it, and why."""
+
+    code: str
+    sender: bytes
+    detail: str
+
+
+class Announced(_Fact, frozen=True):
+    """The trainer announced a round."""
+
+    round_id: bytes
+    statistic: str
+    dimension: int
+
+
+class Joined(_Fact, frozen=True):
+    """At the client: it joined. At the trainer: a client's join was accepted, `count` so far."""
+
+    round_id: bytes
+    client: bytes
+    count: int = 1
+
+
+class Declined(_Fact, frozen=True):
+    """At the client and at the trainer: a client does not take part, and why."""
+
+    round_id: bytes
+    client: bytes
+    reason: str
+    found: str
+    expected: str
+
+
+class Rostered(_Fact, frozen=True):
+    """The trainer fixed the roster: its clients' ids in order."""
+
+    round_id: bytes
+    clients: tuple[bytes, ...]
+    roster_hash: bytes
+
+
+class SharingStarted(_Fact, frozen=True):
+    """All Compute nodes are ready and the trainer told the clients to share."""
+
+    round_id: bytes
+    clients: int
+    share_by_ms: int
+
+
+class Contributed(_Fact, frozen=True):
+    """The client charged its budget and sent its shares."""
+
+    round_id: bytes
+    statistic: str
+    mu: float
+
+
+class AllReceived(_Fact, frozen=True):
+    """The client has all M receipts."""
+
+    round_id: bytes
+
+
+class ChargeReturned(_Fact, frozen=True):
+    """The client got its charge back against M signed aborts."""
+
+    round_id: bytes
+
+
+class ShareKept(_Fact, frozen=True):
+    """A Compute node holds `count` of `clients` contributions durably."""
+
+    round_id: bytes
+    count: int
+    clients: int
+
+
+class ListFrozen(_Fact, frozen=True):
+    """A Compute node froze its list of `count` contributions."""
+
+    round_id: bytes
+    count: int
+
+
+class Released(_Fact, frozen=True):
+    """A Compute node released its one partial sum, over `contributors`."""
+
+    round_id: bytes
+    contributors: int
+    contributors_hash: bytes
+
+
+class NodeAborted(_Fact, frozen=True):
+    """A Compute node aborted a round for good."""
+
+    round_id: bytes
+    compute: bytes
+    reason: str
+    detail: str
+
+
+class RoundCompleted(_Fact, frozen=True):
+    """The trainer has the result."""
+
+    round_id: bytes
+    aggregate: NoisyAggregate
+
+
+class RoundFailed(_Fact, frozen=True):
+    """The round ended at the trainer without a result; figures are None where they are not known."""
+
+    round_id: bytes
+    reason: str
+    contributors: int | None
+    needed: int | None

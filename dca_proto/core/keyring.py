@@ -1,0 +1,86 @@
+"""X25519 keys by epoch: one agreement per pair and epoch, forward secrecy by epochs (DESIGN §2).
+
+A key is deleted when its epoch and the open rounds that use it are over. Epoch numbers never go back, whatever the
+clock does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from dca_proto.core.effects import Forget, Persist, Write
+from dca_proto.core.errors import PeerError
+from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Random
+
+TABLE = "epoch"
+
+
+class Keyring:
+    """An actor's own epoch keys, restored from its store, and the keys agreed with peers.
+
+    Args:
+        records: (table, key, value) of the store. epoch_ms: how long an epoch lasts. random: for new keys.
+    """
+
+    def __init__(self, records: Iterable[tuple[str, bytes, bytes]], epoch_ms: int, random: Random) -> None:
+        self._keys = {_epoch(key): AgreementKey(value) for table, key, value in records if table == TABLE}
+        self._epoch_ms = epoch_ms
+        self._random = random
+        self._agreed: dict[tuple[int, bytes], bytes] = {}
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that there is a key of."""
+        return max(self._keys)
+
+    @property
+    def public(self) -> bytes:
+        """The newest epoch's public key."""
+        return self._keys[self.epoch].public
+
+    @property
+    def expires_ms(self) -> int:
+        """When the newest epoch ends."""
+        return (self.epoch + 1) * self._epoch_ms
+
+    def is_current(self, now_ms: int) -> bool:
+        """Whether the newest key is of the current epoch (or of a later one, where the clock went back)."""
+        return bool(self._keys) and self.epoch >= now_ms // self._epoch_ms
+
+    def holds(self, epoch: int, public: bytes) -> bool:
+        """Whether the secret of that public key is kept here."""
+        return epoch in self._keys and self._keys[epoch].public == public
+
+    def renew(self, now_ms: int, in_use: Collection[int]) -> list[Write]:
+        """Make the current epoch's key if there is none, and delete the keys of past epochs that no open round uses."""
+        writes: list[Write] = []
+        if not self.is_current(now_ms):
+            epoch, secret = now_ms // self._epoch_ms, self._random(KEY_BYTES)
+            self._keys[epoch] = AgreementKey(secret)
+            writes.append(Persist(TABLE, _key(epoch), secret))
+        for epoch in [old for old in self._keys if old < self.epoch and old not in in_use]:
+            del self._keys[epoch]
+            self._agreed = {pair: key for pair, key in self._agreed.items() if pair[0] != epoch}
+            writes.append(Forget(TABLE, _key(epoch)))
+        return writes
+
+    def agree(self, epoch: int, peer_public: bytes) -> bytes:
+        """The key shared with a peer in one of the own epochs, computed once. Raises `PeerError`."""
+        agreed = self._agreed.get((epoch, peer_public))
+        if agreed is None:
+            own = self._keys.get(epoch)
+            if own is None:
+                raise PeerError("epoch", found=f"epoch {epoch}", expected="one whose key is kept here")
+            agreed = self._agreed[epoch, peer_public] = own.agree(peer_public)
+        return agreed
+
+    def __repr__(self) -> str:
+        return f"Keyring(epochs={sorted(self._keys)})"
+
+
+def _key(epoch: int) -> bytes:
+    return epoch.to_bytes(4, "big")
+
+
+def _epoch(key: bytes) -> int:
+    return int.from_bytes(key, "big")

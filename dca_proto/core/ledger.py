@@ -1,0 +1,73 @@
+"""A client's record of what it spent: written before a share leaves, returned only against aborts (DESIGN §4.4, §4.7).
+
+Budgets are kept in Gaussian DP, where rounds compose exactly: the spent mu is the root of the sum of squares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from dca_proto.core.effects import Persist
+
+TABLE = "ledger"
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """One round's entry.
+
+    Attributes:
+        round_id: 16 bytes. statistic: what was asked. trainer: who asked, an id of 16 bytes.
+        mu, epsilon, delta: what it cost. at_ms: when it was charged.
+        returned: whether all Compute nodes have signed that they released nothing and never will.
+    """
+
+    round_id: bytes
+    statistic: str
+    trainer: bytes
+    mu: float
+    epsilon: float
+    delta: float
+    at_ms: int
+    returned: bool = False
+
+
+class Ledger:
+    """The charges of one client, restored from its store.
+
+    Args:
+        charges: all stored entries.
+    """
+
+    def __init__(self, charges: Iterable[Charge] = ()) -> None:
+        self._charges = {charge.round_id: charge for charge in charges}
+
+    def __contains__(self, round_id: bytes) -> bool:
+        return round_id in self._charges
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """All entries, oldest first."""
+        return tuple(sorted(self._charges.values(), key=lambda charge: (charge.at_ms, charge.round_id)))
+
+    def spent(self, since_ms: int = 0) -> float:
+        """The mu of all charges made at or after `since_ms` and not returned."""
+        kept = (c.mu**2 for c in self._charges.values() if not c.returned and c.at_ms >= since_ms)
+        return math.sqrt(math.fsum(kept))
+
+    def charge(self, charge: Charge) -> Persist:
+        """Record a charge; the effect must be durable before anything of the round leaves."""
+        assert charge.round_id not in self._charges, "a round is charged once"
+        return self._store(charge)
+
+    def give_back(self, round_id: bytes) -> Persist:
+        """Mark a charge as returned."""
+        charge = self._charges[round_id]
+        assert not charge.returned, "a charge is returned once"
+        return self._store(msgspec.structs.replace(charge, returned=True))
+
+    def _store(self, charge: Charge) -> Persist:
+        self._charges[charge.round_id] = charge
+        return Persist(TABLE, charge.round_id, msgspec.msgpack.encode(charge))

@@ -1,0 +1,393 @@
+"""Exact discrete Gaussian noise N_Z(0, S), P(x) ∝ exp(-x²/2S), from a key of 32 bytes.
+
+Nothing here is a binary floating-point number: a rounded normal is not exact, and attacks read the secret from its low
+bits. Every decision is made in integers, or in decimal arithmetic with a bound on its error.
+
+**The method** is rejection from blocks. Write σ = √S and w = 2^m with 64 w <= σ < 128 w (w = 1 where σ < 128). Block k
+holds the w integers x with kw - w/2 <= x < kw + w/2 (x = k where w = 1). A candidate is two words of 64 bits of the
+key's ChaCha20 stream:
+
+1. The first word picks a block from a table of integer weights W_k that sum to 2^64, by the alias method (Walker 1977):
+   the top 11 bits pick a column, the other 53 choose between its two blocks. The choice is exact.
+2. The top m bits of the second word are the offset in the block; the candidate x is accepted with probability
+   p(x) = A exp(-x²/2S) / W_k, and its other 64 - m bits are the head of the uniform number U that decides it.
+
+A is one integer for the whole table, and W_k >= A exp(-y²/2S) where y is at most the smallest |x| in the block (W_k is
+rounded up, and W_0 takes what is missing to 2^64). So p <= 1, and x comes out with probability proportional to
+W_k p(x) / w, that is to exp(-x²/2S), exactly: what rounding did to the weights is put right by the acceptance.
+
+**Three steps decide U < p(x)**, and each only what it can prove; the next one takes what is left.
+`_propose` (vectorised) accepts U below a bound that holds in the whole block: all but 1 in 80 candidates or fewer.
+`_accepts` brackets exp by 1 - z <= exp(-z) <= 1 - z + z²/2 in integers: all but 1 in 2·10^4 of the candidates.
+`_decide` computes exp in decimal, and draws more bits of U and computes more digits until it is clear.
+
+**The tail** beyond the table (|x| > 6.6 σ, 1 in 10^10) has a block of its own on each side, whose weight bounds its
+mass. It is cut into blocks of width w again, along which the density falls at least by r = 1 - 2^-s each: the i-th is
+drawn with probability (1 - r) r^i, by throwing s bits until all are zero, and p(x) is as above with W r^i for W_k.
+
+**The stream.** Candidates are read in order from ChaCha20 under the key; after each `_CHUNK` of them a new ChaCha20
+key is derived from the chunk's number by keyed BLAKE2b. The rare further bits of a candidate come from keyed BLAKE2b
+and its own position, so they move no other candidate. The samples are the accepted candidates in order: hence the
+first n samples depend neither on how many were asked for, nor on which other keys were asked beside them.
+
+Rejection takes a varying time, which depends on rejected candidates and, in the two rare steps, slightly on where in
+its block an accepted one lies: an observer who times a device to the microsecond is not defended against.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation, localcontext
+from functools import lru_cache
+from itertools import count as naturals
+from math import isqrt
+from typing import NamedTuple
+
+import numpy as np
+from nacl.bindings import randombytes_buf_deterministic
+from numpy.typing import NDArray
+
+from dca_proto.core.errors import UsageError
+
+MIN_VARIANCE = 64
+"""Least variance S of a share: below √S = 8 the lattice shows through (see accounting.share_variance)."""
+MAX_VARIANCE = 2**80
+"""Greatest variance S: √S = 2^40."""
+KEY_BYTES = 32
+
+_COLUMN_BITS = 11
+_FRACTION_BITS = 64 - _COLUMN_BITS
+_ONE = 2**64
+_SPARE_WEIGHT = 2**12  # kept back for rounding every weight up
+_TABLE_BITS = 32  # blocks are tabulated while exp(-y²/2S) >= 2^-32: there A exp(-y²/2S) >= 2^20, whatever S
+_SLACK = _ONE >> 20  # so rounding a weight up costs less than 2^-20 of it
+_TABLE_ERROR = Decimal("1e-40")  # relative; products of 3·10^3 factors at 60 digits err by less than 1e-50
+_CHUNK = 4096  # candidates; 64 KiB of stream stay in the cache and off the kernel's page allocator
+_CANDIDATE_BYTES = 16
+
+
+class _Table(NamedTuple):
+    """The blocks of one variance: entry j speaks of the blocks k = j and k = -j, the last one of the tails.
+
+    Attributes:
+        width_bits: m, with w = 2^m.
+        numerator: A.
+        lows: y, at most the smallest magnitude in block j.
+        weights: W_j, of each of the two blocks; of the tail W without its factor 2^s.
+        tail_bits: s.
+    """
+
+    width_bits: int
+    numerator: int
+    lows: tuple[int, ...]
+    weights: tuple[int, ...]
+    tail_bits: int
+
+
+class DiscreteGaussian:
+    """Sampler of N_Z(0, S), independent of each other, from secret keys.
+
+    Args:
+        variance: S, in units of the grid squared, 64 <= S <= 2^80. (The true variance falls short of S by less than
+            1e-500 relative, Canonne, Kamath and Steinke 2020.)
+
+    Raises:
+        UsageError: S outside these limits.
+    """
+
+    def __init__(self, variance: int, *, _table_bits: int = _TABLE_BITS, _fast: bool = True) -> None:
+        if not MIN_VARIANCE <= variance <= MAX_VARIANCE:
+            raise UsageError(
+                f"the variance of a noise share is {variance}, expected {MIN_VARIANCE} to 2^80: "
+                f"use {'more' if variance < MIN_VARIANCE else 'fewer'} fraction bits"
+            )
+        self.variance = variance
+        self._table = table = _tabulate(variance, _table_bits)
+        m, blocks = table.width_bits, len(table.lows)
+        labels = [abs(k) for k in range(1 - blocks, blocks)]  # a label is k + blocks - 1
+        sure = _sure_bounds(table) if _fast else [0] * blocks
+        self._offset_shift = np.uint64(64 - m)
+        self._uniform_shift = np.uint64(m)
+        self._column_shift = np.uint64(_FRACTION_BITS)
+        self._start = np.array([(k << m) - (1 << m >> 1) for k in range(1 - blocks, blocks)], dtype=np.int64)
+        self._sure = np.array([sure[j] for j in labels], dtype=np.uint64)
+        masses = [*table.weights[:-1], table.weights[-1] << table.tail_bits]
+        self._own_below, self._alias = _alias_table([masses[j] for j in labels])
+        # Candidates rejected per 1024, about 0.4 w/σ of all: sizes buffers, decides nothing.
+        self._loss = 1 + (410 << m) // isqrt(variance) if m else 0
+
+    def __repr__(self) -> str:
+        return f"DiscreteGaussian(variance={self.variance})"
+
+    def sample(self, count: int, key: bytes) -> NDArray[np.int64]:
+        """The first `count` samples of a key.
+
+        Args:
+            count: how many, >= 0.
+            key: 32 secret bytes, used for this purpose and no other.
+
+        Returns:
+            Samples of shape (count,).
+
+        Raises:
+            UsageError: a negative count or a key of another length.
+        """
+        _check(count, (key,))
+        parts = []
+        for chunk in naturals():
+            part = self._sample_chunk(key, chunk, count)
+            parts.append(part)
+            count -= len(part)
+            if not count:
+                break
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def sample_many(self, keys: Sequence[bytes], count: int) -> NDArray[np.int64]:
+        """Samples for many keys at once; row i equals ``sample(count, keys[i])``.
+
+        Args:
+            keys: one key of 32 bytes per row.
+            count: samples per key, >= 0.
+
+        Returns:
+            Samples of shape (len(keys), count).
+
+        Raises:
+            UsageError: a negative count or a key of another length.
+        """
+        _check(count, keys)
+        samples = np.empty((len(keys), count), dtype=np.int64)
+        candidates = self._candidates(count)
+        batch = max(1, _CHUNK // candidates)
+        for first in range(0, len(keys), batch):
+            rows = keys[first : first + batch]
+            if len(rows) == 1:
+                samples[first] = self.sample(count, rows[0])
+            else:
+                self._sample_rows(rows, candidates, samples[first : first + batch])
+        return samples
+
+    def _sample_rows(self, keys: Sequence[bytes], candidates: int, samples: NDArray[np.int64]) -> None:
+        size = candidates * _CANDIDATE_BYTES
+        stream = b"".join([randombytes_buf_deterministic(size, key) for key in keys])
+        x, rejected = self._judge(stream, keys, 0, candidates)
+        count = samples.shape[1]
+        samples[:] = x.reshape(-1, candidates)[:, :count]
+        kept = np.ones(len(x), dtype=np.bool_)
+        kept[rejected] = False
+        for row in {i // candidates for i in rejected}:
+            own = slice(row * candidates, (row + 1) * candidates)
+            left = x[own][kept[own]]
+            samples[row] = left[:count] if len(left) >= count else self.sample(count, keys[row])
+
+    def _sample_chunk(self, key: bytes, chunk: int, wanted: int) -> NDArray[np.int64]:
+        """The first samples of a chunk: `wanted`, or all it has."""
+        seed = _chunk_seed(key, chunk) if chunk else key
+        candidates = self._candidates(wanted)
+        while True:
+            candidates = min(candidates, _CHUNK)
+            stream = randombytes_buf_deterministic(candidates * _CANDIDATE_BYTES, seed)
+            x, rejected = self._judge(stream, (key,), chunk * _CHUNK, candidates)
+            if candidates - len(rejected) >= wanted or candidates == _CHUNK:
+                return np.delete(x, rejected)[:wanted] if rejected else x[:wanted]
+            candidates *= 2
+
+    def _candidates(self, wanted: int) -> int:
+        """How many candidates nearly always suffice: the mean, four standard deviations and some."""
+        rejected = wanted * self._loss >> 10
+        return wanted + rejected + 4 * isqrt(rejected) + 2
+
+    def _judge(
+        self, stream: bytes, keys: Sequence[bytes], first: int, per_key: int
+    ) -> tuple[NDArray[np.int64], list[int]]:
+        """Candidates of a stream, and the indices of those that are rejected.
+
+        Args:
+            stream: `per_key` candidates of each key.
+            keys: the keys.
+            first: position of the first candidate in each key's stream.
+            per_key: candidates of each key.
+        """
+        words = np.frombuffer(stream, dtype="<u8")
+        x, doubtful = self._propose(words)
+        rejected = []
+        for i in doubtful.tolist():
+            row, position = divmod(i, per_key)
+            settled = self._settle(int(x[i]), int(words[2 * i + 1]), _spare_words(keys[row], first + position))
+            if settled is None:
+                rejected.append(i)
+            else:
+                x[i] = settled
+        return x, rejected
+
+    def _propose(self, words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """Candidates, and the indices of those not sure to be accepted, all those in the tail among them."""
+        choice, second = words[0::2], words[1::2]
+        column = (choice >> self._column_shift).view(np.int64)
+        label = np.where(choice < self._own_below.take(column), column, self._alias.take(column))
+        x = self._start.take(label)
+        x += (second >> self._offset_shift).view(np.int64)
+        doubtful = (second << self._uniform_shift) >= self._sure.take(label)
+        return x, doubtful.nonzero()[0]
+
+    def _settle(self, x: int, second: int, spare: Iterator[int]) -> int | None:
+        """The sample that a doubtful candidate becomes, or None where it is rejected."""
+        m, numerator, lows, weights, tail_bits = self._table
+        known, uniform = 64 - m, second & ((_ONE >> m) - 1)
+        j = abs(x + (1 << m >> 1) >> m)
+        if j < len(lows) - 1:
+            accepted = _accepts(x * x - lows[j] * lows[j], self.variance, uniform << m, 1 << m)
+            if accepted is None:
+                accepted = _decide(x * x, self.variance, weights[j], numerator, uniform, known, spare)
+            return x if accepted else None
+        steps = 0
+        while next(spare) >> (64 - tail_bits):
+            steps += 1
+        x += steps << m if x > 0 else -(steps << m)
+        weight = weights[j] * ((1 << tail_bits) - 1) ** steps
+        accepted = _decide(x * x, self.variance, weight, numerator << tail_bits * steps, uniform, known, spare)
+        return x if accepted else None
+
+
+@lru_cache(maxsize=64)
+def discrete_gaussian(variance: int) -> DiscreteGaussian:
+    """The sampler of a variance, kept for the next call (building its table takes milliseconds)."""
+    return DiscreteGaussian(variance)
+
+
+def _accepts(excess: int, variance: int, uniform: int, unknown: int) -> bool | None:
+    """Whether U < p(x), or None where this cannot tell.
+
+    Args:
+        excess: x² - y² >= 0 (see the block's y above). With z = excess/2S, (1 - 2^-20) exp(-z) <= p(x) <= exp(-z).
+        variance: S.
+        uniform: U is in [uniform, uniform + unknown) / 2^64.
+        unknown: see there.
+    """
+    z = (excess << 63) // variance  # rounded down, in units of 2^-64
+    if uniform + unknown <= _ONE - z - 1 - _SLACK:
+        return True
+    if uniform > _ONE - z + ((z + 1) * (z + 1) >> 65):
+        return False
+    return None
+
+
+def _decide(
+    square: int, variance: int, weight: int, numerator: int, uniform: int, known: int, spare: Iterator[int]
+) -> bool:
+    """Whether U < p = (numerator/weight) exp(-square/2S), exactly.
+
+    U is in [uniform, uniform + 1) / 2^known. Decimal's exp is correctly rounded; at n digits its argument is off by at
+    most 10^(1-n)/2 of itself, so p is off by a factor within 1 ± (argument + 9) 10^(1-n). (U = p has probability zero.)
+    """
+    for digits in naturals(start=50, step=20):
+        with localcontext(_context(digits)):
+            exponent = Decimal(square) / (2 * variance)
+            p = (-exponent).exp() * numerator / weight
+            error = p * (exponent + 9).scaleb(1 - digits)
+            scale = Decimal(1 << known)
+            if uniform + 1 <= (p - error) * scale:
+                return True
+            if uniform >= (p + error) * scale:
+                return False
+        uniform, known = uniform << 64 | next(spare), known + 64
+    raise AssertionError("the digits have no end")
+
+
+def _tabulate(variance: int, table_bits: int) -> _Table:
+    """Blocks and weights: exp(-y²/2S) is carried from block to block by two products, exact to 1e-50 relative."""
+    m = max(0, ((variance >> 12).bit_length() - 1) // 2)
+    width, half = 1 << m, 1 << m >> 1
+    with localcontext(_context(60)):
+        lows, heights = _outline(variance, width, half, Decimal(1) / (1 << table_bits))
+        step = lows[-1] * width  # the tail's blocks fall at least by exp(-step/S) <= 1 - step/(S + step)
+        tail_bits = (-(-(variance + step) // step) - 1).bit_length()
+        mass = 1 + 2 * (sum(heights[1:-1]) + heights[-1] * (1 << tail_bits))
+        numerator = int((_ONE - _SPARE_WEIGHT) / mass)
+        weights = [int(height * numerator * (1 + _TABLE_ERROR)) + 1 for height in heights]
+    weights[0] = _ONE - 2 * (sum(weights[1:-1]) + (weights[-1] << tail_bits))
+    assert 0 <= weights[0] - numerator < 2 * _SPARE_WEIGHT
+    return _Table(m, numerator, tuple(lows), tuple(weights), tail_bits)
+
+
+def _outline(variance: int, width: int, half: int, least: Decimal) -> tuple[list[int], list[Decimal]]:
+    """The y of each block and exp(-y²/2S), up to the first below `least`."""
+
+    def density(square: int) -> Decimal:
+        return (Decimal(-square) / (2 * variance)).exp()
+
+    lows = [0, width - half]
+    heights = [Decimal(1), density(lows[1] ** 2)]
+    ratio, ratio_step = density((2 * width - half) ** 2 - lows[1] ** 2), density(2 * width * width)
+    while heights[-1] >= least:
+        lows.append(lows[-1] + width)
+        heights.append(heights[-1] * ratio)
+        ratio *= ratio_step
+    return lows, heights
+
+
+def _sure_bounds(table: _Table) -> list[int]:
+    """Per block, in units of 2^-64: where the known bits of U are below it, U < p(x) for all x of the block.
+
+    The largest magnitude in a block is the y of the next one (its own, where w = 1); there A exp(-y²/2S) > W - 2.
+    """
+    m, numerator, _, weights, _ = table
+    ends = weights[1:] if m else weights[:-1]
+    sure = [
+        max(0, (min(end, numerator) - 2 << 64) // weight - (1 << m))
+        for weight, end in zip(weights[:-1], ends, strict=True)
+    ]
+    return [*sure, 0]
+
+
+def _alias_table(masses: Sequence[int]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Columns that share out masses of sum 2^64 exactly (Walker 1977, Vose 1991, in integers).
+
+    Returns:
+        For each column the least word that goes to its alias instead of its own label, and the alias.
+    """
+    columns, room = 1 << _COLUMN_BITS, 1 << _FRACTION_BITS
+    assert sum(masses) == _ONE
+    assert len(masses) <= columns
+    left = [*masses, *[0] * (columns - len(masses))]
+    below = [0] * columns
+    alias = list(range(columns))
+    poor = [i for i in range(columns) if left[i] < room]
+    rich = [i for i in range(columns) if left[i] > room]
+    while poor:
+        i, donor = poor.pop(), rich[-1]
+        below[i], alias[i] = left[i], donor
+        left[donor] -= room - left[i]
+        if left[donor] <= room:
+            rich.pop()
+        if left[donor] < room:
+            poor.append(donor)
+    starts = [(i << _FRACTION_BITS) + below[i] for i in range(columns)]
+    return np.array(starts, dtype=np.uint64), np.array(alias, dtype=np.int64)
+
+
+def _context(digits: int) -> Context:
+    """Arithmetic of our own, whatever the caller's thread has set."""
+    return Context(prec=digits, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation])
+
+
+def _chunk_seed(key: bytes, chunk: int) -> bytes:
+    return hashlib.blake2b(struct.pack("<Q", chunk), digest_size=KEY_BYTES, key=key, person=b"dca noise chunk").digest()
+
+
+def _spare_words(key: bytes, position: int) -> Iterator[int]:
+    """Further words of 64 bits for the candidate at a position."""
+    for block in naturals():
+        text = struct.pack("<QQ", position, block)
+        yield from struct.unpack("<8Q", hashlib.blake2b(text, key=key, person=b"dca noise spare").digest())
+
+
+def _check(count: int, keys: Sequence[bytes]) -> None:
+    if count < 0:
+        raise UsageError(f"the number of noise samples is {count}, expected 0 or more")
+    for key in keys:
+        if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+            found = f"{type(key).__name__} of length {len(key)}"
+            raise UsageError(f"a noise key is a {found}, expected {KEY_BYTES} secret bytes")

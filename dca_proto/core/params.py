@@ -1,0 +1,36 @@
+"""Every limit and timeout of the protocol, in two frozen classes, units last."""
+
+from __future__ import annotations
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+"""Raised with every change of a message or of what is signed; actors refuse any other (DESIGN §3)."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit on everything that a peer can make grow (DESIGN §6)."""
+
+    clients_max: int = 1_000_000
+    computes_max: int = 64
+    dimension_max: int = 1 << 24
+    announcement_bytes_max: int = 1 << 20
+    rounds_open_max: int = 4096
+    joins_max: int = 1_000_000
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """How long actors wait. Deadlines of a round are absolute and come from its announcement and start."""
+
+    epoch_ms: int = 24 * 3600 * 1000
+    resend_first_ms: int = 2_000
+    resend_max_ms: int = 60_000
+    resend_jitter: float = 0.5
+    abort_grace_ms: int = 3600 * 1000
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    deadline_ahead_ms_max: int = 30 * 24 * 3600 * 1000
+
+    def resend_after_ms(self, attempt: int, entropy: bytes) -> int:
+        """Exponential back-off: the wait before resend `attempt` (from 0), spread by one random byte."""
+        base = min(self.resend_first_ms << min(attempt, 16), self.resend_max_ms)
+        return base + int(base * self.resend_jitter * entropy[0] / 255)

@@ -1,0 +1,104 @@
+"""All numbers of a round that follow from its announcement and N: every participant computes them for itself.
+
+Theorem 1 of the DCA paper: each client adds noise of variance σ_std² / (N - T - 1); the sum is released only if at
+least N - T + c contributions are in it, so that N - T - 1 noises remain unknown to a curious client with c colluders.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dca_proto.core import accounting
+from dca_proto.core.errors import UsageError
+from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.messages import Announcement
+from dca_proto.core.params import Limits
+from dca_proto.core.shares import ENCODINGS
+from dca_proto.statistics import Sensitivity, Statistic, resolve
+from dca_proto.statistics.contribution import client_sensitivity
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What a valid announcement asks, before N is known.
+
+    Attributes:
+        statistic: the named statistic. dimension: d.
+        sensitivity: of one client's contribution, in grid units.
+        mu: the Gaussian DP parameter that (epsilon, delta) allow.
+    """
+
+    statistic: Statistic
+    dimension: int
+    sensitivity: Sensitivity
+    mu: float
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A round's numbers, once N is known.
+
+    Attributes:
+        question: what is asked.
+        clients, tolerated, colluders: N, T and c.
+        share_variance: S, the variance of one client's noise share in squared grid units.
+        unit: 2^-f, the size of a grid unit in the statistic's units.
+    """
+
+    question: Question
+    clients: int
+    tolerated: int
+    colluders: int
+    share_variance: int
+    unit: float
+
+    @property
+    def dimension(self) -> int:
+        return self.question.dimension
+
+    @property
+    def honest(self) -> int:
+        """N - T - 1, the number of noises that must suffice."""
+        return self.clients - self.tolerated - 1
+
+    @property
+    def needed(self) -> int:
+        """N - T + c: a sum of fewer contributions is never released."""
+        return self.clients - self.tolerated + self.colluders
+
+    @property
+    def sigma_local(self) -> float:
+        """Standard deviation of one client's noise share, in the statistic's units."""
+        return math.sqrt(self.share_variance) * self.unit
+
+
+def ask(announcement: Announcement, mechanism: Mechanism, limits: Limits) -> Question:
+    """Check an announcement's own numbers. Raises `UsageError` that names the wrong one."""
+    if announcement.mechanism != mechanism.name:
+        raise UsageError(f"mechanism {announcement.mechanism!r} is not offered here; use {mechanism.name!r}")
+    if announcement.encoding not in ENCODINGS:
+        raise UsageError(f"share encoding {announcement.encoding!r} is unknown; use one of {', '.join(ENCODINGS)}")
+    if announcement.colluders > announcement.tolerated:
+        raise UsageError(f"c = {announcement.colluders} colluders exceed T = {announcement.tolerated}; lower c")
+    if not 2 <= len(announcement.computes) <= limits.computes_max:
+        raise UsageError(f"M = {len(announcement.computes)} Compute nodes; need 2 to {limits.computes_max}")
+    statistic = resolve(announcement.statistic, announcement.parameters)
+    if statistic.dimension > limits.dimension_max:
+        raise UsageError(f"dimension {statistic.dimension} exceeds {limits.dimension_max}; ask for fewer columns")
+    mu = accounting.mu_of(announcement.epsilon, announcement.delta)
+    sensitivity = client_sensitivity(statistic, announcement.rows_max, announcement.fraction_bits)
+    return Question(statistic, statistic.dimension, sensitivity, mu)
+
+
+def plan_round(announcement: Announcement, question: Question, clients: int, mechanism: Mechanism) -> Plan:
+    """The numbers for N clients. Raises `UsageError` where the noise or the ring would not fit."""
+    honest = clients - announcement.tolerated - 1
+    if honest < 1:
+        raise UsageError(
+            f"N - T - 1 = {clients} - {announcement.tolerated} - 1 is below 1: nobody's noise would be left; "
+            "lower T or find more clients"
+        )
+    variance = mechanism.share_variance(question.sensitivity.l2, question.mu, honest, question.dimension)
+    accounting.check_ring(question.sensitivity.bound, clients, variance, question.dimension)
+    unit = math.ldexp(1.0, -announcement.fraction_bits)
+    return Plan(question, clients, announcement.tolerated, announcement.colluders, variance, unit)

@@ -1,0 +1,149 @@
+"""All cryptography, in one file: libsodium through PyNaCl, and BLAKE2b.
+
+| purpose | primitive |
+| --- | --- |
+| identities, signatures | Ed25519, over the federation's hash and the message |
+| key agreement | X25519, once per pair and epoch; once per round for the trainer's reply key |
+| encryption | XChaCha20-Poly1305 with a random 24-byte nonce |
+| hashing, key derivation | BLAKE2b with a personalisation per purpose (RFC 7693) |
+| expansion of seeds | ChaCha20 (RFC 8439), as libsodium's `randombytes_buf_deterministic` |
+
+Randomness is an argument everywhere: the shells pass the operating system's, the emulator a seeded stream.
+Secrets live in objects whose `repr` shows none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from nacl import bindings
+from nacl.exceptions import CryptoError
+
+from dca_proto.core.errors import PeerError, UsageError
+
+Random = Callable[[int], bytes]
+"""Returns that many random bytes."""
+
+ID_BYTES = 16
+KEY_BYTES = 32
+NONCE_BYTES = 24
+TAG_BYTES = 16
+
+
+def digest(person: bytes, *parts: bytes) -> bytes:
+    """BLAKE2b-256 of the parts, each behind its length, personalised by `person` (at most 16 bytes)."""
+    state = hashlib.blake2b(digest_size=32, person=person)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.digest()
+
+
+def derive(key: bytes, person: bytes, message: bytes = b"", size: int = KEY_BYTES) -> bytes:
+    """A key of `size` bytes for one purpose from another key: keyed BLAKE2b."""
+    return hashlib.blake2b(message, digest_size=size, key=key, person=person).digest()
+
+
+def actor_id(public_key: bytes) -> bytes:
+    """The 16-byte id of an actor: a hash of its Ed25519 public key."""
+    return hashlib.blake2b(public_key, digest_size=ID_BYTES, person=b"dca1-id").digest()
+
+
+class Identity:
+    """A long-term Ed25519 identity.
+
+    Args:
+        seed: 32 secret bytes.
+    """
+
+    def __init__(self, seed: bytes) -> None:
+        if len(seed) != KEY_BYTES:
+            raise UsageError(f"an identity needs {KEY_BYTES} secret bytes, found {len(seed)}")
+        self.public_key, self._secret = bindings.crypto_sign_seed_keypair(seed)
+        self.id = actor_id(self.public_key)
+
+    @property
+    def seed(self) -> bytes:
+        """The secret, for writing it to its owner-only file."""
+        return self._secret[:KEY_BYTES]
+
+    def sign(self, federation_hash: bytes, body: bytes) -> bytes:
+        """Signature of 64 bytes, bound to one federation."""
+        return bindings.crypto_sign(_signed_bytes(federation_hash, body), self._secret)[:64]
+
+    def __repr__(self) -> str:
+        return f"Identity(id={self.id.hex()})"
+
+
+def verify(public_key: bytes, federation_hash: bytes, body: bytes, signature: bytes) -> None:
+    """Check a signature. Raises `PeerError("signature")`."""
+    try:
+        bindings.crypto_sign_open(signature + _signed_bytes(federation_hash, body), public_key)
+    except (CryptoError, ValueError):
+        raise PeerError("signature", found="no valid signature", expected=actor_id(public_key).hex()) from None
+
+
+def _signed_bytes(federation_hash: bytes, body: bytes) -> bytes:
+    return b"dca1-signature" + federation_hash + body
+
+
+class AgreementKey:
+    """An X25519 key pair: an actor's for one epoch, or a trainer's for one round.
+
+    Args:
+        secret: 32 secret bytes.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self.secret = secret
+        self.public = bindings.crypto_scalarmult_base(secret)
+
+    def agree(self, peer_public: bytes) -> bytes:
+        """The pair's shared secret: the same on both sides, hashed with both public keys.
+
+        Raises `PeerError("key")` where the peer's key is a point of low order.
+        """
+        try:
+            point = bindings.crypto_scalarmult(self.secret, peer_public)
+        except (CryptoError, ValueError, RuntimeError):
+            raise PeerError("key", found="a point of low order", expected="an X25519 public key") from None
+        return digest(b"dca1-agreement", point, *sorted((self.public, peer_public)))
+
+    def __repr__(self) -> str:
+        return f"AgreementKey(public={self.public.hex()})"
+
+
+def check_public(key: bytes) -> None:
+    """Raises `PeerError("key")` for an X25519 public key of low order, before anything is decided on it."""
+    AgreementKey(bytes(KEY_BYTES)).agree(key)
+
+
+def encrypt(key: bytes, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:
+    """XChaCha20-Poly1305: ciphertext and 16-byte tag."""
+    return bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(plaintext, associated, nonce, key)
+
+
+def decrypt(key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
+    """Inverse of `encrypt`. Raises `PeerError("ciphertext")` for anything that was not made with this key and data."""
+    try:
+        return bindings.crypto_aead_xchacha20poly1305_ietf_decrypt(ciphertext, associated, nonce, key)
+    except (CryptoError, ValueError):
+        raise PeerError("ciphertext", found="not authentic", expected="a message for this round and pair") from None
+
+
+def seal_to(public: bytes, plaintext: bytes, associated: bytes, random: Random) -> tuple[bytes, bytes, bytes]:
+    """Encrypt to a public X25519 key from a fresh one: (ephemeral public key, nonce, ciphertext)."""
+    ephemeral = AgreementKey(random(KEY_BYTES))
+    nonce = random(NONCE_BYTES)
+    return ephemeral.public, nonce, encrypt(ephemeral.agree(public), nonce, plaintext, associated)
+
+
+def open_sealed(key: AgreementKey, ephemeral: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
+    """Inverse of `seal_to`. Raises `PeerError`."""
+    return decrypt(key.agree(ephemeral), nonce, ciphertext, associated)
+
+
+def expand(seed: bytes, size: int) -> bytes:
+    """`size` pseudo-random bytes from a 32-byte seed: ChaCha20."""
+    return bindings.randombytes_buf_deterministic(size, seed)

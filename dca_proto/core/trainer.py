@@ -1,0 +1,496 @@
+"""The trainer: announces rounds, fixes rosters, and adds what the Compute nodes release (DESIGN §4.1, §4.3, §4.6).
+
+Its rounds and their phases stand in `trainer_round`.
+It never sees a contribution: partial sums add up to the one private sum, or to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dca_proto.core import facts
+from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
+from dca_proto.core.combine import combine
+from dca_proto.core.commit import TOO_FEW
+from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.core.errors import PeerError, RoundAborted, UsageError
+from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.core.federation import Federation
+from dca_proto.core.machine import Actor, step
+from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.messages import (
+    Abort,
+    Announcement,
+    Body,
+    Decline,
+    EpochKey,
+    Join,
+    PartialSum,
+    Query,
+    Ready,
+    Roster,
+    Sealed,
+    Signed,
+    Start,
+    Terms,
+)
+from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.plan import Plan, ask, plan_round
+from dca_proto.core.roster import open_join
+from dca_proto.core.round import (
+    OpenedAnnouncement,
+    open_announcement,
+    open_answer,
+    open_epoch_key,
+    roster_hash,
+)
+from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random, actor_id
+from dca_proto.core.trainer_round import (
+    DONE,
+    FAILED,
+    JOINING,
+    NEW,
+    RUNNING,
+    STARTING,
+    TABLE,
+    OpenRound,
+    Round,
+    StoredRound,
+)
+
+ROUNDS = "trainer-round"
+KEYS, JOIN, RESEND, END, CLOSE = "keys", "join", "resend", "end", "close"
+
+
+class TrainerActor(Actor):
+    """A trainer.
+
+    Args:
+        identity: its Ed25519 identity, named in the federation file.
+        federation: the file given out of band.
+        random: returns random bytes; the operating system's on a real node.
+        mechanism: the noise mechanism that its rounds use.
+        records: (table, key, value) of its store.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        federation: Federation,
+        *,
+        random: Random,
+        mechanism: Mechanism | None = None,
+        limits: Limits | None = None,
+        timing: Timing | None = None,
+        records: Iterable[tuple[str, bytes, bytes]] = (),
+    ) -> None:
+        super().__init__(identity.id)
+        self._identity = identity
+        self._federation = federation
+        self._federation_hash = federation.hash
+        self._random = random
+        self._mechanism = mechanism or DistributedDiscreteGaussian()
+        self._limits = limits or Limits()
+        self._timing = timing or Timing()
+        self._epochs: dict[bytes, tuple[EpochKey, Signed]] = {}
+        self._waiting: dict[bytes, OpenRound] = {}
+        self._rounds: dict[bytes, Round] = {}
+        for table, round_id, value in records:
+            if table == ROUNDS:
+                self._rounds[round_id] = self._restored(msgspec.msgpack.decode(value, type=StoredRound))
+
+    def phase(self, round_id: bytes) -> str:
+        """The phase of a round here: a phase of `TABLE`."""
+        known = self._rounds.get(round_id)
+        return known.stored.phase if known else NEW
+
+    # --- the one door ---------------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event, now_ms: int) -> list[Effect]:
+        match event:
+            case Received(sender, payload):
+                return self._receive(sender, payload, now_ms)
+            case TimerFired(timer):
+                return self._on_timer(timer, now_ms)
+            case Started():
+                return [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+            case Command(OpenRound() as request):
+                return self._on_open(request, now_ms)
+            case Command(request):
+                raise UsageError(f"a trainer takes OpenRound, found {type(request).__name__}")
+
+    def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
+        frame = decode_frame(payload)
+        if isinstance(frame, Sealed):
+            current = self._round(frame.round_id)
+            inner = open_answer(frame, current.reply_key, current.opened.hash)
+            return self._on_answer(sender, inner, current, now_ms)
+        if not isinstance(frame, Signed):
+            raise PeerError("kind", found=type(frame).__name__, expected="Signed or Sealed")
+        body = decode_body(frame.body)
+        match body:
+            case EpochKey():
+                return self._on_epoch(sender, frame, now_ms)
+            case Ready():
+                return self._on_ready(sender, frame, body, now_ms)
+            case Abort():
+                return self._on_abort(sender, frame, body, now_ms)
+            case _:
+                raise PeerError("kind", found=type(body).__name__, expected="a message for a trainer")
+
+    def _on_answer(self, sender: bytes, frame: Signed, current: Round, now_ms: int) -> list[Effect]:
+        body = decode_body(frame.body)
+        match body:
+            case Join():
+                return self._on_join(sender, frame, body, current, now_ms)
+            case Decline():
+                return self._on_decline(sender, frame, body, current, now_ms)
+            case PartialSum():
+                return self._on_partial(sender, frame, body, current, now_ms)
+            case _:
+                raise PeerError("kind", found=type(body).__name__, expected="Join, Decline or PartialSum")
+
+    # --- announcement ---------------------------------------------------------------------------------------------
+
+    def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        if request.round_id in self._rounds or request.round_id in self._waiting:
+            raise UsageError(f"round {request.round_id.hex()} is known already; draw a fresh id for each round")
+        known = {member.id for member in self._federation.computes}
+        unknown = [compute.hex() for compute in request.computes if compute not in known]
+        if unknown or len(set(request.computes)) < len(request.computes):
+            raise UsageError(
+                f"Compute nodes {', '.join(unknown)} are not in the federation file, or one stands there twice"
+            )
+        placeholders = tuple(Signed(b"", bytes(64)) for _ in request.computes)
+        ask(self._announcement(request, placeholders, bytes(KEY_BYTES), now_ms), self._mechanism, self._limits)
+        self._waiting[request.round_id] = request
+        timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.join_window_ms)
+        return [timer, *self._announce_waiting(now_ms)]
+
+    def _on_epoch(self, sender: bytes, frame: Signed, now_ms: int) -> list[Effect]:
+        key = open_epoch_key(frame, self._federation)
+        if sender != key.compute:
+            raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
+        known = self._epochs.get(sender)
+        if known is not None and key.epoch < known[0].epoch:
+            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {known[0].epoch}")
+        self._epochs[sender] = (key, frame)
+        return self._announce_waiting(now_ms)
+
+    def _announce_waiting(self, now_ms: int) -> list[Effect]:
+        """Announce every waiting round whose Compute nodes' current keys are all known."""
+        effects: list[Effect] = []
+        for request in list(self._waiting.values()):
+            if not self._without_key(request, now_ms):
+                del self._waiting[request.round_id]
+                effects += self._announce(request, now_ms)
+        return effects
+
+    def _without_key(self, request: OpenRound, now_ms: int) -> list[bytes]:
+        current = {compute for compute, (key, _) in self._epochs.items() if now_ms < key.expires_ms}
+        return [compute for compute in request.computes if compute not in current]
+
+    def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        secret = self._random(KEY_BYTES)
+        epochs = tuple(self._epochs[compute][1] for compute in request.computes)
+        body = self._announcement(request, epochs, AgreementKey(secret).public, now_ms)
+        frame = sign(self._identity, self._federation_hash, body)
+        stored = StoredRound(step(TABLE, NEW, "announce"), request, frame, secret)
+        current = self._rounds[request.round_id] = self._restored(stored)
+        dimension = ask(body, self._mechanism, self._limits).dimension
+        return [
+            CancelTimer(Timer(KEYS, request.round_id)),
+            self._store(current),
+            SetTimer(Timer(JOIN, request.round_id), body.join_by_ms),
+            SetTimer(Timer(END, request.round_id), body.close_by_ms),
+            Send(Address(Channel.ANNOUNCE), request.round_id, encode(frame)),
+            Report(facts.Announced(request.round_id, request.statistic, dimension)),
+        ]
+
+    def _announcement(
+        self, request: OpenRound, epochs: tuple[Signed, ...], reply_key: bytes, now_ms: int
+    ) -> Announcement:
+        join_by_ms = now_ms + request.join_window_ms
+        return Announcement(
+            version=PROTOCOL_VERSION,
+            round_id=request.round_id,
+            trainer=self.id,
+            statistic=request.statistic,
+            parameters=request.parameters,
+            rows_max=request.rows_max,
+            fraction_bits=request.fraction_bits,
+            mechanism=self._mechanism.name,
+            epsilon=request.epsilon,
+            delta=request.delta,
+            tolerated=request.tolerated,
+            colluders=request.colluders,
+            encoding=request.encoding,
+            computes=epochs,
+            reply_key=reply_key,
+            join_by_ms=join_by_ms,
+            close_by_ms=join_by_ms + request.share_window_ms + request.commit_window_ms,
+        )
+
+    # --- joins ----------------------------------------------------------------------------------------------------
+
+    def _on_join(self, sender: bytes, frame: Signed, body: Join, current: Round, now_ms: int) -> list[Effect]:
+        phase = step(TABLE, current.stored.phase, "join")
+        if sender in current.joins:
+            return [self._start(current, sender)] if phase == RUNNING and sender in current.clients else []
+        client, _ = open_join(frame, body, current.opened, self._federation, now_ms)
+        if sender != client:
+            raise PeerError("sender", found=sender.hex(), expected=client.hex())
+        if phase != JOINING:
+            raise PeerError("late", found="a join", expected="one before the roster was fixed")
+        if len(current.joins) >= self._limits.clients_max:
+            raise PeerError("joins", found=f"{len(current.joins)} joins", expected="fewer")
+        current.joins[client] = frame
+        current.declined.discard(client)
+        return [Report(facts.Joined(current.id, client, len(current.joins))), *self._roster_when_all(current, now_ms)]
+
+    def _on_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
+        step(TABLE, current.stored.phase, "decline")
+        client = self._federation.check_certificate(body.certificate, now_ms)
+        open_signed(frame, body.certificate.client_key, self._federation_hash, Decline)
+        if sender != client or body.announcement_hash != current.opened.hash:
+            raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
+        if client in current.declined:
+            return []
+        current.declined.add(client)
+        told = Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))
+        return [told, *self._roster_when_all(current, now_ms)]
+
+    def _roster_when_all(self, current: Round, now_ms: int) -> list[Effect]:
+        expected = current.stored.request.clients_expected
+        answered = len(current.joins) + len(current.declined)
+        return self._roster(current, now_ms) if current.stored.phase == JOINING and answered == expected else []
+
+    # --- roster and start -----------------------------------------------------------------------------------------
+
+    def _roster(self, current: Round, now_ms: int) -> list[Effect]:
+        """Fix the list of joins and tell the Compute nodes."""
+        request, opened = current.stored.request, current.opened
+        members = sorted(current.joins.items())
+        try:
+            self._plan(opened, len(members))
+        except UsageError as error:
+            return self._fail(current, f"{len(members)} clients joined: {error}", now_ms)
+        share_by_ms = now_ms + request.share_window_ms
+        terms = Terms(
+            announcement_hash=opened.hash,
+            clients=len(members),
+            tolerated=request.tolerated,
+            colluders=request.colluders,
+            roster_hash=roster_hash(members),
+            share_by_ms=share_by_ms,
+            commit_by_ms=min(share_by_ms + request.commit_window_ms, opened.body.close_by_ms),
+        )
+        joins = tuple(join for _, join in members)
+        frame = self._sign(Roster(PROTOCOL_VERSION, current.id, terms, opened.frame, joins))
+        phase = step(TABLE, current.stored.phase, "roster")
+        stored = self._store(current, phase=phase, roster=frame)
+        self._set_roster(current, frame)
+        return [
+            stored,
+            CancelTimer(Timer(JOIN, current.id)),
+            *self._send_roster(current),
+            self._resend_timer(current, now_ms),
+            Report(facts.Rostered(current.id, current.clients, terms.roster_hash)),
+        ]
+
+    def _send_roster(self, current: Round) -> list[Effect]:
+        """The roster to every Compute node that has not said that it is ready."""
+        assert current.stored.roster is not None
+        payload = encode(current.stored.roster)
+        waiting = [compute for compute in current.opened.computes if compute not in current.ready]
+        return [Send(Address(Channel.COMPUTE, compute), current.id, payload) for compute in waiting]
+
+    def _on_ready(self, sender: bytes, frame: Signed, body: Ready, now_ms: int) -> list[Effect]:
+        current = self._node_round(sender, frame, body)
+        step(TABLE, current.stored.phase, "ready")
+        current.ready.add(sender)
+        if current.stored.phase != STARTING or len(current.ready) < len(current.opened.computes):
+            return []
+        assert current.terms is not None
+        phase = step(TABLE, current.stored.phase, "all ready")
+        return [
+            self._store(current, phase=phase),
+            *(self._start(current, client) for client in current.clients),
+            CancelTimer(Timer(RESEND, current.id)),
+            SetTimer(Timer(RESEND, current.id), max(current.terms.commit_by_ms, now_ms)),
+            Report(facts.SharingStarted(current.id, len(current.clients), current.terms.share_by_ms)),
+        ]
+
+    def _start(self, current: Round, client: bytes) -> Effect:
+        assert current.terms is not None
+        position = current.positions[client]
+        body = Start(PROTOCOL_VERSION, current.id, current.terms, client, position)
+        return Send(Address(Channel.CLIENT, client), current.id, encode(self._sign(body)))
+
+    # --- results --------------------------------------------------------------------------------------------------
+
+    def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
+        self._node_round(sender, frame, body)
+        if current.stored.phase == DONE or sender in current.partials:
+            return []  # repeated; the first one counts
+        last = len(current.partials) + 1 == len(current.opened.computes)
+        phase = step(TABLE, current.stored.phase, "last partial" if last else "partial")
+        current.partials[sender] = body
+        stored = self._store(current, partials=(*current.stored.partials, (sender, frame)))
+        return [*self._complete(current, phase, now_ms)] if last else [stored]
+
+    def _complete(self, current: Round, phase: str, now_ms: int) -> list[Effect]:
+        try:
+            completed = self._combined(current)
+        except RoundAborted as error:
+            return self._fail(current, error.reason, now_ms, error.contributors, error.needed)
+        return [self._store(current, phase=phase), *self._end_timers(current, now_ms), completed]
+
+    def _combined(self, current: Round) -> Report:
+        """The result as a fact; the same for the same partial sums, however often it is asked for."""
+        assert current.terms is not None
+        plan = self._plan(current.opened, current.terms.clients)
+        private = self._mechanism.private
+        aggregate = combine(current.opened, current.terms, plan, current.partials, private=private)
+        return Report(facts.RoundCompleted(current.id, aggregate))
+
+    def _on_abort(self, sender: bytes, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
+        if body.round_id not in self._rounds:
+            return []  # aborts are broadcast: another trainer's
+        current = self._node_round(sender, frame, body)
+        if current.stored.phase in (DONE, FAILED):
+            return []
+        name = self._federation.compute(sender).name
+        figures = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
+        return self._fail(current, f"{name} aborted: {body.reason}: {body.detail}", now_ms, *figures)
+
+    def _fail(
+        self, current: Round, reason: str, now_ms: int, contributors: int | None = None, needed: int | None = None
+    ) -> list[Effect]:
+        phase = step(TABLE, current.stored.phase, "fail")
+        return [
+            self._store(current, phase=phase, partials=()),
+            *self._end_timers(current, now_ms),
+            Report(facts.RoundFailed(current.id, reason, contributors, needed)),
+        ]
+
+    def _end_timers(self, current: Round, now_ms: int) -> list[Effect]:
+        cancelled = [CancelTimer(Timer(purpose, current.id)) for purpose in (JOIN, RESEND, END)]
+        return [*cancelled, SetTimer(Timer(CLOSE, current.id), now_ms + self._timing.retention_ms)]
+
+    # --- time and restarts ----------------------------------------------------------------------------------------
+
+    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
+        if timer.purpose == KEYS:
+            return self._give_up_waiting(timer.round_id, now_ms)
+        current = self._rounds.get(timer.round_id)
+        if current is None:
+            return []
+        phase = current.stored.phase
+        if timer.purpose == JOIN and phase == JOINING:
+            return self._roster(current, now_ms)
+        if timer.purpose == RESEND and phase == STARTING:
+            return [*self._send_roster(current), self._resend_timer(current, now_ms)]
+        if timer.purpose == RESEND and phase == RUNNING:
+            return [*self._query(current), self._resend_timer(current, now_ms)]
+        if timer.purpose == END and phase in (JOINING, STARTING, RUNNING):
+            return self._fail(current, self._silence(current), now_ms)
+        if timer.purpose == CLOSE:
+            step(TABLE, phase, "close")
+            del self._rounds[timer.round_id]
+            return [Forget(ROUNDS, timer.round_id)]
+        return []
+
+    def _give_up_waiting(self, round_id: bytes, now_ms: int) -> list[Effect]:
+        request = self._waiting.pop(round_id, None)
+        if request is None:
+            return []
+        names = self._names(self._without_key(request, now_ms))
+        return [
+            Report(facts.RoundFailed(round_id, f"no current epoch key of Compute node {names}; is it up?", None, None))
+        ]
+
+    def _silence(self, current: Round) -> str:
+        answered = current.partials if current.stored.phase == RUNNING else current.ready
+        silent = self._names([compute for compute in current.opened.computes if compute not in answered])
+        return f"no answer from Compute node {silent} while {current.stored.phase}"
+
+    def _query(self, current: Round) -> list[Effect]:
+        """Ask the Compute nodes that are missing for their last word."""
+        payload = encode(self._sign(Query(PROTOCOL_VERSION, current.id, current.session)))
+        missing = [compute for compute in current.opened.computes if compute not in current.partials]
+        return [Send(Address(Channel.COMPUTE, compute), current.id, payload) for compute in missing]
+
+    def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
+        wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))
+        current.attempt += 1
+        return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
+
+    def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
+        current = self._rounds[round_id]
+        body, phase = current.opened.body, current.stored.phase
+        end = SetTimer(Timer(END, round_id), body.close_by_ms)
+        match phase:
+            case "joining":
+                again = Send(Address(Channel.ANNOUNCE), round_id, encode(current.stored.announcement))
+                return [SetTimer(Timer(JOIN, round_id), body.join_by_ms), end, again]
+            case "starting":
+                return [*self._send_roster(current), self._resend_timer(current, now_ms), end]
+            case "running":
+                starts = [self._start(current, client) for client in current.clients]
+                return [*starts, *self._query(current), self._resend_timer(current, now_ms), end]
+            case "done":
+                return [self._combined(current), *self._end_timers(current, now_ms)]
+            case _:
+                return self._end_timers(current, now_ms)
+
+    def _restored(self, stored: StoredRound) -> Round:
+        current = Round(stored, open_announcement(stored.announcement, self._federation, self._limits))
+        if stored.roster is not None:
+            self._set_roster(current, stored.roster)
+        for compute, frame in stored.partials:
+            key = self._federation.compute(compute).key
+            current.partials[compute] = open_signed(frame, key, self._federation_hash, PartialSum)
+        return current
+
+    def _set_roster(self, current: Round, frame: Signed) -> None:
+        """What follows from the stored roster, whose joins were checked one by one as they came."""
+        body = open_signed(frame, self._identity.public_key, self._federation_hash, Roster)
+        bodies = [decode_body(join.body) for join in body.joins]
+        clients = [actor_id(join.certificate.client_key) for join in bodies if isinstance(join, Join)]
+        current.terms, current.clients = body.terms, tuple(clients)
+        current.positions = {client: position for position, client in enumerate(clients)}
+        current.joins = dict(zip(clients, body.joins, strict=True))
+
+    # --- bookkeeping ----------------------------------------------------------------------------------------------
+
+    def _store(self, current: Round, **changes: object) -> Persist:
+        current.stored = msgspec.structs.replace(current.stored, **changes)
+        return Persist(ROUNDS, current.id, encode(current.stored))
+
+    def _round(self, round_id: bytes) -> Round:
+        current = self._rounds.get(round_id)
+        if current is None:
+            raise PeerError("unknown-round", found=round_id.hex(), expected="a round of this trainer")
+        return current
+
+    def _node_round(self, sender: bytes, frame: Signed, body: Ready | PartialSum | Abort) -> Round:
+        """The round of a Compute node's message, whose signature and session hold."""
+        current = self._round(body.round_id)
+        if sender not in current.opened.computes:
+            raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
+        if current.terms is None or body.session_hash != current.session:
+            raise PeerError("session", found="another session of the round", expected="the one that was started")
+        open_signed(frame, self._federation.compute(sender).key, self._federation_hash, type(body))
+        return current
+
+    def _names(self, computes: Iterable[bytes]) -> str:
+        return ", ".join(self._federation.compute(compute).name for compute in computes)
+
+    def _plan(self, opened: OpenedAnnouncement, clients: int) -> Plan:
+        return plan_round(opened.body, ask(opened.body, self._mechanism, self._limits), clients, self._mechanism)
+
+    def _sign(self, body: Body) -> Signed:
+        return sign(self._identity, self._federation_hash, body)

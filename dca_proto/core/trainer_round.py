@@ -1,0 +1,110 @@
+"""A trainer's round: what is asked, what is stored, and the literal table of its phases (DESIGN §4, §8).
+
+new ── all epoch keys known ──> joining ── enough joins ──> starting ── M ready ──> running ── M partial sums ──> done
+ └────────────────────────────── any of them: too few, silence, an abort ──────────────────────────────> failed
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dca_proto.core.machine import Table
+from dca_proto.core.messages import PartialSum, Signed, Terms
+from dca_proto.core.round import OpenedAnnouncement, session_hash
+from dca_proto.core.sealing import AgreementKey
+from dca_proto.core.shares import SEED
+
+NEW, JOINING, STARTING, RUNNING = "new", "joining", "starting", "running"
+DONE, FAILED, CLOSED = "done", "failed", "closed"
+TABLE: Table = {
+    (NEW, "announce"): JOINING,
+    (NEW, "fail"): FAILED,
+    (JOINING, "join"): JOINING,
+    (JOINING, "decline"): JOINING,
+    (JOINING, "roster"): STARTING,
+    (JOINING, "fail"): FAILED,
+    (STARTING, "join"): STARTING,
+    (STARTING, "decline"): STARTING,
+    (STARTING, "ready"): STARTING,
+    (STARTING, "all ready"): RUNNING,
+    (STARTING, "fail"): FAILED,
+    (RUNNING, "join"): RUNNING,
+    (RUNNING, "decline"): RUNNING,
+    (RUNNING, "ready"): RUNNING,
+    (RUNNING, "partial"): RUNNING,
+    (RUNNING, "last partial"): DONE,
+    (RUNNING, "fail"): FAILED,
+    **{(phase, "close"): CLOSED for phase in (DONE, FAILED)},
+}
+
+
+class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
+    """Command: hold a round.
+
+    Attributes:
+        round_id: 16 fresh random bytes.
+        statistic, parameters: a registered statistic and its public parameters.
+        epsilon, delta: what the round costs each participant.
+        tolerated: T. colluders: c, how many of the T are reserved for colluders.
+        computes: ids of the M Compute nodes.
+        rows_max: 0 for the mean of a client's rows, R for the sum of at most R. fraction_bits: f.
+        encoding: `seed` or `vector`.
+        clients_expected: start as soon as so many have answered; 0 waits for the join deadline.
+        join_window_ms, share_window_ms, commit_window_ms: how long the phases may last.
+    """
+
+    round_id: bytes
+    statistic: str
+    parameters: dict[str, object]
+    epsilon: float
+    delta: float
+    tolerated: int
+    computes: tuple[bytes, ...]
+    colluders: int = 0
+    rows_max: int = 0
+    fraction_bits: int = 24
+    encoding: str = SEED
+    clients_expected: int = 0
+    join_window_ms: int = 60_000
+    share_window_ms: int = 60_000
+    commit_window_ms: int = 60_000
+
+
+class StoredRound(msgspec.Struct, frozen=True):
+    """One round at the trainer, as it is stored."""
+
+    phase: str
+    request: OpenRound
+    announcement: Signed
+    reply_secret: bytes
+    roster: Signed | None = None
+    partials: tuple[tuple[bytes, Signed], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"StoredRound({self.phase}, {self.request.round_id.hex()})"
+
+
+class Round:
+    """One round in memory."""
+
+    def __init__(self, stored: StoredRound, opened: OpenedAnnouncement) -> None:
+        self.stored = stored
+        self.opened = opened
+        self.reply_key = AgreementKey(stored.reply_secret)
+        self.joins: dict[bytes, Signed] = {}
+        self.declined: set[bytes] = set()
+        self.ready: set[bytes] = set()
+        self.clients: tuple[bytes, ...] = ()
+        self.positions: dict[bytes, int] = {}
+        self.terms: Terms | None = None
+        self.partials: dict[bytes, PartialSum] = {}
+        self.attempt = 0
+
+    @property
+    def id(self) -> bytes:
+        return self.stored.request.round_id
+
+    @property
+    def session(self) -> bytes:
+        assert self.terms is not None, "no session before the roster"
+        return session_hash(self.terms)

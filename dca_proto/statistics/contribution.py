@@ -1,0 +1,114 @@
+"""What one client contributes from all of its rows, and how far one client can move the sum.
+
+The announcement says which of two it is:
+
+- ``rows_max`` = 0: the mean of its rows' statistics, so that every client has weight 1. Means of rows lie in the convex
+  hull of the single rows and zero, whose diameter is Δ_row, that of the rows and zero. The mean is rounded to the grid,
+  by at most ½ per coordinate for each of two neighbours: Δ = Δ_row + √d.
+- ``rows_max`` = R >= 1: the sum over its first R rows, or all if it has fewer. Padded with zero rows, two clients
+  differ in R rows: Δ = R·Δ_row.
+
+A row with a missing value (NaN or infinite) counts as zero: it adds nothing to a sum, and counts in a mean's
+denominator. A client without rows contributes zero. Whether a client takes part never depends on its rows, so nothing
+here fails because of what they hold. All is integer arithmetic, and exact.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.errors import UsageError
+from dca_proto.core.fixedpoint import FRACTION_BITS_MAX, INTEGER_LIMIT
+from dca_proto.statistics.base import Sensitivity, Statistic, root_up
+
+ROWS_MAX = 2**30  # so that sums of remainders stay far below 2^63; further rows of a client are not looked at
+_CHUNK_WORDS = 2**18  # rows are evaluated in chunks of about this many integers, so that memory does not grow with rows
+
+
+def client_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
+    """How far replacing one client's rows, all of them, can move the sum; in grid units.
+
+    Args:
+        statistic: what is computed of each row.
+        rows_max: 0 for the mean of a client's rows, R >= 1 for the sum of at most R.
+        fraction_bits: f, even, from 0 to 40.
+
+    Raises:
+        UsageError: an argument is out of range, or the contribution does not fit the grid.
+    """
+    bound = _checked_row_bound(statistic, rows_max, fraction_bits) * (rows_max or 1)
+    row = statistic.row_sensitivity(fraction_bits)
+    if not 0 < row < math.inf:
+        raise UsageError(f"statistic {statistic.name!r} states a sensitivity of {row}; expected a number above 0")
+    l2 = row * rows_max if rows_max else row + root_up(statistic.dimension)
+    return Sensitivity(l2=math.nextafter(l2, math.inf), bound=bound)
+
+
+def contribution(
+    statistic: Statistic, rows: NDArray[np.float64], rows_max: int, fraction_bits: int
+) -> NDArray[np.int64]:
+    """One client's contribution before noise, in grid units, shape ``(dimension,)``.
+
+    Args:
+        statistic: what is computed of each row.
+        rows: shape ``(m, len(statistic.columns))``, in units of the data, m >= 0; any values.
+        rows_max: 0 for the mean of the rows, R >= 1 for the sum of the first R.
+        fraction_bits: f, even, from 0 to 40.
+
+    Raises:
+        UsageError: an argument is out of range, the table has the wrong number of columns, or the contribution does not
+            fit the grid. Never because of a row's values.
+    """
+    bound = _checked_row_bound(statistic, rows_max, fraction_bits)
+    table = _table(statistic, rows)[: rows_max or ROWS_MAX]
+    finite = table[np.isfinite(table).all(axis=1)]
+    divisor = 1 if rows_max else max(len(table), 1)
+    # The sum of many rows could overflow before it is divided. So each value is divided first, v = q·divisor + r, and
+    # Σv/divisor = Σq + Σr/divisor. (A sum over at most R rows has divisor 1, and r = 0.)
+    quotient = np.zeros(statistic.dimension, dtype=np.int64)
+    remainder = np.zeros(statistic.dimension, dtype=np.int64)
+    step = max(1, _CHUNK_WORDS // statistic.dimension)
+    for start in range(0, len(finite), step):
+        values = _evaluated(statistic, finite[start : start + step], bound, fraction_bits)
+        quotients, remainders = np.divmod(values, divisor)
+        quotient += quotients.sum(axis=0)
+        remainder += remainders.sum(axis=0)
+    return quotient + (2 * remainder + divisor) // (2 * divisor)
+
+
+def _checked_row_bound(statistic: Statistic, rows_max: int, fraction_bits: int) -> int:
+    """The row bound, where a client's whole contribution stays below 2^53; `UsageError` where it does not."""
+    if not 0 <= fraction_bits <= FRACTION_BITS_MAX or fraction_bits % 2:
+        raise UsageError(f"fraction_bits is {fraction_bits}; choose an even number from 0 to {FRACTION_BITS_MAX}")
+    if not 0 <= rows_max <= ROWS_MAX:
+        raise UsageError(f"rows_max is {rows_max}; choose 0 for the mean of a client's rows, or 1 to {ROWS_MAX}")
+    row_bound = statistic.row_bound(fraction_bits)
+    if row_bound < 1 or row_bound * (rows_max or 1) >= INTEGER_LIMIT:
+        raise UsageError(
+            f"a contribution to {statistic.name!r} can reach {row_bound} times {rows_max or 1} grid units, expected "
+            "1 to below 2^53; lower the fraction bits, the bounds or rows_max"
+        )
+    return row_bound
+
+
+def _table(statistic: Statistic, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    table, width = np.asarray(rows, dtype=np.float64), len(statistic.columns)
+    if table.size == 0:
+        return table.reshape(0, width)
+    if table.ndim != 2 or table.shape[1] != width:
+        raise UsageError(f"rows have shape {table.shape}; expected (m, {width}): {', '.join(statistic.columns)[:200]}")
+    return table
+
+
+def _evaluated(statistic: Statistic, rows: NDArray[np.float64], bound: int, fraction_bits: int) -> NDArray[np.int64]:
+    """The statistic of each row; a user's own statistic may err, and is held to its shape and its bound."""
+    values = statistic.evaluate(rows, fraction_bits)
+    expected = (len(rows), statistic.dimension)
+    if values.shape != expected or values.dtype != np.int64:
+        raise UsageError(
+            f"statistic {statistic.name!r} gave {values.dtype} of shape {values.shape}; expected int64 of {expected}"
+        )
+    return np.minimum(np.maximum(values, -bound), bound)

@@ -1,0 +1,72 @@
+"""How many rows fall into each of some public bins: a one-hot vector per row.
+
+Two rows in different bins differ by a 1 and a -1, so Δ = √2 (in grid units √2·2^f); a missing row is zero, nearer than
+that. With a single bin, a count, only a missing row makes a difference: Δ = 1.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.errors import UsageError
+from dca_proto.statistics.base import Statistic, register, root_up
+
+BINS_MAX = 2**16
+
+
+@register
+class Histogram(Statistic, frozen=True, kw_only=True):
+    """Counts of one column in bins [e_k, e_{k+1}), the last one closed; values outside count in the nearest bin.
+
+    For the categories 0, 1, ..., K-1 give the K + 1 edges -0.5, 0.5, ..., K - 0.5.
+
+    Attributes:
+        columns: the one column.
+        edges: finite and increasing, in units of the data; one more than there are bins.
+    """
+
+    name = "histogram"
+
+    edges: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.columns) != 1:
+            raise UsageError(f"{len(self.columns)} columns; a histogram is of one")
+        if not 2 <= len(self.edges) <= BINS_MAX + 1:
+            raise UsageError(f"{len(self.edges)} edges; give 2 to {BINS_MAX + 1}")
+        if not all(math.isfinite(edge) for edge in self.edges):
+            raise UsageError("edges has a value that is NaN or infinite; values outside count in the outer bins anyway")
+        if any(left >= right for left, right in pairwise(self.edges)):
+            raise UsageError("edges do not increase; give each once, in increasing order")
+        super().__post_init__()
+
+    @property
+    def dimension(self) -> int:
+        return len(self.edges) - 1
+
+    def labels(self) -> tuple[str, ...]:
+        *bins, last = [f"{self.columns[0]} in [{left:g}, {right:g}" for left, right in pairwise(self.edges)]
+        return (*(f"{text})" for text in bins), f"{last}]")
+
+    def row_bound(self, fraction_bits: int) -> int:
+        return 1 << fraction_bits
+
+    def row_sensitivity(self, fraction_bits: int) -> float:
+        return root_up((1 if self.dimension == 1 else 2) << (2 * fraction_bits))
+
+    def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
+        inner = _inner_edges(self.edges)
+        counts = np.zeros((len(rows), self.dimension), dtype=np.int64)
+        counts[np.arange(len(rows)), np.searchsorted(inner, rows[:, 0], side="right")] = 1 << fraction_bits
+        return counts
+
+
+@lru_cache(maxsize=32)  # the edges of a round are the same for all rows
+def _inner_edges(edges: tuple[float, ...]) -> NDArray[np.float64]:
+    """Where one bin ends and the next begins: all edges but the outermost."""
+    return np.array(edges[1:-1], dtype=np.float64)

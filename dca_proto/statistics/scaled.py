@@ -1,0 +1,99 @@
+"""Columns that are centred, scaled, clamped to public bounds and put on the grid: what most statistics start from.
+
+A value x of column j becomes the integer nearest to (x - centre_j)/scale_j on a grid of 2^-b, clamped to
+
+    |X_j| <= C_j = floor(bound_j · 2^b).
+
+Linear statistics use b = f, so that X lies on the grid of 2^-f. Quadratic ones use b = f/2 (f is even), so that
+products of two X lie there. Every sensitivity follows from the integers C_j, with zero (a missing row) inside the box.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.errors import UsageError
+from dca_proto.core.fixedpoint import INTEGER_LIMIT, quantise
+from dca_proto.statistics.base import Statistic
+
+
+class ScaledColumns(Statistic, frozen=True, kw_only=True):
+    """Shared parameters, one of each per column; all public, and none may be read from private data.
+
+    Attributes:
+        centre: subtracted from the values, in units of the data.
+        scale: what they are divided by then, in units of the data, above 0.
+        bound: where the result is clamped, in units of ``scale``, above 0.
+    """
+
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    bound: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for field in ("centre", "scale", "bound"):
+            values = getattr(self, field)
+            if len(values) != len(self.columns):
+                raise UsageError(f"{field} has {len(values)} values for {len(self.columns)} columns; give one for each")
+            if not all(math.isfinite(value) for value in values):
+                raise UsageError(f"{field} has a value that is NaN or infinite; give finite numbers")
+            if field != "centre" and min(values, default=1.0) <= 0:
+                raise UsageError(f"{field} has a value of {min(values):g}; give numbers above 0")
+        super().__post_init__()
+
+    def limits(self, bits: int) -> tuple[int, ...]:
+        """C_j of each column on a grid of 2^-bits, at least 1. Raises `UsageError` where the grid does not fit."""
+        return grid_limits(self.columns, self.bound, bits)
+
+    def quantised(self, rows: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
+        """The integers X of rows of finite values, same shape; however large the values, |X_j| <= C_j."""
+        box = _box(self.columns, self.centre, self.scale, self.bound, bits)
+        with np.errstate(over="ignore"):  # a huge value becomes infinite here, and is clamped like any other
+            scaled = (rows - box.centre) / box.scale
+        return quantise(np.minimum(np.maximum(scaled, -box.edge), box.edge), bits)
+
+
+@lru_cache(maxsize=64)  # the parameters of a round's statistic are the same for all rows
+def grid_limits(columns: tuple[str, ...], bounds: tuple[float, ...], bits: int) -> tuple[int, ...]:
+    """floor(bound·2^bits) of each column.
+
+    Raises:
+        UsageError: one is 0 (the column would always be 0) or not below 2^53 (not exact).
+    """
+    limit = math.ldexp(INTEGER_LIMIT, -bits)
+    for column, bound in zip(columns, bounds, strict=True):
+        if bound >= limit:
+            raise UsageError(f"bound {bound:g} of column {column!r} is not below {limit:g}; use fewer fraction bits")
+        if math.ldexp(bound, bits) < 1:
+            raise UsageError(f"bound {bound:g} of column {column!r} is below one grid unit; use more fraction bits")
+    return tuple(math.floor(math.ldexp(bound, bits)) for bound in bounds)
+
+
+def half_bits(fraction_bits: int) -> int:
+    """Bits of a factor's grid where the product's has `fraction_bits`. Raises `UsageError` for an odd number."""
+    if fraction_bits % 2:
+        raise UsageError(f"fraction_bits is {fraction_bits}; choose an even number, so that products lie on the grid")
+    return fraction_bits // 2
+
+
+class _Box(NamedTuple):
+    centre: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    edge: NDArray[np.float64]  # the largest grid point within the bound
+
+
+@lru_cache(maxsize=64)
+def _box(
+    columns: tuple[str, ...],
+    centre: tuple[float, ...],
+    scale: tuple[float, ...],
+    bound: tuple[float, ...],
+    bits: int,
+) -> _Box:
+    edge = [math.ldexp(limit, -bits) for limit in grid_limits(columns, bound, bits)]
+    return _Box(*(np.array(values, dtype=np.float64) for values in (centre, scale, edge)))

@@ -1,0 +1,314 @@
+"""Helpers for tests of actors: a small deterministic network in virtual time. Nothing here is private or for production.
+
+`Network` delivers the effects of production actors to each other in order, with virtual timers and a store for each
+actor; a test may drop, change or repeat any message, and crash and restart any actor with what its store held.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.client import ClientActor
+from dca_proto.core.compute import ComputeActor
+from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.machine import Actor
+from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.messages import Certificate
+from dca_proto.core.params import Timing
+from dca_proto.core.policy import Floors, Policy
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity, Random, digest, expand
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import OpenRound
+
+Records = dict[tuple[str, bytes], bytes]
+Build = Callable[[Iterable[tuple[str, bytes, bytes]]], Actor]
+"""Makes an actor from the records of its store, as a process does when it starts."""
+
+
+class NoNoise:
+    """A mechanism without noise, for the oracle of exactness: each coordinate of the sum must be a plain sum.
+
+    Actors offer it only where a test constructs them with it; it has no name in any configuration.
+    """
+
+    name = "no-noise-for-tests"
+    private = False
+
+    def share_variance(self, sensitivity: float, mu: float, honest: int, dimension: int) -> int:
+        return 0
+
+    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        return np.zeros(dimension, dtype=np.int64)
+
+
+class SeededRandom:
+    """Reproducible bytes in place of the operating system's: a ChaCha20 stream of the seed and a counter."""
+
+    def __init__(self, name: str) -> None:
+        self._key = digest(b"dca1-test-random", name.encode())[:24]
+        self._count = itertools.count()
+
+    def __call__(self, size: int) -> bytes:
+        return expand(self._key + next(self._count).to_bytes(8, "little"), size)
+
+
+class Envelope:
+    """A message on its way, as `Network.tamper` sees it."""
+
+    def __init__(self, sender: bytes, send: Send) -> None:
+        self.sender = sender
+        self.to = send.to
+        self.round_id = send.round_id
+        self.payload = send.payload
+
+
+Tamper = Callable[[Envelope], Iterable[Envelope]]
+"""What becomes of a message: itself, nothing, several, others."""
+
+
+class Network:
+    """Actors, their stores, a first-in-first-out network and a heap of timers, all in one thread.
+
+    Attributes:
+        now_ms: virtual time. facts: (actor id, fact) as they were reported. sent: every message that left an actor.
+        tamper: called for each message; by default it passes.
+        down: ids of actors that lose what is sent to them, as a process does that is not there.
+    """
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.now_ms = now_ms
+        self.actors: dict[bytes, Actor] = {}
+        self.stores: dict[bytes, Records] = {}
+        self.facts: list[tuple[bytes, object]] = []
+        self.sent: list[Envelope] = []
+        self.tamper: Tamper = lambda envelope: (envelope,)
+        self.down: set[bytes] = set()
+        self._build: dict[bytes, tuple[Channel, Build]] = {}
+        self._queue: deque[Envelope] = deque()
+        self._timers: list[tuple[int, int, bytes, Timer]] = []
+        self._set: dict[tuple[bytes, Timer], int] = {}
+        self._order = itertools.count()
+        self._retained: dict[bytes, Envelope] = {}
+
+    def add(self, role: Channel, build: Build) -> Actor:
+        """Start an actor with an empty store. `build` is called again whenever it restarts."""
+        actor = build(())
+        self.stores[actor.id] = {}
+        self._build[actor.id] = (role, build)
+        self._run(actor)
+        return actor
+
+    def crash(self, actor_id: bytes) -> None:
+        """Kill the process: its memory and timers are gone, its store stays."""
+        self.down.add(actor_id)
+        self._set = {key: at_ms for key, at_ms in self._set.items() if key[0] != actor_id}
+
+    def restart(self, actor_id: bytes) -> Actor:
+        """Start a killed actor again, with what its store holds."""
+        self.crash(actor_id)
+        self.down.discard(actor_id)
+        records = [(table, key, value) for (table, key), value in self.stores[actor_id].items()]
+        actor = self._build[actor_id][1](records)
+        self._run(actor)
+        return actor
+
+    def command(self, actor_id: bytes, request: object) -> None:
+        self.handle(actor_id, Command(request))
+
+    def handle(self, actor_id: bytes, event: Event) -> list[Effect]:
+        """Give an actor an event and carry out its effects."""
+        effects = self.actors[actor_id].handle(event, self.now_ms)
+        for effect in effects:
+            self._carry_out(actor_id, effect)
+        return effects
+
+    def deliver(self) -> None:
+        """Deliver all messages, and those that they cause, until none is left."""
+        while self._queue:
+            envelope = self._queue.popleft()
+            for receiver in self._receivers(envelope.to):
+                if receiver not in self.down:
+                    self.handle(receiver, Received(envelope.sender, envelope.payload))
+
+    def advance(self, until_ms: int) -> None:
+        """Let virtual time pass, firing timers in order and delivering what they cause."""
+        self.deliver()
+        while self._timers and self._timers[0][0] <= until_ms:
+            at_ms, order, actor_id, timer = heapq.heappop(self._timers)
+            if self._set.get((actor_id, timer)) != order:
+                continue  # cancelled, set anew, or the actor has crashed
+            del self._set[actor_id, timer]
+            self.now_ms = max(self.now_ms, at_ms)
+            self.handle(actor_id, TimerFired(timer))
+            self.deliver()
+        self.now_ms = max(self.now_ms, until_ms)
+
+    def reported(self, kind: type, actor_id: bytes | None = None) -> list[object]:
+        """The facts of one kind, of one actor or of all."""
+        return [fact for who, fact in self.facts if isinstance(fact, kind) and actor_id in (None, who)]
+
+    def _run(self, actor: Actor) -> None:
+        self.actors[actor.id] = actor
+        self.handle(actor.id, Started())
+        if self._build[actor.id][0] is Channel.TRAINER:
+            for envelope in list(self._retained.values()):
+                self.handle(actor.id, Received(envelope.sender, envelope.payload))
+
+    def _carry_out(self, actor_id: bytes, effect: Effect) -> None:
+        match effect:
+            case Persist(table, key, value):
+                self.stores[actor_id][table, key] = value
+            case Forget(table, key):
+                self.stores[actor_id].pop((table, key), None)
+            case SetTimer(timer, at_ms):
+                self._set[actor_id, timer] = order = next(self._order)
+                heapq.heappush(self._timers, (at_ms, order, actor_id, timer))
+            case CancelTimer(timer):
+                self._set.pop((actor_id, timer), None)
+            case Report(fact):
+                self.facts.append((actor_id, fact))
+            case Send():
+                self._post(actor_id, effect)
+
+    def _post(self, sender: bytes, send: Send) -> None:
+        envelope = Envelope(sender, send)
+        self.sent.append(envelope)
+        if send.retain:
+            self._retained[sender] = envelope
+        self._queue.extend(self.tamper(envelope))
+
+    def _receivers(self, to: Address) -> list[bytes]:
+        if not to.channel.is_broadcast:
+            return [to.id] if to.id in self.actors else []
+        listening = {
+            Channel.ANNOUNCE: (Channel.CLIENT,),
+            Channel.ABORT: (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER),
+            Channel.EPOCH: (Channel.TRAINER,),
+        }[to.channel]
+        return [actor_id for actor_id, (role, _) in self._build.items() if role in listening]
+
+
+def seeded(name: str) -> Random:
+    """Reproducible random bytes for tests and emulations."""
+    return SeededRandom(name)
+
+
+class Cast:
+    """A federation with fresh keys, and builders for all of its actors.
+
+    Args:
+        clients: N. computes: M. name: of the federation, and of every random stream.
+        rows: each client's rows, ``rows[i]`` of shape (m, number of columns). columns: their names.
+        policy, floors, mechanism, timing: as for the actors; by default small swarms are let through.
+    """
+
+    def __init__(
+        self,
+        clients: int,
+        computes: int,
+        *,
+        columns: tuple[str, ...] = ("x",),
+        rows: Sequence[NDArray[np.float64]] | None = None,
+        name: str = "test",
+        policy: Policy | None = None,
+        floors: Floors | None = None,
+        mechanism: Mechanism | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        def identity(role: str, index: int = 0) -> Identity:
+            return Identity(seeded(f"{name}/{role}{index}")(KEY_BYTES))
+
+        self.authority = identity("authority")
+        self.trainer_identity = identity("trainer")
+        self.compute_identities = [identity("compute", index) for index in range(computes)]
+        self.client_identities = [identity("client", index) for index in range(clients)]
+        self.federation = Federation(
+            name,
+            self.authority.public_key,
+            tuple(Member(f"compute-{i}", one.public_key) for i, one in enumerate(self.compute_identities)),
+            (Member("trainer", self.trainer_identity.public_key),),
+        )
+        self.columns = columns
+        self.rows = rows if rows is not None else [np.full((1, len(columns)), 0.5) for _ in range(clients)]
+        self.policy = policy or Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=40)
+        self.floors = floors or Floors(clients_min=1, honest_min=1)
+        self.mechanism = mechanism or DistributedDiscreteGaussian()
+        self.timing = timing or Timing()
+        self._name = name
+        self._incarnations = itertools.count()
+
+    @property
+    def computes(self) -> tuple[bytes, ...]:
+        return tuple(one.id for one in self.compute_identities)
+
+    @property
+    def clients(self) -> tuple[bytes, ...]:
+        return tuple(one.id for one in self.client_identities)
+
+    def _common(self, records: Iterable[tuple[str, bytes, bytes]]) -> dict[str, Any]:
+        random = seeded(f"{self._name}/{next(self._incarnations)}")
+        return {"random": random, "mechanism": self.mechanism, "timing": self.timing, "records": records}
+
+    def certificate(self, index: int, expires_ms: int = 1 << 52) -> Certificate:
+        """What the enrolment key says of a client."""
+        return enrol(self.authority, self.federation, self.client_identities[index].public_key, expires_ms)
+
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+        """Client `index`, from the records of its store."""
+
+        def rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
+            return self.rows[index][:, [self.columns.index(column) for column in columns]]
+
+        return ClientActor(
+            self.client_identities[index],
+            self.certificate(index),
+            self.federation,
+            columns=self.columns,
+            rows=rows,
+            policy=self.policy,
+            **self._common(records),
+        )
+
+    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeActor:
+        """Compute node `index`, from the records of its store."""
+        return ComputeActor(
+            self.compute_identities[index], self.federation, floors=self.floors, **self._common(records)
+        )
+
+    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
+        """The trainer, from the records of its store."""
+        return TrainerActor(self.trainer_identity, self.federation, **self._common(records))
+
+    def network(self) -> Network:
+        """All actors, started, on one network."""
+        network = Network()
+        for index in range(len(self.compute_identities)):
+            network.add(Channel.COMPUTE, functools.partial(self.compute, index))
+        for index in range(len(self.client_identities)):
+            network.add(Channel.CLIENT, functools.partial(self.client, index))
+        network.add(Channel.TRAINER, self.trainer)
+        return network
+
+    def request(self, **changes: Any) -> OpenRound:
+        """A round that sums column ``x`` within [-1, 1]; any field can be changed."""
+        plain: dict[str, Any] = {
+            "round_id": seeded(f"{self._name}/round{next(self._incarnations)}")(ID_BYTES),
+            "statistic": "sum",
+            "parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]},
+            "epsilon": 1.0,
+            "delta": 1e-6,
+            "tolerated": 1,
+            "computes": self.computes,
+            "clients_expected": len(self.client_identities),
+        }
+        return OpenRound(**{**plain, **changes})

@@ -1,0 +1,267 @@
+"""No pair of rows, and no pair of clients, is further apart than the stated sensitivity; where it is tight, some are.
+
+The search starts from interior points, zeros and corners alike: the maximum need not lie at corners. All randomness is
+seeded, and a search that finds too little cannot raise a false alarm in the "never exceeds" tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from dca_proto.statistics import (
+    Histogram,
+    Mean,
+    Regression,
+    SecondMoments,
+    Statistic,
+    Sum,
+)
+from dca_proto.statistics.contribution import client_sensitivity, contribution
+
+F = 24
+
+
+def a_box(*bounds: float) -> dict[str, Any]:
+    n = len(bounds)
+    return {"columns": tuple(f"c{j}" for j in range(n)), "centre": (0.0,) * n, "scale": (1.0,) * n, "bound": bounds}
+
+
+def regression(bounds: tuple[float, ...], target_square: bool) -> Regression:
+    return Regression(**a_box(*bounds), target_square=target_square)
+
+
+def stated(statistic: Statistic, fraction_bits: int = F) -> float:
+    """The sensitivity of one row, in the statistic's own units."""
+    return math.ldexp(client_sensitivity(statistic, 1, fraction_bits).l2, -fraction_bits)
+
+
+# The squared distance of two rows' regression statistics, for the optimiser (regression.py has the formula).
+
+
+def distance(z: np.ndarray, w: np.ndarray, target_square: bool) -> np.ndarray:
+    """Distance of the statistics of rows z and w, over the last axis."""
+    upper = np.triu_indices(z.shape[-1])
+    difference = z[..., upper[0]] * z[..., upper[1]] - w[..., upper[0]] * w[..., upper[1]]
+    return np.linalg.norm(difference if target_square else difference[..., :-1], axis=-1)
+
+
+def _loss(point: np.ndarray, target_square: bool) -> tuple[float, np.ndarray]:
+    z, w = np.split(point, 2)
+    a, b, t = z * z, w * w, z @ w
+    square = (a.sum() ** 2 + b.sum() ** 2 + ((a - b) ** 2).sum()) / 2 - t * t
+    to_z = 2 * (a.sum() * z - t * w + (a - b) * z)
+    to_w = 2 * (b.sum() * w - t * z + (b - a) * w)
+    if not target_square:
+        last = a[-1] - b[-1]
+        square -= last**2
+        to_z[-1] -= 4 * last * z[-1]
+        to_w[-1] += 4 * last * w[-1]
+    return -square, -np.concatenate([to_z, to_w])
+
+
+def starts(bounds: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Points of the box with entries in the interior, at zero and at the bounds: shape ``(count, n)``."""
+    kind = generator.integers(0, 4, size=(count, len(bounds)))
+    signs = generator.choice([-1.0, 1.0], size=kind.shape)
+    return bounds * np.choose(kind, [0 * signs, signs, signs, generator.uniform(-1, 1, size=kind.shape)])
+
+
+def widest(bounds: tuple[float, ...], target_square: bool, climbs: int = 12) -> float:
+    """The largest distance found: by random search, and by climbing from its best points."""
+    c, generator = np.array(bounds), np.random.default_rng(20)
+    z, w = starts(c, 20_000, generator), starts(c, 20_000, generator)
+    found = distance(z, w, target_square)
+    best = found.max()
+    limits = list(zip(-c, c, strict=True)) * 2
+    for index in np.argsort(found)[-climbs:]:
+        start = np.clip(np.concatenate([z[index], w[index]]) * 0.98, *(s * np.tile(c, 2) for s in (-1, 1)))
+        result = minimize(_loss, start, args=(target_square,), jac=True, method="L-BFGS-B", bounds=limits)
+        best = max(best, float(distance(*np.split(result.x, 2), target_square)))
+    return best
+
+
+def at_corners(bounds: tuple[float, ...], target_square: bool) -> float:
+    corners = np.array(list(itertools.product(*[(-c, c) for c in bounds])))
+    return float(distance(corners[:, None], corners[None], target_square).max())
+
+
+def test_the_search_measures_what_is_released() -> None:
+    """The optimiser's distance and its gradient belong to the integers that a client contributes."""
+    generator = np.random.default_rng(3)
+    bounds = (1.0, 2.0, 0.5)
+    z, w = generator.uniform(-0.5, 0.5, size=(2, 3))
+    for target_square in (False, True):
+        difference = np.diff(regression(bounds, target_square).evaluate(np.array([z, w]), 40), axis=0)
+        released = math.ldexp(float(np.linalg.norm(difference)), -40)
+        assert distance(z, w, target_square) == pytest.approx(released, abs=1e-5)
+        point = np.concatenate([z, w])
+        loss, gradient = _loss(point, target_square)
+        assert math.sqrt(-loss) == pytest.approx(float(distance(z, w, target_square)))
+        for axis, step in enumerate(1e-6 * np.eye(6)):
+            slope = (_loss(point + step, target_square)[0] - _loss(point - step, target_square)[0]) / 2e-6
+            assert gradient[axis] == pytest.approx(slope, abs=1e-6)
+
+
+UNEQUAL = [
+    (1.0, 2.0),
+    (2.0, 1.0),
+    (10.0, 1.0),
+    (1.0, 10.0),
+    (3.0, 0.2, 0.2, 0.2, 0.2, 0.2),
+    (0.2, 0.2, 0.2, 0.2, 0.2, 3.0),
+    (1.0, 1.0, 2.0),
+    (1.0, 2.0, 3.0, 4.0),
+    (0.3, 1.1, 0.7, 2.0, 1.9),
+]
+EQUAL = [(1.0,) * n for n in (2, 3, 4, 5, 7, 8)]
+
+
+@pytest.mark.parametrize("target_square", [False, True])
+@pytest.mark.parametrize("bounds", UNEQUAL + EQUAL)
+def test_no_two_rows_exceed_the_stated_sensitivity(bounds: tuple[float, ...], target_square: bool) -> None:
+    on_grid = tuple(math.floor(bound * 2 ** (F // 2)) / 2 ** (F // 2) for bound in bounds)
+    assert widest(on_grid, target_square) <= stated(regression(bounds, target_square)) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("target_square", [False, True])
+@pytest.mark.parametrize(
+    ("bounds", "exact"),
+    [
+        ((1.0, 1.0), 2.0),
+        ((1.0,) * 12, 12.0),
+        ((1.0, 1.0, math.sqrt(2)), 4.0),
+        ((1.0, 1.0, 1.0), math.sqrt(8)),
+        ((1.0,) * 5, math.sqrt(24)),
+    ],
+)
+def test_the_sensitivity_is_attained(bounds: tuple[float, ...], exact: float, target_square: bool) -> None:
+    statement = stated(regression(bounds, target_square))
+    assert statement == pytest.approx(exact, rel=1e-3)  # √2 is cut to the grid
+    assert widest(bounds, target_square) >= 0.99 * statement
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 2.0), (1.0, 10.0), (0.5, 1.0, 3.0), (1.0, 1.0, 1.0, 2.5)])
+def test_without_y2_a_large_target_needs_less_and_that_is_exact(bounds: tuple[float, ...]) -> None:
+    exact = 2 * bounds[-1] * math.sqrt(sum(c * c for c in bounds[:-1]))
+    assert stated(regression(bounds, False)) == pytest.approx(exact, rel=1e-6)
+    assert widest(bounds, False) == pytest.approx(exact, rel=1e-3)
+
+
+def test_with_y2_a_large_target_needs_more() -> None:
+    """The smaller bound is not for y²: a row and a missing one are 100.5 apart, where 20 is right without."""
+    assert stated(regression((1.0, 10.0), False)) == pytest.approx(20.0)
+    assert widest((1.0, 10.0), True) == pytest.approx(math.sqrt(10_101))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "corner", "maximum"),
+    [((10.0, 1.0), 20.0, 100.5), ((3.0, 0.2, 0.2, 0.2, 0.2, 0.2), 2.68, 9.10)],
+)
+def test_the_maximum_lies_inside_where_corners_give_far_less(
+    bounds: tuple[float, ...], corner: float, maximum: float
+) -> None:
+    assert at_corners(bounds, True) == pytest.approx(corner, rel=5e-3)
+    assert widest(bounds, True) == pytest.approx(maximum, rel=1e-3)
+    assert maximum <= stated(regression(bounds, True)) <= 1.02 * maximum
+
+
+@pytest.mark.parametrize("target_square", [False, True])
+@pytest.mark.parametrize("limits", [(3, 3), (1, 3), (3, 1), (2, 2, 2), (3, 2, 1), (1, 2, 3), (1, 1, 3), (3, 1, 1)])
+def test_every_pair_of_a_small_grid(limits: tuple[int, ...], target_square: bool) -> None:
+    """At f = 0 the rows are these integers, so this is no search but all there is; zero is among them."""
+    statistic = regression(tuple(float(c) for c in limits), target_square)
+    rows = np.array(list(itertools.product(*[range(-c, c + 1) for c in limits])), dtype=np.float64)
+    values = statistic.evaluate(rows, 0)
+    widest_square = max(int(((values - value) ** 2).sum(axis=1).max()) for value in values)
+    statement = client_sensitivity(statistic, 1, 0).l2
+    assert math.sqrt(widest_square) <= statement
+    assert np.abs(values).max() == statistic.row_bound(0)
+    if len(set(limits)) == 1 or (not target_square and limits[-1] ** 2 >= sum(c * c for c in limits[:-1])):
+        assert statement == pytest.approx(math.sqrt(widest_square))
+
+
+@pytest.mark.parametrize("target_square", [False, True])
+@pytest.mark.parametrize("limits", [(1, 1), (2, 1, 2), (1, 2, 3), (3, 1, 1)])
+def test_the_constant_feature_is_covered(limits: tuple[int, ...], target_square: bool) -> None:
+    """First the intercept's bound, then the columns'; every pair of rows, and of a row and a missing one."""
+    constant, *bounds = limits
+    statistic = Regression(
+        **a_box(*map(float, bounds)), intercept=True, intercept_bound=float(constant), target_square=target_square
+    )
+    rows = np.array(list(itertools.product(*[range(-c, c + 1) for c in bounds])), dtype=np.float64)
+    values = np.vstack([statistic.evaluate(rows, 0), np.zeros((1, statistic.dimension), dtype=np.int64)])
+    widest_square = max(int(((values - value) ** 2).sum(axis=1).max()) for value in values)
+    assert math.sqrt(widest_square) <= client_sensitivity(statistic, 1, 0).l2
+
+
+def test_simple_statistics_state_their_exact_sensitivity() -> None:
+    bounds = (1.0, 2.0, 0.5)
+    assert stated(Sum(**a_box(*bounds))) == pytest.approx(2 * math.sqrt(5.25))
+    assert stated(Mean(**a_box(*bounds))) == pytest.approx(2 * math.sqrt(5.25))
+    assert stated(SecondMoments(**a_box(*bounds))) == pytest.approx(math.sqrt(1 + 16 + 1 / 16))
+    assert stated(Histogram(columns=("x",), edges=(0.0, 1.0, 2.0))) == pytest.approx(math.sqrt(2))
+    assert stated(Histogram(columns=("x",), edges=(0.0, 1.0))) == pytest.approx(1.0)
+
+
+ANY = [
+    Sum(**a_box(1.0, 3.0)),
+    SecondMoments(**a_box(1.0, 3.0)),
+    Regression(**a_box(1.0, 1.0)),
+    Regression(**a_box(1.0, 3.0)),
+    Regression(**a_box(1.0, 1.0), intercept=True, target_square=True),
+    Histogram(columns=("x",), edges=(-1.0, 0.0, 1.0)),
+    Histogram(columns=("x",), edges=(-1.0, 1.0)),
+]
+
+
+def _clients(statistic: Statistic, generator: np.random.Generator) -> list[np.ndarray]:
+    """Clients of 0 to 6 rows: at corners, inside, far outside, at zero, with missing values, or all rows alike."""
+    width = len(statistic.columns)
+    shapes = [(int(m), width) for m in generator.integers(0, 7, size=300)]
+    kinds = [np.array([-4.0, 4.0]), np.linspace(-4, 4, 33), np.array([-1e9, 0.0, 1e9]), np.array([np.nan, -4.0, 4.0])]
+    clients = [generator.choice(kinds[index % 4], size=shape) for index, shape in enumerate(shapes)]
+    return clients + [np.repeat(client[:1], 6, axis=0) for client in clients[:100]]
+
+
+@pytest.mark.parametrize("fraction_bits", [0, 4, F])
+@pytest.mark.parametrize("rows_max", [0, 1, 4])
+@pytest.mark.parametrize("statistic", ANY)
+def test_replacing_one_client_never_moves_the_sum_further(
+    statistic: Statistic, rows_max: int, fraction_bits: int
+) -> None:
+    clients = _clients(statistic, np.random.default_rng(5))
+    vectors = np.array([contribution(statistic, rows, rows_max, fraction_bits) for rows in clients], dtype=np.float64)
+    limit = client_sensitivity(statistic, rows_max, fraction_bits)
+    found = max(float(np.linalg.norm(vectors - vector, axis=1).max()) for vector in vectors)
+    assert found <= limit.l2
+    assert np.abs(vectors).max() <= limit.bound
+    # Neither is it idle: some pair of these clients comes near (the intercept's room is what is left).
+    if rows_max and not getattr(statistic, "intercept", False):
+        assert found >= 0.85 * limit.l2
+
+
+def test_rounding_a_mean_can_exceed_the_rows_own_sensitivity() -> None:
+    """Why the mean has √d more: on a coarse grid, halves are rounded apart."""
+    statistic = Histogram(columns=("x",), edges=(0.0, 1.0, 2.0, 3.0, 4.0))
+    left = contribution(statistic, np.array([[0.5], [1.5]]), 0, 0)
+    right = contribution(statistic, np.array([[2.5], [3.5]]), 0, 0)
+    assert (left.tolist(), right.tolist()) == ([1, 1, 0, 0], [0, 0, 1, 1])
+    assert (
+        client_sensitivity(statistic, 1, 0).l2 < np.linalg.norm(left - right) < client_sensitivity(statistic, 0, 0).l2
+    )
+
+
+def test_many_rows_multiply_the_sensitivity_and_the_bound() -> None:
+    statistic = Sum(**a_box(1.0))
+    one, ten = client_sensitivity(statistic, 1, F), client_sensitivity(statistic, 10, F)
+    assert ten.l2 == pytest.approx(10 * one.l2)
+    assert ten.bound == 10 * one.bound
+    mean = client_sensitivity(statistic, 0, F)
+    assert mean.l2 == pytest.approx(one.l2 + 1, abs=1e-6)
+    assert mean.bound == one.bound
