@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.commit import positions_of
 from dca_proto.core.errors import RoundAborted
-from dca_proto.core.messages import PartialSum, Terms
+from dca_proto.core.messages import Announcement, PartialSum, Terms
 from dca_proto.core.plan import Plan
 from dca_proto.core.round import OpenedAnnouncement, session_hash
 from dca_proto.core.shares import RingVector
+
+
+class Hashes(msgspec.Struct, frozen=True):
+    """What identifies a result: the session, the set S and the roster; zeros where there was no protocol."""
+
+    session: bytes = bytes(32)
+    contributors: bytes = bytes(32)
+    roster: bytes = bytes(32)
 
 
 def combine(
@@ -35,7 +44,15 @@ def combine(
     ordered = [partials[compute] for compute in opened.computes]
     absent = _check_one_set(ordered, plan)
     total = add_partials([partial.vector for partial in ordered], plan.dimension)
-    body, sensitivity = opened.body, plan.question.sensitivity
+    hashes = Hashes(session_hash(terms), ordered[0].contributors_hash, terms.roster_hash)
+    return aggregate_of(opened.body, plan, total, absent, hashes, private=private)
+
+
+def aggregate_of(
+    body: Announcement, plan: Plan, total: RingVector, absent: tuple[int, ...], hashes: Hashes, *, private: bool
+) -> NoisyAggregate:
+    """A noisy sum in the ring, centred, scaled, and with all that is known of it."""
+    sensitivity = plan.question.sensitivity
     contributors = plan.clients - len(absent)
     return NoisyAggregate(
         value=total.view(np.int64).astype(np.float64) * plan.unit,
@@ -54,9 +71,9 @@ def combine(
         delta=body.delta,
         mu=plan.question.mu,
         round_id=body.round_id,
-        session_hash=session_hash(terms),
-        contributors_hash=ordered[0].contributors_hash,
-        roster_hash=terms.roster_hash,
+        session_hash=hashes.session,
+        contributors_hash=hashes.contributors,
+        roster_hash=hashes.roster,
         absent=absent,
         private=private,
     )

@@ -22,7 +22,6 @@ from dca_proto.core.machine import Actor, step
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.messages import (
     Abort,
-    Announcement,
     Body,
     Decline,
     EpochKey,
@@ -164,7 +163,11 @@ class TrainerActor(Actor):
                 f"Compute nodes {', '.join(unknown)} are not in the federation file, or one stands there twice"
             )
         placeholders = tuple(Signed(b"", bytes(64)) for _ in request.computes)
-        ask(self._announcement(request, placeholders, bytes(KEY_BYTES), now_ms), self._mechanism, self._limits)
+        ask(
+            request.announcement(self.id, self._mechanism.name, placeholders, bytes(KEY_BYTES), now_ms),
+            self._mechanism,
+            self._limits,
+        )
         self._waiting[request.round_id] = request
         timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.join_window_ms)
         return [timer, *self._announce_waiting(now_ms)]
@@ -195,7 +198,7 @@ class TrainerActor(Actor):
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
         secret = self._random(KEY_BYTES)
         epochs = tuple(self._epochs[compute][1] for compute in request.computes)
-        body = self._announcement(request, epochs, AgreementKey(secret).public, now_ms)
+        body = request.announcement(self.id, self._mechanism.name, epochs, AgreementKey(secret).public, now_ms)
         frame = sign(self._identity, self._federation_hash, body)
         stored = StoredRound(step(TABLE, NEW, "announce"), request, frame, secret)
         current = self._rounds[request.round_id] = self._restored(stored)
@@ -208,30 +211,6 @@ class TrainerActor(Actor):
             Send(Address(Channel.ANNOUNCE), request.round_id, encode(frame)),
             Report(facts.Announced(request.round_id, request.statistic, dimension)),
         ]
-
-    def _announcement(
-        self, request: OpenRound, epochs: tuple[Signed, ...], reply_key: bytes, now_ms: int
-    ) -> Announcement:
-        join_by_ms = now_ms + request.join_window_ms
-        return Announcement(
-            version=PROTOCOL_VERSION,
-            round_id=request.round_id,
-            trainer=self.id,
-            statistic=request.statistic,
-            parameters=request.parameters,
-            rows_max=request.rows_max,
-            fraction_bits=request.fraction_bits,
-            mechanism=self._mechanism.name,
-            epsilon=request.epsilon,
-            delta=request.delta,
-            tolerated=request.tolerated,
-            colluders=request.colluders,
-            encoding=request.encoding,
-            computes=epochs,
-            reply_key=reply_key,
-            join_by_ms=join_by_ms,
-            close_by_ms=join_by_ms + request.share_window_ms + request.commit_window_ms,
-        )
 
     # --- joins ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from dca_proto.core.machine import Table
-from dca_proto.core.messages import PartialSum, Signed, Terms
+from dca_proto.core.messages import Announcement, PartialSum, Signed, Terms
+from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.round import OpenedAnnouncement, session_hash
 from dca_proto.core.sealing import AgreementKey
 from dca_proto.core.shares import SEED
@@ -68,6 +69,31 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     join_window_ms: int = 60_000
     share_window_ms: int = 60_000
     commit_window_ms: int = 60_000
+
+    def announcement(
+        self, trainer: bytes, mechanism: str, epochs: tuple[Signed, ...], reply_key: bytes, now_ms: int
+    ) -> Announcement:
+        """What the trainer signs for this round when it is announced at `now_ms`."""
+        join_by_ms = now_ms + self.join_window_ms
+        return Announcement(
+            version=PROTOCOL_VERSION,
+            round_id=self.round_id,
+            trainer=trainer,
+            statistic=self.statistic,
+            parameters=self.parameters,
+            rows_max=self.rows_max,
+            fraction_bits=self.fraction_bits,
+            mechanism=mechanism,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            tolerated=self.tolerated,
+            colluders=self.colluders,
+            encoding=self.encoding,
+            computes=epochs,
+            reply_key=reply_key,
+            join_by_ms=join_by_ms,
+            close_by_ms=join_by_ms + self.share_window_ms + self.commit_window_ms,
+        )
 
 
 class StoredRound(msgspec.Struct, frozen=True):

@@ -1,0 +1,86 @@
+"""A trainer to hold rounds with: commands in, results out, over a running actor.
+
+    async with LiveTrainer(actor, transport, store, federation="demo") as trainer:
+        aggregate = await trainer.hold(request)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.facts import RoundCompleted, RoundFailed
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.net.runner import Runner
+from dca_proto.net.store import Store
+from dca_proto.net.transport import Transport
+
+
+class LiveTrainer:
+    """Runs a trainer's actor in the background and waits for its rounds.
+
+    Args:
+        actor, transport, store, federation: as for `Runner`.
+        on_report: called with every fact of the trainer, results included.
+    """
+
+    def __init__(
+        self,
+        actor: TrainerActor,
+        transport: Transport,
+        store: Store,
+        *,
+        federation: str,
+        on_report: Callable[[object], None] | None = None,
+    ) -> None:
+        self._on_report = on_report
+        self._results: dict[bytes, asyncio.Future[NoisyAggregate]] = {}
+        self._running: asyncio.Task[None] | None = None
+        self.runner = Runner(actor, transport, store, federation=federation, on_report=self._report)
+
+    async def __aenter__(self) -> LiveTrainer:
+        self._running = asyncio.create_task(self.runner.run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._running is not None
+        self._running.cancel()
+        await asyncio.wait([self._running])
+
+    async def hold(self, request: OpenRound) -> NoisyAggregate:
+        """Hold one round and wait for its result.
+
+        Raises:
+            RoundAborted: the round ended without one, by its own rules.
+            UsageError: the request cannot be held.
+            TransportError: the broker cannot be reached.
+        """
+        if self._running is None or request.round_id in self._results:
+            raise UsageError("hold a round inside `async with`, each under a fresh round id")
+        result = self._results[request.round_id] = asyncio.get_running_loop().create_future()
+        self.runner.command(request)
+        await asyncio.wait([result, self._running], return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
+            self._running.result()  # raises what ended the runner
+            raise RoundAborted("the trainer was stopped before the round was over")
+        aggregate: NoisyAggregate = result.result()
+        return aggregate
+
+    def _report(self, fact: object) -> None:
+        if self._on_report is not None:
+            self._on_report(fact)
+        if not isinstance(fact, RoundCompleted | RoundFailed):
+            return
+        result = self._results.get(fact.round_id)
+        if result is None or result.done():
+            return  # a round of an earlier run, reported again
+        if isinstance(fact, RoundCompleted):
+            result.set_result(fact.aggregate)
+        else:
+            result.set_exception(RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed))

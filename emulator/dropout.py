@@ -1,0 +1,70 @@
+"""Clients that vanish: they join, and then send nothing for the rest of the round; in the next round they are back.
+
+The actors are the production ones and know nothing of it. The connection swallows what a dropped client sends, as a
+device does that has lost its network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from dca_proto.core.effects import Channel
+from dca_proto.net.transport import Message, Transport
+from inference.datasets import stream
+
+
+class Dropouts:
+    """Which K of the clients drop in which round, drawn anew for each from the stream ``seed/drop``.
+
+    Args:
+        clients: ids. count: K. seed: of the draws.
+    """
+
+    def __init__(self, clients: Sequence[bytes], count: int, seed: int) -> None:
+        self._clients = list(clients)
+        self._count = count
+        self._rng = stream(seed, "drop")
+        self._dropped: frozenset[str] = frozenset()
+
+    def next_round(self) -> None:
+        """Draw who drops in the round that is announced next."""
+        chosen = self._rng.choice(len(self._clients), self._count, replace=False)
+        self._dropped = frozenset(self._clients[index].hex() for index in chosen)
+
+    def swallows(self, topic: str) -> bool:
+        """Whether a message on this topic is a share of a client that has dropped."""
+        *_, channel, _receiver, sender = topic.split("/")
+        return channel == Channel.COMPUTE.value and sender in self._dropped
+
+
+class SwarmTransport:
+    """One actor's connection in a swarm: opened few at a time, so that the broker is not stormed, and cut by dropouts.
+
+    Args:
+        inner: the real connection. ramp: how many may connect at once. on_open: called once connected.
+        swallows: whether a message on a topic is lost.
+    """
+
+    def __init__(
+        self, inner: Transport, ramp: asyncio.Semaphore, on_open: Callable[[], None], swallows: Callable[[str], bool]
+    ) -> None:
+        self._inner = inner
+        self._ramp = ramp
+        self._on_open = on_open
+        self._swallows = swallows
+
+    async def open(self) -> None:
+        async with self._ramp:
+            await self._inner.open()
+        self._on_open()
+
+    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        if not self._swallows(topic):
+            await self._inner.publish(topic, payload, retain)
+
+    async def receive(self) -> Message:
+        return await self._inner.receive()
+
+    async def close(self) -> None:
+        await self._inner.close()

@@ -1,0 +1,296 @@
+"""A live swarm: a broker, M Compute nodes, N clients and a trainer, all real actors over real MQTT connections.
+
+Every client has its own identity, certificate, connection and records; keys and noise come from the operating system,
+never from a seed. Everything that is started is stopped again, whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.core.client import ClientActor
+from dca_proto.core.compute import ComputeActor
+from dca_proto.core.effects import Channel
+from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.machine import Actor
+from dca_proto.core.params import Timing
+from dca_proto.core.policy import Floors, Policy
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity
+from dca_proto.core.topics import subscriptions
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.net.broker import BrokerOptions, Kind, launch_broker
+from dca_proto.net.live import LiveTrainer
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.runner import Runner
+from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.store import SqliteStore
+from emulator.dropout import Dropouts, SwarmTransport
+from emulator.job import Budget, Terms
+from emulator.timeline import RoundLog, Timeline
+
+R = TypeVar("R")
+W = TypeVar("W")
+Job = Generator[RoundRequest, NoisyAggregate, R]
+
+_CONNECTING_MAX = 32
+_CERTIFICATE_DAYS = 30
+_TIMING = Timing(resend_first_ms=5_000)
+
+
+class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a swarm is made of.
+
+    Attributes:
+        computes: M. budget: of the whole job. tolerated: T. colluders: c. dropped: K clients that drop in each round.
+        encoding: of shares. seed: of drops and waiting times, never of keys or noise.
+        broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of one that runs.
+        share_window_ms: how long shares are waited for; 0 chooses by the broker and the number of shares.
+    """
+
+    computes: int
+    budget: Budget
+    tolerated: int
+    colluders: int
+    dropped: int
+    encoding: str
+    broker: str
+    seed: int
+    share_window_ms: int = 0
+
+
+class Cast(msgspec.Struct, frozen=True):
+    """Fresh identities and the federation that names them."""
+
+    federation: Federation
+    authority: Identity
+    trainer: Identity
+    computes: tuple[Identity, ...]
+    clients: tuple[Identity, ...]
+
+
+def fresh_cast(clients: int, computes: int) -> Cast:
+    """A federation with keys from the operating system."""
+    authority, trainer, *others = (Identity(os.urandom(KEY_BYTES)) for _ in range(2 + computes + clients))
+    nodes = tuple(Member(f"compute-{i + 1}", one.public_key) for i, one in enumerate(others[:computes]))
+    name = f"swarm-{secrets.token_hex(4)}"  # a broker may be shared with others
+    federation = Federation(name, authority.public_key, nodes, (Member("trainer", trainer.public_key),))
+    return Cast(federation, authority, trainer, tuple(others[:computes]), tuple(others[computes:]))
+
+
+class Swarm:
+    """A running swarm, as an asynchronous context.
+
+    Args:
+        options: what it is made of.
+        rows: each client's rows, of shape (m, number of columns). columns: their names.
+        directory: for the broker and the actors' records.
+        on_connect: called with how many actors of how many are connected.
+        on_change: called as a round goes on.
+
+    Attributes:
+        timeline: of the rounds held so far. broker_kind, broker_version: of the broker in use.
+    """
+
+    def __init__(
+        self,
+        options: SwarmOptions,
+        rows: Sequence[NDArray[np.float64]],
+        columns: tuple[str, ...],
+        directory: Path,
+        *,
+        on_connect: Callable[[int, int], None],
+        on_change: Callable[[RoundLog], None],
+    ) -> None:
+        self.timeline = Timeline(self._traffic, on_change)
+        self.broker_kind = "external"
+        self.broker_version = ""
+        self._options = options
+        self._rows = rows
+        self._columns = columns
+        self._directory = directory
+        self._on_connect = on_connect
+        self._cast = fresh_cast(len(rows), options.computes)
+        self._dropouts = Dropouts([one.id for one in self._cast.clients], options.dropped, options.seed)
+        self._timing_rng = random.Random(options.seed)  # noqa: S311 - waiting times only
+        self._ramp = asyncio.Semaphore(_CONNECTING_MAX)
+        self._runners: list[Runner] = []
+        self._connected = 0
+        self._all_connected = asyncio.Event()
+        self._stack = contextlib.AsyncExitStack()
+        self._url = options.broker
+
+    async def __aenter__(self) -> Swarm:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._stack.aclose()
+
+    async def learn(self, job: Job[R]) -> R:
+        """Run a learning job to its result.
+
+        Raises:
+            RoundAborted: a round ended without a result.
+            UsageError, TransportError: an actor failed.
+        """
+        terms = self._terms()
+        try:
+            request = next(job)
+            while True:
+                self._dropouts.next_round()
+                aggregate = await self._unless_an_actor_fails(
+                    self._trainer.hold(terms.open(request, os.urandom(ID_BYTES)))
+                )
+                request = job.send(aggregate)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+    # --- starting -------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        if "://" not in self._url:
+            kind = msgspec.convert(self._options.broker, Kind)
+            launched = launch_broker(self._directory / "broker", BrokerOptions(kind=kind))
+            broker = await self._stack.enter_async_context(launched)
+            self._url, self.broker_kind, self.broker_version = broker.url, broker.kind, broker.version
+        store = SqliteStore(self._directory / "actors.db")
+        self._stack.push_async_callback(store.close)
+        self._actors = [*self._computes(store), *self._clients(store)]
+        self._stack.push_async_callback(self._stop_actors)
+        self._running = [asyncio.create_task(runner.run()) for runner in self._actors]
+        trainer = TrainerActor(self._cast.trainer, self._cast.federation, random=os.urandom, timing=_TIMING)
+        live = LiveTrainer(
+            trainer,
+            self._transport(trainer.id, Channel.TRAINER),
+            store.view(trainer.id),
+            federation=self._cast.federation.name,
+            on_report=lambda fact: self.timeline.note(trainer.id, fact),
+        )
+        self._runners = [*self._actors, live.runner]
+        self._trainer = await self._stack.enter_async_context(live)
+        await self._unless_an_actor_fails(self._all_connected.wait())
+
+    def _computes(self, store: SqliteStore) -> list[Runner]:
+        least = len(self._rows) - self._options.tolerated
+        floors = Floors(clients_min=least, honest_min=max(1, least - self._options.tolerated - 1))
+        return [
+            self._runner(
+                ComputeActor(one, self._cast.federation, random=os.urandom, floors=floors, timing=_TIMING),
+                Channel.COMPUTE,
+                store,
+            )
+            for one in self._cast.computes
+        ]
+
+    def _clients(self, store: SqliteStore) -> list[Runner]:
+        least, budget = len(self._rows) - self._options.tolerated, self._options.budget
+        policy = Policy(
+            epsilon_per_round_max=budget.epsilon,
+            epsilon_per_period_max=budget.epsilon,
+            delta_max=budget.delta,
+            clients_min=least,
+            honest_min=max(1, least - self._options.tolerated - 1),
+            colluders_min=self._options.colluders,
+            computes_min=self._options.computes,
+        )
+        return [self._client(index, policy, store) for index in range(len(self._rows))]
+
+    def _client(self, index: int, policy: Policy, store: SqliteStore) -> Runner:
+        identity, cast = self._cast.clients[index], self._cast
+        actor = ClientActor(
+            identity,
+            enrol(cast.authority, cast.federation, identity.public_key, _expires_ms()),
+            cast.federation,
+            columns=self._columns,
+            rows=lambda columns: self._rows[index][:, [self._columns.index(column) for column in columns]],
+            random=os.urandom,
+            policy=policy,
+            timing=_TIMING,
+        )
+        return self._runner(actor, Channel.CLIENT, store)
+
+    def _runner(self, actor: Actor, role: Channel, store: SqliteStore) -> Runner:
+        return Runner(
+            actor,
+            self._transport(actor.id, role),
+            store.view(actor.id),
+            federation=self._cast.federation.name,
+            on_report=lambda fact: self.timeline.note(actor.id, fact),
+        )
+
+    def _transport(self, actor_id: bytes, role: Channel) -> SwarmTransport:
+        settings = BrokerSettings(url=self._url, session_expiry_s=0)
+        topics = subscriptions(self._cast.federation.name, role, actor_id)
+        inner = MqttTransport(settings, actor_id.hex(), topics, rng=self._timing_rng)
+        return SwarmTransport(inner, self._ramp, self._count_connected, self._dropouts.swallows)
+
+    def _count_connected(self) -> None:
+        self._connected += 1
+        total = len(self._runners)
+        self._on_connect(self._connected, total)
+        if self._connected == total:
+            self._all_connected.set()
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    async def _unless_an_actor_fails(self, waiting: Coroutine[Any, Any, W]) -> W:
+        """The result of `waiting`, or the failure of whichever actor ended first."""
+        task = asyncio.ensure_future(waiting)
+        try:
+            await asyncio.wait([task, *self._running], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        for ended in self._running:
+            if ended.done():
+                ended.result()
+        return task.result()
+
+    async def _stop_actors(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _traffic(self) -> tuple[int, int]:
+        sent = [runner.traffic for runner in self._runners]
+        return sum(one.messages_sent for one in sent), sum(one.bytes_sent for one in sent)
+
+    def _terms(self) -> Terms:
+        options = self._options
+        return Terms(
+            budget=options.budget,
+            clients=len(self._rows),
+            tolerated=options.tolerated,
+            colluders=options.colluders,
+            encoding=options.encoding,
+            computes=tuple(one.id for one in self._cast.computes),
+            share_window_ms=options.share_window_ms or self._share_window_ms(),
+        )
+
+    def _share_window_ms(self) -> int:
+        """How long shares are waited for: about three times as long as they were seen to take on two cores."""
+        shares = len(self._rows) * self._options.computes
+        return int(1_000 + shares * (3.0 if self.broker_kind == "embedded" else 1.5))
+
+
+def _expires_ms() -> int:
+    return int((time.time() + _CERTIFICATE_DAYS * 24 * 3600) * 1000)

@@ -1,0 +1,18 @@
+"""What is wrong with the data or the bounds that the caller named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class DataError(ValueError):
+    """The caller's data cannot be used: one line with what was found, what was expected and what to do."""
+
+
+def unknown(kind: str, name: str, place: str, known: Iterable[str]) -> DataError:
+    """A `DataError` for a name that is not there, with the nearest one that is."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return DataError(f"{kind} {name!r} is not in {place}{hint}; known: {', '.join(names)}")
