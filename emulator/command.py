@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -18,10 +19,11 @@ from rich.console import Console
 
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.shares import ENCODINGS, SEED
+from dca_proto.logs import configure_logs
 from emulator.job import Budget, check_counts, regression_sensitivity
 from emulator.summary import failed, learned, summarise
 from emulator.swarm import Swarm, SwarmOptions
-from emulator.view import LiveView, closing_lines, coefficients_table, dropped_lines, rounds_table
+from emulator.view import LiveView, closing_lines, coefficients_table, dropped_lines, rounds_table, times_table
 from inference.algorithm2 import regression_with_projection
 from inference.baselines import nonprivate_regression
 from inference.bounds import Interval, parse_bounds, read_bounds
@@ -70,6 +72,7 @@ def swarm(
     ] = None,
 ) -> None:
     """Learn a Bayesian regression from a swarm of clients, each with its own rows and its own connection."""
+    configure_logs(level=logging.WARNING)
     problem = _problem(dataset, csv, target, bounds, bounds_from_data, features)
     train, test = split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)
     number = len(train.y) if clients is None else clients
@@ -207,7 +210,7 @@ def _write(
     console: Console,
 ) -> None:
     """Tables on the console, files in the folder, and the object for programs."""
-    console.print(rounds_table(summary))
+    console.print(rounds_table(summary), times_table(summary))
     for line in dropped_lines(summary):
         console.print(line, highlight=False, soft_wrap=True)
     text = json.dumps(summary, indent=2, allow_nan=False)

@@ -27,10 +27,11 @@ class Dropouts:
         self._rng = stream(seed, "drop")
         self._dropped: frozenset[str] = frozenset()
 
-    def next_round(self) -> None:
-        """Draw who drops in the round that is announced next."""
+    def next_round(self) -> frozenset[str]:
+        """Draw who drops in the round that is announced next: ids in hexadecimal."""
         chosen = self._rng.choice(len(self._clients), self._count, replace=False)
         self._dropped = frozenset(self._clients[index].hex() for index in chosen)
+        return self._dropped
 
     def swallows(self, topic: str) -> bool:
         """Whether a message on this topic is a share of a client that has dropped."""

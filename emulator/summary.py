@@ -22,7 +22,7 @@ def summarise(
     Args:
         private: whether an epsilon may be claimed. outcome: of the job: `learned` or `failed`.
     """
-    rounds = [_round(log) for log in swarm.timeline.rounds]
+    rounds = [_round(log, private) for log in swarm.timeline.rounds]
     last = rounds[-1] if rounds else {"dropped": None, "contributors": None}
     return {
         "clients": clients,
@@ -93,7 +93,7 @@ def failed(reason: str, contributors: int | None, needed: int | None) -> dict[st
     }
 
 
-def _round(log: RoundLog) -> dict[str, Any]:
+def _round(log: RoundLog, private: bool) -> dict[str, Any]:
     return {
         "name": log.statistic,
         "dimension": log.dimension,
@@ -104,11 +104,11 @@ def _round(log: RoundLog) -> dict[str, Any]:
         "phases": log.phase_s(),
         "messages": log.messages,
         "bytes": log.bytes,
-        **(_released(log.aggregate, log.clients) if log.aggregate else _aborted(log)),
+        **(_released(log.aggregate, log.clients, private) if log.aggregate else _aborted(log)),
     }
 
 
-def _released(aggregate: NoisyAggregate, clients: tuple[bytes, ...]) -> dict[str, Any]:
+def _released(aggregate: NoisyAggregate, clients: tuple[bytes, ...], private: bool) -> dict[str, Any]:
     return {
         "ok": True,
         "contributors": aggregate.contributors,
@@ -117,8 +117,8 @@ def _released(aggregate: NoisyAggregate, clients: tuple[bytes, ...]) -> dict[str
         "sigma_local": aggregate.sigma_local,
         "noise_variance": aggregate.noise_variance,
         "sensitivity": aggregate.sensitivity,
-        "epsilon": aggregate.epsilon if aggregate.private else None,
-        "mu": aggregate.mu if aggregate.private else None,
+        "epsilon": aggregate.epsilon if private and aggregate.private else None,
+        "mu": aggregate.mu if private and aggregate.private else None,
     }
 
 

@@ -119,7 +119,7 @@ class Swarm:
         self.broker_version = ""
         self._options = options
         self._rows = rows
-        self._columns = columns
+        self._place = {column: place for place, column in enumerate(columns)}
         self._directory = directory
         self._on_connect = on_connect
         self._cast = fresh_cast(len(rows), options.computes)
@@ -219,8 +219,8 @@ class Swarm:
             identity,
             enrol(cast.authority, cast.federation, identity.public_key, _expires_ms()),
             cast.federation,
-            columns=self._columns,
-            rows=lambda columns: self._rows[index][:, [self._columns.index(column) for column in columns]],
+            columns=self._place,
+            rows=lambda columns: self._rows[index][:, [self._place[column] for column in columns]],
             random=os.urandom,
             policy=policy,
             timing=_TIMING,

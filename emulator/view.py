@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -69,24 +70,36 @@ class LiveView:
 
 
 def rounds_table(summary: dict[str, Any]) -> Table:
-    """Rounds, times and noise, within 80 columns."""
-    table = _table("rounds")
-    for name in ("round", "numbers", "joined", "shared", "dropped", "/".join(PHASES), "wall", "messages", "noise σ"):
-        table.add_column(name, justify="left" if name == "round" else "right")
-    for row in summary["rounds"]:
-        variance = row["noise_variance"]
-        table.add_row(
+    """Who took part in each round, and the noise in its sum."""
+    names = ("round", "numbers", "joined", "shared", "dropped", "σ of noise")
+    rows = [
+        (
             row["name"],
             str(row["dimension"]),
             str(row["joined"]),
             _known(row["contributors"]),
             _known(row["dropped"]),
-            "/".join(f"{row['phases'][phase]:.1f}" for phase in PHASES if phase in row["phases"]),
-            f"{row['wall_s']:.1f} s",
-            str(row["messages"]),
-            "–" if variance is None else f"{variance**0.5:.3g}",
+            "not released" if row["noise_variance"] is None else f"{row['noise_variance'] ** 0.5:.3g}",
         )
-    return table
+        for row in summary["rounds"]
+    ]
+    return _table("rounds", names, rows)
+
+
+def times_table(summary: dict[str, Any]) -> Table:
+    """Seconds of each round and phase, and what all actors sent."""
+    names = ("seconds", *PHASES, "in all", "messages", "MB")
+    rows = [
+        (
+            row["name"],
+            *(f"{row['phases'][phase]:.2f}" if phase in row["phases"] else "–" for phase in PHASES),
+            f"{row['wall_s']:.2f}",
+            str(row["messages"]),
+            f"{row['bytes'] / 1e6:.2f}",
+        )
+        for row in summary["rounds"]
+    ]
+    return _table("times", names, rows)
 
 
 def dropped_lines(summary: dict[str, Any]) -> list[str]:
@@ -105,20 +118,21 @@ def _known(count: int | None) -> str:
     return "–" if count is None else str(count)
 
 
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+def _table(title: str, names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """A table whose first column is text and whose others are figures."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for index, name in enumerate(names):
+        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def coefficients_table(summary: dict[str, Any]) -> Table:
     """Posterior means and standard deviations, private beside non-private, in the user's units."""
-    table = _table("posterior, mean ± standard deviation")
-    for name in ("", "private", "without privacy"):
-        table.add_column(name, justify="right" if name else "left")
-    table.add_column("")
-    for row in summary["coefficients"]:
-        table.add_row(row["name"], _pair(row, "private"), _pair(row, "nonprivate"), row["unit"])
-    table.add_row("intercept", _pair(summary["intercept"], "private"), _pair(summary["intercept"], "nonprivate"), "")
-    return table
+    entries = [*summary["coefficients"], {"name": "intercept", "unit": "", **summary["intercept"]}]
+    rows = [(row["name"], _pair(row, "private"), _pair(row, "nonprivate"), row["unit"]) for row in entries]
+    return _table("posterior, mean ± standard deviation", ("", "private", "without privacy", "unit"), rows)
 
 
 def _pair(row: dict[str, Any], kind: str) -> str:

@@ -25,11 +25,10 @@ sum is μ-private outright for d <= 2^40 and 1e-40 <= μ <= 20, where the left s
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-
-import numpy as np
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.noise import MAX_VARIANCE, MIN_VARIANCE
@@ -43,7 +42,13 @@ _DIMENSION_MAX = 2**40
 _EPSILON_MIN = 1e-100
 _HALVINGS = 47
 _WRAP_BITS = 40  # β = 2^-40
-_NODES, _WEIGHTS = (values.tolist() for values in np.polynomial.legendre.leggauss(10))
+_HALF_RULE = (  # nodes x > 0 and weights of the Gauss-Legendre rule of 10 points; those at -x are the same
+    (0.14887433898163122, 0.29552422471475287),
+    (0.4333953941292472, 0.26926671930999635),
+    (0.6794095682990244, 0.21908636251598204),
+    (0.8650633666889845, 0.1494513491505806),
+    (0.9739065285171717, 0.06667134430868814),
+)
 _MU_INTEGRATED = 0.5  # below this μ the difference of two Mills ratios is integrated
 _FRACTION_FROM = 3.0  # from this s on Mills' ratio is a continued fraction
 _FRACTION_TERMS = 40
@@ -60,6 +65,7 @@ def delta_of(epsilon: float, mu: float) -> float:
     return min(1.0, math.exp(_log_delta(epsilon, mu))) if mu else 0.0
 
 
+@functools.lru_cache(maxsize=1024)
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ that is (ε, δ)-private, rounded down: the true δ(ε; μ) never exceeds δ.
 
@@ -74,6 +80,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     return _bisect(lambda mu: _log_delta_bound(epsilon, mu) <= target)[0]
 
 
+@functools.lru_cache(maxsize=1024)
 def epsilon_of(mu: float, delta: float) -> float:
     """The smallest ε >= 0 for which μ is (ε, δ)-private, rounded up: the true δ(ε; μ) never exceeds δ.
 
@@ -110,6 +117,7 @@ def noise_multiplier(epsilon: float, delta: float) -> float:
     return math.nextafter(1 / mu_of(epsilon, delta), math.inf)
 
 
+@functools.lru_cache(maxsize=1024)
 def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -> int:
     """S, the variance of one client's discrete Gaussian share, in grid units squared.
 
@@ -141,6 +149,7 @@ def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -
     return variance
 
 
+@functools.lru_cache(maxsize=1024)
 def check_ring(bound: int, clients: int, variance: int, dimension: int) -> None:
     """Refuse a round whose sum could leave the signed range of the ring modulo 2^64.
 
@@ -176,13 +185,9 @@ def _log_delta(epsilon: float, mu: float) -> float:
         return -math.inf
     log_density = -t * t / 2 - math.log(2 * math.pi) / 2
     if mu <= _MU_INTEGRATED:
-        difference = (
-            mu
-            / 2
-            * math.fsum(
-                weight * _mills(t + mu / 2 * (1 + node))[1] for node, weight in zip(_NODES, _WEIGHTS, strict=True)
-            )
-        )
+        middle, half = t + mu / 2, mu / 2
+        slopes = [w * (_mills(middle - half * x)[1] + _mills(middle + half * x)[1]) for x, w in _HALF_RULE]
+        difference = half * math.fsum(slopes)
     elif t > 0:
         difference = _mills(t)[0] - _mills(t + mu)[0]
     else:

@@ -27,9 +27,20 @@ from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.machine import Actor, Table, step
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.core.messages import Abort, Announcement, Certificate, Decline, EpochKey, Join, Receipt, Signed, Start
+from dca_proto.core.messages import (
+    TEXT_CHARS_MAX,
+    Abort,
+    Announcement,
+    Certificate,
+    Decline,
+    EpochKey,
+    Join,
+    Receipt,
+    Signed,
+    Start,
+)
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
-from dca_proto.core.plan import Plan, ask, plan_round
+from dca_proto.core.plan import Plan, Question, ask, plan_round
 from dca_proto.core.policy import Policy, Refusal
 from dca_proto.core.round import (
     OpenedAnnouncement,
@@ -54,11 +65,12 @@ TABLE: Table = {
     (SHARING, "last receipt"): SHARED,
     (SHARING, "abort"): SHARING,
     (SHARING, "last abort"): RETURNED,
-    (SHARED, "receipt"): SHARED,
     (SHARED, "abort"): SHARED,
     (SHARED, "last abort"): RETURNED,
     **{(phase, "repeated announcement"): phase for phase in (JOINED, SHARING, SHARED, DECLINED, RETURNED)},
-    **{(phase, "repeated start"): phase for phase in (SHARING, SHARED, DECLINED, RETURNED)},
+    **{(phase, "repeated start"): phase for phase in (SHARING, SHARED, RETURNED)},
+    **{(phase, "repeated receipt"): phase for phase in (SHARED, RETURNED)},
+    **{(phase, "repeated abort"): phase for phase in (SHARING, SHARED, RETURNED)},
     **{(phase, "close"): CLOSED for phase in (JOINED, SHARING, SHARED, DECLINED, RETURNED)},
 }
 
@@ -140,6 +152,7 @@ class ClientActor(Actor):
         self._receipts: dict[bytes, set[bytes]] = {}
         self._attempts: dict[bytes, int] = {}
         self._opened: dict[bytes, OpenedAnnouncement] = {}
+        self._questions: dict[bytes, Question] = {}
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -203,12 +216,12 @@ class ClientActor(Actor):
         """What the client's own limits say. Looks at no row."""
         body = opened.body
         try:
-            question = ask(body, self._mechanism, self._limits)
+            question = self._ask(body)
         except UsageError as error:
-            return Refusal("announcement", str(error)[:500], "a question that can be answered")
+            return Refusal("announcement", str(error), "a question that can be answered")
         missing = [column for column in question.statistic.columns if column not in self._columns]
         if missing:
-            return Refusal("columns", f"no column {', '.join(missing)}"[:500], "columns that this client has")
+            return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
         names = [(self._federation.compute(compute).name, compute.hex()) for compute in opened.computes]
         known_as = frozenset(name for pair in names for name in pair)
         return self._policy.check_announcement(body, question, known_as, self.ledger, now_ms)
@@ -244,7 +257,7 @@ class ClientActor(Actor):
         """Decline, at the announcement or at the start."""
         body = opened.body
         phase = step(TABLE, self.phase(body.round_id), "refusal")
-        why = (refusal.reason, refusal.found, refusal.expected)
+        why = (refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
         decline = Decline(PROTOCOL_VERSION, body.round_id, opened.hash, self._certificate, *why)
         answer = seal_answer(sign(self._identity, self._federation_hash, decline), opened, self._random)
         return [
@@ -269,32 +282,31 @@ class ClientActor(Actor):
                 raise PeerError("known-round", found="another start", expected="the one that is known")
             step(TABLE, session.phase, "repeated start")
             return []
-        if session.phase == DECLINED:
-            raise PeerError("phase", found="a start after declining", expected="none")
+        phase = step(TABLE, session.phase, "start")
         if body.client != self.id or body.position >= body.terms.clients:
             raise PeerError("position", found=f"{body.position} of another", expected="an own place on the roster")
         check_terms(body.terms, opened, now_ms)
         plan = self._plan(opened, body.terms.clients, now_ms)
         if isinstance(plan, Refusal):
             return self._refuse(opened, plan, now_ms)
-        return self._share(opened, session, plan, started, body.position, now_ms)
+        started_session = msgspec.structs.replace(session, phase=phase, session=started)
+        return self._share(opened, started_session, plan, body.position, now_ms)
 
     def _plan(self, opened: OpenedAnnouncement, clients: int, now_ms: int) -> Plan | Refusal:
         """The round's own numbers, held against the policy and once more against the budget."""
         body = opened.body
         try:
-            question = ask(body, self._mechanism, self._limits)
+            question = self._ask(body)
             plan = plan_round(body, question, clients, self._mechanism)
         except UsageError as error:
-            return Refusal("plan", str(error)[:500], "a round whose noise and sum fit")
+            return Refusal("plan", str(error), "a round whose noise and sum fit")
         too_small = self._policy.check_size(clients, body.tolerated)
         return too_small or self._policy.check_budget(question.mu, self.ledger, now_ms) or plan
 
     def _share(
-        self, opened: OpenedAnnouncement, session: Session, plan: Plan, started: bytes, position: int, now_ms: int
+        self, opened: OpenedAnnouncement, session: Session, plan: Plan, position: int, now_ms: int
     ) -> list[Effect]:
         body = opened.body
-        phase = step(TABLE, session.phase, "start")
         statistic = plan.question.statistic
         value = contribution(statistic, self._rows(statistic.columns), body.rows_max, body.fraction_bits)
         made = make_contribution(
@@ -303,7 +315,7 @@ class ClientActor(Actor):
             mechanism=self._mechanism,
             encoding=body.encoding,
             round_id=body.round_id,
-            session_hash=started,
+            session_hash=session.session,
             client=self.id,
             position=position,
             computes=opened.computes,
@@ -317,7 +329,7 @@ class ClientActor(Actor):
         return [
             self.ledger.charge(charge),
             Persist(CONTRIBUTIONS, body.round_id, encode(made)),
-            self._store(body.round_id, msgspec.structs.replace(session, phase=phase, session=started)),
+            self._store(body.round_id, session),
             *self._sends(opened, made),
             self._resend_timer(body.round_id, now_ms),
             Report(facts.Contributed(body.round_id, body.statistic, mu)),
@@ -336,14 +348,16 @@ class ClientActor(Actor):
 
     def _on_receipt(self, sender: bytes, receipt: Receipt, now_ms: int) -> list[Effect]:
         made, session = self._pending.get(receipt.round_id), self._sessions.get(receipt.round_id)
-        if session is not None and session.phase in (SHARED, RETURNED):
-            return []  # a repeated one
-        if session is None or made is None:
-            raise PeerError("phase", found="a receipt for nothing", expected="a round that is sharing")
+        if session is None:
+            raise PeerError("phase", found="a receipt of an unknown round", expected="an announcement first")
+        if made is None:
+            step(TABLE, session.phase, "repeated receipt")
+            return []
         opened = self._open(receipt.round_id, session)
         if sender not in opened.computes:
             raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
-        if receipt.tag != made.receipt_tags[opened.computes.index(sender)]:
+        proof = (made.contribution, made.receipt_tags[opened.computes.index(sender)])
+        if (receipt.contribution, receipt.tag) != proof:
             raise PeerError("receipt", found="a tag that does not match", expected="proof of the stored share")
         received = self._receipts.setdefault(receipt.round_id, set())
         if len(received | {sender}) < len(opened.computes):
@@ -370,6 +384,7 @@ class ClientActor(Actor):
         if body.session_hash != session.session:
             raise PeerError("session", found="an abort of another session", expected=session.session.hex())
         if sender in session.aborted_by:
+            step(TABLE, session.phase, "repeated abort")
             return []
         aborted_by = (*session.aborted_by, sender)
         last = len(aborted_by) == len(opened.computes)
@@ -397,6 +412,7 @@ class ClientActor(Actor):
         del self._sessions[timer.round_id]
         self._opened.pop(timer.round_id, None)
         self._attempts.pop(timer.round_id, None)
+        self._questions.pop(timer.round_id, None)
         return [Forget(SESSIONS, timer.round_id), *self._forget_contribution(timer.round_id)]
 
     def _resend(self, round_id: bytes, session: Session, now_ms: int) -> list[Effect]:
@@ -431,6 +447,12 @@ class ClientActor(Actor):
         if round_id not in self._opened:
             self._opened[round_id] = open_announcement(session.announcement, self._federation, self._limits)
         return self._opened[round_id]
+
+    def _ask(self, body: Announcement) -> Question:
+        """The announcement's question, worked out once per process."""
+        if body.round_id not in self._questions:
+            self._questions[body.round_id] = ask(body, self._mechanism, self._limits)
+        return self._questions[body.round_id]
 
     def _forget_contribution(self, round_id: bytes) -> list[Effect]:
         self._receipts.pop(round_id, None)

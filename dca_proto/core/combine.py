@@ -9,7 +9,7 @@ import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.commit import positions_of
-from dca_proto.core.errors import RoundAborted
+from dca_proto.core.errors import PeerError, RoundAborted
 from dca_proto.core.messages import Announcement, PartialSum, Terms
 from dca_proto.core.plan import Plan
 from dca_proto.core.round import OpenedAnnouncement, session_hash
@@ -96,7 +96,10 @@ def _check_one_set(partials: Sequence[PartialSum], plan: Plan) -> tuple[int, ...
     first = partials[0]
     if any((p.contributors_hash, p.contributors) != (first.contributors_hash, first.contributors) for p in partials):
         raise RoundAborted("the Compute nodes released sums over different sets of clients")
-    present = positions_of(first.contributors, plan.clients)
+    try:
+        present = positions_of(first.contributors, plan.clients)
+    except PeerError as error:
+        raise RoundAborted(f"the Compute nodes named clients that are not on the roster ({error})") from None
     if len(present) < plan.needed:
         raise RoundAborted("too few contributions", contributors=len(present), needed=plan.needed)
     return tuple(sorted(set(range(plan.clients)) - set(present.tolist())))

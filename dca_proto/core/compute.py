@@ -55,10 +55,11 @@ TABLE: Table = {
     (FROZEN, "view"): FROZEN,
     (FROZEN, "release"): RELEASED,
     (FROZEN, "abort"): ABORTED,
-    (RELEASED, "view"): RELEASED,
-    (ABORTED, "view"): ABORTED,
+    **{(phase, "view"): phase for phase in (RELEASED, ABORTED)},
+    **{(phase, "late abort"): phase for phase in (RELEASED, ABORTED)},
+    **{(phase, "repeated share"): phase for phase in (COLLECTING, FROZEN, RELEASED, ABORTED)},
     **{(phase, "query"): phase for phase in (COLLECTING, FROZEN, RELEASED, ABORTED)},
-    **{(phase, "close"): CLOSED for phase in (COLLECTING, FROZEN, RELEASED, ABORTED)},
+    **{(phase, "close"): CLOSED for phase in (RELEASED, ABORTED)},
 }
 
 ROUNDS, SHARES = "round", "share"
@@ -228,10 +229,9 @@ class ComputeActor(Actor):
         if position is None:
             raise PeerError("not-on-roster", found=sender.hex(), expected="a client of the roster")
         kept = current.entries.get(position)
-        if kept is None:
-            step(TABLE, current.phase, "share")
-        elif kept != contribution:
-            raise PeerError("second-contribution", found="another contribution id", expected=kept.hex())
+        step(TABLE, current.phase, "share" if kept is None else "repeated share")
+        if kept not in (None, contribution):
+            raise PeerError("second-contribution", found="another contribution id", expected="the first one")
         pair_key = self._keys.agree(roster.own.epoch, roster.client_keys[position])
         key = round_key(pair_key, roster.session, sender, self.id, contribution)
         body = decrypt(key, share.nonce, share.ciphertext, associated_data(roster.session, position, contribution))
@@ -361,7 +361,8 @@ class ComputeActor(Actor):
         if sender == self.id or body.round_id not in self._rounds:
             return []  # aborts are broadcast
         current = self._peer_round(sender, frame, body)
-        if current.phase not in (COLLECTING, FROZEN):
+        if current.phase in (RELEASED, ABORTED):
+            step(TABLE, current.phase, "late abort")
             return []
         name = self._federation.compute(sender).name
         return self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)

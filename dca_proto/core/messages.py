@@ -12,13 +12,14 @@ Bodies are arrays too, and begin with the protocol's version behind their tag. D
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from dca_proto.core.params import PROTOCOL_VERSION
 
+TEXT_CHARS_MAX = 500
 Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -28,7 +29,10 @@ Tag = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 32)]
 TimeMs = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
-Text = Annotated[str, Meta(max_length=500)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
+Scalar = bool | int | float | str
+Parameter = Scalar | list[Scalar | list[Scalar]]
+"""What a parameter of a statistic may be: nothing nested deeper than a table, and no extension types."""
 Version = Annotated[int, Meta(ge=PROTOCOL_VERSION, le=PROTOCOL_VERSION)]
 
 
@@ -97,7 +101,7 @@ class Announcement(_Frame, frozen=True, array_like=True, tag=11):
     round_id: Id
     trainer: Id
     statistic: Name
-    parameters: dict[Name, Any]
+    parameters: dict[Name, Parameter]
     rows_max: Count
     fraction_bits: Annotated[int, Meta(ge=0, le=40)]
     mechanism: Name

@@ -16,7 +16,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     dimension_max: int = 1 << 24
     announcement_bytes_max: int = 1 << 20
     rounds_open_max: int = 4096
-    joins_max: int = 1_000_000
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

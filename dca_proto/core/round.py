@@ -69,13 +69,14 @@ def open_answer(frame: Sealed, reply_key: AgreementKey, opened_hash: bytes) -> S
 
 
 def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> OpenedAnnouncement:
-    """Check all signatures of an announcement against the federation file. Raises `PeerError`."""
+    """Check an announcement's signatures against the federation file, and its reply key. Raises `PeerError`."""
     if len(frame.body) > limits.announcement_bytes_max:
         raise PeerError("size", found=f"{len(frame.body)} bytes", expected=f"<= {limits.announcement_bytes_max}")
     body = decode_body(frame.body)
     if not isinstance(body, Announcement):
         raise PeerError("kind", found=type(body).__name__, expected="Announcement")
     verify(federation.trainer(body.trainer).key, federation.hash, frame.body, frame.signature)
+    check_public(body.reply_key)
     epochs = tuple(open_epoch_key(epoch, federation) for epoch in body.computes)
     if len({epoch.compute for epoch in epochs}) != len(epochs):
         raise PeerError("computes", found="a Compute node twice", expected="distinct Compute nodes")
@@ -97,7 +98,6 @@ def check_join_time(opened: OpenedAnnouncement, timing: Timing, now_ms: int) -> 
         raise PeerError("late", found=f"now {now_ms}", expected=f"before join_by {body.join_by_ms}")
     if not body.join_by_ms < body.close_by_ms <= now_ms + timing.deadline_ahead_ms_max:
         raise PeerError("deadline", found=f"close_by {body.close_by_ms}", expected="after join_by and not far ahead")
-    check_public(body.reply_key)
     expired = [epoch.compute.hex() for epoch in opened.epochs if now_ms >= epoch.expires_ms]
     if expired:
         raise PeerError("epoch", found=f"expired keys of {', '.join(expired)}", expected="current epoch keys")

@@ -61,6 +61,7 @@ from dca_proto.core.trainer_round import (
 
 ROUNDS = "trainer-round"
 KEYS, JOIN, RESEND, END, CLOSE = "keys", "join", "resend", "end", "close"
+_EPOCH_KEY_BYTES_MAX = 128
 
 
 class TrainerActor(Actor):
@@ -162,15 +163,28 @@ class TrainerActor(Actor):
             raise UsageError(
                 f"Compute nodes {', '.join(unknown)} are not in the federation file, or one stands there twice"
             )
-        placeholders = tuple(Signed(b"", bytes(64)) for _ in request.computes)
-        ask(
-            request.announcement(self.id, self._mechanism.name, placeholders, bytes(KEY_BYTES), now_ms),
-            self._mechanism,
-            self._limits,
-        )
+        self._check_request(request, now_ms)
         self._waiting[request.round_id] = request
         timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.join_window_ms)
         return [timer, *self._announce_waiting(now_ms)]
+
+    def _check_request(self, request: OpenRound, now_ms: int) -> None:
+        """What every participant will check, now, while it is the caller's mistake and not yet a peer's."""
+        epochs = tuple(Signed(bytes(_EPOCH_KEY_BYTES_MAX), bytes(64)) for _ in request.computes)
+        draft = request.announcement(self.id, self._mechanism.name, epochs, bytes(KEY_BYTES), now_ms)
+        ask(draft, self._mechanism, self._limits)
+        try:
+            encoded = encode(draft)
+            decode_body(encoded)
+        except (PeerError, TypeError) as error:
+            raise UsageError(f"round {request.round_id.hex()} cannot be announced: {error}") from None
+        if len(encoded) > self._limits.announcement_bytes_max:
+            raise UsageError(
+                f"the announcement would have {len(encoded)} bytes, expected at most "
+                f"{self._limits.announcement_bytes_max}; ask for fewer columns or bins"
+            )
+        if min(request.join_window_ms, request.share_window_ms, request.commit_window_ms) < 1:
+            raise UsageError("a phase of the round has no time; give every window at least 1 ms")
 
     def _on_epoch(self, sender: bytes, frame: Signed, now_ms: int) -> list[Effect]:
         key = open_epoch_key(frame, self._federation)
@@ -226,7 +240,6 @@ class TrainerActor(Actor):
         if len(current.joins) >= self._limits.clients_max:
             raise PeerError("joins", found=f"{len(current.joins)} joins", expected="fewer")
         current.joins[client] = frame
-        current.declined.discard(client)
         return [Report(facts.Joined(current.id, client, len(current.joins))), *self._roster_when_all(current, now_ms)]
 
     def _on_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
@@ -243,7 +256,7 @@ class TrainerActor(Actor):
 
     def _roster_when_all(self, current: Round, now_ms: int) -> list[Effect]:
         expected = current.stored.request.clients_expected
-        answered = len(current.joins) + len(current.declined)
+        answered = len(current.joins.keys() | current.declined)
         return self._roster(current, now_ms) if current.stored.phase == JOINING and answered == expected else []
 
     # --- roster and start -----------------------------------------------------------------------------------------
@@ -312,8 +325,9 @@ class TrainerActor(Actor):
 
     def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
         self._node_round(sender, frame, body)
-        if current.stored.phase == DONE or sender in current.partials:
-            return []  # repeated; the first one counts
+        if sender in current.partials:
+            step(TABLE, current.stored.phase, "repeated partial")
+            return []  # the first one counts
         last = len(current.partials) + 1 == len(current.opened.computes)
         phase = step(TABLE, current.stored.phase, "last partial" if last else "partial")
         current.partials[sender] = body
@@ -340,6 +354,7 @@ class TrainerActor(Actor):
             return []  # aborts are broadcast: another trainer's
         current = self._node_round(sender, frame, body)
         if current.stored.phase in (DONE, FAILED):
+            step(TABLE, current.stored.phase, "late abort")
             return []
         name = self._federation.compute(sender).name
         figures = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)

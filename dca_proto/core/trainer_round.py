@@ -6,6 +6,8 @@ new ── all epoch keys known ──> joining ── enough joins ──> star
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from dca_proto.core.machine import Table
@@ -35,6 +37,8 @@ TABLE: Table = {
     (RUNNING, "partial"): RUNNING,
     (RUNNING, "last partial"): DONE,
     (RUNNING, "fail"): FAILED,
+    **{(phase, "repeated partial"): phase for phase in (RUNNING, DONE)},
+    **{(phase, "late abort"): phase for phase in (DONE, FAILED)},
     **{(phase, "close"): CLOSED for phase in (DONE, FAILED)},
 }
 
@@ -56,7 +60,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
 
     round_id: bytes
     statistic: str
-    parameters: dict[str, object]
+    parameters: dict[str, Any]
     epsilon: float
     delta: float
     tolerated: int
@@ -84,8 +88,8 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             rows_max=self.rows_max,
             fraction_bits=self.fraction_bits,
             mechanism=mechanism,
-            epsilon=self.epsilon,
-            delta=self.delta,
+            epsilon=float(self.epsilon),
+            delta=float(self.delta),
             tolerated=self.tolerated,
             colluders=self.colluders,
             encoding=self.encoding,

@@ -73,6 +73,9 @@ def contribution(
     step = max(1, _CHUNK_WORDS // statistic.dimension)
     for start in range(0, len(finite), step):
         values = _evaluated(statistic, finite[start : start + step], bound, fraction_bits)
+        if divisor == 1:
+            quotient += values.sum(axis=0)
+            continue
         quotients, remainders = np.divmod(values, divisor)
         quotient += quotients.sum(axis=0)
         remainder += remainders.sum(axis=0)

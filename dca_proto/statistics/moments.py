@@ -27,7 +27,7 @@ class SecondMoments(ScaledColumns, frozen=True, kw_only=True):
         return tuple(f"{column}²" for column in self.columns)
 
     def row_bound(self, fraction_bits: int) -> int:
-        return max(self.limits(half_bits(fraction_bits))) ** 2
+        return self.largest_limit(half_bits(fraction_bits)) ** 2
 
     def row_sensitivity(self, fraction_bits: int) -> float:
         return root_up(sum(limit**4 for limit in self.limits(half_bits(fraction_bits))))

@@ -11,7 +11,7 @@ products of two X lie there. Every sensitivity follows from the integers C_j, wi
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,15 @@ from dca_proto.core.fixedpoint import INTEGER_LIMIT, quantise
 from dca_proto.statistics.base import Statistic
 
 
-class ScaledColumns(Statistic, frozen=True, kw_only=True):
+class _Box(NamedTuple):
+    limits: tuple[int, ...]
+    largest: int
+    centre: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    edge: NDArray[np.float64]  # the largest grid point within the bound
+
+
+class ScaledColumns(Statistic, frozen=True, kw_only=True, dict=True):
     """Shared parameters, one of each per column; all public, and none may be read from private data.
 
     Attributes:
@@ -48,17 +56,33 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
 
     def limits(self, bits: int) -> tuple[int, ...]:
         """C_j of each column on a grid of 2^-bits, at least 1. Raises `UsageError` where the grid does not fit."""
-        return grid_limits(self.columns, self.bound, bits)
+        return self._box(bits).limits
+
+    def largest_limit(self, bits: int) -> int:
+        """The largest C_j."""
+        return self._box(bits).largest
 
     def quantised(self, rows: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
         """The integers X of rows of finite values, same shape; however large the values, |X_j| <= C_j."""
-        box = _box(self.columns, self.centre, self.scale, self.bound, bits)
+        box = self._box(bits)
         with np.errstate(over="ignore"):  # a huge value becomes infinite here, and is clamped like any other
             scaled = (rows - box.centre) / box.scale
         return quantise(np.minimum(np.maximum(scaled, -box.edge), box.edge), bits)
 
+    def _box(self, bits: int) -> _Box:
+        """The parameters as arrays, worked out once: they are the same for all rows of a round."""
+        if bits not in self._boxes:
+            limits = grid_limits(self.columns, self.bound, bits)
+            edge = [math.ldexp(limit, -bits) for limit in limits]
+            arrays = (np.array(values, dtype=np.float64) for values in (self.centre, self.scale, edge))
+            self._boxes[bits] = _Box(limits, max(limits), *arrays)
+        return self._boxes[bits]
 
-@lru_cache(maxsize=64)  # the parameters of a round's statistic are the same for all rows
+    @cached_property
+    def _boxes(self) -> dict[int, _Box]:
+        return {}
+
+
 def grid_limits(columns: tuple[str, ...], bounds: tuple[float, ...], bits: int) -> tuple[int, ...]:
     """floor(bound·2^bits) of each column.
 
@@ -79,21 +103,3 @@ def half_bits(fraction_bits: int) -> int:
     if fraction_bits % 2:
         raise UsageError(f"fraction_bits is {fraction_bits}; choose an even number, so that products lie on the grid")
     return fraction_bits // 2
-
-
-class _Box(NamedTuple):
-    centre: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    edge: NDArray[np.float64]  # the largest grid point within the bound
-
-
-@lru_cache(maxsize=64)
-def _box(
-    columns: tuple[str, ...],
-    centre: tuple[float, ...],
-    scale: tuple[float, ...],
-    bound: tuple[float, ...],
-    bits: int,
-) -> _Box:
-    edge = [math.ldexp(limit, -bits) for limit in grid_limits(columns, bound, bits)]
-    return _Box(*(np.array(values, dtype=np.float64) for values in (centre, scale, edge)))

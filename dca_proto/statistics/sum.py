@@ -24,7 +24,7 @@ class _Linear(ScaledColumns, frozen=True, kw_only=True):
         return self.columns
 
     def row_bound(self, fraction_bits: int) -> int:
-        return max(self.limits(fraction_bits))
+        return self.largest_limit(fraction_bits)
 
     def row_sensitivity(self, fraction_bits: int) -> float:
         return root_up(4 * sum(limit**2 for limit in self.limits(fraction_bits)))

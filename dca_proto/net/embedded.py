@@ -1,0 +1,87 @@
+"""The embedded broker: amqtt in a process of its own (``python -m dca_proto.net.embedded``), if mosquitto is missing.
+
+It serves whoever reaches its port, without TLS and passwords: for trials on one machine. It ends when its standard
+input does, so that it never outlives what started it. It forgets all at its end, and drops a message that its receiver
+does not acknowledge within five seconds: the protocol's receipts and resends make up for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from typing import Any
+
+from amqtt.broker import Broker
+from amqtt.plugins.base import BaseAuthPlugin
+from amqtt.session import Session
+
+from dca_proto.net.filters import FilterTree
+
+
+class TrustAll(BaseAuthPlugin):  # type: ignore[misc]
+    """Lets everyone in, and keeps sessions: amqtt's own anonymous plugin would forget them at disconnect."""
+
+    async def authenticate(self, *, session: Session) -> bool:
+        return True
+
+
+class Embedded(Broker):  # type: ignore[misc]
+    """amqtt with an index of its filters: without it, every message is compared with every filter, level by level.
+
+    Should a later amqtt not ask `_matches` any more, it is only as slow as before.
+    """
+
+    def __init__(self, configuration: dict[str, Any]) -> None:
+        super().__init__(configuration)
+        self._index: FilterTree[str] = FilterTree()
+        self._topic = ""
+        self._matched: frozenset[str] = frozenset()
+
+    async def add_subscription(self, subscription: tuple[str, int], session: Session) -> int:
+        """File the filter, too; filters with ``#`` stay amqtt's own business."""
+        code = await super().add_subscription(subscription, session)
+        self._index.add(subscription[0], subscription[0])
+        self._topic = ""
+        return int(code)
+
+    def _matches(self, topic: str, a_filter: str) -> bool:
+        if "#" in a_filter or topic.startswith("$"):
+            return bool(super()._matches(topic, a_filter))
+        if topic != self._topic:
+            self._topic, self._matched = topic, frozenset(self._index.matching(topic))
+        return a_filter in self._matched
+
+
+def configuration(host: str, port: int, session_expiry_s: int) -> dict[str, Any]:
+    """amqtt's configuration: one listener, no plugins but the door."""
+    return {
+        "listeners": {"default": {"type": "tcp", "bind": f"{host}:{port}"}},
+        "plugins": {"dca_proto.net.embedded.TrustAll": {}},
+        "session_expiry_interval": session_expiry_s,
+    }
+
+
+async def serve(host: str, port: int, session_expiry_s: int) -> None:
+    """Run until SIGTERM, which the end of standard input raises, too. All is in memory: there is nothing to save."""
+    broker = Embedded(configuration(host, port, session_expiry_s))
+    await broker.start()
+    asyncio.get_running_loop().add_reader(sys.stdin, signal.raise_signal, signal.SIGTERM)
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """The command line of the embedded broker."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--session-expiry-s", type=int, required=True)
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    asyncio.run(serve(given.host, given.port, given.session_expiry_s))
+
+
+if __name__ == "__main__":
+    main()

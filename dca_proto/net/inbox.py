@@ -1,0 +1,89 @@
+"""The receiving end of a transport: puts parts together and keeps what the actor has not yet taken, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+
+import msgspec
+
+from dca_proto.core.errors import DcaError, TransportError
+from dca_proto.net.filters import FilterTree
+from dca_proto.net.parts import Assembler, PartLimits
+from dca_proto.net.transport import Message
+
+
+class InboxLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for the actor at most; beyond, messages are dropped and counted (their senders resend)."""
+
+    messages_max: int = 200_000
+    bytes_max: int = 512 << 20
+    parts: PartLimits = PartLimits()
+
+
+class Inbox:
+    """Whole messages that match the subscriptions, first in, first out.
+
+    Args:
+        subscriptions: topic filters; what a broker delivers outside them is dropped.
+        limits: bounds on memory.
+
+    Attributes:
+        dropped: how many wire payloads were dropped, by reason.
+    """
+
+    def __init__(self, subscriptions: tuple[str, ...], limits: InboxLimits | None = None) -> None:
+        self._limits = limits or InboxLimits()
+        self._filters: FilterTree[str] = FilterTree()
+        for topic_filter in subscriptions:
+            self._filters.add(topic_filter, topic_filter)
+        self._assembler = Assembler(self._limits.parts)
+        self._waiting: deque[Message] = deque()
+        self._bytes = 0
+        self._arrived = asyncio.Event()
+        self._failure: DcaError | None = None
+
+    @property
+    def dropped(self) -> Counter[str]:
+        return self._assembler.dropped
+
+    def offer(self, topic: str, wire: bytes) -> None:
+        """Take a wire payload from the broker."""
+        if next(self._filters.matching(topic), None) is None:
+            self.dropped["not subscribed"] += 1
+            return
+        payload = self._assembler.add(topic.rpartition("/")[2], wire)
+        if payload is None:
+            return
+        if len(self._waiting) >= self._limits.messages_max or self._bytes + len(payload) > self._limits.bytes_max:
+            self.dropped["inbox full"] += 1
+            return
+        self._waiting.append(Message(topic, payload))
+        self._bytes += len(payload)
+        self._arrived.set()
+
+    async def take(self) -> Message:
+        """The next message; raises what `fail` was given once all before it are taken."""
+        while not self._waiting:
+            if self._failure is not None:
+                raise self._failure
+            self._arrived.clear()
+            await self._arrived.wait()
+        message = self._waiting.popleft()
+        self._bytes -= len(message.payload)
+        return message
+
+    def fail(self, failure: DcaError) -> None:
+        """No more will come, and why. The first reason stands."""
+        self._failure = self._failure or failure
+        self._arrived.set()
+
+    def check(self) -> None:
+        """Raise if `fail` was called."""
+        if self._failure is not None:
+            raise self._failure
+
+
+def closed() -> TransportError:
+    """The failure of a transport that its owner closed."""
+    return TransportError("the transport is closed")

@@ -1,0 +1,252 @@
+"""The transport over MQTT 3.1.1, QoS 1, on aiomqtt.
+
+One task per transport lives through connections: connect, subscribe, deliver until the connection is lost, back off,
+connect again. `publish` waits for a connection and for the broker's acknowledgement; when the connection is lost under
+it, it starts over on the next one. A fresh aiomqtt client per connection keeps every connection's state to itself.
+
+The client id is the actor's id in hexadecimal (32 characters; MQTT 3.1.1 obliges brokers to take only 23, those we know
+take more). With a persistent session the broker keeps subscriptions and queued messages while the actor is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import re
+import socket
+from collections import Counter
+
+import aiomqtt
+import structlog
+from paho.mqtt.reasoncodes import ReasonCode
+
+from dca_proto.core.errors import DcaError, TransportError, UsageError
+from dca_proto.net.backoff import Backoff
+from dca_proto.net.inbox import Inbox, InboxLimits, closed
+from dca_proto.net.parts import split
+from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.transport import Message
+
+_QOS = 1
+_ANSWER_TIMEOUT_S = 10.0  # for CONNACK and SUBACK
+_GRACE_S = 1.0
+_RETRY_S = 0.05
+_REFUSED = {4, 5, 134, 135}  # bad user name or password, not authorised: of MQTT 3.1.1, and as paho renames them
+_SUBSCRIPTION_REFUSED = 0x80
+_NODELAY = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+_LIBRARY_LOG = logging.getLogger("dca.aiomqtt")
+_LIBRARY_LOG.setLevel(logging.CRITICAL)  # what it warns of is meant, or comes to us as an exception
+
+log = structlog.get_logger("dca.mqtt")
+
+
+class MqttTransport:
+    """A `Transport` over an MQTT broker.
+
+    Args:
+        settings: where and how to connect.
+        client_id: the actor's id in hexadecimal.
+        subscriptions: topic filters, renewed at every connection.
+        rng: draws the jitter of reconnects; no secret depends on it.
+        limits: bounds on what waits to be received.
+        backoff: how long to wait between reconnects.
+        answer_timeout_s: how long the broker may take to accept a connection.
+
+    Raises:
+        UsageError: TLS or password files cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        client_id: str,
+        subscriptions: tuple[str, ...],
+        *,
+        rng: random.Random,
+        limits: InboxLimits | None = None,
+        backoff: Backoff | None = None,
+        answer_timeout_s: float = _ANSWER_TIMEOUT_S,
+    ) -> None:
+        self._settings = settings
+        self._client_id = client_id
+        self._subscriptions = subscriptions
+        self._rng = rng
+        self._backoff = backoff or Backoff()
+        self._answer_timeout_s = answer_timeout_s
+        self._password = settings.read_password()
+        self._tls = settings.tls_context()
+        self._inbox = Inbox(subscriptions, limits)
+        self._client: aiomqtt.Client | None = None
+        self._changed = asyncio.Event()  # connected, or failed for good
+        self._unacknowledged: set[asyncio.Timeout] = set()
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        self._inbox.check()
+        client = await self._connect()
+        self._keeper = asyncio.create_task(self._keep_connected(client))
+        await asyncio.sleep(0)  # from its first turn on, the keeper cleans up after itself even when cancelled
+
+    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        for part in split(payload, self._settings.part_bytes_max, retain=retain):
+            while not await self._publish_part(topic, part, retain):
+                pass
+
+    async def receive(self) -> Message:
+        return await self._inbox.take()
+
+    async def close(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+        self._fail(closed())
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """How many received payloads were dropped, by reason."""
+        return self._inbox.dropped
+
+    async def _publish_part(self, topic: str, part: bytes, retain: bool) -> bool:
+        client = await self._connected()
+        scope = asyncio.timeout(None)  # ended when the connection is; on a living one MQTT forbids to send again
+        try:
+            async with scope:
+                self._unacknowledged.add(scope)
+                await client.publish(topic, part, _QOS, retain, timeout=math.inf)
+        except TimeoutError:
+            return False
+        except aiomqtt.MqttError:  # the connection is going down: let its keeper notice
+            await asyncio.sleep(_RETRY_S)
+            return False
+        finally:
+            self._unacknowledged.discard(scope)
+        return True
+
+    async def _connected(self) -> aiomqtt.Client:
+        while self._client is None:
+            self._inbox.check()
+            await self._changed.wait()
+        return self._client
+
+    async def _keep_connected(self, client: aiomqtt.Client) -> None:
+        try:
+            while True:
+                try:
+                    await self._deliver(client)
+                finally:
+                    await _leave(client)
+                client = await self._reconnect()
+        except DcaError as error:
+            log.error("broker refused", client=self._client_id, error=str(error))
+            self._fail(error)
+
+    async def _deliver(self, client: aiomqtt.Client) -> None:
+        """Deliver until the connection is lost, and let publishes that wait for an answer start over."""
+        self._client = client
+        self._changed.set()
+        try:
+            async for message in client.messages:
+                self._inbox.offer(message.topic.value, bytes(message.payload))
+        except aiomqtt.MqttError as error:
+            log.info("connection lost", client=self._client_id, error=str(error))
+        finally:
+            self._client = None
+            self._changed.clear()
+            now = asyncio.get_running_loop().time()
+            for scope in self._unacknowledged:
+                scope.reschedule(now)
+
+    async def _reconnect(self) -> aiomqtt.Client:
+        for wait_s in self._backoff.waits(self._rng):
+            await asyncio.sleep(wait_s)
+            try:
+                return await self._connect()
+            except TransportError as error:
+                log.info("still disconnected", client=self._client_id, error=str(error))
+        raise AssertionError("waits are endless")
+
+    async def _connect(self) -> aiomqtt.Client:
+        client = self._new_client()
+        try:
+            await _enter(client)
+        except aiomqtt.MqttError as error:
+            raise self._explained(error) from None
+        try:
+            codes = await client.subscribe([(topic_filter, _QOS) for topic_filter in self._subscriptions])
+        except aiomqtt.MqttError as error:
+            await _leave(client)
+            raise self._explained(error) from None
+        except asyncio.CancelledError:
+            await _leave(client)
+            raise
+        if any(_value(code) >= _SUBSCRIPTION_REFUSED for code in codes):
+            await _leave(client)
+            raise UsageError(f"{self._settings.url} refused subscriptions of {self._client_id}: see its access list")
+        return client
+
+    def _new_client(self) -> aiomqtt.Client:
+        client = aiomqtt.Client(
+            self._settings.host,
+            self._settings.port,
+            identifier=self._client_id,
+            username=self._settings.username,
+            password=self._password,
+            clean_session=self._settings.session_expiry_s == 0,
+            keepalive=self._settings.keepalive_s,
+            max_inflight_messages=0,  # no limit: the caller bounds what it publishes at once
+            timeout=self._answer_timeout_s,
+            logger=_LIBRARY_LOG,
+            tls_context=self._tls,
+            socket_options=[_NODELAY],
+        )
+        client.pending_calls_threshold = 1 << 16  # many publishes in flight are meant
+        return client
+
+    def _explained(self, error: aiomqtt.MqttError) -> DcaError:
+        url = self._settings.url
+        if isinstance(error, aiomqtt.MqttCodeError) and _value(error.rc) in _REFUSED:
+            name = self._settings.username or "none given"
+            return UsageError(f"broker {url} refused user name ({name}) or password: check username and password_file")
+        reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+        if "timed out" in reason:
+            return TransportError(f"cannot reach broker at {url}: no answer; does it speak MQTT, and TLS as we do?")
+        advice = "check ca" if "CERTIFICATE" in reason else "is it running?"
+        return TransportError(f"cannot reach broker at {url}: {reason[:1].lower()}{reason[1:]}; {advice}")
+
+    def _fail(self, failure: DcaError) -> None:
+        self._inbox.fail(failure)
+        self._changed.set()
+
+
+def _value(code: int | ReasonCode | None) -> int:
+    return code.value if isinstance(code, ReasonCode) else code or 0
+
+
+async def _enter(client: aiomqtt.Client) -> None:
+    """Connect. The library connects in a thread, which cannot be cancelled: give it a moment, then undo."""
+    entering = asyncio.ensure_future(client.__aenter__())
+    try:
+        await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        await asyncio.wait([entering], timeout=_GRACE_S)
+        entering.cancel()
+        await asyncio.gather(entering, return_exceptions=True)
+        await _leave(client)
+        raise
+    except aiomqtt.MqttError:
+        await _leave(client)
+        raise
+
+
+async def _leave(client: aiomqtt.Client) -> None:
+    """Disconnect, also from a connection half made, without waiting for an answer that will not come."""
+    client.timeout = 0.0
+    with contextlib.suppress(aiomqtt.MqttError):
+        await client.__aexit__(None, None, None)
+    for _ in range(3):  # the library's housekeeping task ends in these turns of the loop
+        await asyncio.sleep(0)

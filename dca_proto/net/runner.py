@@ -1,0 +1,255 @@
+"""The asyncio interpreter of an actor's effects.
+
+    transport --receive--> [ready events] --handle--> effects --+--> store: all writes of the batch, one commit
+    clock     --timers--->        ^                             |         then, in order:
+    owner     --command---> ------+                             +--> outbox --publish--> transport; reports --> owner
+
+Events that are ready are handled in batches. All writes of a batch are durable before any of its messages leaves or any
+of its facts is reported, so each `Persist` precedes the `Send` that depends on it, and one flush serves many events.
+Timers are no promises to anyone and are set at once; so none can fire stale within its batch.
+
+Sending never waits for receiving: messages leave through an outbox of their own. While it is full, no further event is
+handled, and what arrives waits in the transport's bounded inbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from dca_proto.core.effects import CancelTimer, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.core.errors import PeerError
+from dca_proto.core.events import Command, Event, Received, Started, TimerFired
+from dca_proto.core.topics import sender_of, topic_of
+from dca_proto.net.clock import Alarm, Clock, SystemClock, Timers
+from dca_proto.net.store import Store
+from dca_proto.net.transport import Message, Transport
+
+log = structlog.get_logger("dca.runner")
+
+
+class Actor(Protocol):
+    """A pure state machine: a client, a Compute node or a trainer."""
+
+    @property
+    def id(self) -> bytes:
+        """16 bytes."""
+
+    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
+        """Change state and say what is to be done."""
+
+
+class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is taken on at once."""
+
+    batch_events_max: int = 256
+    outbox_messages_max: int = 4096
+    publishing_max: int = 64
+
+
+class Traffic(msgspec.Struct):
+    """Whole messages and their bytes, without what MQTT adds."""
+
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    messages_received: int = 0
+    bytes_received: int = 0
+
+
+class Runner:
+    """Runs one actor over a transport and a store until stopped or cancelled.
+
+    Args:
+        actor: built from the store's records.
+        transport: not yet open; the runner opens and closes it.
+        store: where the actor's writes go; the owner closes it.
+        federation: the name that topics carry.
+        clock: by default the machine's.
+        on_report: called with every fact, after the writes of its batch are durable.
+        limits: how much is taken on at once.
+
+    Attributes:
+        traffic: what was sent and received.
+        dropped: messages that did not reach the actor, by reason.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        transport: Transport,
+        store: Store,
+        *,
+        federation: str,
+        clock: Clock | None = None,
+        on_report: Callable[[object], None] | None = None,
+        limits: RunnerLimits | None = None,
+    ) -> None:
+        self._actor = actor
+        self._transport = transport
+        self._store = store
+        self._federation = federation
+        self._clock = clock or SystemClock()
+        self._on_report = on_report or _ignore
+        self._limits = limits or RunnerLimits()
+        self._timers = Timers()
+        self._alarm: Alarm | None = None
+        self._owned: deque[Event] = deque([Started()])  # from ourselves and the owner
+        self._received: deque[Event] = deque()
+        self._outbox: asyncio.Queue[Send] = asyncio.Queue(self._limits.outbox_messages_max)
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()  # to receive
+        self._stopping = False
+        self.traffic = Traffic()
+        self.dropped: Counter[str] = Counter()
+
+    def command(self, request: object) -> None:
+        """Have the actor handle `Command(request)`."""
+        self._owned.append(Command(request))
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let `run` return once the events that are ready are handled and their messages handed over."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Open the transport and run.
+
+        Raises:
+            TransportError: the broker cannot be reached at the start.
+            UsageError: the broker refuses us, the store cannot be written, or a command was wrong.
+        """
+        log.info("actor started", actor=self._actor.id.hex())
+        try:
+            await self._transport.open()
+            await _first_to_end(self._handle_events(), self._receive_all(), self._publish_all())
+        finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            await self._transport.close()
+            log.info("actor stopped", actor=self._actor.id.hex(), **msgspec.structs.asdict(self.traffic))
+
+    async def _handle_events(self) -> None:
+        while True:
+            effects = self._handle_batch()
+            if effects is None:
+                if self._stopping:
+                    await self._outbox.join()
+                    return
+                await self._sleep()
+            else:
+                await self._carry_out(effects)
+
+    def _handle_batch(self) -> list[Effect] | None:
+        """The effects of the events that are ready; None if there were none."""
+        effects: list[Effect] = []
+        for handled in range(self._limits.batch_events_max):
+            now_ms = self._clock.now_ms()
+            event = self._next_event(now_ms)
+            if event is None:
+                return effects if handled else None
+            for effect in self._actor.handle(event, now_ms):
+                match effect:
+                    case SetTimer(timer, at_ms):
+                        self._timers.set(timer, at_ms)
+                    case CancelTimer(timer):
+                        self._timers.cancel(timer)
+                    case _:
+                        effects.append(effect)
+        return effects
+
+    def _next_event(self, now_ms: int) -> Event | None:
+        if self._owned:
+            return self._owned.popleft()
+        timer = self._timers.pop_due(now_ms)
+        if timer is not None:
+            return TimerFired(timer)
+        if self._received:
+            self._room.set()
+            return self._received.popleft()
+        return None
+
+    async def _carry_out(self, effects: list[Effect]) -> None:
+        writes = [effect for effect in effects if isinstance(effect, Persist | Forget)]
+        if writes:
+            await self._store.commit(writes)
+        for effect in effects:
+            if isinstance(effect, Send):
+                await self._outbox.put(effect)
+            elif isinstance(effect, Report):
+                self._on_report(effect.fact)
+
+    async def _sleep(self) -> None:
+        """Until a message, a command or the next timer."""
+        self._wake.clear()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        at_ms = self._timers.next_at_ms()
+        self._alarm = None if at_ms is None else self._clock.call_at(at_ms, self._wake.set)
+        await self._wake.wait()
+
+    async def _receive_all(self) -> None:
+        while True:
+            message = await self._transport.receive()
+            self._accept(message)
+            while len(self._received) >= self._limits.batch_events_max:
+                self._room.clear()
+                await self._room.wait()
+
+    def _accept(self, message: Message) -> None:
+        try:
+            sender = sender_of(message.topic)
+        except PeerError as error:
+            self.dropped[error.code] += 1
+            return
+        self.traffic.messages_received += 1
+        self.traffic.bytes_received += len(message.payload)
+        self._received.append(Received(sender, message.payload))
+        self._wake.set()
+
+    async def _publish_all(self) -> None:
+        """Publish in order, many at once, each waiting for the broker's answer."""
+        slots = asyncio.Semaphore(self._limits.publishing_max)
+        async with asyncio.TaskGroup() as publishing:
+            while True:
+                send = await self._outbox.get()
+                await slots.acquire()
+                publishing.create_task(self._publish(send, slots))
+
+    async def _publish(self, send: Send, slots: asyncio.Semaphore) -> None:
+        topic = topic_of(self._federation, send.to, send.round_id, self._actor.id)
+        await self._transport.publish(topic, send.payload, send.retain)
+        self.traffic.messages_sent += 1
+        self.traffic.bytes_sent += len(send.payload)
+        slots.release()
+        self._outbox.task_done()
+
+
+def _ignore(fact: object) -> None:
+    """Nobody asked for reports."""
+
+
+async def _first_to_end(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run `parts` side by side until one ends, end the others, and raise the first failure in their order."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        failures = [task.exception() for task in tasks if not task.cancelled()]
+    for failure in failures:
+        if failure is not None:
+            raise _first_of(failure)
+
+
+def _first_of(failure: BaseException) -> BaseException:
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure

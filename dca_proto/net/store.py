@@ -1,0 +1,256 @@
+"""Durable records: what an actor must remember across a crash, in SQLite, or in memory for tests.
+
+`commit` returns when the writes would survive a power failure. Many actors of one process share one database: all
+commits that arrive while one transaction runs go into the next, on one thread of its own, so that hundreds of actors
+share the cost of one flush to disk (group commit).
+
+Journal: WAL with synchronous=FULL, one flush per transaction where the rollback journal needs three. The database is
+locked by its process for as long as it is open; a second process with the same identity is refused. Deleted and
+replaced values are overwritten in the database (secure_delete), and after a transaction that forgets, the log that may
+still hold them is emptied. What the file system or flash memory keeps beneath is out of reach from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from dca_proto.core.effects import Forget, Persist, Write
+from dca_proto.core.errors import UsageError
+
+_APPLICATION_ID = 0x44434101  # "DCA", format 1
+_SCHEMA = """CREATE TABLE IF NOT EXISTS records (
+    namespace BLOB NOT NULL, kind TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (namespace, kind, key))"""
+_PUT = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)"
+_DELETE = "DELETE FROM records WHERE namespace = ? AND kind = ? AND key = ?"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What a `Persist` left: a value under a table and key."""
+
+    table: str
+    key: bytes
+    value: bytes
+
+    def __repr__(self) -> str:
+        return f"Record({self.table!r}, {self.key.hex()!r}, <{len(self.value)} bytes>)"
+
+
+class Store(Protocol):
+    """One actor's records."""
+
+    def load(self) -> list[Record]:
+        """All records, ordered by table and key."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Make all of `writes` durable, in their order, together or not at all.
+
+        Raises:
+            UsageError: it could not be done (disk full, damaged file), and nothing was.
+        """
+
+
+class _Commit(msgspec.Struct, eq=False):
+    namespace: bytes
+    writes: Sequence[Write]
+    done: asyncio.Future[None]
+
+
+class SqliteStore:
+    """A database of records of one actor, or of many, each with its `view`.
+
+    Args:
+        path: the file; made, readable by the owner only, if missing.
+
+    Attributes:
+        transactions: how many were run.
+
+    Raises:
+        UsageError: the file is in use by another process, damaged, not ours, or cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.transactions = 0
+        self._waiting: list[_Commit] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._connection = _open(path)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dca-store")
+
+    def view(self, namespace: bytes) -> Store:
+        """The records of one of many actors."""
+        return _View(self, namespace)
+
+    def load(self) -> list[Record]:
+        """See `Store`."""
+        return self.load_from(b"")
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """See `Store`."""
+        await self.commit_to(b"", writes)
+
+    def load_from(self, namespace: bytes) -> list[Record]:
+        """The records of one view. For the start, before commits."""
+        query = "SELECT kind, key, value FROM records WHERE namespace = ? ORDER BY kind, key"
+        with _explained(self.path):
+            return [Record(*row) for row in self._connection.execute(query, (namespace,))]
+
+    async def commit_to(self, namespace: bytes, writes: Sequence[Write]) -> None:
+        """Join the next transaction."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Commit(namespace, writes, done))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_all())
+        await done
+
+    async def close(self) -> None:
+        """Finish what waits, then close the file."""
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+        self._thread.shutdown()
+        self._connection.close()
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting, []
+            failure: Exception | None = None
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, group)
+            except Exception as error:  # whatever it was, those who wait must hear it
+                failure = error
+            for commit in group:
+                _settle(commit.done, failure)
+        self._writer = None
+
+    def _transact(self, group: list[_Commit]) -> None:
+        self.transactions += 1
+        with _explained(self.path):
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                for commit in group:
+                    for write in commit.writes:
+                        self._apply(commit.namespace, write)
+            if any(isinstance(write, Forget) for commit in group for write in commit.writes):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _apply(self, namespace: bytes, write: Write) -> None:
+        if isinstance(write, Persist):
+            self._connection.execute(_PUT, (namespace, write.table, write.key, write.value))
+        else:
+            self._connection.execute(_DELETE, (namespace, write.table, write.key))
+
+
+class _View:
+    """One actor's part of a shared database."""
+
+    def __init__(self, database: SqliteStore, namespace: bytes) -> None:
+        self._database = database
+        self._namespace = namespace
+
+    def load(self) -> list[Record]:
+        return self._database.load_from(self._namespace)
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        await self._database.commit_to(self._namespace, writes)
+
+
+class MemoryStore:
+    """A `Store` that forgets at the end of the process: for tests and play."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, bytes], bytes] = {}
+        self._views: dict[bytes, MemoryStore] = {}
+
+    def view(self, namespace: bytes) -> MemoryStore:
+        """The records of one of many actors."""
+        return self._views.setdefault(namespace, MemoryStore())
+
+    def load(self) -> list[Record]:
+        """See `Store`."""
+        return [Record(table, key, value) for (table, key), value in sorted(self._records.items())]
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """See `Store`."""
+        for write in writes:
+            if isinstance(write, Persist):
+                self._records[write.table, write.key] = write.value
+            else:
+                self._records.pop((write.table, write.key), None)
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+def _settle(done: asyncio.Future[None], failure: Exception | None) -> None:
+    if done.cancelled():
+        return
+    if failure is None:
+        done.set_result(None)
+    else:
+        done.set_exception(failure)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    with _explained(path):
+        _create_private(path)
+        # Only the store's thread uses it once it is open, hence no check; autocommit: transactions are begun by hand.
+        connection = sqlite3.connect(path, timeout=0, check_same_thread=False, isolation_level=None)
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _create_private(path: Path) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    path.chmod(0o600)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("BEGIN IMMEDIATE")  # takes the lock, which the locking mode then keeps
+    (found,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if found != _APPLICATION_ID and tables:
+        connection.execute("ROLLBACK")
+        raise UsageError(f"{path} is a database of something else: name another file as store")
+    connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+    connection.execute(_SCHEMA)
+    connection.execute("COMMIT")
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(verdict)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turns what SQLite and the file system raise into one line for the owner."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise UsageError(_explanation(path, error)) from error
+    except OSError as error:
+        raise UsageError(f"cannot open store {path}: {error.strerror}; check the path and its rights") from error
+
+
+def _explanation(path: Path, error: sqlite3.Error) -> str:
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return f"store {path} is in use by another process: stop it, or give each actor a store of its own"
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
+            return f"cannot write store {path}: {error}; free disk space and start again"
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | 0:
+            return f"store {path} is damaged ({error}): restore it from a copy, or enrol anew with a fresh one"
+    return f"store {path} cannot be used: {error}"

@@ -1,0 +1,57 @@
+"""What an actor needs of a network: four methods, whole messages in and out.
+
+Subscriptions are given at construction, so that a reconnecting transport can renew them by itself. What is promised:
+
+- at least once: `publish` returns when the broker has taken the message over; it may still deliver it twice, and a
+  broker may lose what it acknowledged (full queue, restart), which is why the protocol has receipts and resends;
+- messages of one sender come in the order sent while its connection lasts; across senders and reconnects any order;
+- messages come whole: parts are put together inside, and what never completes is dropped and counted;
+- back-pressure: `publish` waits for the broker; a reader slower than its senders keeps an inbox of bounded size, beyond
+  which messages are dropped and counted, to be resent by their senders.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One whole message as the broker delivered it. The topic is untrusted, like the payload."""
+
+    topic: str
+    payload: bytes
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic!r}, <{len(self.payload)} bytes>)"
+
+
+class Transport(Protocol):
+    """A connection of one actor to the broker."""
+
+    async def open(self) -> None:
+        """Connect and subscribe.
+
+        Raises:
+            TransportError: the broker cannot be reached; trying again may help.
+            UsageError: the broker refused the user name or password.
+        """
+
+    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        """Hand `payload` over to the broker, waiting through outages.
+
+        Raises:
+            TransportError: the transport is closed or has failed for good.
+            UsageError: the message is too large, or retained and larger than one part.
+        """
+
+    async def receive(self) -> Message:
+        """The next message.
+
+        Raises:
+            TransportError: the transport is closed or has failed for good.
+        """
+
+    async def close(self) -> None:
+        """Disconnect and free everything. A second call does nothing."""

@@ -1,0 +1,96 @@
+#!/usr/bin/env python
+"""The main job through the exact ideal functionality, over many seeds: how near it comes to learning without privacy.
+
+Each seed draws its own split and its own drops; noise comes from the operating system, as always. Prints the ratio of
+test RMSE with and without privacy; exit code 4 if the median is above 1.06 or fewer than 80 % are at most 1.10.
+
+    scripts/check_main_job.py               200 seeds, both cores, about 15 s
+    scripts/check_main_job.py --seeds 50 --epsilon 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from emulator.command import TEST_FRACTION, deal
+from emulator.dropout import Dropouts
+from emulator.ideal import drive
+from emulator.job import Budget, Terms, regression_sensitivity
+from inference.algorithm2 import regression_with_projection
+from inference.baselines import nonprivate_regression, rmse
+from inference.datasets import diabetes, split, stream
+
+MEDIAN_MAX, WITHIN, SHARE_MIN = 1.06, 1.10, 0.8
+COMPUTES = tuple(bytes([index]) * 16 for index in range(3))
+
+
+def ratio(seed: int, epsilon: float) -> float:
+    """Test RMSE with privacy over test RMSE without, for one split."""
+    problem = diabetes()
+    train, test = split(problem, round(TEST_FRACTION * len(problem.y)), seed)
+    clients = len(train.y)
+    tolerated = clients // 10
+    terms = Terms(budget=Budget(epsilon, 1e-5), clients=clients, tolerated=tolerated, computes=COMPUTES)
+    schema = train.schema
+    job = regression_with_projection(
+        schema,
+        sensitivity=regression_sensitivity(schema.features, schema.target),
+        rng=stream(seed, "auxiliary"),
+    )
+    ids = [index.to_bytes(16, "big") for index in range(clients)]
+    dropouts = Dropouts(ids, tolerated // 2, seed)
+    absent = [frozenset(ids.index(bytes.fromhex(one)) for one in dropouts.next_round()) for _ in range(2)]
+    result = drive(job, terms, deal(train.rows, clients), schema.columns, absent)
+    private = rmse(result.predict(test.X)[0], test.y)
+    return private / rmse(nonprivate_regression(train).predict(test.X)[0], test.y)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--epsilon", type=float, default=2.0)
+    parser.add_argument("--json", help="write the figures to this file, or - for standard output")
+    options = parser.parse_args()
+    with ProcessPoolExecutor() as pool:
+        ratios = list(
+            track(
+                pool.map(partial(ratio, epsilon=options.epsilon), range(options.seeds)),
+                total=options.seeds,
+                description="seeds",
+                console=Console(stderr=True),
+            )
+        )
+    figures = {
+        "seeds": options.seeds,
+        "epsilon": options.epsilon,
+        "median": float(np.median(ratios)),
+        "quantiles_5_95": [float(value) for value in np.quantile(ratios, [0.05, 0.95])],
+        "share_within": float(np.mean(np.array(ratios) <= WITHIN)),
+    }
+    holds = figures["median"] <= MEDIAN_MAX and figures["share_within"] >= SHARE_MIN
+    low, high = figures["quantiles_5_95"]
+    print(
+        f"{options.seeds} seeds: median RMSE ratio {figures['median']:.4f} (5 to 95 %: {low:.3f} to {high:.3f}), "
+        f"{100 * figures['share_within']:.1f} % at most {WITHIN}; "
+        f"asked: median <= {MEDIAN_MAX}, {100 * SHARE_MIN:.0f} %: {'holds' if holds else 'does not hold'}",
+        file=sys.stderr if options.json == "-" else sys.stdout,
+    )
+    text = json.dumps({**figures, "ratios": ratios, "holds": holds}, indent=2)
+    if options.json == "-":
+        print(text)
+    elif options.json:
+        Path(options.json).write_text(text + "\n", encoding="utf-8")
+    return 0 if holds else 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+#!/usr/bin/env python
+"""Writes the session diagrams of DESIGN §8 from the actors' literal tables; `--check` only compares (exit 1)."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from dca_proto.core import client, compute, trainer_round
+from dca_proto.core.machine import Table
+
+DESIGN = Path(__file__).parent.parent / "dca_proto" / "DESIGN.md"
+BEGIN, END = "<!-- diagrams -->", "<!-- /diagrams -->"
+
+
+def diagram(title: str, table: Table) -> str:
+    """One Mermaid state diagram; events that leave the phase as it is are listed in one line each."""
+    moves, stays = defaultdict(list), defaultdict(list)
+    for (phase, event), after in table.items():
+        (stays[phase] if after == phase else moves[phase, after]).append(event)
+    lines = [f"**{title}**", "", "```mermaid", "stateDiagram-v2"]
+    lines += [f"    {phase} --> {after}: {', '.join(events)}" for (phase, after), events in moves.items()]
+    lines += [f"    {phase} --> {phase}: {', '.join(events)}" for phase, events in stays.items()]
+    return "\n".join([*lines, "```"])
+
+
+def generated() -> str:
+    """All diagrams, as they stand between the markers."""
+    named = (("Client", client.TABLE), ("Compute node", compute.TABLE), ("Trainer", trainer_round.TABLE))
+    return "\n\n".join(diagram(title, table) for title, table in named)
+
+
+def main() -> int:
+    text = DESIGN.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN)
+    _, tail = rest.split(END)
+    wanted = f"{head}{BEGIN}\n{generated()}\n{END}{tail}"
+    if "--check" in sys.argv[1:]:
+        return int(text != wanted)
+    DESIGN.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The inbox and the filters behind every transport."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dca_proto.core.errors import TransportError
+from dca_proto.net.filters import FilterTree
+from dca_proto.net.inbox import Inbox, InboxLimits
+from dca_proto.net.transport import Message
+
+LEVELS = st.lists(st.sampled_from(["a", "b", "c", ""]), min_size=1, max_size=4)
+FILTERS = st.lists(st.sampled_from(["a", "b", "c", "", "+"]), min_size=1, max_size=4)
+
+
+@given(st.lists(FILTERS, max_size=8), LEVELS)
+def test_the_tree_finds_exactly_what_matches_level_by_level(filters: list[list[str]], levels: list[str]) -> None:
+    tree: FilterTree[str] = FilterTree()
+    for each in filters:
+        tree.add("/".join(each), "/".join(each))
+    expected = {
+        "/".join(each)
+        for each in filters
+        if len(each) == len(levels) and all(f in ("+", level) for f, level in zip(each, levels, strict=True))
+    }
+    found = list(tree.matching("/".join(levels)))
+    assert sorted(found) == sorted(expected)
+
+
+def test_what_was_not_subscribed_is_dropped() -> None:
+    async def scene() -> None:
+        inbox = Inbox(("mine/+",))
+        inbox.offer("others/x", b"\x00no")
+        inbox.offer("mine/x", b"\x00yes")
+        assert await inbox.take() == Message("mine/x", b"yes")
+        assert inbox.dropped == {"not subscribed": 1}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("limits", [InboxLimits(messages_max=3), InboxLimits(bytes_max=3000)])
+def test_a_full_inbox_drops_the_newest_and_takes_again_when_read(limits: InboxLimits) -> None:
+    async def scene() -> None:
+        inbox = Inbox(("x",), limits)
+        for number in range(5):
+            inbox.offer("x", bytes([0, number]) + bytes(999))
+        assert inbox.dropped == {"inbox full": 2}
+        assert [(await inbox.take()).payload[0] for _ in range(3)] == [0, 1, 2]
+        inbox.offer("x", b"\x00\x09")
+        assert (await inbox.take()).payload == b"\x09"
+
+    asyncio.run(scene())
+
+
+def test_a_failure_comes_after_what_waits_and_the_first_stands() -> None:
+    async def scene() -> None:
+        inbox = Inbox(("x",))
+        inbox.offer("x", b"\x00last")
+        inbox.fail(TransportError("first"))
+        inbox.fail(TransportError("second"))
+        assert (await inbox.take()).payload == b"last"
+        with pytest.raises(TransportError, match="first"):
+            await inbox.take()
+
+    asyncio.run(scene())
+
+
+def test_messages_do_not_show_their_payloads() -> None:
+    assert "hidden" not in repr(Message("t", b"hidden"))

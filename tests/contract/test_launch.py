@@ -1,0 +1,130 @@
+"""The broker launcher: what it starts it ends, and it says why it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dca_proto.core.errors import UsageError
+from dca_proto.net import broker as launcher
+from dca_proto.net.broker import Broker, BrokerOptions, TlsFiles, launch_broker, mosquitto_configuration
+
+
+def run(directory: Path, options: BrokerOptions) -> Broker:
+    async def scene() -> Broker:
+        async with launch_broker(directory, options) as broker:
+            assert psutil.pid_exists(broker.pid)
+            return broker
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.parametrize("kind", ["embedded", "mosquitto"])
+def test_a_broker_runs_for_its_context_only(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if kind == "mosquitto":
+        request.getfixturevalue("mosquitto_installed")
+    broker = run(tmp_path, BrokerOptions(kind=kind))
+    assert broker.kind == kind
+    assert broker.url.startswith("mqtt://127.0.0.1:")
+    assert broker.version[0].isdigit()
+    assert broker.log_path.exists()
+    assert not psutil.pid_exists(broker.pid)
+
+
+def test_auto_takes_the_embedded_broker_where_mosquitto_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "find_mosquitto", lambda: None)
+    assert run(tmp_path, BrokerOptions()).kind == "embedded"
+    with pytest.raises(UsageError, match="mosquitto is not installed"):
+        run(tmp_path, BrokerOptions(kind="mosquitto"))
+
+
+def test_auto_prefers_mosquitto(mosquitto_installed: None, tmp_path: Path) -> None:
+    assert run(tmp_path, BrokerOptions()).kind == "mosquitto"
+
+
+def test_a_port_in_use_is_named_and_nothing_started(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 cannot be used: Address already in use"):
+            run(tmp_path / "new", BrokerOptions(port=port))
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_embedded_broker_offers_no_security_it_does_not_have(tmp_path: Path) -> None:
+    tls = TlsFiles(tmp_path / "ca", tmp_path / "cert", tmp_path / "key")
+    with pytest.raises(UsageError, match="need mosquitto"):
+        run(tmp_path, BrokerOptions(kind="embedded", tls=tls))
+
+
+def test_missing_tls_files_are_named(mosquitto_installed: None, tmp_path: Path) -> None:
+    tls = TlsFiles(tmp_path / "ca.pem", tmp_path / "cert", tmp_path / "key")
+    with pytest.raises(UsageError, match=r"TLS file .*ca.pem does not exist"):
+        run(tmp_path, BrokerOptions(kind="mosquitto", tls=tls))
+
+
+def test_a_broker_that_fails_to_start_says_why(mosquitto_installed: None, tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("no certificate")
+    bad = tmp_path / "bad.pem"
+    with pytest.raises(UsageError, match=r"the broker did not start on port \d+: .*broker.log"):
+        run(tmp_path, BrokerOptions(kind="mosquitto", tls=TlsFiles(bad, bad, bad)))
+
+
+def test_limits_are_mosquittos_own_on_request(tmp_path: Path) -> None:
+    large = mosquitto_configuration(tmp_path, BrokerOptions(session_expiry_s=5400))
+    assert {"max_queued_messages 0", "max_inflight_messages 0", "persistent_client_expiration 2h"} <= set(large)
+    default = mosquitto_configuration(tmp_path, BrokerOptions(limits="default"))
+    assert not [line for line in default if line.startswith(("max_queued", "max_inflight"))]
+
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from dca_proto.net.broker import BrokerOptions, launch_broker
+
+async def own():
+    async with launch_broker(Path(sys.argv[1]), BrokerOptions(kind=sys.argv[2])) as broker:
+        print(broker.pid, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(own())
+"""
+
+
+def owned(directory: Path, kind: str) -> tuple[subprocess.Popen[str], psutil.Process]:
+    command = [sys.executable, "-c", OWNER, str(directory), kind]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert owner.stdout is not None
+    broker = psutil.Process(int(owner.stdout.readline()))
+    owner.stdout.close()
+    return owner, broker
+
+
+@pytest.mark.parametrize("kind", ["embedded", "mosquitto"])
+def test_ctrl_c_leaves_no_broker_behind(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if kind == "mosquitto":
+        request.getfixturevalue("mosquitto_installed")
+    owner, broker = owned(tmp_path, kind)
+    groups = {os.getpgid(broker.pid), os.getpgid(owner.pid)}
+    os.kill(owner.pid, signal.SIGINT)
+    owner.wait(10)
+    broker.wait(10)
+    assert len(groups) == 2  # the terminal's Ctrl-C does not reach the broker before its owner has closed
+
+
+def test_the_embedded_broker_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
+    owner, broker = owned(tmp_path, "embedded")
+    owner.kill()
+    owner.wait(10)
+    broker.wait(10)

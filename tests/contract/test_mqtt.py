@@ -1,0 +1,276 @@
+"""What only the MQTT transport has: a broker that is away, comes back, or never was there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import statistics
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from dca_proto.core.errors import TransportError, UsageError
+from dca_proto.net.backoff import Backoff
+from dca_proto.net.broker import Broker, BrokerOptions, launch_broker
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.settings import BrokerSettings
+
+QUICK = Backoff(first_s=0.02, most_s=0.1)
+
+
+def transport(url: str, name: str, *filters: str, backoff: Backoff = QUICK) -> MqttTransport:
+    return MqttTransport(BrokerSettings(url=url), name, filters, rng=random.Random(name), backoff=backoff)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_an_unreachable_broker_is_named_at_once() -> None:
+    url = f"mqtt://127.0.0.1:{free_port()}"
+
+    async def scene() -> None:
+        with pytest.raises(TransportError) as caught:
+            await transport(url, "a", "x/+").open()
+        assert str(caught.value) == f"cannot reach broker at {url}: connection refused; is it running?"
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scene())
+
+
+def test_a_host_that_does_not_exist_is_named() -> None:
+    async def scene() -> None:
+        with pytest.raises(TransportError, match=r"cannot reach broker at mqtt://no-such-host.invalid:1883: .*running"):
+            await transport("mqtt://no-such-host.invalid:1883", "a", "x/+").open()
+
+    asyncio.run(scene())
+
+
+def housekeeping() -> list[asyncio.Task[object]]:
+    """The library's own tasks."""
+    return [task for task in asyncio.all_tasks() if "_misc_loop" in repr(task)]
+
+
+def test_a_server_that_never_answers_can_be_cancelled_without_leak() -> None:
+    async def scene() -> None:
+        kept = []
+        connected = asyncio.Event()
+
+        async def keep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            kept.append(writer)
+            await reader.readexactly(1)
+            connected.set()
+
+        server = await asyncio.start_server(keep, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        opening = asyncio.create_task(transport(f"mqtt://127.0.0.1:{port}", "a", "x/+").open())
+        await connected.wait()
+        assert housekeeping()
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert not housekeeping()
+        kept.pop().close()
+        server.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+@pytest.mark.parametrize("kind", ["embedded", "mosquitto"])
+def test_publishes_wait_out_an_outage(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The broker goes away; what is published meanwhile arrives, all of it, when it is back."""
+    if kind == "mosquitto":
+        request.getfixturevalue("mosquitto_installed")
+    options = BrokerOptions(kind=kind, port=free_port())
+    sent = [bytes([number]) for number in range(30)]
+
+    async def scene() -> None:
+        async with launch_broker(tmp_path, options) as broker:
+            a, b = transport(broker.url, "a", "in/+"), transport(broker.url, "b", "x/+")
+            await a.open()
+            await b.open()
+        waiting = [asyncio.create_task(b.publish("in/b", content)) for content in sent]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        async with launch_broker(tmp_path, options):
+            await asyncio.gather(*waiting)
+            if kind == "mosquitto":  # amqtt has forgotten who subscribed; whoever reconnects later misses these
+                assert {(await a.receive()).payload for _ in sent} == set(sent)
+            await b.publish("in/b", b"after")
+            await a.close()
+            await b.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+def test_subscriptions_are_renewed_after_a_restart_that_forgot_them(tmp_path: Path) -> None:
+    options = BrokerOptions(kind="embedded", port=free_port())
+
+    async def scene() -> None:
+        a = transport(f"mqtt://127.0.0.1:{options.port}", "a", "in/+")
+        for first in (True, False):
+            async with launch_broker(tmp_path, options):
+                if first:
+                    await a.open()
+                heard = asyncio.create_task(a.receive())
+                while not heard.done():
+                    await a.publish("in/a", b"echo")
+                    await asyncio.wait([heard], timeout=0.05)
+        await a.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+def test_a_mosquitto_restart_keeps_what_waits(mosquitto_installed: None, tmp_path: Path) -> None:
+    """Attack 9: acknowledged, then the broker restarts, then delivered."""
+    options = BrokerOptions(kind="mosquitto", port=free_port())
+
+    async def scene() -> None:
+        async with launch_broker(tmp_path, options) as broker:
+            a, b = transport(broker.url, "a", "in/+"), transport(broker.url, "b", "x/+")
+            await a.open()
+            await a.close()
+            await b.open()
+            await b.publish("in/b", b"kept")
+            await b.close()
+        async with launch_broker(tmp_path, options) as broker:
+            back = transport(broker.url, "a", "in/+")
+            await back.open()
+            assert (await back.receive()).payload == b"kept"
+            await back.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+def test_many_publishes_at_once(any_broker: Broker) -> None:
+    sent = {number.to_bytes(2, "big") for number in range(500)}
+
+    async def scene() -> None:
+        topic = f"many{os.getpid()}"
+        a, b = transport(any_broker.url, topic + "a", topic + "/+"), transport(any_broker.url, topic + "b", "x/+")
+        await asyncio.gather(a.open(), b.open())
+        await asyncio.gather(*(b.publish(topic + "/b", content) for content in sent))
+        heard: set[bytes] = set()
+        while heard != sent:
+            heard.add((await a.receive()).payload)
+        await asyncio.gather(a.close(), b.close())
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+class ScriptedBroker:
+    """Speaks just enough MQTT 3.1.1 to accept, to refuse, or to break off at a chosen point."""
+
+    def __init__(self, *, connack: int = 0, suback: int = 1, acknowledges: tuple[bool, ...] = ()) -> None:
+        self._connack, self._suback = connack, suback
+        self._acknowledges = iter(acknowledges)
+        self.published: list[bytes] = []
+        self.url = ""
+
+    async def __aenter__(self) -> ScriptedBroker:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"mqtt://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while answer := self._answer(*await self._packet(reader)):
+                writer.write(answer)
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+    async def _packet(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+        kind, length = await reader.readexactly(2)
+        assert length < 128
+        return kind >> 4, await reader.readexactly(length)
+
+    def _answer(self, kind: int, body: bytes) -> bytes | None:
+        match kind:
+            case 1:
+                return bytes([0x20, 2, 0, self._connack])
+            case 8:
+                return bytes([0x90, 3, *body[:2], self._suback])
+            case 3 if next(self._acknowledges):
+                self.published.append(body)
+                return bytes([0x40, 2, *body[2 + body[1] :][:2]])
+            case 3:
+                self.published.append(body)
+        return None
+
+
+def test_an_unacknowledged_publish_is_sent_again_on_the_next_connection() -> None:
+    async def scene() -> None:
+        async with ScriptedBroker(acknowledges=(False, False, True)) as broker:
+            a = transport(broker.url, "a", "x/+")
+            await a.open()
+            await a.publish("x/a", b"important")
+            await a.close()
+            assert [body[-9:] for body in broker.published] == [b"important"] * 3
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_closing_ends_a_publish_that_waits() -> None:
+    async def scene() -> None:
+        async with ScriptedBroker(acknowledges=(False,)) as broker:
+            a = transport(broker.url, "a", "x/+", backoff=Backoff(first_s=60))
+            await a.open()
+            waiting = asyncio.create_task(a.publish("x/a", b"1"))
+            while not broker.published:  # noqa: ASYNC110 - the scripted broker has no event to wait for
+                await asyncio.sleep(0)
+            await a.close()
+            with pytest.raises(TransportError, match="closed"):
+                await waiting
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+@pytest.mark.parametrize("code", [4, 5])
+def test_refused_credentials_are_the_callers_mistake(code: int) -> None:
+    async def scene() -> None:
+        async with ScriptedBroker(connack=code) as broker:
+            with pytest.raises(UsageError, match=r"refused user name \(none given\) or password"):
+                await transport(broker.url, "a", "x/+").open()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_a_server_too_busy_may_be_tried_again() -> None:
+    async def scene() -> None:
+        async with ScriptedBroker(connack=3) as broker:
+            with pytest.raises(TransportError, match="cannot reach broker"):
+                await transport(broker.url, "a", "x/+").open()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_a_refused_subscription_is_named() -> None:
+    async def scene() -> None:
+        async with ScriptedBroker(suback=0x80) as broker:
+            with pytest.raises(UsageError, match="refused subscriptions of a: see its access list"):
+                await transport(broker.url, "a", "x/+").open()
+            await asyncio.sleep(0)
+            assert not housekeeping()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_back_off_doubles_to_its_limit_and_is_spread() -> None:
+    """1,000 seeded first waits: each in [0.5, 1], their mean within 5 standard errors of 0.75 (false alarm 6e-7)."""
+    backoff = Backoff(first_s=1, most_s=8)
+    tops = [list(islice(backoff.waits(random.Random(seed)), 6)) for seed in range(1000)]
+    for waits in tops:
+        assert all(top / 2 <= wait <= top for wait, top in zip(waits, (1, 2, 4, 8, 8, 8), strict=True))
+    firsts = [waits[0] for waits in tops]
+    assert abs(statistics.mean(firsts) - 0.75) < 5 * (0.5 / 12**0.5) / 1000**0.5

@@ -1,0 +1,363 @@
+"""The runner, with a small actor over the memory transport and a clock turned by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer, Write
+from dca_proto.core.errors import TransportError, UsageError
+from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.core.topics import subscriptions, topic_of
+from dca_proto.net.clock import SystemClock, Timers
+from dca_proto.net.memory import MemoryBroker, MemoryTransport
+from dca_proto.net.runner import Runner, RunnerLimits
+from dca_proto.net.store import MemoryStore, Record, SqliteStore, Store
+from dca_proto.net.transport import Message
+
+ECHO, PEER = bytes([1]) * 16, bytes([2]) * 16
+FEDERATION = "test"
+
+
+class HandClock:
+    """Time that passes when told."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000
+        self._alarms: list[list[object]] = []
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def call_at(self, at_ms: int, callback: Callable[[], None]) -> HandClock.Alarm:
+        alarm = HandClock.Alarm(at_ms, callback)
+        self._alarms.append([at_ms, alarm])
+        return alarm
+
+    def advance(self, ms: int) -> None:
+        self.ms += ms
+        for _, alarm in self._alarms:
+            assert isinstance(alarm, HandClock.Alarm)
+            alarm.look(self.ms)
+
+    class Alarm:
+        def __init__(self, at_ms: int, callback: Callable[[], None]) -> None:
+            self._at_ms, self._callback, self._over = at_ms, callback, False
+
+        def cancel(self) -> None:
+            self._over = True
+
+        def look(self, now_ms: int) -> None:
+            if not self._over and now_ms >= self._at_ms:
+                self._over = True
+                self._callback()
+
+
+class Echo:
+    """Answers every message with what `answer` gives, and remembers its events."""
+
+    def __init__(self, answer: Callable[[Event], Sequence[Effect]]) -> None:
+        self.id = ECHO
+        self.events: list[Event] = []
+        self._answer = answer
+
+    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]:
+        self.events.append(event)
+        return self._answer(event)
+
+
+def echo(event: Event) -> Sequence[Effect]:
+    if not isinstance(event, Received):
+        return ()
+    return (Persist("seen", event.payload, b""), Send(Address(Channel.CLIENT, PEER), b"", event.payload))
+
+
+class WatchedStore(MemoryStore):
+    """Notes when commits begin and end."""
+
+    def __init__(self, diary: list[str]) -> None:
+        super().__init__()
+        self._diary = diary
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        self._diary.append(f"commit {len(writes)}")
+        await asyncio.sleep(0)
+        await super().commit(writes)
+        self._diary.append("durable")
+
+
+class Stage:
+    """A runner on a memory broker, and a peer that talks to it."""
+
+    def __init__(self, answer: Callable[[Event], Sequence[Effect]], store: Store | None = None) -> None:
+        self.broker = MemoryBroker()
+        self.actor = Echo(answer)
+        self.clock = HandClock()
+        self.facts: list[object] = []
+        self.peer = MemoryTransport(self.broker, "peer", subscriptions(FEDERATION, Channel.CLIENT, PEER))
+        filters = subscriptions(FEDERATION, Channel.COMPUTE, ECHO)
+        self.runner = Runner(
+            self.actor,
+            MemoryTransport(self.broker, "echo", filters),
+            store or MemoryStore(),
+            federation=FEDERATION,
+            clock=self.clock,
+            on_report=self.facts.append,
+            limits=RunnerLimits(batch_events_max=8, outbox_messages_max=16, publishing_max=4),
+        )
+
+    async def tell(self, payload: bytes) -> None:
+        await self.peer.publish(topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), b"", PEER), payload)
+
+    def play(self, scene: Callable[[Stage], Awaitable[None]]) -> None:
+        async def watched() -> None:
+            await self.peer.open()
+            running = asyncio.create_task(self.runner.run())
+            await settle()  # it has subscribed
+            try:
+                await asyncio.wait_for(scene(self), 10)
+            finally:
+                running.cancel()
+                await asyncio.wait([running])
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            if not running.cancelled():
+                running.result()
+
+        asyncio.run(watched())
+
+
+async def settle() -> None:
+    """Let everything that can go on, go on."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def test_started_comes_first_and_messages_are_answered() -> None:
+    async def scene(stage: Stage) -> None:
+        for number in range(100):
+            await stage.tell(bytes([number]))
+        assert [(await stage.peer.receive()).payload for _ in range(100)] == [bytes([number]) for number in range(100)]
+        assert stage.actor.events[0] == Started()
+        assert stage.actor.events[1] == Received(PEER, b"\x00")
+        await settle()
+        assert (stage.runner.traffic.messages_sent, stage.runner.traffic.bytes_received) == (100, 100)
+
+    Stage(echo).play(scene)
+
+
+def test_writes_are_durable_before_anything_leaves() -> None:
+    diary: list[str] = []
+
+    def answer(event: Event) -> Sequence[Effect]:
+        if not isinstance(event, Received):
+            return ()
+        diary.append("handled")
+        to = Address(Channel.CLIENT, PEER)
+        return (Send(to, b"", b"1"), Persist("t", event.payload, b""), Forget("t", b"x"), Send(to, b"", b"2"))
+
+    async def scene(stage: Stage) -> None:
+        topic = topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), b"", PEER)
+        for number in range(3):
+            stage.broker.publish(topic, bytes([0, number]), False)
+        deliver = stage.broker.publish
+        stage.broker.publish = lambda *what: (diary.append("sent"), deliver(*what))[1]  # type: ignore[method-assign]
+        assert [(await stage.peer.receive()).payload for _ in range(6)] == [b"1", b"2"] * 3
+        assert diary == ["handled"] * 3 + ["commit 6", "durable"] + ["sent"] * 6  # one commit for the whole batch
+
+    Stage(answer, WatchedStore(diary)).play(scene)
+
+
+def test_facts_are_reported_in_order_once_durable() -> None:
+    diary: list[str] = []
+
+    async def scene(stage: Stage) -> None:
+        assert diary == ["commit 1", "durable"]
+        assert stage.facts == ["one", "two"]
+
+    Stage(lambda event: (Report("one"), Persist("t", b"k", b""), Report("two")), WatchedStore(diary)).play(scene)
+
+
+def test_nothing_leaves_when_the_store_fails(tmp_path: Path) -> None:
+    async def scene() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        store._connection.execute("PRAGMA max_page_count = 4")
+        stage = Stage(lambda event: (Persist("t", b"k", bytes(1 << 20)), *echo(event)), store)
+        await stage.peer.open()
+        await stage.tell(b"question")
+        with pytest.raises(UsageError, match="free disk space"):
+            await stage.runner.run()
+        assert stage.runner.traffic.messages_sent == 0
+        await store.close()
+
+    asyncio.run(scene())
+
+
+def test_timers_fire_when_due_in_order_and_once() -> None:
+    first, second, dropped, moved = (Timer(name) for name in ("first", "second", "dropped", "moved"))
+
+    def answer(event: Event) -> Sequence[Effect]:
+        match event:
+            case Started():
+                due = ((second, 3000), (first, 2000), (dropped, 2500), (moved, 2000))
+                return [SetTimer(timer, at_ms) for timer, at_ms in due]
+            case TimerFired(timer) if timer == first:
+                return [CancelTimer(dropped), SetTimer(moved, 9000)]
+        return ()
+
+    def fired(stage: Stage) -> list[Timer]:
+        return [event.timer for event in stage.actor.events if isinstance(event, TimerFired)]
+
+    async def scene(stage: Stage) -> None:
+        assert fired(stage) == []
+        stage.clock.advance(1_000)
+        await settle()
+        assert fired(stage) == [first]
+        stage.clock.advance(5_000)
+        await settle()
+        assert fired(stage) == [first, second]
+        stage.clock.advance(5_000)
+        await settle()
+        assert fired(stage) == [first, second, moved]
+
+    Stage(answer).play(scene)
+
+
+def test_commands_reach_the_actor() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.runner.command("go")
+        await settle()
+        assert stage.actor.events == [Started(), Command("go")]
+        assert stage.facts == ["went"]
+
+    Stage(lambda event: [Report("went")] if isinstance(event, Command) else ()).play(scene)
+
+
+def test_stop_hands_over_what_is_ready_then_returns() -> None:
+    def answer(event: Event) -> Sequence[Effect]:
+        number = 50 if isinstance(event, Command) else 0
+        return [Send(Address(Channel.CLIENT, PEER), b"", bytes([n])) for n in range(number)]
+
+    async def scene() -> None:
+        stage = Stage(answer)
+        await stage.peer.open()
+        stage.runner.command("all")
+        stage.runner.stop()
+        await asyncio.wait_for(stage.runner.run(), 10)
+        assert [(await stage.peer.receive()).payload for _ in range(50)] == [bytes([n]) for n in range(50)]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scene())
+
+
+def test_messages_on_topics_of_another_shape_are_dropped_and_counted() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.broker.publish(f"dca/{FEDERATION}/-/compute/{ECHO.hex()}/not-hex", b"\x00x", False)
+        await stage.tell(b"fine")
+        assert (await stage.peer.receive()).payload == b"fine"
+        assert stage.runner.dropped == {"topic": 1}
+        assert len(stage.actor.events) == 2
+
+    Stage(echo).play(scene)
+
+
+class Stubborn:
+    """A transport whose broker answers no publish until told, but delivers without end."""
+
+    def __init__(self) -> None:
+        self.answer = asyncio.Event()
+        self.topic = topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), b"", PEER)
+        self.received = self.published = 0
+        self.plenty = asyncio.Event()
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        await self.answer.wait()
+        self.published += 1
+        if self.published == 1000:
+            self.plenty.set()
+
+    async def receive(self) -> Message:
+        await asyncio.sleep(0)
+        self.received += 1
+        return Message(self.topic, b"more")
+
+
+def test_a_broker_that_does_not_answer_stops_the_handling_and_no_deadlock_follows() -> None:
+    async def scene() -> None:
+        transport, actor = Stubborn(), Echo(echo)
+        limits = RunnerLimits(batch_events_max=8, outbox_messages_max=16, publishing_max=4)
+        runner = Runner(actor, transport, MemoryStore(), federation=FEDERATION, limits=limits)
+        running = asyncio.create_task(runner.run())
+        for _ in range(500):
+            await asyncio.sleep(0)
+        handled = len(actor.events)
+        assert handled <= 1 + 16 + 4 + 1 + 2 * 8  # outbox, publishing, one in hand, batches
+        assert transport.received <= handled + 8 + 1
+        transport.answer.set()
+        await transport.plenty.wait()
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+def test_a_transport_that_fails_for_good_ends_the_run() -> None:
+    async def scene() -> None:
+        stage = Stage(echo)
+        running = asyncio.create_task(stage.runner.run())
+        await settle()
+        await stage.runner._transport.close()
+        with pytest.raises(TransportError, match="closed"):
+            await running
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scene())
+
+
+def test_an_actors_own_failure_ends_the_run_as_it_is() -> None:
+    def answer(event: Event) -> Sequence[Effect]:
+        raise AssertionError("ours")
+
+    async def scene() -> None:
+        with pytest.raises(AssertionError, match="ours"):
+            await Stage(answer).runner.run()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scene())
+
+
+def test_timers_keep_no_more_than_is_set_and_stale() -> None:
+    timers = Timers()
+    for at_ms in range(1000):
+        timers.set(Timer("resend"), at_ms)
+    assert timers.pop_due(998) is None
+    assert timers.next_at_ms() == 999
+    assert timers.pop_due(999) == Timer("resend")
+    assert timers.pop_due(10_000) is None
+
+
+def test_the_system_clock_calls_back() -> None:
+    async def scene() -> None:
+        called = asyncio.Event()
+        clock = SystemClock()
+        clock.call_at(clock.now_ms() - 5, called.set)
+        await asyncio.wait_for(called.wait(), 5)
+
+    asyncio.run(scene())
+
+
+def test_the_store_holds_what_was_persisted() -> None:
+    store = MemoryStore()
+
+    async def scene(stage: Stage) -> None:
+        await stage.tell(b"k")
+        await stage.peer.receive()
+        assert store.load() == [Record("seen", b"k", b"")]
+
+    Stage(echo, store).play(scene)

@@ -1,0 +1,227 @@
+"""The store contract, in memory and in SQLite; then what only a file can get wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dca_proto.core.effects import Forget, Persist
+from dca_proto.core.errors import UsageError
+from dca_proto.net.store import MemoryStore, Record, SqliteStore
+
+AnyStore = MemoryStore | SqliteStore
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def reopened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], AnyStore]:
+    """Opens the same store again and again; the caller closes."""
+    if request.param == "sqlite":
+        return lambda: SqliteStore(tmp_path / "store.db")
+    memory = MemoryStore()
+    return lambda: memory
+
+
+def test_records_come_back_in_order_replaced_and_forgotten(reopened: Callable[[], AnyStore]) -> None:
+    async def scene() -> None:
+        store = reopened()
+        assert store.load() == []
+        await store.commit([Persist("b", b"1", b"one"), Persist("a", b"\xff", b""), Persist("a", b"\x00", b"x")])
+        await store.commit([Persist("b", b"1", b"uno"), Forget("a", b"\x00"), Forget("a", b"never was")])
+        await store.commit([Persist("c", b"k", b"1"), Forget("c", b"k"), Persist("c", b"k", b"2")])
+        await store.close()
+        store = reopened()
+        assert store.load() == [Record("a", b"\xff", b""), Record("b", b"1", b"uno"), Record("c", b"k", b"2")]
+        await store.close()
+
+    asyncio.run(scene())
+
+
+def test_views_are_apart(reopened: Callable[[], AnyStore]) -> None:
+    async def scene() -> None:
+        store = reopened()
+        await store.commit([Persist("t", b"k", b"root")])
+        await asyncio.gather(*(store.view(bytes([n])).commit([Persist("t", b"k", bytes([n]))]) for n in range(5)))
+        await store.close()
+        store = reopened()
+        assert [store.view(bytes([n])).load() for n in range(5)] == [[Record("t", b"k", bytes([n]))] for n in range(5)]
+        assert store.load() == [Record("t", b"k", b"root")]
+        await store.close()
+
+    asyncio.run(scene())
+
+
+def test_commits_that_arrive_together_share_a_transaction(tmp_path: Path) -> None:
+    """The first starts at once; the other 349, arriving while it runs, make one more."""
+
+    async def scene() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        views = [store.view(n.to_bytes(16, "big")) for n in range(350)]
+        await asyncio.gather(*(view.commit([Persist("t", b"k", b"v")]) for view in views))
+        assert store.transactions <= 2
+        assert all(view.load() for view in views)
+        await store.close()
+
+    asyncio.run(scene())
+
+
+def test_a_cancelled_commit_harms_no_other(tmp_path: Path) -> None:
+    async def scene() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        impatient = asyncio.create_task(store.commit([Persist("t", b"1", b"v")]))
+        patient = asyncio.create_task(store.commit([Persist("t", b"2", b"v")]))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await patient
+        assert [record.key for record in store.load()] == [b"1", b"2"]
+        await store.close()
+
+    asyncio.run(scene())
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from dca_proto.core.effects import Persist
+from dca_proto.net.store import SqliteStore
+
+async def write():
+    store = SqliteStore(Path(sys.argv[1]))
+    number = len(store.load())
+    while True:
+        await store.commit([Persist("t", number.to_bytes(4, "big"), b"v" * 500)])
+        print(number, flush=True)
+        number += 1
+
+asyncio.run(write())
+"""
+
+
+def test_kill_in_mid_write_loses_nothing_committed(tmp_path: Path) -> None:
+    """Attack 28: killed at random moments, the store holds all that was confirmed, and at most one more."""
+    path = tmp_path / "store.db"
+    rng = random.Random(28)
+    for _ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        for _ in range(rng.randrange(5, 40)):
+            writer.stdout.readline()
+        writer.send_signal(signal.SIGKILL)
+        confirmed = [line for line in writer.stdout.read().splitlines() if line]
+        writer.stdout.close()
+        writer.wait()
+        store = SqliteStore(path)
+        keys = [int.from_bytes(record.key, "big") for record in store.load()]
+        asyncio.run(store.close())
+        assert keys == list(range(len(keys)))
+        assert not confirmed or len(keys) in (int(confirmed[-1]) + 1, int(confirmed[-1]) + 2)
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    try:
+        writer.stdout.readline()
+        with pytest.raises(UsageError, match=r"store .*store.db is in use by another process"):
+            SqliteStore(path)
+    finally:
+        writer.kill()
+        writer.stdout.close()
+        writer.wait()
+
+
+def test_a_second_opening_in_one_process_is_refused(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.db")
+    with pytest.raises(UsageError, match="in use"):
+        SqliteStore(tmp_path / "store.db")
+    asyncio.run(store.close())
+
+
+def test_the_file_is_the_owners_only(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.touch(0o666)
+    store = SqliteStore(path)
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+    asyncio.run(store.close())
+
+
+@pytest.mark.parametrize("damage", ["header", "middle", "text"])
+def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "store.db"
+
+    async def fill() -> None:
+        store = SqliteStore(path)
+        await store.commit([Persist("t", n.to_bytes(4, "big"), bytes(500)) for n in range(200)])
+        await store.close()
+
+    asyncio.run(fill())
+    content = bytearray(path.read_bytes())
+    if damage == "header":
+        content[:16] = bytes(16)
+    elif damage == "middle":
+        content[4096 : len(content) // 2] = random.Random(1).randbytes(len(content) // 2 - 4096)
+    else:
+        content = bytearray(b"this is no database, it is a letter of some length " * 200)
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"store .*store.db is damaged"):
+        SqliteStore(path)
+
+
+def test_somebody_elses_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "photos.db"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE photos (name TEXT)")
+    other.close()
+    with pytest.raises(UsageError, match="is a database of something else"):
+        SqliteStore(path)
+    other = sqlite3.connect(path)
+    assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("photos",)]
+    other.close()
+
+
+def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot open store .*No such file"):
+        SqliteStore(tmp_path / "missing" / "store.db")
+
+
+def test_a_full_disk_fails_the_commit_and_changes_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        await store.commit([Persist("t", b"before", b"v")])
+        store._connection.execute("PRAGMA max_page_count = 8")  # as if the disk ended there
+        with pytest.raises(UsageError, match=r"cannot write store .*full; free disk space"):
+            await store.commit([Persist("t", b"small", b"v"), Persist("t", b"large", bytes(1 << 20))])
+        assert [record.key for record in store.load()] == [b"before"]
+        await store.close()
+
+    asyncio.run(scene())
+
+
+def on_disk(directory: Path, content: bytes) -> bool:
+    return any(content in file.read_bytes() for file in directory.iterdir())
+
+
+def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
+    secret = random.Random(5).randbytes(600)
+
+    async def scene() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        await store.commit([Persist("t", b"k", secret), Persist("t", b"other", b"stays")])
+        assert on_disk(tmp_path, secret[:64])
+        await store.commit([Forget("t", b"k")])
+        assert not on_disk(tmp_path, secret[:64])
+        await store.close()
+
+    asyncio.run(scene())
+
+
+def test_records_do_not_show_their_values() -> None:
+    assert "hidden" not in repr(Record("t", b"k", b"hidden"))

@@ -1,0 +1,206 @@
+"""The transport contract: one set of checks for memory, MQTT on the embedded broker, and MQTT on mosquitto."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+
+from dca_proto.core.errors import TransportError, UsageError
+from dca_proto.net.memory import MemoryBroker, MemoryTransport
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.transport import Message, Transport
+
+_NAMES = count()
+_PATIENCE_S = 20.0
+PART_BYTES = 64 * 1024
+
+
+class Link:
+    """Makes transports of one kind that reach each other, under topics that no other test uses."""
+
+    def __init__(self, make: Callable[[str, tuple[str, ...], bool], Transport]) -> None:
+        self._make = make
+        self.root = f"t{next(_NAMES)}-{os.getpid()}"
+
+    def transport(self, name: str, *filters: str, clean: bool = False) -> Transport:
+        return self._make(f"{self.root}-{name}", tuple(f"{self.root}/{each}" for each in filters), clean)
+
+    @asynccontextmanager
+    async def opened(self, name: str, *filters: str, clean: bool = False) -> Any:
+        transport = self.transport(name, *filters, clean=clean)
+        await transport.open()
+        try:
+            yield transport
+        finally:
+            await transport.close()
+
+
+@pytest.fixture(params=["memory", "embedded", "mosquitto"])
+def link(request: pytest.FixtureRequest) -> Link:
+    if request.param == "memory":
+        broker = MemoryBroker()
+        return Link(partial(memory_transport, broker))
+    return mqtt_link(request.getfixturevalue(f"{request.param}_broker").url)
+
+
+def memory_transport(broker: MemoryBroker, name: str, filters: tuple[str, ...], clean: bool) -> Transport:
+    return MemoryTransport(broker, name, filters, clean=clean, part_bytes_max=PART_BYTES)
+
+
+def mqtt_link(url: str) -> Link:
+    def make(name: str, filters: tuple[str, ...], clean: bool) -> Transport:
+        settings = BrokerSettings(url=url, part_bytes_max=PART_BYTES, session_expiry_s=0 if clean else 3600)
+        return MqttTransport(settings, name, filters, rng=random.Random(name))
+
+    return Link(make)
+
+
+def play(scene: Awaitable[None]) -> None:
+    """Run a scene within reasonable time, and see that it leaves no task behind."""
+
+    async def watched() -> None:
+        await asyncio.wait_for(scene, _PATIENCE_S)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(watched())
+
+
+async def payloads(transport: Transport, number: int) -> list[bytes]:
+    """The first `number` different payloads: a transport may deliver twice."""
+    seen: dict[bytes, None] = {}
+    while len(seen) < number:
+        seen[(await transport.receive()).payload] = None
+    return list(seen)
+
+
+def test_delivers_any_bytes_whole(link: Link) -> None:
+    contents = [b"", b"\x00", b"\x01" * 30, bytes(range(256)), os.urandom(PART_BYTES - 1)]
+
+    async def scene() -> None:
+        async with link.opened("a", "in/+") as a, link.opened("b", "other/+") as b:
+            for content in contents:
+                await b.publish(f"{link.root}/in/b", content)
+            assert await payloads(a, len(contents)) == contents
+            await b.publish(f"{link.root}/in/b", b"last")
+            assert await a.receive() == Message(f"{link.root}/in/b", b"last")
+
+    play(scene())
+
+
+def test_one_megabyte_travels_in_parts(link: Link) -> None:
+    content = os.urandom(1_000_000)
+
+    async def scene() -> None:
+        async with link.opened("a", "in/+") as a:
+            await a.publish(f"{link.root}/in/a", content)
+            assert (await a.receive()).payload == content
+
+    play(scene())
+
+
+def test_a_sender_is_heard_in_its_order(link: Link) -> None:
+    sent = [number.to_bytes(4, "big") for number in range(200)]
+
+    async def scene() -> None:
+        async with link.opened("a", "in/+") as a, link.opened("b", "x/+") as b:
+            for content in sent:
+                await b.publish(f"{link.root}/in/b", content)
+            assert await payloads(a, len(sent)) == sent
+
+    play(scene())
+
+
+def test_wildcards_match_one_level(link: Link) -> None:
+    async def scene() -> None:
+        async with link.opened("a", "+/inbox/a/+", "news/+") as a:
+            others = ("r1/inbox/b/s", "r1/inbox/a/s/t", "inbox/a/s", "news")
+            for topic in ("r1/inbox/a/s", *others, "news/x", "end/inbox/a/s"):
+                await a.publish(f"{link.root}/{topic}", topic.encode())
+            heard = []
+            while b"end/inbox/a/s" not in heard:
+                heard.append((await a.receive()).payload)
+            assert list(dict.fromkeys(heard)) == [b"r1/inbox/a/s", b"news/x", b"end/inbox/a/s"]
+
+    play(scene())
+
+
+def test_everyone_subscribed_hears(link: Link) -> None:
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            listeners = [await stack.enter_async_context(link.opened(f"l{n}", "news/+")) for n in range(5)]
+            await listeners[0].publish(f"{link.root}/news/x", b"to all")
+            for listener in listeners:
+                assert (await listener.receive()).payload == b"to all"
+
+    play(scene())
+
+
+def test_retained_reaches_the_late_and_the_last_counts(link: Link) -> None:
+    async def scene() -> None:
+        async with link.opened("a", "x/+") as a:
+            await a.publish(f"{link.root}/epoch/a", b"old", True)
+            await a.publish(f"{link.root}/epoch/a", b"new", True)
+            async with link.opened("late", "epoch/+") as late:
+                assert (await late.receive()).payload == b"new"
+
+    play(scene())
+
+
+def test_retained_must_fit_one_part(link: Link) -> None:
+    async def scene() -> None:
+        async with link.opened("a", "x/+") as a:
+            with pytest.raises(UsageError, match="retained message must fit one part"):
+                await a.publish(f"{link.root}/epoch/a", bytes(PART_BYTES), True)
+
+    play(scene())
+
+
+def test_a_kept_session_gathers_messages(link: Link) -> None:
+    async def scene() -> None:
+        async with link.opened("away", "in/+"):
+            pass
+        async with link.opened("b", "x/+") as b:
+            for number in range(20):
+                await b.publish(f"{link.root}/in/b", bytes([number]))
+        async with link.opened("away", "in/+") as back:
+            assert sorted(await payloads(back, 20)) == [bytes([number]) for number in range(20)]
+
+    play(scene())
+
+
+def test_a_clean_session_forgets(link: Link) -> None:
+    async def scene() -> None:
+        async with link.opened("away", "in/+", clean=True):
+            pass
+        async with link.opened("b", "x/+") as b:
+            await b.publish(f"{link.root}/in/b", b"missed")
+        async with link.opened("away", "in/+", clean=True) as back, link.opened("b", "x/+") as b:
+            await b.publish(f"{link.root}/in/b", b"heard")
+            assert (await back.receive()).payload == b"heard"
+
+    play(scene())
+
+
+def test_closing_ends_a_waiting_reader_and_every_later_call(link: Link) -> None:
+    async def scene() -> None:
+        async with link.opened("a", "in/+") as a:
+            waiting = asyncio.create_task(a.receive())
+            await asyncio.sleep(0)
+            await a.close()
+            with pytest.raises(TransportError, match="closed"):
+                await waiting
+            with pytest.raises(TransportError):
+                await a.publish(f"{link.root}/in/a", b"late")
+            with pytest.raises(TransportError, match="closed"):
+                await a.open()
+
+    play(scene())

@@ -1,0 +1,306 @@
+"""TLS, passwords and access lists on mosquitto: members do what their role needs, others get nothing through."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dca_proto.core.effects import Address, Channel
+from dca_proto.core.errors import TransportError, UsageError
+from dca_proto.core.topics import subscriptions, topic_of
+from dca_proto.net.access import Access, Member, access_lines
+from dca_proto.net.broker import Broker, BrokerOptions, TlsFiles, launch_broker
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.settings import BrokerSettings
+
+FEDERATION = "ward"
+CLIENT, OTHER, COMPUTE, TRAINER = (
+    Member(role, bytes([number]) * 16, f"password-{number}")
+    for number, role in enumerate((Channel.CLIENT, Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER), 1)
+)
+ACCESS = Access(FEDERATION, (CLIENT, OTHER, COMPUTE, TRAINER))
+ROUND = bytes(16)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A test CA, a certificate for 127.0.0.1, one for a client, and a CA that nobody trusts."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl command is not installed")
+    directory = tmp_path_factory.mktemp("authority")
+    for name in ("ca", "stranger"):
+        request = ("req", "-x509", "-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", f"{name}.key")
+        request += ("-addext", "keyUsage=critical,keyCertSign,cRLSign", "-out", f"{name}.pem")
+        openssl(directory, *request, "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
+    (directory / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
+    for name in ("broker", "client"):
+        request = ("req", "-nodes", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        openssl(directory, *request, "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
+        sign = ("x509", "-req", "-days", "2", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key")
+        openssl(directory, *sign, "-CAcreateserial", "-extfile", "names", "-out", f"{name}.pem")
+    return directory
+
+
+def openssl(directory: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def broker(mosquitto_installed: None, authority: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    tls = TlsFiles(authority / "ca.pem", authority / "broker.pem", authority / "broker.key")
+    options = BrokerOptions(kind="mosquitto", tls=tls, access=ACCESS)
+    with asyncio.Runner() as loop:
+        launched = launch_broker(tmp_path_factory.mktemp("tls"), options)
+        yield loop.run(launched.__aenter__())
+        loop.run(launched.__aexit__(None, None, None))
+
+
+def connection(settings: BrokerSettings, client_id: str, *filters: str) -> MqttTransport:
+    return MqttTransport(settings, client_id, filters, rng=random.Random(1), answer_timeout_s=1.0)
+
+
+class Ward:
+    """Connects members to the broker."""
+
+    def __init__(self, broker: Broker, authority: Path, directory: Path) -> None:
+        self.broker, self.authority, self.directory = broker, authority, directory
+
+    def settings(self, member: Member, password: str | None = None, ca: str = "ca.pem") -> BrokerSettings:
+        file = self.directory / member.id.hex()
+        file.touch(0o600)
+        file.write_text(password or member.password)
+        return BrokerSettings(
+            url=self.broker.url,
+            ca=self.authority / ca,
+            username=member.id.hex(),
+            password_file=file,
+            session_expiry_s=0,
+        )
+
+    def transport(
+        self, member: Member, *filters: str, settings: BrokerSettings | None = None, client_id: str | None = None
+    ) -> MqttTransport:
+        filters = filters or subscriptions(FEDERATION, member.role, member.id)
+        return connection(settings or self.settings(member), client_id or member.id.hex(), *filters)
+
+
+@pytest.fixture
+def ward(broker: Broker, authority: Path, tmp_path: Path) -> Ward:
+    return Ward(broker, authority, tmp_path)
+
+
+def topic(receiver: Member, sender: Member) -> str:
+    return topic_of(FEDERATION, Address(receiver.role, receiver.id), ROUND, sender.id)
+
+
+def broadcast(channel: Channel, sender: Member) -> str:
+    return topic_of(FEDERATION, Address(channel), ROUND, sender.id)
+
+
+async def opened(stack: AsyncExitStack, transport: MqttTransport) -> MqttTransport:
+    await transport.open()
+    stack.push_async_callback(transport.close)
+    return transport
+
+
+def play(scene: object) -> None:
+    asyncio.run(asyncio.wait_for(scene, 20))  # type: ignore[arg-type]
+
+
+def test_members_reach_whom_their_role_needs(ward: Ward) -> None:
+    ways = [
+        (CLIENT, topic(COMPUTE, CLIENT), COMPUTE),
+        (CLIENT, topic(TRAINER, CLIENT), TRAINER),
+        (COMPUTE, topic(CLIENT, COMPUTE), CLIENT),
+        (COMPUTE, topic(TRAINER, COMPUTE), TRAINER),
+        (COMPUTE, topic(COMPUTE, COMPUTE), COMPUTE),
+        (COMPUTE, broadcast(Channel.ABORT, COMPUTE), CLIENT),
+        (COMPUTE, broadcast(Channel.EPOCH, COMPUTE), TRAINER),
+        (TRAINER, topic(CLIENT, TRAINER), CLIENT),
+        (TRAINER, topic(COMPUTE, TRAINER), COMPUTE),
+        (TRAINER, broadcast(Channel.ANNOUNCE, TRAINER), OTHER),
+    ]
+
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            links = {m.id: await opened(stack, ward.transport(m)) for m in (CLIENT, OTHER, COMPUTE, TRAINER)}
+            for number, (sender, way, receiver) in enumerate(ways):
+                await links[sender.id].publish(way, bytes([number]))
+                heard = await links[receiver.id].receive()
+                while heard.payload != bytes([number]):  # broadcasts reach others, too
+                    heard = await links[receiver.id].receive()
+                assert heard.topic == way
+
+    play(scene())
+
+
+def test_a_wrong_password_is_refused_and_not_tried_again(ward: Ward) -> None:
+    async def scene() -> None:
+        wrong = ward.transport(CLIENT, settings=ward.settings(CLIENT, password="guessed-wrong"))
+        with pytest.raises(UsageError, match=r"refused user name .* or password: check username") as caught:
+            await wrong.open()
+        assert "guessed-wrong" not in str(caught.value)
+
+    play(scene())
+
+
+def test_a_password_withdrawn_ends_the_transport_at_its_next_connection(ward: Ward, tmp_path: Path) -> None:
+    async def scene() -> None:
+        changed = Access(FEDERATION, (Member(CLIENT.role, CLIENT.id, "another password"),))
+        async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", access=ACCESS)) as broker:
+            port = int(broker.url.rpartition(":")[2])
+            settings = msgspec.structs.replace(ward.settings(CLIENT), url=broker.url, ca=None)
+            client = connection(settings, CLIENT.id.hex(), "x/+")
+            await client.open()
+        async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", port=port, access=changed)):
+            with pytest.raises(UsageError, match="refused user name"):
+                await client.receive()
+            with pytest.raises(UsageError, match="refused user name"):
+                await client.publish("x/a", b"")
+            await client.close()
+
+    play(scene())
+
+
+def test_nobody_gets_in_without_a_name(ward: Ward) -> None:
+    async def scene() -> None:
+        settings = BrokerSettings(url=ward.broker.url, ca=ward.authority / "ca.pem")
+        with pytest.raises(UsageError, match=r"refused user name \(none given\)"):
+            await ward.transport(CLIENT, settings=settings).open()
+
+    play(scene())
+
+
+def test_a_broker_that_our_ca_did_not_sign_is_not_trusted(ward: Ward) -> None:
+    async def scene() -> None:
+        with pytest.raises(TransportError, match=r"certificate verify failed.*; check ca"):
+            await ward.transport(CLIENT, settings=ward.settings(CLIENT, ca="stranger.pem")).open()
+
+    play(scene())
+
+
+def test_plain_mqtt_on_the_tls_port_fails(ward: Ward) -> None:
+    async def scene() -> None:
+        settings = BrokerSettings(url=ward.broker.url.replace("mqtts", "mqtt"))
+        with pytest.raises(TransportError, match="cannot reach broker"):
+            await ward.transport(CLIENT, settings=settings).open()
+
+    play(scene())
+
+
+def test_nothing_gets_through_in_anothers_name_or_off_ones_role(ward: Ward) -> None:
+    """The last message is allowed: when it arrives, the forbidden ones before it would have, too."""
+    forbidden = [
+        topic(COMPUTE, OTHER),  # another's name
+        topic(TRAINER, OTHER),
+        topic(CLIENT, CLIENT),  # a client to a client
+        broadcast(Channel.ANNOUNCE, CLIENT),
+        broadcast(Channel.ABORT, CLIENT),
+        broadcast(Channel.EPOCH, CLIENT),
+        topic(COMPUTE, CLIENT).replace(FEDERATION, "elsewhere"),
+    ]
+
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            client = await opened(stack, ward.transport(CLIENT))
+            watchers = [await opened(stack, ward.transport(member)) for member in (OTHER, COMPUTE, TRAINER)]
+            for way in forbidden:
+                await client.publish(way, b"forbidden")
+            await client.publish(topic(COMPUTE, CLIENT), b"allowed")
+            await client.publish(topic(TRAINER, CLIENT), b"allowed")
+            for watcher in watchers[1:]:
+                assert (await watcher.receive()).payload == b"allowed"
+            compute, trainer = watchers[1:]
+            await compute.publish(topic(OTHER, COMPUTE), b"allowed")
+            assert (await watchers[0].receive()).payload == b"allowed"
+            assert compute.dropped == trainer.dropped == {}
+
+    play(scene())
+
+
+def test_nobody_reads_anothers_inbox(ward: Ward) -> None:
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            own = f"dca/{FEDERATION}/+/client/{CLIENT.id.hex()}/+"
+            spied = (f"dca/{FEDERATION}/+/client/{OTHER.id.hex()}/+", f"dca/{FEDERATION}/+/+/+/+", "+/+/+/+/+/+")
+            spy = await opened(stack, ward.transport(CLIENT, own, *spied))
+            other = await opened(stack, ward.transport(OTHER))
+            compute = await opened(stack, ward.transport(COMPUTE))
+            await other.publish(topic(COMPUTE, OTHER), b"private")
+            await compute.publish(topic(OTHER, COMPUTE), b"private")
+            assert (await compute.receive()).payload == (await other.receive()).payload == b"private"
+            await compute.publish(topic(CLIENT, COMPUTE), b"own")
+            assert (await spy.receive()).payload == b"own"
+
+    play(scene())
+
+
+def test_nobody_takes_over_anothers_session(ward: Ward) -> None:
+    """A member that connects under another's client id gets its own session: the other stays connected and served."""
+
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            other = await opened(stack, ward.transport(OTHER))
+            await opened(stack, ward.transport(CLIENT, client_id=OTHER.id.hex()))
+            compute = await opened(stack, ward.transport(COMPUTE))
+            await compute.publish(topic(OTHER, COMPUTE), b"still here")
+            assert (await other.receive()).payload == b"still here"
+
+    play(scene())
+
+
+def test_a_broker_may_ask_for_certificates(mosquitto_installed: None, authority: Path, tmp_path: Path) -> None:
+    tls = TlsFiles(authority / "ca.pem", authority / "broker.pem", authority / "broker.key", require_certificate=True)
+
+    async def scene() -> None:
+        async with launch_broker(tmp_path, BrokerOptions(kind="mosquitto", tls=tls)) as broker:
+            bare = BrokerSettings(url=broker.url, ca=authority / "ca.pem")
+            with pytest.raises(TransportError, match="cannot reach broker"):
+                await connection(bare, "a", "x/+").open()
+            known = BrokerSettings(
+                url=broker.url,
+                ca=authority / "ca.pem",
+                certificate=authority / "client.pem",
+                key=authority / "client.key",
+            )
+            transport = connection(known, "a", "x/+")
+            await transport.open()
+            await transport.publish("x/a", os.urandom(1_000_000))
+            assert len((await transport.receive()).payload) == 1_000_000
+            await transport.close()
+
+    play(scene())
+
+
+def test_passwords_are_neither_shown_nor_left_readable(ward: Ward) -> None:
+    directory = ward.broker.log_path.parent
+    assert "password-1" not in repr(ACCESS)
+    assert "password-1" not in (directory / "passwords").read_text()
+    assert {(directory / name).stat().st_mode & 0o777 for name in ("passwords", "access")} == {0o600}
+
+
+def test_access_lists_name_exactly_the_roles_channels() -> None:
+    name = CLIENT.id.hex()
+    assert list(access_lines("f", CLIENT)) == [
+        f"user {name}",
+        f"topic write dca/f/+/trainer/+/{name}",
+        f"topic write dca/f/+/compute/+/{name}",
+        f"topic read dca/f/+/client/{name}/+",
+        "topic read dca/f/+/announce/all/+",
+        "topic read dca/f/+/abort/all/+",
+    ]
+
+
+@pytest.mark.parametrize("password", ["short", "with\nnewline", ""])
+def test_unusable_passwords_are_refused(password: str) -> None:
+    with pytest.raises(UsageError, match="must be printable and have at least 8"):
+        Member(Channel.CLIENT, bytes(16), password)
