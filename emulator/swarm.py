@@ -287,7 +287,7 @@ class Swarm:
         )
 
     def _share_window_ms(self) -> int:
-        """How long shares are waited for: about three times as long as they were seen to take on two cores."""
+        """How long shares are waited for: about four times as long as they were seen to take on two cores."""
         shares = len(self._rows) * self._options.computes
         return int(1_000 + shares * (3.0 if self.broker_kind == "embedded" else 1.5))
 

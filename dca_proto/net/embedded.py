@@ -12,6 +12,7 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from amqtt.broker import Broker
@@ -28,6 +29,16 @@ class TrustAll(BaseAuthPlugin):  # type: ignore[misc]
         return True
 
 
+class _Subscriptions(dict[str, list[tuple[Session, int]]]):
+    """amqtt iterates over its subscriptions with awaits in between, while others subscribe: give it a copy."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(super().__iter__()))
+
+    def items(self) -> Any:
+        return list(super().items())
+
+
 class Embedded(Broker):  # type: ignore[misc]
     """amqtt with an index of its filters: without it, every message is compared with every filter, level by level.
 
@@ -36,6 +47,7 @@ class Embedded(Broker):  # type: ignore[misc]
 
     def __init__(self, configuration: dict[str, Any]) -> None:
         super().__init__(configuration)
+        self._subscriptions = _Subscriptions()
         self._index: FilterTree[str] = FilterTree()
         self._topic = ""
         self._matched: frozenset[str] = frozenset()
@@ -46,6 +58,13 @@ class Embedded(Broker):  # type: ignore[misc]
         self._index.add(subscription[0], subscription[0])
         self._topic = ""
         return int(code)
+
+    async def _publish_retained_messages_for_subscription(
+        self, subscription: tuple[str, int], session: Session
+    ) -> None:
+        """Retained messages go to who subscribed; amqtt would give a new session those of everybody's filters."""
+        if any(subscriber is session for subscriber, _ in self._subscriptions.get(subscription[0], ())):
+            await super()._publish_retained_messages_for_subscription(subscription, session)
 
     def _matches(self, topic: str, a_filter: str) -> bool:
         if "#" in a_filter or topic.startswith("$"):

@@ -52,6 +52,22 @@ def test_a_host_that_does_not_exist_is_named() -> None:
     asyncio.run(scene())
 
 
+def test_many_connect_at_once_where_others_are_subscribed(any_broker: Broker) -> None:
+    """amqtt as it is loses connections here: it walks through its subscriptions while they change."""
+
+    async def crowd(number: int) -> None:
+        names = [f"crowd{number}-{index}" for index in range(30)]
+        members = [transport(any_broker.url, name, f"crowd/{name}/+", "crowd/all/+") for name in names]
+        await asyncio.wait_for(asyncio.gather(*(member.open() for member in members)), 8)
+        await members[0].publish(f"crowd/all/{names[0]}", b"kept", retain=True)
+        heard = await asyncio.wait_for(asyncio.gather(*(member.receive() for member in members)), 8)
+        assert {message.payload for message in heard} == {b"kept"}
+        await asyncio.gather(*(member.close() for member in members))
+
+    for number in range(3):
+        asyncio.run(crowd(number))
+
+
 def housekeeping() -> list[asyncio.Task[object]]:
     """The library's own tasks."""
     return [task for task in asyncio.all_tasks() if "_misc_loop" in repr(task)]
