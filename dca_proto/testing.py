@@ -1,4 +1,4 @@
-"""Helpers for tests of actors: a small deterministic network in virtual time. Nothing here is private or for production.
+"""Helpers for tests of actors: a deterministic network in virtual time. Nothing here is private or for production.
 
 `Network` delivers the effects of production actors to each other in order, with virtual timers and a store for each
 actor; a test may drop, change or repeat any message, and crash and restart any actor with what its store held.
@@ -244,6 +244,7 @@ class Cast:
         self.floors = floors or Floors(clients_min=1, honest_min=1)
         self.mechanism = mechanism or DistributedDiscreteGaussian()
         self.timing = timing or Timing()
+        self._column = {column: place for place, column in enumerate(columns)}
         self._name = name
         self._incarnations = itertools.count()
 
@@ -267,7 +268,8 @@ class Cast:
         """Client `index`, from the records of its store."""
 
         def rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
-            return self.rows[index][:, [self.columns.index(column) for column in columns]]
+            table = self.rows[index]
+            return table if columns == self.columns else table[:, [self._column[column] for column in columns]]
 
         return ClientActor(
             self.client_identities[index],
@@ -289,9 +291,9 @@ class Cast:
         """The trainer, from the records of its store."""
         return TrainerActor(self.trainer_identity, self.federation, **self._common(records))
 
-    def network(self) -> Network:
+    def network(self, network: Network | None = None) -> Network:
         """All actors, started, on one network."""
-        network = Network()
+        network = network or Network()
         for index in range(len(self.compute_identities)):
             network.add(Channel.COMPUTE, functools.partial(self.compute, index))
         for index in range(len(self.client_identities)):

@@ -75,7 +75,7 @@ TABLE: Table = {
 }
 
 SESSIONS, CONTRIBUTIONS, SEEN = "session", "contribution", "seen"
-RESEND, CLOSE = "resend", "close"
+EPOCH, RESEND, CLOSE = "epoch", "resend", "close"
 Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
 """A client's data: returns the rows, shape (m, number of columns), of the named columns. NaN marks a missing value."""
 
@@ -168,7 +168,8 @@ class ClientActor(Actor):
             case TimerFired(timer):
                 return self._on_timer(timer, now_ms)
             case Started():
-                return [effect for round_id in sorted(self._sessions) for effect in self._resume(round_id, now_ms)]
+                resumed = [effect for round_id in sorted(self._sessions) for effect in self._resume(round_id, now_ms)]
+                return [*self._expire_keys(now_ms), *resumed]
             case Command(request):
                 raise UsageError(f"a client takes no commands, found {type(request).__name__}")
 
@@ -238,14 +239,14 @@ class ClientActor(Actor):
 
     def _join(self, opened: OpenedAnnouncement, now_ms: int) -> list[Effect]:
         body = opened.body
-        in_use = {session.epoch for session in self._sessions.values() if session.phase == JOINED}
-        renewed = self._keys.renew(now_ms, in_use)
+        renewed = self._keys.renew(now_ms, self._epochs_in_use())
         keys = self._keys
         join = Join(PROTOCOL_VERSION, body.round_id, opened.hash, self._certificate, keys.epoch, keys.public)
         answer = seal_answer(sign(self._identity, self._federation_hash, join), opened, self._random)
         self._opened[body.round_id] = opened
         return [
             *renewed,
+            SetTimer(Timer(EPOCH), keys.expires_ms),
             self._store(body.round_id, Session(step(TABLE, NEW, "announcement"), opened.frame, keys.epoch, answer)),
             SetTimer(Timer(CLOSE, body.round_id), body.close_by_ms + self._timing.abort_grace_ms),
             Send(Address(Channel.TRAINER, body.trainer), body.round_id, answer),
@@ -403,6 +404,8 @@ class ClientActor(Actor):
     # --- time and restarts ----------------------------------------------------------------------------------------
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
+        if timer.purpose == EPOCH:
+            return self._expire_keys(now_ms)
         session = self._sessions.get(timer.round_id)
         if session is None:
             return []
@@ -413,7 +416,17 @@ class ClientActor(Actor):
         self._opened.pop(timer.round_id, None)
         self._attempts.pop(timer.round_id, None)
         self._questions.pop(timer.round_id, None)
-        return [Forget(SESSIONS, timer.round_id), *self._forget_contribution(timer.round_id)]
+        forgotten = [Forget(SESSIONS, timer.round_id), *self._forget_contribution(timer.round_id)]
+        return [*forgotten, *self._expire_keys(now_ms)]
+
+    def _expire_keys(self, now_ms: int) -> list[Effect]:
+        """Delete the keys of past epochs, also where no further round is ever joined."""
+        expired: list[Effect] = list(self._keys.expire(now_ms, self._epochs_in_use()))
+        return [*expired, SetTimer(Timer(EPOCH), self._keys.expires_ms)] if self._keys.is_current(now_ms) else expired
+
+    def _epochs_in_use(self) -> set[int]:
+        """The epochs of joins that wait for their start; shares that were made need no key any more."""
+        return {session.epoch for session in self._sessions.values() if session.phase == JOINED}
 
     def _resend(self, round_id: bytes, session: Session, now_ms: int) -> list[Effect]:
         """A join until the start has come, shares until their receipts have; nothing after the round's end."""

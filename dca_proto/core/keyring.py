@@ -52,17 +52,21 @@ class Keyring:
         return epoch in self._keys and self._keys[epoch].public == public
 
     def renew(self, now_ms: int, in_use: Collection[int]) -> list[Write]:
-        """Make the current epoch's key if there is none, and delete the keys of past epochs that no open round uses."""
+        """Make the current epoch's key if there is none, and delete what is over."""
         writes: list[Write] = []
         if not self.is_current(now_ms):
             epoch, secret = now_ms // self._epoch_ms, self._random(KEY_BYTES)
             self._keys[epoch] = AgreementKey(secret)
             writes.append(Persist(TABLE, _key(epoch), secret))
-        for epoch in [old for old in self._keys if old < self.epoch and old not in in_use]:
+        return [*writes, *self.expire(now_ms, in_use)]
+
+    def expire(self, now_ms: int, in_use: Collection[int]) -> list[Write]:
+        """Delete the keys of past epochs that no open round uses."""
+        past = [epoch for epoch in self._keys if epoch < now_ms // self._epoch_ms and epoch not in in_use]
+        for epoch in past:
             del self._keys[epoch]
-            self._agreed = {pair: key for pair, key in self._agreed.items() if pair[0] != epoch}
-            writes.append(Forget(TABLE, _key(epoch)))
-        return writes
+        self._agreed = {pair: key for pair, key in self._agreed.items() if pair[0] not in past}
+        return [Forget(TABLE, _key(epoch)) for epoch in past]
 
     def agree(self, epoch: int, peer_public: bytes) -> bytes:
         """The key shared with a peer in one of the own epochs, computed once. Raises `PeerError`."""

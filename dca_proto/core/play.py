@@ -18,7 +18,7 @@ from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import OpenRound
 
 
-def play(
+def play(  # noqa: C901 - one function on purpose
     trainer: TrainerActor,
     computes: Sequence[ComputeActor],
     clients: Sequence[ClientActor],

@@ -16,6 +16,7 @@ here fails because of what they hold. All is integer arithmetic, and exact.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,17 +67,23 @@ def contribution(
     table = _table(statistic, rows)[: rows_max or ROWS_MAX]
     finite = table[np.isfinite(table).all(axis=1)]
     divisor = 1 if rows_max else max(len(table), 1)
-    # The sum of many rows could overflow before it is divided. So each value is divided first, v = q·divisor + r, and
-    # Σv/divisor = Σq + Σr/divisor. (A sum over at most R rows has divisor 1, and r = 0.)
-    quotient = np.zeros(statistic.dimension, dtype=np.int64)
-    remainder = np.zeros(statistic.dimension, dtype=np.int64)
     step = max(1, _CHUNK_WORDS // statistic.dimension)
-    for start in range(0, len(finite), step):
-        values = _evaluated(statistic, finite[start : start + step], bound, fraction_bits)
-        if divisor == 1:
-            quotient += values.sum(axis=0)
-            continue
-        quotients, remainders = np.divmod(values, divisor)
+    chunks = (finite[start : start + step] for start in range(0, len(finite), step))
+    values = (_evaluated(statistic, chunk, bound, fraction_bits) for chunk in chunks)
+    if divisor == 1:
+        return sum((value.sum(axis=0) for value in values), np.zeros(statistic.dimension, dtype=np.int64))
+    return _rounded_mean(values, divisor, statistic.dimension)
+
+
+def _rounded_mean(values: Iterable[NDArray[np.int64]], divisor: int, dimension: int) -> NDArray[np.int64]:
+    """Σv/divisor over all rows, rounded to the nearest integer.
+
+    The sum of many rows could overflow before it is divided. So each value is divided first, v = q·divisor + r, and
+    Σv/divisor = Σq + Σr/divisor.
+    """
+    quotient, remainder = np.zeros(dimension, dtype=np.int64), np.zeros(dimension, dtype=np.int64)
+    for value in values:
+        quotients, remainders = np.divmod(value, divisor)
         quotient += quotients.sum(axis=0)
         remainder += remainders.sum(axis=0)
     return quotient + (2 * remainder + divisor) // (2 * divisor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,15 +181,22 @@ def test_bad_input_is_one_line_and_nothing_half_done(
     assert not (tmp_path / "made").exists()
 
 
-def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dca_proto.cli", "swarm", "--broker", "embedded"]
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("kind", ["embedded", "mosquitto"])
+def test_a_signal_leaves_no_process_behind(
+    number: signal.Signals, code: int, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "mosquitto":
+        request.getfixturevalue("mosquitto_installed")
+    command = [sys.executable, "-m", "dca_proto.cli", "swarm", "--broker", kind]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         children = _children_once_started(process.pid)
-        os.kill(process.pid, signal.SIGINT)
-        process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 130
+        os.kill(process.pid, number)
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == code, output
+    assert "Traceback" not in output
     gone, alive = psutil.wait_procs(children, timeout=10)
     assert (len(gone), alive) == (len(children), [])
     assert not (tmp_path / "run").exists()
@@ -199,6 +207,6 @@ def _children_once_started(pid: int) -> list[Any]:
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         children = psutil.Process(pid).children(recursive=True)
-        if any("dca_proto.net.embedded" in " ".join(child.cmdline()) for child in children):
+        if any(re.search(r"dca_proto\.net\.embedded|mosquitto", " ".join(child.cmdline())) for child in children):
             return children
     raise AssertionError("no broker was started")

@@ -1,0 +1,238 @@
+"""Actors as real processes from their TOML files, as devices and servers run them, on a real broker.
+
+Clients run `python -m dca_proto` (no typer, no rich), servers `dca`. Whoever is started is ended, by its own id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dca_proto.cli import main
+from dca_proto.net.broker import Broker
+
+DEVICE = (sys.executable, "-m", "dca_proto")
+DCA = (sys.executable, "-m", "dca_proto.cli")
+CLIENTS = 4
+PATIENCE_S = 30
+ROUND = ("--statistic", "mean", "--columns", "x", "--bounds", "x=0:10", "--epsilon", "1", "--delta", "1e-6")
+LET_THROUGH = "[policy]\nclients_min = 1\nhonest_min = 1\n"
+
+
+class Processes:
+    """Started processes; those that still run are told to stop at the end, as each must be able to, in good time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command, cwd=self._folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self.started:
+            process.terminate()
+        for process in self.started:
+            try:
+                process.communicate(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    found = Processes(tmp_path)
+    yield found
+    found.close()
+
+
+def until(process: subprocess.Popen[str], word: str) -> str:
+    """Read a process's log until a line holds the word; its end is a failure."""
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if word in line:
+            return line
+    raise AssertionError(f"ended with {process.wait()} before {word!r}: {''.join(seen)}")
+
+
+def federation(folder: Path, url: str, clients: int = CLIENTS, data: str = "x\n4\n") -> None:
+    """Everybody's files; limits low enough for so few clients."""
+    name = f"e2e-{folder.name.replace('_', '-')[-20:]}".lower()
+    given = ("--name", name, "--computes", "2", "--clients", str(clients), "--broker", url)
+    assert main(["federation", "init", str(folder), *given]) == 0
+    for index in range(1, clients + 1):
+        (folder / f"client-{index}.csv").write_text(data)
+        with (folder / f"client-{index}.toml").open("a") as file:
+            file.write(LET_THROUGH)
+    for index in (1, 2):
+        with (folder / f"compute-{index}.toml").open("a") as file:
+            file.write(LET_THROUGH.replace("policy", "floors"))
+
+
+def start_all(processes: Processes, clients: int = CLIENTS) -> None:
+    """Two Compute nodes, one told to people and one to programs, and clients; all connected."""
+    computes = [processes.start(*DCA, "compute", "compute-1.toml"), processes.start(*DEVICE, "compute-2.toml")]
+    devices = [processes.start(*DEVICE, f"client-{index}.toml", "--json") for index in range(1, clients + 1)]
+    until(computes[0], "connected to")
+    for process in (computes[1], *devices):
+        until(process, "Connected")
+
+
+def test_a_round_from_files_gives_a_result_and_signals_end_everyone(
+    any_broker: Broker, tmp_path: Path, processes: Processes
+) -> None:
+    federation(tmp_path, any_broker.url)
+    start_all(processes)
+    trainer = processes.start(
+        *DCA, "trainer", "trainer.toml", *ROUND, "--tolerate", "1", "--clients", str(CLIENTS), "--json", "-"
+    )
+    told, narrated = trainer.communicate(timeout=PATIENCE_S)
+    assert trainer.returncode == 0, narrated
+    result = json.loads(told)
+    assert (result["ok"], result["contributors"], result["labels"]) == (True, CLIENTS, ["x"])
+    # false alarm: noise beyond 8 standard deviations, below 1e-14
+    assert abs(result["estimate"][0] - 4) < 8 * result["noise_std"][0]
+    assert "private estimate" in narrated
+    assert "epsilon 1, delta 1e-06 of every participant's budget" in narrated
+
+    servers, devices = processes.started[:2], processes.started[2 : 2 + CLIENTS]
+    for process in devices[:1]:
+        until(process, "AllReceived")
+    for number, group in ((signal.SIGINT, [servers[0], devices[0]]), (signal.SIGTERM, [servers[1], *devices[1:]])):
+        for process in group:
+            os.killpg(process.pid, number)
+        for process in group:
+            process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == (130 if number == signal.SIGINT else 0)
+    assert not list(tmp_path.glob("*-wal")), "stores were closed"
+    shown = subprocess.run([*DCA, "inspect", str(tmp_path / "client-1.db")], capture_output=True, text=True, check=True)
+    assert "ledger" in shown.stdout
+    assert "mean" in shown.stdout
+
+
+def test_a_trainer_without_the_command_line_holds_its_files_round(
+    embedded_broker: Broker, tmp_path: Path, processes: Processes
+) -> None:
+    federation(tmp_path, embedded_broker.url)
+    with (tmp_path / "trainer.toml").open("a") as file:
+        file.write(
+            '[round]\nstatistic = "histogram"\ncolumns = ["x"]\nparameters = { edges = [0, 5, 10] }\n'
+            f"epsilon = 1\ndelta = 1e-6\ntolerate = 1\nclients = {CLIENTS}\n"
+        )
+    start_all(processes)
+    trainer = processes.start(*DEVICE, "trainer.toml", "--json")
+    told, logged = trainer.communicate(timeout=PATIENCE_S)
+    assert trainer.returncode == 0, logged
+    assert json.loads(told)["labels"] == ["x in [0, 5)", "x in [5, 10]"]
+    assert {json.loads(line)["event"] for line in logged.splitlines()} >= {"Announced", "Rostered", "RoundCompleted"}
+
+    again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-")
+    repeated, narrated = again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 0, narrated
+    assert json.loads(repeated) == [json.loads(told)], "the same answer, no fresh noise"
+
+
+def test_a_trainer_killed_in_mid_round_finishes_it_later(
+    embedded_broker: Broker, tmp_path: Path, processes: Processes
+) -> None:
+    federation(tmp_path, embedded_broker.url)
+    start_all(processes)
+    trainer = processes.start(*DCA, "trainer", "trainer.toml", *ROUND, "--tolerate", "1", "--join-s", "2")
+    until(trainer, "announced")
+    trainer.kill()
+    trainer.communicate()
+    shown = subprocess.run([*DCA, "inspect", str(tmp_path / "trainer.db")], capture_output=True, text=True, check=True)
+    assert "joining" in shown.stdout
+    again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-")
+    told, narrated = again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 0, narrated
+    assert [result["contributors"] for result in json.loads(told)] == [CLIENTS]
+
+
+def test_an_aborted_round_ends_with_code_3_and_says_why(
+    embedded_broker: Broker, tmp_path: Path, processes: Processes
+) -> None:
+    federation(tmp_path, embedded_broker.url)
+    start_all(processes)
+    trainer = processes.start(
+        *DCA, "trainer", "trainer.toml", *ROUND, "--tolerate", "3", "--join-s", "1", "--json", "out.json"
+    )
+    _, narrated = trainer.communicate(timeout=PATIENCE_S)
+    assert trainer.returncode == 3, narrated
+    assert "dca: the round was aborted: 4 clients joined: N - T - 1 = 4 - 3 - 1 is below 1" in narrated
+    assert json.loads((tmp_path / "out.json").read_text())["ok"] is False
+
+
+def test_clients_decline_what_their_policy_does_not_allow(
+    embedded_broker: Broker, tmp_path: Path, processes: Processes
+) -> None:
+    federation(tmp_path, embedded_broker.url)
+    start_all(processes)
+    trainer = processes.start(
+        *DCA, "trainer", "trainer.toml", *ROUND, "--epsilon", "3", "--tolerate", "1", "--clients", str(CLIENTS)
+    )
+    _, narrated = trainer.communicate(timeout=PATIENCE_S)
+    assert trainer.returncode == 3
+    assert "declined: epsilon: found 3 at delta 1e-06; accepts <= 1 at delta 1e-05" in narrated
+    assert "0 clients joined" in narrated
+
+
+def test_ctrl_c_at_a_broker_leaves_no_process_and_no_folder(tmp_path: Path, processes: Processes) -> None:
+    broker = processes.start(*DCA, "broker", "--kind", "embedded", "--port", "0")
+    assert broker.stdout is not None
+    line = broker.stdout.readline()
+    assert line.startswith("broker  embedded")
+    log_path = Path(line.rpartition("log ")[2].strip())
+    assert log_path.exists()
+    children = psutil.Process(broker.pid).children(recursive=True)
+    assert len(children) == 1
+    port = int(line.partition("mqtt://127.0.0.1:")[2].partition(";")[0])
+    taken = processes.start(*DCA, "broker", "--kind", "embedded", "--port", str(port))
+    _, error = taken.communicate(timeout=PATIENCE_S)
+    assert (taken.returncode, error.count("\n")) == (2, 1)
+    assert f"dca: port {port} on 127.0.0.1 cannot be used" in error
+    broker.send_signal(signal.SIGINT)
+    broker.communicate(timeout=PATIENCE_S)
+    assert broker.returncode == 130
+    assert not psutil.wait_procs(children, timeout=PATIENCE_S)[1]
+    assert not log_path.parent.exists()
+
+
+def test_members_get_in_with_passwords_and_others_do_not(
+    mosquitto_installed: None, tmp_path: Path, processes: Processes
+) -> None:
+    federation(tmp_path, "mqtt://127.0.0.1:1", clients=1)
+    given = ("--federation", "federation.toml", "--passwords", "passwords")
+    broker = processes.start(*DCA, "broker", "--kind", "mosquitto", "--port", "0", *given)
+    assert broker.stdout is not None
+    url = broker.stdout.readline().partition("at ")[2].partition(";")[0]
+    config = tmp_path / "compute-1.toml"
+    refused = config.read_text().replace("mqtt://127.0.0.1:1", url)
+    config.write_text(refused)
+    stranger = processes.start(*DEVICE, "compute-1.toml")
+    _, error = stranger.communicate(timeout=PATIENCE_S)
+    assert stranger.returncode == 2
+    assert error.splitlines()[-1].startswith(f"dca: broker {url} refused user name (none given) or password")
+
+    (key,) = [line for line in (tmp_path / "compute-1.key").read_text().splitlines() if line.startswith("id =")]
+    login = f'username {key[2:]}\npassword_file = "passwords/compute-1.password"\n'
+    config.write_text(refused.replace(f'url = "{url}"\n', f'url = "{url}"\n{login}'))
+    until(processes.start(*DEVICE, "compute-1.toml"), "Connected")
+    names = {path.name for path in (tmp_path / "passwords").iterdir()}
+    assert names == {"compute-1.password", "compute-2.password", "trainer.password", "client-1.password"}
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "passwords").iterdir()} == {0o600}

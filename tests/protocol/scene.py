@@ -1,0 +1,178 @@
+"""What the protocol tests share: rounds brought to a step, messages opened and forged, and states compared.
+
+A test here speaks as a hostile trainer, Compute node, client or broker: it holds whatever keys that role holds (those
+of a `Cast` are all known), writes any message it likes, and looks at what the production actors make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.codec import decode_body, decode_frame, encode, sign
+from dca_proto.core.effects import Effect, Report, Send
+from dca_proto.core.errors import PeerError
+from dca_proto.core.events import Received
+from dca_proto.core.facts import Dropped, RoundCompleted, RoundFailed
+from dca_proto.core.messages import Announcement, Body, Sealed, Share, Signed
+from dca_proto.core.params import Limits
+from dca_proto.core.round import OpenedAnnouncement, open_announcement, open_answer, seal_answer
+from dca_proto.core.sealing import AgreementKey, Identity
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.testing import Cast, Envelope, Network, NoNoise, seeded
+
+NOT_STATE = {"dropped", "_random", "_rows", "_agreed", "_opened", "_questions"}
+"""What an actor may change with a message that it drops: a counter, and caches of pure functions."""
+
+
+def snapshot(value: Any) -> Any:
+    """Everything an actor knows, as plain values that later changes cannot reach."""
+    if isinstance(value, Mapping):
+        return {key: snapshot(item) for key, item in value.items()}
+    if isinstance(value, set):
+        return frozenset(value)
+    if isinstance(value, list | tuple):
+        return tuple(snapshot(item) for item in value)
+    if hasattr(value, "__dict__") and not callable(value):
+        return {name: snapshot(item) for name, item in vars(value).items() if name not in NOT_STATE}
+    return value
+
+
+def refused(network: Network, receiver: bytes, sender: bytes, payload: bytes, code: str | None = None) -> None:
+    """The receiver drops the message (for that reason), says so, and is in the state in which it was."""
+    actor = network.actors[receiver]
+    before = snapshot(actor)
+    effects = actor.handle(Received(sender, payload), network.now_ms)
+    assert [type(effect) for effect in effects] == [Report], effects
+    assert isinstance(effects[0].fact, Dropped), effects
+    assert code in (None, effects[0].fact.code), effects[0].fact
+    assert snapshot(actor) == before
+
+
+def ignored(network: Network, receiver: bytes, sender: bytes, payload: bytes) -> None:
+    """The receiver knows the message already: nothing happens at all."""
+    actor = network.actors[receiver]
+    before = snapshot(actor)
+    assert actor.handle(Received(sender, payload), network.now_ms) == []
+    assert snapshot(actor) == before
+
+
+def exact_cast(clients: int = 4, computes: int = 3, **changes: Any) -> Cast:
+    """A cast without noise, client i holding the value (i + 1) / 16: sums can be foretold."""
+    rows = [np.array([[(index + 1) / 16]]) for index in range(clients)]
+    return Cast(clients, computes, **{"rows": rows, "mechanism": NoNoise(), **changes})
+
+
+def exact_sum(clients: Iterable[int]) -> float:
+    """What the clients of `exact_cast` with these indices add up to."""
+    return sum((index + 1) / 16 for index in clients)
+
+
+def begin(cast: Cast, network: Network | None = None, **changes: Any) -> tuple[Network, OpenRound]:
+    """A round asked for, and everything delivered that no timer has to wait for."""
+    network = network or cast.network()
+    network.deliver()
+    request = cast.request(**changes)
+    network.command(cast.trainer_identity.id, request)
+    network.deliver()
+    return network, request
+
+
+def until_the_end(network: Network, hours: float = 3) -> None:
+    network.advance(network.now_ms + int(hours * 3600 * 1000))
+
+
+def results(network: Network) -> list[NoisyAggregate]:
+    return [fact.aggregate for fact in network.reported(RoundCompleted)]
+
+
+def failures(network: Network) -> list[RoundFailed]:
+    return network.reported(RoundFailed)
+
+
+def the_sum(network: Network) -> NDArray[np.float64]:
+    (aggregate,) = results(network)
+    return aggregate.value
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def body_of(payload: bytes) -> Body | Share | Sealed | None:
+    """The body of a signed message, or the frame itself."""
+    frame = decode_frame(payload)
+    return decode_body(frame.body) if isinstance(frame, Signed) else frame
+
+
+def sent(network: Network, kind: type, sender: bytes | None = None, to: bytes | None = None) -> list[Envelope]:
+    """What left the actors so far, of one kind of body or frame."""
+    return [
+        one
+        for one in network.sent
+        if isinstance(body_of(one.payload), kind) and sender in (None, one.sender) and to in (None, one.to.id)
+    ]
+
+
+def losing(*kinds: type, to: bytes | None = None, sender: bytes | None = None) -> Callable[[Envelope], list[Envelope]]:
+    """A `Network.tamper` that loses all messages of these kinds (to one actor, from one actor)."""
+
+    def tamper(envelope: Envelope) -> list[Envelope]:
+        concerned = to in (None, envelope.to.id) and sender in (None, envelope.sender)
+        return [] if concerned and isinstance(body_of(envelope.payload), kinds) else [envelope]
+
+    return tamper
+
+
+def changed(envelope: Envelope, payload: bytes) -> Envelope:
+    """The same message with another content."""
+    return Envelope(envelope.sender, Send(envelope.to, envelope.round_id, payload))
+
+
+def forged(cast: Cast, identity: Identity, body: Body) -> bytes:
+    """A body signed by whoever holds `identity`."""
+    return encode(sign(identity, cast.federation.hash, body))
+
+
+def resigned(cast: Cast, identity: Identity, payload: bytes, **changes: Any) -> bytes:
+    """A signed message with some fields of its body changed, signed anew."""
+    return forged(cast, identity, msgspec.structs.replace(body_of(payload), **changes))
+
+
+def announced(network: Network, cast: Cast) -> OpenedAnnouncement:
+    """The newest announcement, opened."""
+    frame = decode_frame(sent(network, Announcement)[-1].payload)
+    return open_announcement(frame, cast.federation, Limits())
+
+
+def sealed_by(cast: Cast, identity: Identity, body: Body, opened: OpenedAnnouncement) -> bytes:
+    """A body signed by `identity` and sealed to the trainer of the round."""
+    return seal_answer(sign(identity, cast.federation.hash, body), opened, seeded("forger"))
+
+
+def unsealed(network: Network, cast: Cast, payload: bytes) -> Body:
+    """What the trainer reads in a sealed answer to the newest announcement."""
+    opened = announced(network, cast)
+    reply_key: AgreementKey = network.actors[cast.trainer_identity.id]._rounds[opened.body.round_id].reply_key
+    return decode_body(open_answer(decode_frame(payload), reply_key, opened.hash).body)
+
+
+def sealed_kind(network: Network, cast: Cast, payload: bytes) -> type | None:
+    """The kind of body in a sealed answer; None for anything else."""
+    try:
+        return type(unsealed(network, cast, payload)) if isinstance(decode_frame(payload), Sealed) else None
+    except PeerError:
+        return None
+
+
+def flipped(payload: bytes, position: int) -> bytes:
+    """One bit changed."""
+    return payload[:position] + bytes((payload[position] ^ 1,)) + payload[position + 1 :]
+
+
+def sends(effects: Iterable[Effect]) -> list[Send]:
+    return [effect for effect in effects if isinstance(effect, Send)]

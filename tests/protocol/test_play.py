@@ -1,0 +1,163 @@
+"""A whole round in one function, its two share encodings, and the oracle of exactness."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from scene import announced, begin, exact_cast, exact_sum, forged, refused, results, the_sum, until_the_end
+
+import dca_proto.core.mechanism as mechanisms
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.effects import Channel
+from dca_proto.core.facts import Declined
+from dca_proto.core.mechanism import DistributedDiscreteGaussian
+from dca_proto.core.messages import Roster, Signed, Terms
+from dca_proto.core.params import PROTOCOL_VERSION
+from dca_proto.core.play import play
+from dca_proto.core.policy import Floors, Policy
+from dca_proto.core.round import roster_hash
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.testing import Cast, Network, NoNoise
+
+NOW_MS = 1_700_000_000_000
+
+
+def played(cast: Cast, **changes: Any) -> NoisyAggregate:
+    computes = [cast.compute(index) for index in range(len(cast.computes))]
+    clients = [cast.client(index) for index in range(len(cast.clients))]
+    return play(cast.trainer(), computes, clients, cast.request(**changes), NOW_MS)
+
+
+def one_hot(size: int, **changes: Any) -> tuple[Cast, dict[str, Any]]:
+    """Each client sets one coordinate of its own."""
+    columns = tuple(f"x{index}" for index in range(size))
+    rows = [np.eye(size)[index : index + 1] for index in range(size)]
+    flat = {"columns": columns, "centre": [0.0] * size, "scale": [1.0] * size, "bound": [1.0] * size}
+    return Cast(size, 3, columns=columns, rows=rows, **changes), {"parameters": flat}
+
+
+def test_a_round_gives_the_noisy_sum_with_all_that_inference_needs() -> None:
+    cast = Cast(30, 3)
+    result = played(cast, tolerated=4, colluders=1)
+    assert (result.contributors, result.clients, result.tolerated, result.colluders) == (30, 30, 4, 1)
+    assert (result.epsilon, result.delta, result.relation) == (1.0, 1e-6, "replace-one-client")
+    assert result.private
+    assert result.mechanism == "distributed-discrete-gaussian"
+    assert result.noise_variance == pytest.approx(30 * result.sigma_local**2)
+    # Theorem 1: N - T - 1 shares suffice for the sensitivity of a mean of values within [-1, 1] (2 and rounding).
+    assert 25 * result.sigma_local**2 == pytest.approx((result.sensitivity / result.mu) ** 2, rel=1e-6)
+    assert result.sensitivity == pytest.approx(2.0, rel=1e-6)
+    # 30 clients of 0.5. False alarms: |noise| beyond 6 standard deviations, 2e-9; the keys are seeded anyway.
+    assert abs(result.value[0] - 15) < 6 * result.noise_variance**0.5
+    assert len({result.session_hash, result.contributors_hash, result.roster_hash}) == 3
+    assert result.absent == ()
+
+
+def test_without_noise_the_sum_is_exact() -> None:
+    assert played(exact_cast(7)).value.tolist() == [exact_sum(range(7))]
+
+
+@pytest.mark.parametrize("mechanism", [DistributedDiscreteGaussian(), NoNoise()])
+def test_both_encodings_give_the_same_sum_for_the_same_inputs_and_noise(mechanism: Any) -> None:
+    seed, vector = (
+        played(Cast(6, 3, mechanism=mechanism, rows=[np.full((1, 1), 0.1 * i) for i in range(6)]), encoding=encoding)
+        for encoding in ("seed", "vector")
+    )
+    assert seed.value.tolist() == vector.value.tolist()
+    assert seed.noise_variance == vector.noise_variance
+    assert seed.session_hash != vector.session_hash
+
+
+def test_the_sum_does_not_depend_on_the_number_of_compute_nodes() -> None:
+    sums = {played(exact_cast(5, computes, name="test")).value.tobytes() for computes in (2, 3, 5, 10)}
+    assert len(sums) == 1
+
+
+@pytest.mark.parametrize("encoding", ["seed", "vector"])
+def test_oracle_each_client_sets_a_coordinate_of_its_own(encoding: str) -> None:
+    """0 or 1 everywhere: 2 would be a share counted twice, a huge value shares that do not match."""
+    cast, question = one_hot(8, mechanism=NoNoise())
+    assert played(cast, encoding=encoding, **question).value.tolist() == [1.0] * 8
+
+
+def test_oracle_with_clients_that_drop() -> None:
+    """The coordinates of those who drop are 0, all others 1, and the result names exactly these positions."""
+    cast, question = one_hot(8, mechanism=NoNoise())
+    network = cast.network()
+    dropped = set(cast.clients[:3])
+    network.tamper = lambda envelope: (
+        [] if envelope.sender in dropped and envelope.to.id in cast.computes else [envelope]
+    )
+    begin(cast, network, tolerated=3, **question)
+    until_the_end(network)
+    assert the_sum(network).tolist() == [0.0] * 3 + [1.0] * 5
+    (result,) = results(network)
+    assert {sorted(cast.clients)[position] for position in result.absent} == dropped
+    assert not result.private
+
+
+# The mode without noise cannot be reached in production.
+
+
+def test_no_configuration_names_the_mechanism() -> None:
+    for configured in (Policy, Floors, OpenRound):
+        fields = {field.name for field in msgspec.structs.fields(configured)}
+        assert not {name for name in fields if "mechanism" in name or "noise" in name}
+
+
+def test_the_core_has_the_one_private_mechanism_only() -> None:
+    offered = [
+        kind for kind in vars(mechanisms).values() if isinstance(kind, type) and kind.__module__ == mechanisms.__name__
+    ]
+    assert {kind.name for kind in offered if kind is not mechanisms.Mechanism} == {"distributed-discrete-gaussian"}
+    assert DistributedDiscreteGaussian().private
+    assert not NoNoise().private
+
+
+@pytest.fixture
+def mixed() -> tuple[Network, Cast]:
+    """A trainer of no noise among production Compute nodes and clients, all of one federation."""
+    unsafe, production, network = exact_cast(4), Cast(4, 3), Network()
+    for index in range(3):
+        network.add(Channel.COMPUTE, functools.partial(production.compute, index))
+    for index in range(4):
+        network.add(Channel.CLIENT, functools.partial((production if index else unsafe).client, index))
+    network.add(Channel.TRAINER, unsafe.trainer)
+    return network, unsafe
+
+
+def test_a_production_client_declines_a_round_without_noise(mixed: tuple[Network, Cast]) -> None:
+    network, unsafe = mixed
+    begin(unsafe, network)
+    for client in unsafe.clients[1:]:
+        (declined,) = network.reported(Declined, client)
+        assert declined.reason == "announcement"
+        assert "'no-noise-for-tests' is not offered here" in declined.found
+        assert network.actors[client].ledger.charges == ()
+
+
+def test_a_production_compute_node_starts_no_round_without_noise(mixed: tuple[Network, Cast]) -> None:
+    network, unsafe = mixed
+    join = sent_join(network, unsafe)
+    opened = announced(network, unsafe)
+    terms = Terms(opened.hash, 1, 0, 0, roster_hash([join]), network.now_ms + 1000, network.now_ms + 2000)
+    roster = Roster(PROTOCOL_VERSION, opened.body.round_id, terms, opened.frame, (join[1],))
+    payload = forged(unsafe, unsafe.trainer_identity, roster)
+    refused(network, unsafe.computes[0], unsafe.trainer_identity.id, payload, "plan")
+
+
+def sent_join(network: Network, cast: Cast) -> tuple[bytes, Signed]:
+    """The join of the one client that offers no noise too."""
+    begin(cast, network, tolerated=0, clients_expected=0)
+    trainer = network.actors[cast.trainer_identity.id]
+    (join,) = next(iter(trainer._rounds.values())).joins.items()
+    return join
+
+
+def test_no_request_to_a_trainer_chooses_a_mechanism() -> None:
+    with pytest.raises(TypeError):
+        Cast(4, 3).request(mechanism="no-noise-for-tests")

@@ -1,0 +1,139 @@
+"""Style as a test: sizes, layers, banned calls, and files that nothing imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("dca_proto", "emulator", "inference")
+FUNCTION_LINES_MAX, FILE_LINES_MAX = 60, 500
+STDLIB = set(sys.stdlib_module_names)
+DEVICE = {"numpy", "nacl", "msgspec", "aiomqtt", "structlog"}
+CORE = {"numpy", "nacl", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.aggregate"}
+NOT_ON_A_DEVICE = ("typer", "rich", "scipy", "sklearn", "matplotlib", "amqtt", "mpmath")
+
+# Which modules may import what, by their longest prefix here. The standard library is open to all.
+LAYERS = {
+    "dca_proto": DEVICE | {"dca_proto"},
+    "dca_proto.aggregate": {"numpy"},
+    "dca_proto.core": CORE,
+    "dca_proto.statistics": {"numpy", "msgspec", "dca_proto.statistics", "dca_proto.core.errors",
+                             "dca_proto.core.fixedpoint"},
+    "dca_proto.testing": CORE,
+    "dca_proto.net": DEVICE | {"paho", "dca_proto.core", "dca_proto.aggregate", "dca_proto.net"},
+    "dca_proto.net.embedded": {"amqtt", "dca_proto.core", "dca_proto.net"},
+    "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},
+    "inference": {"numpy", "scipy", "sklearn", "matplotlib", "dca_proto.aggregate", "inference"},
+    "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", "dca_proto.core",
+                 "dca_proto.statistics", "dca_proto.testing"},
+}  # fmt: skip
+LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
+"""The live swarm runs real actors over real connections, and its command shows them."""
+LAYERS |= {f"emulator.{module}": LIVE for module in ("command", "dropout", "swarm", "view")}
+
+ENTRY_POINTS = {"dca_proto.testing", "dca_proto.net.memory", "dca_proto.core.play"}  # for users of the library
+BANNED_IN_CORE = {
+    "time", "random", "secrets", "asyncio", "socket", "threading", "sqlite3", "logging", "os", "pathlib", "subprocess",
+}  # fmt: skip
+
+
+def files() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def all_files() -> list[Path]:
+    own = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+    return files() + sorted(own)
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def show(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """The modules that a file imports, wherever in it, with names that are modules of ours spelled out."""
+    modules = {name_of(one) for one in files()}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{show(path)}: absolute imports only"
+            module = node.module or ""
+            full = [f"{module}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules else module for name in full)
+
+
+def allows(allowed: set[str], module: str) -> bool:
+    return any(module == prefix or module.startswith(prefix + ".") for prefix in allowed)
+
+
+@pytest.mark.parametrize("path", all_files(), ids=show)
+def test_sizes(path: Path) -> None:
+    """Functions of at most 60 lines, documentation aside; files of at most 500."""
+    assert len(path.read_text().splitlines()) <= FILE_LINES_MAX
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[1] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body[0]
+            assert (node.end_lineno or 0) - first.lineno + 1 <= FUNCTION_LINES_MAX, node.name
+
+
+@pytest.mark.parametrize("path", files(), ids=show)
+def test_a_file_says_what_it_is_and_leaves_nothing_to_do(path: Path) -> None:
+    assert ast.get_docstring(tree_of(path))
+    assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", path.read_text())
+
+
+@pytest.mark.parametrize("path", files(), ids=show)
+def test_imports_point_one_way(path: Path) -> None:
+    name = name_of(path)
+    layer = max((prefix for prefix in LAYERS if allows({prefix}, name)), key=len)
+    foreign = {module for module in imports_of(path) if module.split(".")[0] not in STDLIB | {"__future__"}}
+    assert not {module for module in foreign if not allows(LAYERS[layer], module)}, layer
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "dca_proto" / "core").rglob("*.py")), ids=show)
+def test_the_core_has_no_io_no_clock_and_no_hidden_randomness(path: Path) -> None:
+    assert not {module for module in imports_of(path) if module.split(".")[0] in BANNED_IN_CORE}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("open", "print", "input", "exec", "eval", "__import__"), node.lineno
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in ("urandom", "token_bytes", "now", "utcnow", "today", "default_rng"), node.lineno
+            assert not (node.attr == "random" and ast.unparse(node.value) in ("np", "numpy")), node.lineno
+            assert not ast.unparse(node).endswith("utils.random"), "PyNaCl's own randomness"
+
+
+def test_no_file_that_nothing_imports() -> None:
+    """Entry points aside: those of pyproject.toml, `python -m`, what is found lazily by its name, and scripts' own."""
+    importers = [*files(), *(ROOT / "scripts").rglob("*.py")]
+    used = {module for path in importers for module in imports_of(path)}
+    texts = [(ROOT / "pyproject.toml").read_text(), *(path.read_text() for path in files())]
+    used |= {name for text in texts for name in re.findall(r'"((?:dca_proto|emulator|inference)[\w.]*)[:"]', text)}
+    own = {name_of(path) for path in files() if path.name not in ("__init__.py", "__main__.py")}
+    assert sorted(own - used - ENTRY_POINTS) == []
+
+
+def test_a_device_needs_nothing_that_a_device_has_not() -> None:
+    """One actor starts where the command line's, the inference's and the embedded broker's packages are missing."""
+    module = "dca_proto.device" if (ROOT / "dca_proto" / "device.py").exists() else "dca_proto.core.client"
+    probe = f"import sys; sys.modules.update(dict.fromkeys({NOT_ON_A_DEVICE!r})); import {module}"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,499 @@
+"""The `dca` command: fast help, one line and the right exit code for every mistake, no secret shown."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+from rich.console import Console
+
+from dca_proto import cli, device
+from dca_proto.cli import main
+from dca_proto.cli.anatomy import describe_message
+from dca_proto.cli.narrator import Narrator
+from dca_proto.core import facts
+from dca_proto.core.codec import encode
+from dca_proto.core.effects import Persist
+from dca_proto.core.errors import PeerError, RoundAborted, TransportError, UsageError
+from dca_proto.core.keyring import TABLE as EPOCHS
+from dca_proto.core.messages import Share
+from dca_proto.core.trainer import ROUNDS
+from dca_proto.core.trainer_round import StoredRound
+from dca_proto.core.upload import Contribution
+from dca_proto.keyfile import read_certificate, read_federation, read_identity
+from dca_proto.logs import FactLog, configure_logs
+from dca_proto.net.parts import split
+from dca_proto.net.store import SqliteStore
+from dca_proto.testing import Cast, Network
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Calls `dca` in a folder of its own: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        told, error = capsys.readouterr()
+        return code, told, error
+
+    return call
+
+
+def refused(run: Run, *arguments: str) -> str:
+    """The one line of a call that must be refused with exit code 2."""
+    code, _, error = run(*arguments)
+    assert code == 2
+    assert error.startswith("dca: ")
+    assert error.count("\n") == 1
+    return error
+
+
+# --- the dispatcher ---------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_command_with_a_line_and_imports_none() -> None:
+    code = (
+        "import sys; from dca_proto.cli import main; code = main(['--help'])\n"
+        "heavy = {'typer', 'rich', 'scipy', 'sklearn', 'aiomqtt', 'emulator.command', 'dca_proto.cli.actors'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\nsys.exit(code)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for line in (
+        "broker      Run a broker until Ctrl-C",
+        "client      Run a client",
+        "compute     Run a Compute node",
+        "federation  Make the federation file",
+        "inspect     Show what is in a message",
+        "keygen      Make an identity",
+        "swarm       ",
+        "trainer     Hold one round",
+    ):
+        assert f"\n  {line}" in shown
+
+
+@pytest.mark.parametrize("name", ["broker", "client", "compute", "inspect", "keygen", "trainer"])
+def test_each_help_has_an_example(run: Run, name: str) -> None:
+    code, told, _ = run(name, "--help")
+    assert code == 0
+    assert "Example" in told
+    assert f"dca {name}" in told
+
+
+@pytest.mark.parametrize("name", ["init", "enrol", "show"])
+def test_each_federation_help_has_an_example(run: Run, name: str) -> None:
+    code, told, _ = run("federation", name, "--help")
+    assert code == 0
+    assert f"\n    dca federation {name}" in told
+
+
+def test_wrong_calls_are_one_line_and_exit_2(run: Run) -> None:
+    assert "'clinet' is no command (did you mean 'client'?)" in refused(run, "clinet")
+    assert "no such option: --rol" in refused(run, "keygen", "k", "--rol", "x").lower()
+    assert "see `dca keygen --help`" in refused(run, "keygen")
+    assert "invalid value for '--port'" in refused(run, "broker", "--port", "x")
+    assert "no such command" in refused(run, "federation", "shwo").lower()
+    assert run("--version")[1].startswith("dca ")
+
+
+def test_without_typer_it_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'dca[cli]'" in refused(run, "--help")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UsageError("bad"), 2, "bad"),
+        (TransportError("no broker"), 2, "no broker"),
+        (PeerError("x", found=1, expected=2), 2, "x: found 1, expected 2"),
+        (
+            RoundAborted("too few", contributors=5, needed=7),
+            3,
+            "5 clients contributed, at least 7 were needed; nothing",
+        ),
+        (RoundAborted("silence"), 3, "the round was aborted: silence"),
+        (KeyboardInterrupt(), 130, ""),
+        (typer.Abort(), 130, "interrupted"),
+        (typer.Exit(143), 143, ""),
+    ],
+)
+def test_errors_become_exit_codes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, line: str
+) -> None:
+    def fail() -> None:
+        """Fail."""
+        raise error
+
+    monkeypatch.setattr(EntryPoint, "load", lambda entry: fail)
+    monkeypatch.setattr(sys.modules[__name__], "EXAMPLES", "", raising=False)
+    monkeypatch.setitem(sys.modules, "dca_proto.cli.keygen", sys.modules[__name__])
+    found, _, told = run("keygen")
+    assert (found, line in told) == (code, True)
+    assert "Traceback" not in told
+    if line:
+        assert "Traceback" in run("keygen", "--debug")[2]
+
+
+def test_a_data_error_is_the_callers_and_a_bug_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    from inference.errors import DataError
+
+    assert cli.explain(DataError("column 'x'")) == ("column 'x'", 2)
+    assert cli.explain(ValueError("ours")) is None
+
+
+def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(entry: EntryPoint) -> None:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    assert "`dca swarm` needs sklearn, which is not installed: pip install 'dca[full]'" in refused(run, "swarm")
+
+
+# --- keygen and federation --------------------------------------------------------------------------------------------
+
+
+def test_keygen_prints_the_public_key_and_never_the_secret(run: Run, tmp_path: Path) -> None:
+    code, told, _ = run("keygen", "a.key", "--role", "compute")
+    identity = read_identity(tmp_path / "a.key", "compute")
+    assert code == 0
+    assert identity.public_key.hex() in told
+    assert identity.id.hex() in told
+    assert identity.seed.hex() not in told
+    assert (tmp_path / "a.key").stat().st_mode & 0o777 == 0o600
+    assert "exists already" in refused(run, "keygen", "a.key")
+    assert "role 'guest' is unknown" in refused(run, "keygen", "b.key", "--role", "guest")
+    assert "does not exist" in refused(run, "keygen", "no/b.key")
+
+
+def test_a_federation_of_members_who_made_their_own_keys(run: Run, tmp_path: Path) -> None:
+    for name, role in (("a", "compute"), ("b", "compute"), ("t", "trainer"), ("c", "client"), ("auth", "authority")):
+        run("keygen", f"{name}.key", "--role", role)
+    key = read_identity(tmp_path / "b.key", "compute").public_key.hex()
+    given = ("--compute", "a=a.key", "--compute", f"b={key}", "--trainer", "t=t.key", "--authority", "auth.key")
+    assert run("federation", "init", "fed", "--name", "hearts", *given)[0] == 0
+    assert sorted(path.name for path in (tmp_path / "fed").iterdir()) == ["federation.toml"]
+    federation = read_federation(tmp_path / "fed/federation.toml")
+    assert [member.name for member in federation.computes] == ["a", "b"]
+
+    files = ("--federation", "fed/federation.toml", "--authority", "auth.key")
+    client = read_identity(tmp_path / "c.key", "client")
+    assert run("federation", "enrol", "c.key", client.public_key.hex(), *files, "--days", "30")[0] == 0
+    for path in (tmp_path / "c.cert", tmp_path / f"{client.id.hex()}.cert"):
+        assert read_certificate(path, federation, 0).client_key == client.public_key
+    shown = run("federation", "show", "fed/federation.toml")[1]
+    for text in ("hearts", "compute", "b", key, "enrolment key", federation.hash.hex()):
+        assert text in shown
+    assert "neither a public key" in refused(run, "federation", "enrol", "xyz", *files)
+    assert "--days 0" in refused(run, "federation", "enrol", "c.key", *files, "--days", "0")
+    assert "not the federation file's enrolment key" in _with_another_authority(run)
+    assert "a.key is the identity of a compute, expected that of a client" in refused(
+        run, "federation", "enrol", "a.key", *files
+    )
+
+
+def _with_another_authority(run: Run) -> str:
+    run("keygen", "other.key", "--role", "authority")
+    files = ("--federation", "fed/federation.toml", "--authority", "other.key")
+    return refused(run, "federation", "enrol", "c.key", *files)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((), "found 0 Compute nodes, expected at least 2"),
+        (("--computes", "1"), "found 1 Compute nodes"),
+        (("--computes", "-1"), "cannot be below 0"),
+        (("--computes", "2", "--name", "No"), "federation name 'No'"),
+        (("--compute", "a"), "--compute 'a': expected NAME=PUBLICKEY"),
+        (("--compute", "a=zz"), "'zz' is neither a public key"),
+        (("--compute", f"a={'00' * 32}", "--compute", f"b={'00' * 32}"), "a key stands there twice"),
+        (("--compute", f"a={'00' * 32}", "--compute", f"b={'01' * 32}"), "no trainer"),
+        (("--computes", "2", "--authority", "no.key"), "cannot read no.key"),
+        (("--computes", "2", "--days", "nan"), "--days nan"),
+    ],
+)
+def test_a_federation_that_cannot_be_leaves_nothing(
+    run: Run, tmp_path: Path, given: tuple[str, ...], message: str
+) -> None:
+    assert message in refused(run, "federation", "init", "fed", *given)
+    assert not (tmp_path / "fed").exists()
+
+
+def test_init_replaces_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "fed").mkdir()
+    (tmp_path / "fed/client-2.key").write_text("mine")
+    assert "client-2.key exists already" in refused(
+        run, "federation", "init", "fed", "--computes", "2", "--clients", "3"
+    )
+    assert [path.name for path in (tmp_path / "fed").iterdir()] == ["client-2.key"]
+
+
+def test_a_trial_federation_has_everybodys_files(run: Run, tmp_path: Path) -> None:
+    given = ("--computes", "2", "--clients", "10", "--broker", "mqtt://127.0.0.1")
+    code, told, _ = run("federation", "init", "fed", *given)
+    assert code == 0
+    assert "10 clients enrolled" in told
+    names = {path.name for path in (tmp_path / "fed").iterdir()}
+    assert {"authority.key", "trainer.key", "trainer.toml", "compute-2.toml", "client-10.cert"} <= names
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "fed").glob("*.key")} == {0o600}
+
+
+# --- actors and broker ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def demo(run: Run, tmp_path: Path) -> Path:
+    """A trial federation whose broker does not exist."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"mqtt://127.0.0.1:{probe.getsockname()[1]}"
+    assert run("federation", "init", "fed", "--computes", "2", "--clients", "1", "--broker", url)[0] == 0
+    (tmp_path / "fed/client-1.csv").write_text("x\n1\n")
+    return tmp_path / "fed"
+
+
+@pytest.mark.parametrize("role", ["client", "compute"])
+def test_an_unreachable_broker_is_one_line(run: Run, demo: Path, role: str) -> None:
+    code, _, error = run(role, str(demo / f"{role}-1.toml"))
+    assert code == 2
+    assert error.splitlines()[-1].startswith("dca: cannot reach broker at mqtt://127.0.0.1:")
+    assert "Traceback" not in error
+
+
+def test_a_device_without_the_command_line_says_the_same(demo: Path) -> None:
+    hidden = "import sys; sys.modules.update(dict.fromkeys(['typer', 'rich', 'scipy', 'amqtt', 'sklearn', 'psutil']))\n"
+    code = hidden + "from dca_proto.__main__ import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(demo / "client-1.toml")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("dca: cannot reach broker at mqtt://127.0.0.1:")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_trainer_without_the_command_line_needs_a_round_and_tells_an_abort(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def hold(*_: object) -> None:
+        raise RoundAborted("too few", contributors=5, needed=7)
+
+    monkeypatch.setattr(device.Device, "hold", hold)
+    with pytest.raises(UsageError, match=r"needs the section \[round\]"):
+        device.run(demo / "trainer.toml")
+    with (demo / "trainer.toml").open("a") as file:
+        file.write('[round]\nstatistic = "mean"\ncolumns = ["x"]\nbounds = { x = [0, 1] }\nepsilon = 1\ndelta = 1e-6\n')
+    assert device.run(demo / "trainer.toml") == 3
+    assert "5 clients contributed, at least 7 were needed; nothing was released" in capsys.readouterr().err
+
+
+def test_only_a_trainer_holds_and_resumes_rounds(demo: Path) -> None:
+    client = device.load(demo / "client-1.toml")
+    request = Cast(3, 2, name="unused").request()
+    for work in (client.hold(request), client.resume()):
+        with pytest.raises(UsageError, match="only a trainer"):
+            device.complete(work)
+
+
+def test_an_actor_of_another_role_is_refused(run: Run, demo: Path) -> None:
+    line = refused(run, "client", str(demo / "trainer.toml"))
+    assert "found [trainer] of the actors' sections, expected one: [client]" in line
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((), "no round to hold: give --statistic"),
+        (("--statistic", "mean"), "round: Object missing required field"),
+        (("--bounds", "x=1"), "--bounds 'x=1': expected COL=LO:HI"),
+        (("--bounds", "x=1:2,x=1:2"), "each column once"),
+        (("--parameter", "edges=x"), "expected NAME=JSON"),
+        (("--resume", "--clients", "3"), "--resume holds no new round: leave out --clients"),
+        (("--resume",), "there is nothing to resume"),
+        (
+            ("--statistic", "mean", "--columns", "x", "--bounds", "x=0:1", "--epsilon", "0", "--delta", "1e-6"),
+            "epsilon",
+        ),
+    ],
+)
+def test_a_trainers_mistakes_are_named_before_anything_starts(
+    run: Run, demo: Path, given: tuple[str, ...], message: str
+) -> None:
+    code, _, error = run("trainer", str(demo / "trainer.toml"), *given)
+    assert code == 2
+    assert message in error.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--kind", "rabbit"), "--kind 'rabbit': expected one of auto, embedded, mosquitto"),
+        (("--tls-key", "k"), "TLS needs --tls-certificate, --tls-key and --tls-ca"),
+        (("--require-certificate",), "TLS needs"),
+        (("--tls-key", "k", "--tls-ca", "k", "--tls-certificate", "k"), "TLS file k does not exist"),
+        (("--passwords", "p"), "go with --federation"),
+        (("--federation", "fed/federation.toml"), "--federation needs --passwords"),
+        (("--federation", "no.toml", "--passwords", "p"), "no.toml does not exist"),
+    ],
+)
+def test_a_brokers_mistakes_are_named(run: Run, demo: Path, given: tuple[str, ...], message: str) -> None:
+    assert message in refused(run, "broker", "--port", "0", *given)
+
+
+# --- inspect ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def played() -> tuple[Cast, Network]:
+    """A network after a round, with a second one in its middle: every kind of record and message is there."""
+    cast = Cast(3, 2, name="inspected")
+    network = cast.network()
+    network.deliver()
+    network.command(cast.trainer_identity.id, cast.request())
+    network.deliver()
+    network.tamper = lambda envelope: () if envelope.payload[1:2] == b"\x03" and len(network.sent) % 2 else (envelope,)
+    network.command(cast.trainer_identity.id, cast.request())
+    network.deliver()
+    return cast, network
+
+
+def secrets_of(network: Network) -> set[str]:
+    """Secret bytes that the stores and messages hold, in hexadecimal."""
+    found: set[bytes] = set()
+    for records in network.stores.values():
+        for (table, _), value in records.items():
+            if table == EPOCHS:
+                found.add(value)
+            elif table == "contribution":
+                found.update(msgspec.msgpack.decode(value, type=Contribution).receipt_tags)
+            elif table == "share":
+                found.add(value[16:])
+            elif table == ROUNDS:
+                found.add(msgspec.msgpack.decode(value, type=StoredRound).reply_secret)
+    return {value.hex() for value in found}
+
+
+def test_a_store_is_shown_without_its_secrets(run: Run, tmp_path: Path, played: tuple[Cast, Network]) -> None:
+    _, network = played
+    secret = secrets_of(network)
+    assert len(secret) > 8
+    shown_kinds: set[str] = set()
+    for actor_id, records in network.stores.items():
+        path = tmp_path / f"{actor_id.hex()}.db"
+        asyncio.run(_write_store(path, actor_id, records))
+        for given in ((), ("--json",)):
+            code, told, error = run("inspect", str(path), *given)
+            assert code == 0, error
+            assert not [value for value in secret if value in told.replace("\n", "")]
+        shown_kinds |= {record["kind"] for record in json.loads(told)}
+        assert not [record for record in json.loads(told) if "unreadable" in record]
+        assert len(json.loads(told)) == len(records)
+    assert {"epoch", "session", "ledger", "seen", "contribution", "round", "share", "trainer-round"} <= shown_kinds
+    assert not list(tmp_path.glob("*-wal")), "inspecting leaves nothing behind"
+
+
+async def _write_store(path: Path, actor_id: bytes, records: dict[tuple[str, bytes], bytes]) -> None:
+    store = SqliteStore(path)
+    try:
+        await store.view(actor_id).commit([Persist(table, key, value) for (table, key), value in records.items()])
+    finally:
+        await store.close()
+
+
+def test_every_message_is_shown_without_its_secrets(played: tuple[Cast, Network]) -> None:
+    _, network = played
+    secret = secrets_of(network)
+    kinds = set()
+    for envelope in network.sent:
+        plain = describe_message(envelope.payload)
+        assert describe_message(split(envelope.payload)[0]) == plain, "also as the broker carries it"
+        kinds.add(plain.get("message", plain["frame"]))
+        text = json.dumps(plain)
+        assert not [value for value in secret if value in text]
+        assert "signature" not in text
+    assert kinds >= {"EpochKey", "Announcement", "Sealed", "Roster", "Ready", "Start", "Share", "Receipt", "Frozen"}
+
+
+def test_a_message_can_be_given_in_many_ways(run: Run, tmp_path: Path) -> None:
+    payload = encode(Share(bytes(16), bytes(16), bytes(24), bytes(range(40))))
+    (tmp_path / "m.bin").write_bytes(payload)
+    (tmp_path / "m.txt").write_text(payload.hex() + "\n")
+    texts = (payload.hex(), base64.b64encode(payload).decode())
+    shown = [run("inspect", *given)[1] for given in (("m.bin",), ("m.txt",), *(("--hex", text) for text in texts))]
+    assert len(set(shown)) == 1
+    assert "<40 bytes>" in shown[0]
+    assert bytes(range(40)).hex()[:20] not in shown[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "0 bytes that are no message"),
+        (b"\xff\xff", "2 bytes that are no message"),
+        (b"hello there", "hexadecimal or base64, found neither"),
+        (b"# Identity of a dca client.", "is a key file, whose content is secret"),
+        (b"SQLite format 3\0" + bytes(100), "is no store|is damaged"),
+        (split(bytes(5000), 1024)[0], "one part of a larger message"),
+    ],
+)
+def test_what_cannot_be_inspected_is_refused(run: Run, tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    line = refused(run, "inspect", "file")
+    assert any(part in line for part in message.split("|"))
+
+
+def test_inspect_needs_one_thing_that_is_there_and_free(run: Run, tmp_path: Path) -> None:
+    assert "give a file, or --hex" in refused(run, "inspect")
+    assert "cannot read nowhere" in refused(run, "inspect", "nowhere")
+
+    async def while_in_use() -> str:
+        store = SqliteStore(tmp_path / "s.db")
+        try:
+            await store.commit([Persist("ledger", b"k", b"v")])
+            return refused(run, "inspect", "s.db")
+        finally:
+            await store.close()
+
+    assert "store s.db is in use: stop its actor first" in asyncio.run(while_in_use())
+
+
+# --- logs and narration -----------------------------------------------------------------------------------------------
+
+
+def test_a_flood_fills_no_log_and_a_peers_text_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(json=True)
+    log = FactLog()
+    for _ in range(1000):
+        log(facts.Dropped("signature", bytes(16), "\x1b[2J"))
+    lines = capsys.readouterr().err.splitlines()
+    assert [json.loads(line)["count"] for line in lines] == [2**power for power in range(10)]
+    assert json.loads(lines[0])["detail"] == "\\x1b[2J"
+
+
+def test_facts_are_told_in_sentences(played: tuple[Cast, Network]) -> None:
+    cast, network = played
+    console = Console(record=True, width=200, file=io.StringIO())
+    with Narrator(console, cast.federation) as narrator:
+        for _, fact in network.facts:
+            narrator(fact)
+        narrator(facts.Declined(bytes(16), bytes(16), "epsilon", "[red]\x1b[2J", "<= 1"))
+        narrator(facts.NodeAborted(bytes(16), cast.computes[0], "too-few", "2 of 3"))
+        told = console.export_text()
+    for sentence in ("announced sum (1 numbers)", "contributed to sum", "released the partial sum over 3", "mu = "):
+        assert sentence in told
+    assert "found [red]\\x1b[2J; accepts <= 1" in told
+    assert "compute-0 aborted: too-few: 2 of 3" in told

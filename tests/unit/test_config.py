@@ -1,0 +1,264 @@
+"""An actor's TOML file, its data and its round: what is wrong is named in one line, with file, section and key."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dca_proto.config import read_config
+from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.sealing import Identity
+from dca_proto.device import load
+from dca_proto.keyfile import write_certificate, write_identity
+from dca_proto.request import RoundSettings, open_round
+from dca_proto.table import Table, read_csv
+
+AUTHORITY, CLIENT, FIRST, SECOND, TRAINER, STRANGER = (Identity(bytes([index]) * 32) for index in range(6))
+FEDERATION = Federation(
+    "demo",
+    AUTHORITY.public_key,
+    (Member("hospital-a", FIRST.public_key), Member("hospital-b", SECOND.public_key)),
+    (Member("lab", TRAINER.public_key),),
+)
+CLIENT_TEXT = """
+[client]
+identity = "client.key"
+federation = "federation.toml"
+data = "readings.csv"
+store = "client.db"
+[broker]
+url = "mqtt://localhost"
+"""
+TRAINER_TEXT = """
+[trainer]
+identity = "trainer.key"
+federation = "federation.toml"
+store = "trainer.db"
+[broker]
+url = "mqtt://localhost"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A client's and a trainer's files, all in order."""
+    (tmp_path / "federation.toml").write_text(FEDERATION.to_toml())
+    (tmp_path / "readings.csv").write_text("x,y\n1,2\n,4\n")
+    for name, role, identity in (("client", "client", CLIENT), ("trainer", "trainer", TRAINER)):
+        write_identity(tmp_path / f"{name}.key", role, identity)
+    write_certificate(tmp_path / "client.cert", FEDERATION, enrol(AUTHORITY, FEDERATION, CLIENT.public_key, (1 << 43)))
+    (tmp_path / "client.toml").write_text(CLIENT_TEXT)
+    (tmp_path / "trainer.toml").write_text(TRAINER_TEXT)
+    return tmp_path
+
+
+def refusal(folder: Path, text: str, name: str = "client.toml") -> str:
+    (folder / name).write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load(folder / name)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def test_a_client_is_loaded_and_paths_are_relative_to_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    device = load(folder / "client.toml")
+    assert (device.role, device.id) == ("client", CLIENT.id)
+    assert device.config.files.store == folder / "client.db"
+    assert not (folder / "client.db").exists(), "loading opens nothing"
+    assert device.config.policy.clients_min == 20
+
+
+def test_a_program_gives_a_client_its_data_instead_of_a_file(folder: Path) -> None:
+    table = Table(["x"], np.array([[1.0]]))
+    with pytest.raises(UsageError, match="found both, expected either"):
+        load(folder / "client.toml", table)
+    (folder / "client.toml").write_text(CLIENT_TEXT.replace('data = "readings.csv"\n', ""))
+    assert load(folder / "client.toml", table).id == CLIENT.id
+    with pytest.raises(UsageError, match="a trainer has no data of its own"):
+        load(folder / "trainer.toml", table)
+
+
+def test_names_of_members_become_ids(folder: Path) -> None:
+    text = CLIENT_TEXT + '[policy]\ntrainers = ["lab"]\ntrusted_computes = ["hospital-a"]\nstatistics = ["mean"]\n'
+    (folder / "client.toml").write_text(text)
+    assert read_config(folder / "client.toml").policy.trainers == (TRAINER.id.hex(),)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("store =", "stroe =", "unknown key 'stroe' (did you mean 'store'?); [client] keys: identity,"),
+        ('data = "readings.csv"\n', "", "found neither, expected either [client] data"),
+        ('store = "client.db"', "store = 3", "[client] expected the name of a file, got `int` - at `$.store`"),
+        (
+            "[client]",
+            "[cleint]",
+            "found none of the actors' sections, expected one: [client] or [compute] or [trainer]",
+        ),
+        ("[broker]", "[brokr]", "unknown key 'brokr' (did you mean 'broker'?); sections: client, broker, policy"),
+        ('[broker]\nurl = "mqtt://localhost"', "", "[broker] is missing"),
+        ('[broker]\nurl = "mqtt://localhost"', "[[broker]]", "broker is a value, expected the section [broker]"),
+        ("url =", "ulr =", "[broker] unknown key 'ulr' (did you mean 'url'?)"),
+        ("mqtt://", "http://", "expected mqtt://host"),
+        ("[client]", "[client", "is not TOML"),
+        ("federation.toml", "nowhere.toml", "nowhere.toml does not exist"),
+        ("readings.csv", "nowhere.csv", "cannot read data"),
+        ("client.key", "trainer.key", "identity of a trainer, expected that of a client"),
+    ],
+)
+def test_mistakes_in_a_clients_file_are_named(folder: Path, old: str, new: str, message: str) -> None:
+    assert message in refusal(folder, CLIENT_TEXT.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[policy]\nclients_mn = 3", "unknown key 'clients_mn' (did you mean 'clients_min'?); [policy] keys:"),
+        ("[policy]\nclients_min = 'x'", "[policy] Expected `int`, got `str` - at `$.clients_min`"),
+        ("[policy]\ncomputes_min = 1", "policy: computes_min must be at least 2"),
+        ("[policy]\nepsilon_per_round_max = -1", "epsilon"),
+        ("[policy]\ntrusted_computes = ['hospital-c']", "'hospital-c' is unknown (did you mean 'hospital-b'?)"),
+        ("[policy]\ntrainers = ['lob']", "[policy] trainers: 'lob' is unknown (did you mean 'lab'?)"),
+        ("[policy]\nstatistics = ['maen']", "'maen' is unknown (did you mean 'mean'?)"),
+        ("[floors]\nclients_min = 3", "unknown key 'floors'; sections: client, broker, policy"),
+    ],
+)
+def test_mistakes_in_a_policy_are_named(folder: Path, text: str, message: str) -> None:
+    assert message in refusal(folder, CLIENT_TEXT + text)
+
+
+def test_two_actors_in_a_file_or_another_one_than_expected(folder: Path) -> None:
+    assert "found [client] and [trainer]" in refusal(folder, CLIENT_TEXT + TRAINER_TEXT.split("[broker]")[0])
+    with pytest.raises(UsageError, match=r"found \[trainer\] of the actors' sections, expected one: \[client\]"):
+        load(folder / "trainer.toml", roles=("client",))
+    with pytest.raises(UsageError, match="cannot read configuration"):
+        load(folder / "nowhere.toml")
+
+
+def test_a_client_needs_its_own_certificate(folder: Path) -> None:
+    certificate = enrol(AUTHORITY, FEDERATION, STRANGER.public_key, 1 << 43)
+    write_certificate(folder / "client.cert", FEDERATION, certificate)
+    with pytest.raises(UsageError, match="another client's"):
+        load(folder / "client.toml")
+    (folder / "client.cert").unlink()
+    with pytest.raises(UsageError, match="does not exist; have the client enrolled"):
+        load(folder / "client.toml")
+
+
+def test_a_server_must_be_in_the_federation_file(folder: Path) -> None:
+    write_identity(folder / "stranger.key", "trainer", STRANGER)
+    assert "names no trainer with the key of" in refusal(
+        folder, TRAINER_TEXT.replace("trainer.key", "stranger.key"), "trainer.toml"
+    )
+
+
+def test_modules_register_statistics_of_the_users_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "my_statistics.py").write_text("LOADED = True\n")
+    monkeypatch.syspath_prepend(folder)
+    (folder / "trainer.toml").write_text(TRAINER_TEXT.replace("[trainer]", '[trainer]\nmodules = ["my_statistics"]'))
+    load(folder / "trainer.toml")
+    assert sys.modules.pop("my_statistics").LOADED
+    text = TRAINER_TEXT.replace("[trainer]", '[trainer]\nmodules = ["no_such_module"]')
+    assert "'no_such_module' cannot be imported" in refusal(folder, text, "trainer.toml")
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_csv_is_read_with_its_missing_values(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text("\ufeffx, y\n1,2.5\n,-4e1\n\n 3 ,\n", encoding="utf-8")
+    table = read_csv(path)
+    assert table.columns == ("x", "y")
+    np.testing.assert_array_equal(table.rows(("y", "x")), [[2.5, 1], [-40, math.nan], [math.nan, 3]])
+    assert len(table) == 3
+
+
+def test_a_table_holds_what_fits() -> None:
+    for columns, rows in ((["x"], [1.0]), (["x"], [[1.0, 2.0]]), (["x", "x"], [[1.0, 2.0]])):
+        with pytest.raises(UsageError, match=r"rows have shape|named twice"):
+            Table(columns, np.array(rows))
+    assert "1" not in repr(Table(["x"], np.array([[1.0]])))
+
+
+def test_a_client_may_have_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("x,y\n")
+    assert read_csv(tmp_path / "d.csv").rows(("x",)).shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x,y\n1,2\n3,seven\n", "row 2, column 'y': expected a finite number"),
+        ("x\nnan\n", "row 1, column 'x'"),
+        ("x\ninf\n", "row 1, column 'x'"),
+        ("x\n1_000\n", "row 1, column 'x'"),
+        ("x,y\n1\n", "row 1: found 1 fields, expected 2"),
+        ("1,2\n3,4\n", "begins with numbers; expected the columns' names"),
+        ("", "has no header"),
+        ("x,\n1,2\n", "without a name"),
+        ("x,x\n1,2\n", "a name twice"),
+        ('x\n"1\n', "is not a CSV"),
+        ("x\n\xff\n", "is not a CSV in UTF-8"),
+    ],
+)
+def test_bad_data_are_refused_without_their_values(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "d.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError) as caught:
+        read_csv(path)
+    assert message in str(caught.value)
+    assert "seven" not in str(caught.value)
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
+
+PLAIN = {"statistic": "mean", "columns": ("x",), "bounds": {"x": (0, 10)}, "epsilon": 1.0, "delta": 1e-6}
+
+
+def test_a_round_maps_its_bounds_to_the_unit_box() -> None:
+    request = open_round(RoundSettings(**PLAIN, tolerate=2), FEDERATION)
+    assert request.parameters == {"columns": ["x"], "centre": [5.0], "scale": [5.0], "bound": [1.0]}
+    assert request.computes == (FIRST.id, SECOND.id)
+    assert request.round_id != open_round(RoundSettings(**PLAIN), FEDERATION).round_id
+
+
+def test_a_statistic_without_bounds_takes_parameters() -> None:
+    settings = {**PLAIN, "statistic": "histogram", "bounds": {}, "parameters": {"edges": [0, 1, 2]}}
+    assert open_round(RoundSettings(**settings), FEDERATION).parameters == {"columns": ["x"], "edges": [0, 1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"statistic": "maen"}, "statistic 'maen' is unknown here; known: histogram, mean"),
+        ({"bounds": {}}, "public bounds are missing for: x; give column=LO:HI"),
+        ({"columns": ("x", "y")}, "public bounds are missing for: y"),
+        ({"bounds": {"x": (0, 1), "z": (0, 1)}}, "bounds of z: no such column is asked for: x"),
+        ({"bounds": {"x": (1, 1)}}, "bounds of 'x': found 1:1, expected finite LO < HI"),
+        ({"bounds": {"x": (0, math.inf)}}, "expected finite LO < HI"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"tolerate": -1}, "cannot be below 0"),
+        ({"colluders": 1}, "c = 1 exceeds T = 0"),
+        ({"clients": 5, "tolerate": 4}, "N - T - 1 = 0 is below 1"),
+        ({"encoding": "vec"}, "encoding 'vec' is unknown; use one of seed, vector"),
+        ({"join_s": 0.0}, "join_s is 0"),
+        ({"computes": ("hospital-a",)}, "found 1 Compute nodes, expected at least 2"),
+        ({"computes": ("hospital-a", "hospital-c")}, "hospital-c is not in the federation file"),
+        ({"parameters": {"edges": [1]}}, "parameters of statistic 'mean'"),
+        ({"fraction_bits": 3}, "fraction_bits is 3"),
+    ],
+)
+def test_a_round_that_cannot_be_held_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_round(RoundSettings(**{**PLAIN, **changes}), FEDERATION)  # type: ignore[arg-type]
+    assert message in str(caught.value)

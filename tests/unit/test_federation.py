@@ -1,0 +1,111 @@
+"""The federation file and the certificates: who belongs."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.messages import Certificate
+from dca_proto.core.sealing import Identity, actor_id
+
+AUTHORITY, CLIENT = Identity(bytes(32)), Identity(b"\1" * 32)
+KEYS = [Identity(bytes([10 + index]) * 32).public_key for index in range(4)]
+FEDERATION = Federation(
+    "hospital-7",
+    AUTHORITY.public_key,
+    (Member("north", KEYS[0]), Member('quo"te\\d', KEYS[1])),
+    (Member("lab", KEYS[2]),),
+)
+
+
+def test_the_file_comes_back_as_it_was() -> None:
+    assert Federation.from_toml(FEDERATION.to_toml()) == FEDERATION
+    assert Federation.from_toml(FEDERATION.to_toml()).hash == FEDERATION.hash
+
+
+def test_every_change_is_another_federation() -> None:
+    changed = [
+        msgspec.structs.replace(FEDERATION, **change)
+        for change in (
+            {"name": "hospital-8"},
+            {"enrolment_key": KEYS[3]},
+            {"computes": FEDERATION.computes[:1]},
+            {"computes": FEDERATION.computes[::-1]},
+            {"trainers": (Member("lab", KEYS[3]),)},
+            {"trainers": (Member("lob", KEYS[2]),)},
+        )
+    ]
+    assert len({one.hash for one in [FEDERATION, *changed]}) == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"name": "Hospital"}, "lower-case"),
+        ({"name": "a/b"}, "lower-case"),
+        ({"name": "a+#"}, "lower-case"),
+        ({"name": ""}, "lower-case"),
+        ({"name": "x" * 33}, "lower-case"),
+        ({"enrolment_key": b"short"}, "not 32 bytes"),
+        ({"trainers": (Member("lab", b"short"),)}, "not 32 bytes"),
+        ({"trainers": (Member("north", KEYS[3]),)}, "name stands there twice"),
+        ({"trainers": (Member("lab", KEYS[0]),)}, "key stands there twice"),
+    ],
+)
+def test_a_file_that_cannot_be_is_the_callers_error(change: dict, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        msgspec.structs.replace(FEDERATION, **change)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "name = ",
+        'name = "a"',
+        'name = "a"\nenrolment_key = 3',
+        'name = "a"\nenrolment_key = "zz"',
+        FEDERATION.to_toml() + '\n[[computes]]\nname = "x"\n',
+        FEDERATION.to_toml().replace("[[trainers]]", "[[traniers]]"),
+        "unknown = 1\n" + FEDERATION.to_toml(),
+    ],
+)
+def test_a_file_that_does_not_read_is_one_line_of_error(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Federation.from_toml(text)
+    assert "\n" not in str(caught.value)
+    assert "federation" in str(caught.value)
+
+
+def test_members_are_found_by_id_and_role() -> None:
+    assert FEDERATION.compute(actor_id(KEYS[0])).name == "north"
+    assert FEDERATION.trainer(actor_id(KEYS[2])).name == "lab"
+    with pytest.raises(PeerError, match="unknown-compute"):
+        FEDERATION.compute(actor_id(KEYS[2]))
+    with pytest.raises(PeerError, match="unknown-trainer"):
+        FEDERATION.trainer(actor_id(KEYS[0]))
+
+
+def test_a_certificate_is_the_enrolment_keys_word_until_it_expires() -> None:
+    certificate = enrol(AUTHORITY, FEDERATION, CLIENT.public_key, 1000)
+    assert FEDERATION.check_certificate(certificate, 999) == CLIENT.id
+    with pytest.raises(PeerError, match="certificate: found expired"):
+        FEDERATION.check_certificate(certificate, 1000)
+
+
+@pytest.mark.parametrize("change", [{"client_key": KEYS[0]}, {"expires_ms": 1001}, {"signature": bytes(64)}])
+def test_a_changed_certificate_is_refused(change: dict) -> None:
+    certificate = enrol(AUTHORITY, FEDERATION, CLIENT.public_key, 1000)
+    with pytest.raises(PeerError, match="signature"):
+        FEDERATION.check_certificate(msgspec.structs.replace(certificate, **change), 0)
+
+
+def test_certificates_of_others_are_refused() -> None:
+    with pytest.raises(UsageError, match="not the federation file's enrolment key"):
+        enrol(CLIENT, FEDERATION, CLIENT.public_key, 1000)
+    own = msgspec.structs.replace(FEDERATION, enrolment_key=CLIENT.public_key)
+    foreign: Certificate = enrol(CLIENT, own, CLIENT.public_key, 1000)
+    with pytest.raises(PeerError, match="signature"):
+        FEDERATION.check_certificate(foreign, 0)

@@ -1,0 +1,68 @@
+"""The ledger: charges, what they add up to, and what comes back."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from dca_proto.core.ledger import TABLE, Charge, Ledger
+
+
+def charge(number: int, mu: float = 0.5, at_ms: int = 0) -> Charge:
+    return Charge(bytes((number,)) * 16, "sum", bytes(16), mu, 1.0, 1e-6, at_ms)
+
+
+def test_charges_compose_as_the_root_of_squares() -> None:
+    ledger = Ledger([charge(1, 3.0), charge(2, 4.0)])
+    assert ledger.spent() == 5.0
+    assert Ledger().spent() == 0
+
+
+def test_what_is_written_restores_the_ledger() -> None:
+    ledger = Ledger()
+    writes = [
+        ledger.charge(charge(1, at_ms=5)),
+        ledger.charge(charge(2, at_ms=3)),
+        ledger.give_back(charge(1).round_id),
+    ]
+    assert {write.table for write in writes} == {TABLE}
+    stored = {write.key: write.value for write in writes}
+    restored = Ledger(msgspec.msgpack.decode(value, type=Charge) for value in stored.values())
+    assert restored.charges == ledger.charges
+    assert [one.at_ms for one in restored.charges] == [3, 5], "oldest first"
+
+
+def test_only_charges_of_the_period_count() -> None:
+    ledger = Ledger([charge(1, 3.0, at_ms=10), charge(2, 4.0, at_ms=20)])
+    assert [ledger.spent(since) for since in (0, 10, 11, 20, 21)] == [5.0, 5.0, 4.0, 4.0, 0.0]
+
+
+def test_a_charge_from_the_future_counts_after_a_clock_went_back() -> None:
+    assert Ledger([charge(1, 3.0, at_ms=10**15)]).spent(since_ms=5) == 3.0
+
+
+def test_a_returned_charge_costs_nothing_and_is_remembered() -> None:
+    ledger = Ledger([charge(1), charge(2)])
+    ledger.give_back(charge(1).round_id)
+    assert ledger.spent() == 0.5
+    assert charge(1).round_id in ledger
+    assert bytes(16) not in ledger
+
+
+def test_a_round_is_charged_once_and_returned_once() -> None:
+    ledger = Ledger([charge(1)])
+    with pytest.raises(AssertionError, match="charged once"):
+        ledger.charge(charge(1, 0.1))
+    ledger.give_back(charge(1).round_id)
+    with pytest.raises(AssertionError, match="returned once"):
+        ledger.give_back(charge(1).round_id)
+    with pytest.raises(AssertionError, match="charged once"):
+        ledger.charge(charge(1, 0.1))
+
+
+def test_many_small_charges_do_not_get_lost_in_rounding() -> None:
+    ledger = Ledger([Charge(index.to_bytes(16, "big"), "s", b"", 1e-9, 1.0, 1e-6, 0) for index in range(10_000)])
+    ledger.charge(charge(255, 1.0))
+    assert ledger.spent() == math.sqrt(math.fsum([1.0, *[1e-18] * 10_000]))
