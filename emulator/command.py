@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import sys
@@ -19,6 +18,7 @@ from rich.console import Console
 
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.shares import ENCODINGS, SEED
+from dca_proto.device import complete
 from dca_proto.logs import configure_logs
 from emulator.job import Budget, check_counts, regression_sensitivity
 from emulator.summary import failed, learned, summarise
@@ -31,6 +31,7 @@ from inference.datasets import Problem, from_csv, load, split, stream
 from inference.regression import RegressionResult
 
 TEST_FRACTION = 0.225
+TERMINATED = 143
 _BROKERS = ("auto", "embedded", "mosquitto")
 
 EXAMPLES = """Examples:
@@ -70,7 +71,7 @@ def swarm(
     json_to: Annotated[
         str | None, typer.Option("--json", help="Also write the result to a file, or - for stdout.")
     ] = None,
-) -> None:
+) -> int:
     """Learn a Bayesian regression from a swarm of clients, each with its own rows and its own connection."""
     configure_logs(level=logging.WARNING)
     problem = _problem(dataset, csv, target, bounds, bounds_from_data, features)
@@ -91,11 +92,14 @@ def swarm(
     console = Console(stderr=json_to == "-")
     run = _Run(options, train, test, deal(train.rows, number), console)
     summary = run.play()
+    if summary is None:
+        return TERMINATED
     _write(summary, run.result, train, output, json_to, console)
     if not summary["ok"]:
         raise RoundAborted(
             summary["error"], contributors=summary["contributors_found"], needed=summary["contributors_needed"]
         )
+    return 0
 
 
 def _problem(
@@ -154,10 +158,10 @@ class _Run:
         self._rows = rows
         self._console = console
 
-    def play(self) -> dict[str, Any]:
-        """Run the job and say how it went; an abort is an outcome, everything else is raised."""
+    def play(self) -> dict[str, Any] | None:
+        """Run the job and say how it went, None if SIGTERM ended it; an abort is an outcome, all else is raised."""
         with tempfile.TemporaryDirectory(prefix="dca-swarm-") as directory:
-            return asyncio.run(self._play(Path(directory)))
+            return complete(self._play(Path(directory)))
 
     async def _play(self, directory: Path) -> dict[str, Any]:
         options, schema, began_s = self._options, self._train.schema, time.monotonic()

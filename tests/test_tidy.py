@@ -137,3 +137,8 @@ def test_a_device_needs_nothing_that_a_device_has_not() -> None:
     probe = f"import sys; sys.modules.update(dict.fromkeys({NOT_ON_A_DEVICE!r})); import {module}"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_diagrams_of_the_design_are_those_of_the_tables() -> None:
+    checked = subprocess.run([sys.executable, "scripts/make_diagrams.py", "--check"], cwd=ROOT, check=False)
+    assert checked.returncode == 0, "run scripts/make_diagrams.py"

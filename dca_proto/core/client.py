@@ -148,11 +148,20 @@ class ClientActor(Actor):
         self._sessions = {key: decode(value, type=Session) for key, value in stored(SESSIONS)}
         self._pending = {key: decode(value, type=Contribution) for key, value in stored(CONTRIBUTIONS)}
         self._seen_epochs = {key: int.from_bytes(value, "big") for key, value in stored(SEEN)}
-        self._keys = Keyring(records, self._timing.epoch_ms, self._random)
+        self._keys = Keyring(records, self._timing, self._random)
         self._receipts: dict[bytes, set[bytes]] = {}
         self._attempts: dict[bytes, int] = {}
         self._opened: dict[bytes, OpenedAnnouncement] = {}
         self._questions: dict[bytes, Question] = {}
+        self._foreign = [round_id for round_id in self._sessions if not self._is_own(round_id)]
+
+    def _is_own(self, round_id: bytes) -> bool:
+        """Whether a stored session is of this federation file, and not of one that it has replaced."""
+        try:
+            self._open(round_id, self._sessions[round_id])
+        except PeerError:
+            return False
+        return True
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -168,8 +177,9 @@ class ClientActor(Actor):
             case TimerFired(timer):
                 return self._on_timer(timer, now_ms)
             case Started():
+                dropped = [effect for round_id in self._foreign for effect in self._forget(round_id)]
                 resumed = [effect for round_id in sorted(self._sessions) for effect in self._resume(round_id, now_ms)]
-                return [*self._expire_keys(now_ms), *resumed]
+                return [*dropped, *self._expire_keys(now_ms), *resumed]
             case Command(request):
                 raise UsageError(f"a client takes no commands, found {type(request).__name__}")
 
@@ -246,7 +256,7 @@ class ClientActor(Actor):
         self._opened[body.round_id] = opened
         return [
             *renewed,
-            SetTimer(Timer(EPOCH), keys.expires_ms),
+            *self._epoch_timer(now_ms),
             self._store(body.round_id, Session(step(TABLE, NEW, "announcement"), opened.frame, keys.epoch, answer)),
             SetTimer(Timer(CLOSE, body.round_id), body.close_by_ms + self._timing.abort_grace_ms),
             Send(Address(Channel.TRAINER, body.trainer), body.round_id, answer),
@@ -412,17 +422,23 @@ class ClientActor(Actor):
         if timer.purpose == RESEND:
             return self._resend(timer.round_id, session, now_ms)
         step(TABLE, session.phase, "close")
-        del self._sessions[timer.round_id]
-        self._opened.pop(timer.round_id, None)
-        self._attempts.pop(timer.round_id, None)
-        self._questions.pop(timer.round_id, None)
-        forgotten = [Forget(SESSIONS, timer.round_id), *self._forget_contribution(timer.round_id)]
-        return [*forgotten, *self._expire_keys(now_ms)]
+        return [*self._forget(timer.round_id), *self._expire_keys(now_ms)]
+
+    def _forget(self, round_id: bytes) -> list[Effect]:
+        """Everything of a round but its charge."""
+        del self._sessions[round_id]
+        for memory in (self._opened, self._attempts, self._questions):
+            memory.pop(round_id, None)
+        return [Forget(SESSIONS, round_id), *self._forget_contribution(round_id)]
 
     def _expire_keys(self, now_ms: int) -> list[Effect]:
         """Delete the keys of past epochs, also where no further round is ever joined."""
         expired: list[Effect] = list(self._keys.expire(now_ms, self._epochs_in_use()))
-        return [*expired, SetTimer(Timer(EPOCH), self._keys.expires_ms)] if self._keys.is_current(now_ms) else expired
+        return [*expired, *self._epoch_timer(now_ms)]
+
+    def _epoch_timer(self, now_ms: int) -> list[Effect]:
+        turn_ms = self._keys.next_turn_ms(now_ms)
+        return [] if turn_ms is None else [SetTimer(Timer(EPOCH), turn_ms)]
 
     def _epochs_in_use(self) -> set[int]:
         """The epochs of joins that wait for their start; shares that were made need no key any more."""

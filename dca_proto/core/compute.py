@@ -57,7 +57,8 @@ TABLE: Table = {
     (FROZEN, "abort"): ABORTED,
     **{(phase, "view"): phase for phase in (RELEASED, ABORTED)},
     **{(phase, "late abort"): phase for phase in (RELEASED, ABORTED)},
-    **{(phase, "repeated share"): phase for phase in (COLLECTING, FROZEN, RELEASED, ABORTED)},
+    **{(phase, "repeated share"): phase for phase in (COLLECTING, FROZEN, RELEASED)},
+    (ABORTED, "late share"): ABORTED,
     **{(phase, "query"): phase for phase in (COLLECTING, FROZEN, RELEASED, ABORTED)},
     **{(phase, "close"): CLOSED for phase in (RELEASED, ABORTED)},
 }
@@ -142,19 +143,32 @@ class ComputeActor(Actor):
         self._limits = limits or Limits()
         self._timing = timing or Timing()
         self._rounds: dict[bytes, Round] = {}
+        self._foreign: list[Forget] = []
         self._restore(tuple(records))
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
-        self._keys = Keyring(records, self._timing.epoch_ms, self._random)
+        self._keys = Keyring(records, self._timing, self._random)
         for table, round_id, value in records:
             if table == ROUNDS:
-                stored = msgspec.msgpack.decode(value, type=StoredRound)
-                self._rounds[round_id] = Round(stored, self._check(stored.roster, now_ms=0))
+                self._restore_round(round_id, msgspec.msgpack.decode(value, type=StoredRound))
         for table, key, value in records:
             if table == SHARES:
-                current, position = self._rounds[key[:ID_BYTES]], int.from_bytes(key[ID_BYTES:], "big")
-                current.entries[position] = value[:ID_BYTES]
-                current.shares[position] = value[ID_BYTES:]
+                self._restore_share(key, value)
+
+    def _restore_round(self, round_id: bytes, stored: StoredRound) -> None:
+        try:
+            self._rounds[round_id] = Round(stored, self._check(stored.roster, now_ms=0))
+        except PeerError:  # of a federation file that another has replaced: nobody can go on with it
+            self._foreign.append(Forget(ROUNDS, round_id))
+
+    def _restore_share(self, key: bytes, value: bytes) -> None:
+        current = self._rounds.get(key[:ID_BYTES])
+        if current is None:
+            self._foreign.append(Forget(SHARES, key))
+            return
+        position = int.from_bytes(key[ID_BYTES:], "big")
+        current.entries[position] = value[:ID_BYTES]
+        current.shares[position] = value[ID_BYTES:]
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -171,7 +185,7 @@ class ComputeActor(Actor):
                 return self._on_timer(timer, now_ms)
             case Started():
                 resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
-                return [*self._turn_epoch(now_ms), *resumed]
+                return [*self._foreign, *self._turn_epoch(now_ms), *resumed]
             case Command(request):
                 raise UsageError(f"a Compute node takes no commands, found {type(request).__name__}")
 
@@ -228,6 +242,9 @@ class ComputeActor(Actor):
         position = roster.positions.get(sender)
         if position is None:
             raise PeerError("not-on-roster", found=sender.hex(), expected="a client of the roster")
+        if current.phase == ABORTED:
+            step(TABLE, current.phase, "late share")
+            return [Send(Address(Channel.CLIENT, sender), share.round_id, current.stored.answer)]
         kept = current.entries.get(position)
         step(TABLE, current.phase, "share" if kept is None else "repeated share")
         if kept not in (None, contribution):
@@ -415,7 +432,7 @@ class ComputeActor(Actor):
         return [
             *renewed,
             Send(Address(Channel.EPOCH), b"", frame, retain=True),
-            SetTimer(Timer(EPOCH), keys.expires_ms),
+            *(SetTimer(Timer(EPOCH), at_ms) for at_ms in [keys.next_turn_ms(now_ms)] if at_ms is not None),
         ]
 
     def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:

@@ -1,7 +1,7 @@
 """X25519 keys by epoch: one agreement per pair and epoch, forward secrecy by epochs (DESIGN §2).
 
-A key is deleted when its epoch and the open rounds that use it are over. Epoch numbers never go back, whatever the
-clock does.
+A key is deleted when its epoch, a time of grace and the open rounds that use it are over. Epoch numbers never go back,
+whatever the clock does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 
 from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.errors import PeerError
+from dca_proto.core.params import Timing
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Random
 
 TABLE = "epoch"
@@ -19,12 +20,13 @@ class Keyring:
     """An actor's own epoch keys, restored from its store, and the keys agreed with peers.
 
     Args:
-        records: (table, key, value) of the store. epoch_ms: how long an epoch lasts. random: for new keys.
+        records: (table, key, value) of the store. timing: how long an epoch lasts. random: for new keys.
     """
 
-    def __init__(self, records: Iterable[tuple[str, bytes, bytes]], epoch_ms: int, random: Random) -> None:
+    def __init__(self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing, random: Random) -> None:
         self._keys = {_epoch(key): AgreementKey(value) for table, key, value in records if table == TABLE}
-        self._epoch_ms = epoch_ms
+        self._epoch_ms = timing.epoch_ms
+        self._grace_ms = timing.epoch_grace_ms
         self._random = random
         self._agreed: dict[tuple[int, bytes], bytes] = {}
 
@@ -42,6 +44,14 @@ class Keyring:
     def expires_ms(self) -> int:
         """When the newest epoch ends."""
         return (self.epoch + 1) * self._epoch_ms
+
+    def next_turn_ms(self, now_ms: int) -> int | None:
+        """When there is a key to make or to delete next; None without keys."""
+        turns = [at_ms for epoch in self._keys for at_ms in ((epoch + 1) * self._epoch_ms, self._over_ms(epoch))]
+        return min((at_ms for at_ms in turns if at_ms > now_ms), default=None)
+
+    def _over_ms(self, epoch: int) -> int:
+        return (epoch + 1) * self._epoch_ms + self._grace_ms
 
     def is_current(self, now_ms: int) -> bool:
         """Whether the newest key is of the current epoch (or of a later one, where the clock went back)."""
@@ -61,8 +71,8 @@ class Keyring:
         return [*writes, *self.expire(now_ms, in_use)]
 
     def expire(self, now_ms: int, in_use: Collection[int]) -> list[Write]:
-        """Delete the keys of past epochs that no open round uses."""
-        past = [epoch for epoch in self._keys if epoch < now_ms // self._epoch_ms and epoch not in in_use]
+        """Delete the keys of past epochs that no open round uses, once their grace is over."""
+        past = [epoch for epoch in self._keys if self._over_ms(epoch) <= now_ms and epoch not in in_use]
         for epoch in past:
             del self._keys[epoch]
         self._agreed = {pair: key for pair, key in self._agreed.items() if pair[0] not in past}

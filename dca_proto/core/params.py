@@ -19,9 +19,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """How long actors wait. Deadlines of a round are absolute and come from its announcement and start."""
+    """How long actors wait. Deadlines of a round are absolute and come from its announcement and start.
+
+    A key outlives its epoch by `epoch_grace_ms`, so that a round announced just before the turn can still start.
+    """
 
     epoch_ms: int = 24 * 3600 * 1000
+    epoch_grace_ms: int = 3600 * 1000
     resend_first_ms: int = 2_000
     resend_max_ms: int = 60_000
     resend_jitter: float = 0.5

@@ -98,7 +98,8 @@ def check_join_time(opened: OpenedAnnouncement, timing: Timing, now_ms: int) -> 
         raise PeerError("late", found=f"now {now_ms}", expected=f"before join_by {body.join_by_ms}")
     if not body.join_by_ms < body.close_by_ms <= now_ms + timing.deadline_ahead_ms_max:
         raise PeerError("deadline", found=f"close_by {body.close_by_ms}", expected="after join_by and not far ahead")
-    expired = [epoch.compute.hex() for epoch in opened.epochs if now_ms >= epoch.expires_ms]
+    over_ms = now_ms - timing.epoch_grace_ms
+    expired = [epoch.compute.hex() for epoch in opened.epochs if over_ms >= epoch.expires_ms]
     if expired:
         raise PeerError("epoch", found=f"expired keys of {', '.join(expired)}", expected="current epoch keys")
 

@@ -40,12 +40,11 @@ from dca_proto.core.plan import Plan, ask, plan_round
 from dca_proto.core.roster import open_join
 from dca_proto.core.round import (
     OpenedAnnouncement,
-    open_announcement,
     open_answer,
     open_epoch_key,
     roster_hash,
 )
-from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random, actor_id
+from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.core.trainer_round import (
     DONE,
     FAILED,
@@ -97,9 +96,16 @@ class TrainerActor(Actor):
         self._epochs: dict[bytes, tuple[EpochKey, Signed]] = {}
         self._waiting: dict[bytes, OpenRound] = {}
         self._rounds: dict[bytes, Round] = {}
+        self._foreign: list[Forget] = []
         for table, round_id, value in records:
             if table == ROUNDS:
-                self._rounds[round_id] = self._restored(msgspec.msgpack.decode(value, type=StoredRound))
+                self._restore(round_id, msgspec.msgpack.decode(value, type=StoredRound))
+
+    def _restore(self, round_id: bytes, stored: StoredRound) -> None:
+        try:
+            self._rounds[round_id] = Round.restored(stored, self._federation, self._limits)
+        except PeerError:  # of a federation file that another has replaced: nobody can go on with it
+            self._foreign.append(Forget(ROUNDS, round_id))
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -115,7 +121,8 @@ class TrainerActor(Actor):
             case TimerFired(timer):
                 return self._on_timer(timer, now_ms)
             case Started():
-                return [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+                resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+                return [*self._foreign, *resumed]
             case Command(OpenRound() as request):
                 return self._on_open(request, now_ms)
             case Command(request):
@@ -206,7 +213,10 @@ class TrainerActor(Actor):
         return effects
 
     def _without_key(self, request: OpenRound, now_ms: int) -> list[bytes]:
-        current = {compute for compute, (key, _) in self._epochs.items() if now_ms < key.expires_ms}
+        """The Compute nodes without a key that is current, and still will be kept when the roster comes."""
+        roster_ms = now_ms + request.join_window_ms - self._timing.epoch_grace_ms
+        latest_ms = max(now_ms, roster_ms)
+        current = {compute for compute, (key, _) in self._epochs.items() if latest_ms < key.expires_ms}
         return [compute for compute in request.computes if compute not in current]
 
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
@@ -215,7 +225,7 @@ class TrainerActor(Actor):
         body = request.announcement(self.id, self._mechanism.name, epochs, AgreementKey(secret).public, now_ms)
         frame = sign(self._identity, self._federation_hash, body)
         stored = StoredRound(step(TABLE, NEW, "announce"), request, frame, secret)
-        current = self._rounds[request.round_id] = self._restored(stored)
+        current = self._rounds[request.round_id] = Round.restored(stored, self._federation, self._limits)
         dimension = ask(body, self._mechanism, self._limits).dimension
         return [
             CancelTimer(Timer(KEYS, request.round_id)),
@@ -283,7 +293,7 @@ class TrainerActor(Actor):
         frame = self._sign(Roster(PROTOCOL_VERSION, current.id, terms, opened.frame, joins))
         phase = step(TABLE, current.stored.phase, "roster")
         stored = self._store(current, phase=phase, roster=frame)
-        self._set_roster(current, frame)
+        current.set_roster(frame)
         return [
             stored,
             CancelTimer(Timer(JOIN, current.id)),
@@ -439,24 +449,6 @@ class TrainerActor(Actor):
                 return [self._combined(current), *self._end_timers(current, now_ms)]
             case _:
                 return self._end_timers(current, now_ms)
-
-    def _restored(self, stored: StoredRound) -> Round:
-        current = Round(stored, open_announcement(stored.announcement, self._federation, self._limits))
-        if stored.roster is not None:
-            self._set_roster(current, stored.roster)
-        for compute, frame in stored.partials:
-            key = self._federation.compute(compute).key
-            current.partials[compute] = open_signed(frame, key, self._federation_hash, PartialSum)
-        return current
-
-    def _set_roster(self, current: Round, frame: Signed) -> None:
-        """What follows from the stored roster, whose joins were checked one by one as they came."""
-        body = open_signed(frame, self._identity.public_key, self._federation_hash, Roster)
-        bodies = [decode_body(join.body) for join in body.joins]
-        clients = [actor_id(join.certificate.client_key) for join in bodies if isinstance(join, Join)]
-        current.terms, current.clients = body.terms, tuple(clients)
-        current.positions = {client: position for position, client in enumerate(clients)}
-        current.joins = dict(zip(clients, body.joins, strict=True))
 
     # --- bookkeeping ----------------------------------------------------------------------------------------------
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
+from dca_proto.core.codec import decode_body, open_signed
+from dca_proto.core.federation import Federation
 from dca_proto.core.machine import Table
-from dca_proto.core.messages import Announcement, PartialSum, Signed, Terms
-from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.core.round import OpenedAnnouncement, session_hash
-from dca_proto.core.sealing import AgreementKey
+from dca_proto.core.messages import Announcement, Join, PartialSum, Roster, Signed, Terms
+from dca_proto.core.params import PROTOCOL_VERSION, Limits
+from dca_proto.core.round import OpenedAnnouncement, open_announcement, session_hash
+from dca_proto.core.sealing import AgreementKey, actor_id
 from dca_proto.core.shares import SEED
 
 NEW, JOINING, STARTING, RUNNING = "new", "joining", "starting", "running"
@@ -129,6 +131,27 @@ class Round:
         self.terms: Terms | None = None
         self.partials: dict[bytes, PartialSum] = {}
         self.attempt = 0
+
+    @classmethod
+    def restored(cls, stored: StoredRound, federation: Federation, limits: Limits) -> Round:
+        """A stored round in memory again. Raises `PeerError` where it is of another federation file."""
+        current = cls(stored, open_announcement(stored.announcement, federation, limits))
+        if stored.roster is not None:
+            current.set_roster(stored.roster)
+        for compute, frame in stored.partials:
+            key = federation.compute(compute).key
+            current.partials[compute] = open_signed(frame, key, federation.hash, PartialSum)
+        return current
+
+    def set_roster(self, frame: Signed) -> None:
+        """What follows from the trainer's own roster, whose joins were checked one by one as they came."""
+        body = decode_body(frame.body)
+        assert isinstance(body, Roster), "the trainer made it"
+        joins = [decode_body(join.body) for join in body.joins]
+        clients = [actor_id(join.certificate.client_key) for join in joins if isinstance(join, Join)]
+        self.terms, self.clients = body.terms, tuple(clients)
+        self.positions = {client: position for position, client in enumerate(clients)}
+        self.joins = dict(zip(clients, body.joins, strict=True))
 
     @property
     def id(self) -> bytes:

@@ -1,7 +1,7 @@
 """A trainer to hold rounds with: commands in, results out, over a running actor.
 
-    async with LiveTrainer(actor, transport, store, federation="demo") as trainer:
-        aggregate = await trainer.hold(request)
+async with LiveTrainer(actor, transport, store, federation="demo") as trainer:
+    aggregate = await trainer.hold(request)
 """
 
 from __future__ import annotations

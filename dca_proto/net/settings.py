@@ -154,7 +154,7 @@ def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> 
 def _decode_path(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str):
         return Path(value).expanduser()
-    raise NotImplementedError(f"expected `str`, got `{type(value).__name__}`")
+    raise ValueError(f"expected `str`, got `{type(value).__name__}`")
 
 
 def _anchored(settings: BrokerSettings, directory: Path) -> BrokerSettings:

@@ -42,7 +42,7 @@ from dca_proto.core.messages import (
     Signed,
     Start,
 )
-from dca_proto.core.params import PROTOCOL_VERSION
+from dca_proto.core.params import PROTOCOL_VERSION, Timing
 from dca_proto.core.round import roster_hash
 from dca_proto.core.sealing import KEY_BYTES, Identity, actor_id
 from dca_proto.testing import Cast, Network, seeded
@@ -275,7 +275,7 @@ def test_a_roster_for_an_epoch_key_that_is_deleted_is_refused() -> None:
     network.tamper = losing(Roster)
     begin(cast, network)
     roster, node = sent(network, Roster, to=cast.computes[0])[0], network.actors[cast.computes[0]]
-    node.handle(TimerFired(Timer("epoch")), node._keys.expires_ms)
+    node.handle(TimerFired(Timer("epoch")), node._keys.expires_ms + Timing().epoch_grace_ms)
     refused(network, node.id, roster.sender, roster.payload, "epoch")
 
 
@@ -283,7 +283,7 @@ def test_expired_epoch_keys_are_refused() -> None:
     cast = Cast(4, 3)
     network, announcement = only_announced(cast)
     day = 24 * 3600 * 1000
-    network.now_ms = body_of(encode(body_of(announcement).computes[0])).expires_ms
+    network.now_ms = body_of(encode(body_of(announcement).computes[0])).expires_ms + Timing().epoch_grace_ms
     soon = network.now_ms + 1000
     late = resigned(cast, cast.trainer_identity, announcement, join_by_ms=soon, close_by_ms=soon + day)
     refused(network, cast.clients[0], cast.trainer_identity.id, late, "epoch")

@@ -17,7 +17,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received, Started, Timer, TimerFired
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import Abort, Announcement, Frozen, Receipt, Share, Start, Terms
-from dca_proto.core.params import PROTOCOL_VERSION
+from dca_proto.core.params import PROTOCOL_VERSION, Timing
 from dca_proto.core.policy import Policy
 from dca_proto.core.round import session_hash
 from dca_proto.testing import Cast, Network
@@ -30,6 +30,8 @@ EVENTS = {
     "abort": ("abort", "last abort", "repeated abort"),
 }
 """What arrives, and the events of the table that it can be."""
+
+GRACE_MS = Timing().epoch_grace_ms
 
 
 class Scene:
@@ -256,7 +258,7 @@ def test_a_restart_resumes_the_timers() -> None:
 def test_epoch_keys_are_deleted_with_their_epoch_also_by_a_client_that_joins_nothing_more() -> None:
     """Forward secrecy: who opens the device a day later finds no key to the recorded shares."""
     scene = Scene("shared")
-    expires_ms = scene.actor._keys.expires_ms
+    expires_ms = scene.actor._keys.expires_ms + GRACE_MS
     scene.network.advance(expires_ms - 1)
     assert [table for table, _ in scene.network.stores[scene.client] if table == "epoch"] == ["epoch"]
     scene.network.advance(expires_ms)
@@ -267,8 +269,9 @@ def test_epoch_keys_are_deleted_with_their_epoch_also_by_a_client_that_joins_not
 def test_an_epoch_key_that_a_start_still_needs_is_kept_until_the_round_is_closed() -> None:
     scene = Scene("joined")
     close_ms = announced(scene.network, scene.cast).body.close_by_ms + scene.actor._timing.abort_grace_ms
-    expires_ms = scene.actor._keys.expires_ms
-    assert scene.actor.handle(TimerFired(Timer("epoch")), expires_ms) == []
+    expires_ms = scene.actor._keys.expires_ms + GRACE_MS
+    effects = scene.actor.handle(TimerFired(Timer("epoch")), expires_ms)
+    assert not any(isinstance(effect, Forget) for effect in effects)
     effects = scene.actor.handle(TimerFired(Timer("close", scene.round_id)), max(close_ms, expires_ms))
     assert [effect.table for effect in effects if isinstance(effect, Forget)] == ["session", "epoch"]
 
@@ -276,5 +279,5 @@ def test_an_epoch_key_that_a_start_still_needs_is_kept_until_the_round_is_closed
 def test_a_key_that_expired_while_the_device_was_off_is_deleted_at_its_start() -> None:
     scene = Scene("shared")
     records = [(table, key, value) for (table, key), value in scene.network.stores[scene.client].items()]
-    effects = scene.cast.client(0, records).handle(Started(), scene.actor._keys.expires_ms)
+    effects = scene.cast.client(0, records).handle(Started(), scene.actor._keys.expires_ms + GRACE_MS)
     assert "epoch" in [effect.table for effect in effects if isinstance(effect, Forget)]

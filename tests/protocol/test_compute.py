@@ -29,7 +29,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received, Started, TimerFired
 from dca_proto.core.events import Timer as TimerName
 from dca_proto.core.messages import Abort, EpochKey, Frozen, FrozenList, Query, Receipt, Roster, Share
-from dca_proto.core.params import PROTOCOL_VERSION
+from dca_proto.core.params import PROTOCOL_VERSION, Timing
 from dca_proto.core.round import list_hash, session_hash
 from dca_proto.core.sealing import KEY_BYTES
 from dca_proto.testing import Cast, seeded
@@ -37,13 +37,15 @@ from dca_proto.testing import Cast, seeded
 PHASES = ("new", "collecting", "frozen", "released", "aborted")
 EVENTS = {
     "roster": ("roster",),
-    "share": ("share", "repeated share"),
+    "share": ("share", "repeated share", "late share"),
     "view": ("view",),
     "list": ("view",),
     "query": ("query",),
     "peer abort": ("abort", "late abort"),
 }
 """What arrives, and the events of the table that it can be."""
+
+GRACE_MS = Timing().epoch_grace_ms
 
 
 class Scene:
@@ -244,7 +246,7 @@ def test_a_new_epoch_publishes_a_new_key_and_deletes_the_old_one() -> None:
     cast = Cast(4, 2)
     network = cast.network()
     first = body_of(network.sent[0].payload)
-    network.advance(first.expires_ms)
+    network.advance(first.expires_ms + GRACE_MS)
     keys = {
         body.epoch: body.public for body in (body_of(one.payload) for one in sent(network, EpochKey, cast.computes[0]))
     }
@@ -258,10 +260,10 @@ def test_the_epoch_key_of_an_open_round_is_kept_until_it_is_over() -> None:
     scene = Scene("collecting")
     scene.network.tamper = lambda envelope: ()
     actor, epoch = scene.actor, scene.actor._keys.epoch
-    actor.handle(TimerFired(TimerName("epoch")), actor._keys.expires_ms)
+    actor.handle(TimerFired(TimerName("epoch")), actor._keys.expires_ms + GRACE_MS)
     assert sorted(actor._keys._keys) == [epoch, epoch + 1]
     scene._fire("commit")
-    actor.handle(TimerFired(TimerName("epoch")), actor._keys.expires_ms)
+    actor.handle(TimerFired(TimerName("epoch")), actor._keys.expires_ms + GRACE_MS)
     assert sorted(actor._keys._keys) == [epoch + 2]
 
 

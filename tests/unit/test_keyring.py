@@ -7,14 +7,15 @@ import pytest
 from dca_proto.core.effects import Forget, Persist
 from dca_proto.core.errors import PeerError
 from dca_proto.core.keyring import TABLE, Keyring
+from dca_proto.core.params import Timing
 from dca_proto.core.sealing import AgreementKey
 from dca_proto.testing import seeded
 
 EPOCH_MS = 1000
 
 
-def ring(records: tuple = ()) -> Keyring:
-    return Keyring(records, EPOCH_MS, seeded("keyring"))
+def ring(records: tuple = (), grace_ms: int = 0) -> Keyring:
+    return Keyring(records, Timing(epoch_ms=EPOCH_MS, epoch_grace_ms=grace_ms), seeded("keyring"))
 
 
 def test_a_key_is_made_once_an_epoch_and_written_before_it_is_used() -> None:

@@ -1,0 +1,36 @@
+"""`python -m dca_proto CONFIG`: one actor, without the command line's libraries."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dca_proto.core.errors import DcaError
+
+_DESCRIPTION = "Run one actor - a client, a Compute node or a trainer - from its TOML file."
+
+
+def main() -> int:
+    """Parse the arguments, run, and turn errors into one line."""
+    parser = argparse.ArgumentParser(prog="python -m dca_proto", description=_DESCRIPTION)
+    parser.add_argument("config", type=Path, help="the actor's TOML file")
+    parser.add_argument("--json", action="store_true", help="logs as one JSON object per line")
+    parser.add_argument("--verbose", action="store_true", help="also log what happens for every single client")
+    parser.add_argument("--debug", action="store_true", help="show a traceback with an error")
+    given = parser.parse_args()
+    from dca_proto import device  # after the arguments: --help needs none of it
+
+    try:
+        return device.run(given.config, json_logs=given.json, verbose=given.verbose)
+    except KeyboardInterrupt:
+        return 130
+    except DcaError as error:
+        if given.debug:
+            raise
+        sys.stderr.write(f"dca: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""The `dca` command. Sub-commands register themselves in the entry-point group ``dca.commands``.
+
+Only the command that is called is imported. The list of `dca --help` is made without importing any: each line is the
+first one of the function's docstring (or the module's, for a group of commands), read from the source. A command is a
+function with typer's annotations, or a `typer.Typer`; its module may have `EXAMPLES`, a text (or one for each name)
+that its --help ends with. It returns nothing or an exit code, and raises this project's errors:
+
+| exit code | when |
+| --- | --- |
+| 0 | done |
+| 2 | a wrong call or input: `UsageError`, `TransportError`, `DataError`, typer's own |
+| 3 | a round was aborted by its own rules: `RoundAborted` |
+| 130 | Ctrl-C |
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import sys
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+GROUP = "dca.commands"
+USAGE, ABORTED, INTERRUPTED = 2, 3, 130
+
+_NEXT = """Examples:
+
+  dca swarm                              learn from 442 patients' devices on this machine, privately
+  dca federation init demo --computes 3 --clients 20
+  dca client client.toml                 what a device runs
+  dca COMMAND --help                     more about a command
+
+Errors are one line; `dca --debug COMMAND ...` shows where they come from.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `dca`; the exit code.
+
+    Args:
+        arguments: by default those of the process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if importlib.util.find_spec("typer") is None or importlib.util.find_spec("rich") is None:
+        return _fail("the command line needs typer and rich: pip install 'dca[cli]'")
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        return _dispatch(given)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        failure = explain(error)
+        if failure is None:
+            raise
+        if debug:
+            traceback.print_exc()
+        return _fail(*failure)
+
+
+def _fail(line: str, code: int = USAGE) -> int:
+    sys.stderr.write(f"dca: {line}\n")
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    commands = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+    name, *rest = arguments or ["--help"]
+    if name in ("--help", "-h", "help"):
+        return _print_help(commands)
+    if name == "--version":
+        print(f"dca {importlib.metadata.version('dca')}")
+        return 0
+    if name not in commands:
+        near = get_close_matches(name, commands, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        return _fail(f"{name!r} is no command{hint}; commands: {', '.join(sorted(commands))}")
+    return _call(commands[name], rest)
+
+
+def _print_help(commands: dict[str, EntryPoint]) -> int:
+    width = max(map(len, commands), default=0)
+    print("Usage: dca [--debug] COMMAND [ARGUMENTS]...\n")
+    print("Differentially private sums and Bayesian learning on swarms of devices, over MQTT.\n\nCommands:\n")
+    for name in sorted(commands):
+        print(f"  {name:{width}}  {summary(commands[name])}")
+    print(f"\n{_NEXT}", end="")
+    return 0
+
+
+def summary(entry: EntryPoint) -> str:
+    """The first line of a command's docstring, read without importing its module; empty where there is none."""
+    spec = importlib.util.find_spec(entry.module)
+    if spec is None or spec.origin is None:
+        return ""
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == entry.attr]
+    text = ast.get_docstring(functions[0] if functions else tree) or ""
+    return text.partition("\n")[0]
+
+
+def _call(entry: EntryPoint, arguments: list[str]) -> int:
+    import typer
+
+    try:
+        found = entry.load()
+    except ModuleNotFoundError as error:
+        return _fail(f"`dca {entry.name}` needs {error.name}, which is not installed: pip install 'dca[full]'")
+    app = found if isinstance(found, typer.Typer) else _app(entry, found)
+    command = typer.main.get_command(app)
+    result = command.main(args=arguments, prog_name=f"dca {entry.name}", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _app(entry: EntryPoint, function: Any) -> Any:
+    """A typer application of one function, whose help ends with its module's examples."""
+    import typer
+
+    examples = getattr(sys.modules[entry.module], "EXAMPLES", "")
+    text = examples[entry.name] if isinstance(examples, dict) else examples
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(entry.name, epilog=verbatim(text))(function)
+    return app
+
+
+def verbatim(text: str) -> str:
+    """A help text whose lines are shown as they stand: each paragraph is marked so for click."""
+    return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.strip("\n").split("\n\n"))
+
+
+def explain(error: Exception) -> tuple[str, int] | None:
+    """The line and the exit code of an error that is the caller's or the round's; None for a bug of ours."""
+    import typer
+
+    from dca_proto.core.errors import DcaError, RoundAborted
+    from dca_proto.outcome import abort_line
+    from inference.errors import DataError
+
+    if isinstance(error, RoundAborted):
+        return abort_line(error), ABORTED
+    if isinstance(error, DcaError | DataError):
+        return str(error), USAGE
+    if isinstance(error, typer.Abort):
+        return "interrupted", INTERRUPTED
+    click_exception = typer.BadParameter.__mro__[2]  # click's own base class, wherever typer keeps it
+    if isinstance(error, click_exception):
+        return _usage_line(error), USAGE
+    return None
+
+
+def _usage_line(error: Any) -> str:
+    """A wrong call, as click words it, and where help is."""
+    message = " ".join(str(error.format_message()).split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "dca"
+    return f"{message[:1].lower()}{message[1:]}; see `{path} --help`" if message else f"see `{path} --help`"

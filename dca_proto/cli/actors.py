@@ -1,0 +1,269 @@
+"""`dca client`, `dca compute` and `dca trainer`: one actor each, from its TOML file, told to people."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.cli.narrator import Narrator
+from dca_proto.config import convert
+from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.facts import RoundCompleted, RoundFailed
+from dca_proto.device import Device, complete, load
+from dca_proto.logs import FactLog, configure_logs
+from dca_proto.outcome import abort_line, estimates, outcome
+from dca_proto.request import RoundSettings, open_round
+
+_CONFIG = """  [{role}]
+  identity = "{role}.key"            # made by `dca keygen`, mode 0600
+  federation = "federation.toml"
+{extra}  store = "{role}.db"
+
+  [broker]
+  url = "mqtts://broker.example"     # also: ca, certificate, key, username, password_file, keepalive_s, ...
+"""
+EXAMPLES = {
+    "client": "Example of a file:\n\n"
+    + _CONFIG.format(role="client", extra='  data = "readings.csv"\n')
+    + """
+  [policy]                           # the client's own limits; these are examples, every one has a safe default
+  epsilon_per_round_max = 0.5
+  epsilon_per_period_max = 4
+  clients_min = 100
+  trusted_computes = ["hospital-a"]  # refuse rounds without it
+
+A device without the command line runs the same file with: python -m dca_proto client.toml
+""",
+    "compute": "Example of a file:\n\n"
+    + _CONFIG.format(role="compute", extra="")
+    + """
+  [floors]                           # the node's own limits
+  clients_min = 100
+  honest_min = 50
+""",
+    "trainer": """Examples:
+
+  dca trainer trainer.toml --statistic mean --columns x --bounds x=0:10 --epsilon 1 --delta 1e-6 --tolerate 2
+  dca trainer trainer.toml --statistic histogram --columns age --parameter edges=[0,40,80] --epsilon 1 --delta 1e-6
+  dca trainer trainer.toml --clients 100 --json -      the file's [round], started as soon as 100 clients have answered
+  dca trainer trainer.toml --resume                    finish what an earlier run left open (--json: a list)
+
+Example of a file:
+
+"""
+    + _CONFIG.format(role="trainer", extra="")
+    + """
+  [round]                            # optional; options override it
+  statistic = "mean"
+  columns = ["x"]
+  bounds = { x = [0, 10] }           # public, never read from the data
+  epsilon = 1
+  delta = 1e-6
+  tolerate = 2
+""",
+}
+
+Config = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="CONFIG")]
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines to stderr instead of telling.")]
+
+
+def client(config: Config, json_logs: JsonLogs = False) -> None:
+    """Run a client: hold data, join rounds within its own policy, share; until Ctrl-C."""
+    _serve(load(config, roles=("client",)), json_logs)
+
+
+def compute(config: Config, json_logs: JsonLogs = False) -> None:
+    """Run a Compute node: collect shares, agree on one set, release one partial sum; until Ctrl-C."""
+    _serve(load(config, roles=("compute",)), json_logs)
+
+
+def _serve(actor: Device, json_logs: bool) -> None:
+    if json_logs:
+        configure_logs(json=True)
+        complete(actor.run(FactLog()))
+        return
+    configure_logs(level=logging.WARNING)
+    with Narrator(Console(stderr=True), actor.config.federation) as narrator:
+        narrator.say(f"{actor.role} {actor.id.hex()} of federation {actor.config.federation.name}")
+        narrator.waiting("waiting for rounds; Ctrl-C stops")
+        complete(actor.run(narrator))
+        narrator.say("stopped")
+
+
+def trainer(
+    config: Config,
+    statistic: Annotated[str | None, typer.Option(help="What is computed: mean, sum, histogram, ...")] = None,
+    columns: Annotated[str | None, typer.Option(help="Of which columns of the clients' data: A,B,C.")] = None,
+    bounds: Annotated[str | None, typer.Option(help="Public bounds of these columns: COL=LO:HI,...")] = None,
+    parameter: Annotated[list[str] | None, typer.Option(help="A further NAME=JSON of the statistic; repeat.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="What the round costs each participant,")] = None,
+    delta: Annotated[float | None, typer.Option(help="and its delta.")] = None,
+    tolerate: Annotated[int | None, typer.Option(help="T, how many clients may drop out.")] = None,
+    colluders: Annotated[int | None, typer.Option(help="c, how many of the T are reserved for colluders.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Start as soon as so many have answered.")] = None,
+    computes: Annotated[str | None, typer.Option(help="Names of the Compute nodes, A,B,C; by default all.")] = None,
+    share_encoding: Annotated[str | None, typer.Option(help="seed or vector.")] = None,
+    join_s: Annotated[float | None, typer.Option(help="How long clients may join, in seconds,")] = None,
+    share_s: Annotated[float | None, typer.Option(help="how long they may share,")] = None,
+    commit_s: Annotated[float | None, typer.Option(help="and how long the Compute nodes may take.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Finish the store's rounds, tell results again; hold no new one.")
+    ] = False,
+    json_to: Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")] = None,
+) -> None:
+    """Hold one round as the trainer, and print the private result with its noise."""
+    actor = load(config, roles=("trainer",))
+    options = {
+        "statistic": statistic,
+        "columns": _split(columns),
+        "bounds": None if bounds is None else parse_bounds(bounds),
+        "parameters": None if parameter is None else dict(map(_parse_parameter, parameter)),
+        "epsilon": epsilon,
+        "delta": delta,
+        "tolerate": tolerate,
+        "colluders": colluders,
+        "clients": clients,
+        "computes": _split(computes),
+        "encoding": share_encoding,
+        "join_s": join_s,
+        "share_s": share_s,
+        "commit_s": commit_s,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    configure_logs(level=logging.WARNING)
+    if resume:
+        if given:
+            raise UsageError(f"--resume holds no new round: leave out --{next(iter(given))}")
+        _resume(actor, json_to)
+    else:
+        _hold(actor, _settings(actor, given), json_to)
+
+
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def parse_bounds(text: str) -> dict[str, list[float]]:
+    """Bounds from ``COL=LO:HI,COL=LO:HI``. Raises `UsageError` for anything else."""
+    bounds: dict[str, list[float]] = {}
+    for part in text.split(","):
+        column, _, ends = part.strip().rpartition("=")
+        try:
+            low, high = (float(end) for end in ends.split(":"))
+        except ValueError:
+            raise UsageError(f"--bounds {part!r}: expected COL=LO:HI, two numbers") from None
+        if not column or column in bounds:
+            raise UsageError(f"--bounds {part!r}: expected COL=LO:HI, each column once")
+        bounds[column] = [low, high]
+    return bounds
+
+
+def _parse_parameter(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        raise UsageError(f"--parameter {text!r}: expected NAME=JSON, as in edges=[0,10,20]") from None
+
+
+def _settings(actor: Device, given: dict[str, Any]) -> RoundSettings:
+    """The file's `[round]` with the options on top."""
+    table = {} if actor.config.round is None else _as_table(actor.config.round)
+    if not table and not given:
+        raise UsageError("no round to hold: give --statistic, --columns, --epsilon, --delta ..., or a [round] section")
+    return convert("round:", {**table, **given}, RoundSettings)
+
+
+def _as_table(settings: RoundSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__struct_fields__}
+
+
+def _hold(actor: Device, settings: RoundSettings, json_to: str | None) -> None:
+    request = open_round(settings, actor.config.federation)
+    console = Console(stderr=True)
+    with Narrator(console, actor.config.federation, settings.clients) as narrator:
+        narrator.waiting(f"connecting to {actor.config.broker.url}")
+        try:
+            aggregate = complete(actor.hold(request, narrator))
+        except RoundAborted as error:
+            write_json(_failure(error), json_to)
+            raise
+    if aggregate is None:
+        raise typer.Exit(143)
+    _show(aggregate, json_to)
+    write_json(outcome(aggregate), json_to)
+
+
+def _resume(actor: Device, json_to: str | None) -> None:
+    with Narrator(Console(stderr=True), actor.config.federation) as narrator:
+        narrator.waiting("resuming")
+        ended = complete(actor.resume(narrator))
+    if ended is None:
+        raise typer.Exit(143)
+    if not ended:
+        raise UsageError("the store holds no round that is open or done: there is nothing to resume")
+    aborts = [_abort(fact) for fact in ended if isinstance(fact, RoundFailed)]
+    results = [fact.aggregate for fact in ended if isinstance(fact, RoundCompleted)]
+    for aggregate in results:
+        _show(aggregate, json_to)
+    write_json([*map(outcome, results), *map(_failure, aborts)], json_to)
+    if aborts:
+        raise aborts[-1]
+
+
+def _abort(fact: RoundFailed) -> RoundAborted:
+    return RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed)
+
+
+def _failure(error: RoundAborted) -> dict[str, Any]:
+    return {"ok": False, "error": abort_line(error), "contributors": error.contributors, "needed": error.needed}
+
+
+def _show(aggregate: NoisyAggregate, json_to: str | None) -> None:
+    """A table for people, on stderr where stdout is taken by JSON."""
+    console = Console(stderr=json_to == "-")
+    console.print(_result_table(aggregate))
+    for line in _result_lines(aggregate):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _result_table(aggregate: NoisyAggregate) -> Table:
+    table = Table(title=aggregate.statistic, title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("private estimate", justify="right")
+    table.add_column("noise (standard deviation)", justify="right")
+    for estimate in estimates(aggregate):
+        table.add_row(estimate.label, f"{estimate.value:.6g}", f"± {estimate.noise_std:.3g}")
+    return table
+
+
+def _result_lines(aggregate: NoisyAggregate) -> list[str]:
+    spent = f"epsilon {aggregate.epsilon:g}, delta {aggregate.delta:g} of every participant's budget"
+    return [
+        f"from       {aggregate.contributors} of {aggregate.clients} clients "
+        f"(T = {aggregate.tolerated}, c = {aggregate.colluders})",
+        f"spent      {spent if aggregate.private else 'nothing is claimed: this is not private'}",
+        f"round      {aggregate.round_id.hex()}",
+    ]
+
+
+def write_json(value: object, target: str | None) -> None:
+    """Write one value to a file, or to stdout for ``-``; to nowhere for None."""
+    if target is None:
+        return
+    text = json.dumps(value, indent=2) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(target).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}") from None

@@ -1,0 +1,139 @@
+"""`dca broker`: run a broker until Ctrl-C, on request with TLS, passwords and an access list for each member."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, get_args
+
+import msgspec
+import typer
+
+from dca_proto.core.effects import Channel
+from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import Federation
+from dca_proto.core.sealing import actor_id
+from dca_proto.device import complete
+from dca_proto.keyfile import read_certificate, read_federation, write_private
+from dca_proto.net.access import Access, Member
+from dca_proto.net.broker import BrokerOptions, Kind, TlsFiles, launch_broker
+
+EXAMPLES = """Examples:
+
+  dca broker                                       mosquitto if installed, else the embedded one; on 127.0.0.1:1883
+  dca broker --kind embedded --port 0              on a free port
+  dca broker --host 0.0.0.0 --federation demo/federation.toml --passwords demo/passwords \\
+      --tls-certificate broker.pem --tls-key broker.key --tls-ca ca.pem
+                                                   for members only: hand each its password file
+
+A member's user name is its id. Each may write only to topics that end in its own id and read only its own inbox and
+its role's broadcasts. Clients are the ones whose certificates (*.cert) stand beside the federation file.
+
+A certificate for a trial: openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost \\
+    -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout broker.key -out broker.pem    (then --tls-ca broker.pem)
+"""
+
+_PASSWORD_BYTES = 24
+
+
+def broker(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 1883,
+    host: Annotated[str, typer.Option(help="Address to listen on; by default this machine's only.")] = "127.0.0.1",
+    kind: Annotated[str, typer.Option(help=f"{', '.join(get_args(Kind))}.")] = "auto",
+    directory: Annotated[
+        Path | None, typer.Option(help="For configuration, sessions and log; by default a folder that is removed.")
+    ] = None,
+    federation: Annotated[Path | None, typer.Option(help="Let in members of this federation file only.")] = None,
+    passwords: Annotated[
+        Path | None, typer.Option(help="Folder of the members' password files; missing ones are made.")
+    ] = None,
+    certificates: Annotated[
+        Path | None, typer.Option(help="Folder of the clients' certificates; by default the federation file's.")
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="The broker's certificate (PEM): listen with TLS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="The CA that signs clients' TLS certificates (PEM).")] = None,
+    require_certificate: Annotated[
+        bool, typer.Option("--require-certificate", help="Refuse clients without a TLS certificate of that CA.")
+    ] = False,
+) -> None:
+    """Run a broker until Ctrl-C: mosquitto if it is installed, else the embedded one."""
+    if kind not in get_args(Kind):
+        raise UsageError(f"--kind {kind!r}: expected one of {', '.join(get_args(Kind))}")
+    options = BrokerOptions(
+        kind=msgspec.convert(kind, Kind),
+        host=host,
+        port=port,
+        tls=_tls(tls_certificate, tls_key, tls_ca, require_certificate),
+        access=_access(federation, passwords, certificates),
+    )
+    if directory is not None:
+        complete(_serve(directory, options))
+        return
+    with tempfile.TemporaryDirectory(prefix="dca-broker-") as folder:
+        complete(_serve(Path(folder), options))
+
+
+async def _serve(directory: Path, options: BrokerOptions) -> None:
+    async with launch_broker(directory, options) as running:
+        print(f"broker  {running.kind} {running.version} at {running.url}; log {running.log_path}", flush=True)
+        print("        Ctrl-C stops it", flush=True)
+        await asyncio.Event().wait()
+
+
+def _tls(certificate: Path | None, key: Path | None, ca: Path | None, require: bool) -> TlsFiles | None:
+    given = (certificate, key, ca)
+    if not any(given) and not require:
+        return None
+    if certificate is None or key is None or ca is None:
+        raise UsageError("TLS needs --tls-certificate, --tls-key and --tls-ca: give all three or none")
+    for path in (certificate, key, ca):
+        if not path.is_file():
+            raise UsageError(f"TLS file {path} does not exist")
+    return TlsFiles(ca, certificate, key, require)
+
+
+def _access(federation: Path | None, passwords: Path | None, certificates: Path | None) -> Access | None:
+    if federation is None:
+        if passwords or certificates:
+            raise UsageError("--passwords and --certificates go with --federation FILE")
+        return None
+    if passwords is None:
+        raise UsageError("--federation needs --passwords FOLDER, where the members' password files are or go")
+    found = read_federation(federation)
+    members = list(_members(found, certificates or federation.absolute().parent))
+    try:
+        passwords.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make folder {passwords}: {error.strerror}") from None
+    return Access(
+        found.name,
+        tuple(Member(role, member, _password(passwords / f"{name}.password")) for role, name, member in members),
+    )
+
+
+def _members(federation: Federation, certificates: Path) -> Iterator[tuple[Channel, str, bytes]]:
+    """Role, name and id of everyone who may use the broker."""
+    for role, named in ((Channel.COMPUTE, federation.computes), (Channel.TRAINER, federation.trainers)):
+        for member in named:
+            yield role, member.name, member.id
+    now_ms = time.time_ns() // 1_000_000
+    for path in sorted(certificates.glob("*.cert")):
+        yield Channel.CLIENT, path.stem, actor_id(read_certificate(path, federation, now_ms).client_key)
+
+
+def _password(path: Path) -> str:
+    """The password in a member's file, which is made where it is missing."""
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(_PASSWORD_BYTES) + "\n")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read password file {path}: {error}") from None
+    return lines[0] if lines else ""

@@ -1,0 +1,219 @@
+"""Make the federation file, enrol clients, and show who belongs to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dca_proto.cli import verbatim
+from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.sealing import Identity, actor_id
+from dca_proto.keyfile import (
+    certificate_path,
+    new_identity,
+    public_key,
+    read_federation,
+    read_identity,
+    replace_file,
+    write_certificate,
+    write_identity,
+    write_private,
+)
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, help=__doc__, no_args_is_help=True)
+
+_DAY_MS = 24 * 3600 * 1000
+
+_INIT = """Examples:
+
+  dca federation init demo --computes 3 --clients 20 --broker mqtt://127.0.0.1
+      all identities for a trial on one machine, and a file for each actor
+
+  dca federation init . --name hearts --compute hospital-a=3b6a... --compute hospital-b=91fe... --trainer lab=07c2...
+      for real: each member made its key with `dca keygen` and sent the public part
+"""
+_ENROL = """Examples:
+
+  dca federation enrol --federation federation.toml --authority authority.key 3b6a27bcceb6a42d62a3a8d0...
+      writes <id>.cert, which goes back to the client
+
+  dca federation enrol --federation federation.toml --authority authority.key clients/*.key --days 90
+      where the key files are at hand: writes each certificate beside its key
+"""
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """An identity that `init` makes itself."""
+
+    role: str
+    name: str
+    identity: Identity
+
+
+@app.command(epilog=verbatim(_INIT))
+def init(
+    directory: Annotated[Path, typer.Argument(help="Where the files go; made if missing.")],
+    name: Annotated[str, typer.Option(help="Lower-case letters, digits and dashes; part of every topic.")] = "demo",
+    compute: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a Compute node; repeat.")] = None,
+    trainer: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a trainer; repeat.")] = None,
+    authority: Annotated[Path | None, typer.Option(help="The enrolment key's file; by default a new one.")] = None,
+    computes: Annotated[int, typer.Option(help="Trial: make so many Compute nodes here.")] = 0,
+    trainers: Annotated[int, typer.Option(help="Trial: make so many trainers here, by default 1.")] = 0,
+    clients: Annotated[int, typer.Option(help="Trial: make and enrol so many clients here.")] = 0,
+    days: Annotated[float, typer.Option(help="How long the clients' certificates hold.")] = 365.0,
+    broker: Annotated[str | None, typer.Option(help="Trial: also write each actor's file, with this URL.")] = None,
+) -> None:
+    """Make a federation file, and for a trial all identities that belong to it."""
+    until_ms = _expiry_ms(days)
+    if min(computes, trainers, clients) < 0:
+        raise UsageError("--computes, --trainers and --clients cannot be below 0")
+    if computes and not trainer:
+        trainers = trainers or 1
+    made = [*_make("compute", computes), *_make("trainer", trainers), *_make("client", clients)]
+    signer = new_identity() if authority is None else read_identity(authority, "authority")
+    federation = Federation(
+        name,
+        signer.public_key,
+        (*_members("compute", compute or []), *_named(made, "compute")),
+        (*_members("trainer", trainer or []), *_named(made, "trainer")),
+    )
+    _check_size(federation)
+    if authority is None:
+        made.append(_Made("authority", "authority", signer))
+    _write(directory, federation, made, broker)
+    for one in made:
+        if one.role == "client":
+            certificate = enrol(signer, federation, one.identity.public_key, until_ms)
+            write_certificate(directory / f"{one.name}.cert", federation, certificate)
+    _tell(directory, federation, made)
+
+
+def _tell(directory: Path, federation: Federation, made: Iterable[_Made]) -> None:
+    roles = [one.role for one in made]
+    print(f"federation  {federation.name}: {directory / 'federation.toml'}")
+    print(f"            Compute nodes: {', '.join(member.name for member in federation.computes)}")
+    print(f"            trainers: {', '.join(member.name for member in federation.trainers)}")
+    if "client" in roles:
+        print(f"            {roles.count('client')} clients enrolled")
+    if "authority" in roles:
+        print(f"authority   {directory / 'authority.key'}: whoever holds it can make clients; keep it off the network")
+
+
+def _make(role: str, count: int) -> list[_Made]:
+    names = [role] if role == "trainer" and count == 1 else [f"{role}-{i}" for i in range(1, count + 1)]
+    return [_Made(role, name, new_identity()) for name in names]
+
+
+def _members(role: str, given: Iterable[str]) -> Iterator[Member]:
+    """Members from ``NAME=KEY``, where KEY is in hexadecimal or a key file."""
+    for text in given:
+        name, _, key = text.partition("=")
+        if not name or not key:
+            raise UsageError(f"--{role} {text!r}: expected NAME=PUBLICKEY, 64 hexadecimal digits or a key file")
+        yield Member(name, _public_key(key, role))
+
+
+def _public_key(text: str, role: str) -> bytes:
+    key = public_key(text)
+    if key is not None:
+        return key
+    if not Path(text).is_file():
+        raise UsageError(f"{text!r} is neither a public key (64 hexadecimal digits) nor a key file of a {role}")
+    return read_identity(Path(text), role).public_key
+
+
+def _named(made: Iterable[_Made], role: str) -> Iterator[Member]:
+    return (Member(one.name, one.identity.public_key) for one in made if one.role == role)
+
+
+def _check_size(federation: Federation) -> None:
+    if len(federation.computes) < 2:
+        raise UsageError(
+            f"found {len(federation.computes)} Compute nodes, expected at least 2, so that no one of them sees a sum; "
+            "give --compute NAME=PUBLICKEY for each, or --computes 3 for a trial"
+        )
+    if not federation.trainers:
+        raise UsageError("no trainer; give --trainer NAME=PUBLICKEY, or --trainers 1 for a trial")
+
+
+def _write(directory: Path, federation: Federation, made: Iterable[_Made], broker: str | None) -> None:
+    """Write the federation file, the made identities and, for a broker's URL, the actors' files."""
+    actors = [one for one in made if broker is not None and one.role != "authority"]
+    names = ["federation.toml", *(f"{one.name}.key" for one in made), *(f"{one.name}.toml" for one in actors)]
+    taken = [name for name in names if (directory / name).exists()]
+    if taken:  # seen before anything is written
+        raise UsageError(f"{directory / taken[0]} exists already and is not replaced; name another folder")
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make folder {directory}: {error.strerror}") from None
+    replace_file(directory / "federation.toml", federation.to_toml())
+    for one in made:
+        write_identity(directory / f"{one.name}.key", one.role, one.identity)
+    for one in actors:
+        _write_actor_file(directory, one, str(broker))
+
+
+def _write_actor_file(directory: Path, one: _Made, url: str) -> None:
+    data = f'data = "{one.name}.csv"\n' if one.role == "client" else ""
+    text = (
+        f'[{one.role}]\nidentity = "{one.name}.key"\nfederation = "federation.toml"\n{data}store = "{one.name}.db"\n\n'
+        f"[broker]\nurl = {msgspec.json.encode(url).decode()}\n"
+    )
+    write_private(directory / f"{one.name}.toml", text)
+
+
+@app.command("enrol", epilog=verbatim(_ENROL))
+def enrol_clients(
+    clients: Annotated[list[str], typer.Argument(help="Clients' public keys (64 hexadecimal digits) or key files.")],
+    federation: Annotated[Path, typer.Option(help="The federation file.")] = Path("federation.toml"),
+    authority: Annotated[Path, typer.Option(help="The enrolment key's file.")] = Path("authority.key"),
+    days: Annotated[float, typer.Option(help="How long the certificates hold.")] = 365.0,
+    directory: Annotated[Path, typer.Option(help="Where certificates of public keys go, as <id>.cert.")] = Path(),
+) -> None:
+    """Sign certificates of clients: the federation's word that they belong to it."""
+    members = read_federation(federation)
+    signer = read_identity(authority, "authority")
+    until_ms = _expiry_ms(days)
+    keys = [(_public_key(text, "client"), _certificate_target(text, directory)) for text in clients]
+    certificates = [(path, enrol(signer, members, key, until_ms)) for key, path in keys]
+    for path, certificate in certificates:
+        write_certificate(path, members, certificate)
+        print(f"enrolled  {actor_id(certificate.client_key).hex()} for {days:g} days: {path}")
+
+
+def _certificate_target(text: str, directory: Path) -> Path:
+    key = public_key(text)
+    return certificate_path(Path(text)) if key is None else directory / f"{actor_id(key).hex()}.cert"
+
+
+def _expiry_ms(days: float) -> int:
+    if not 0 < days < 100 * 366:
+        raise UsageError(f"--days {days:g}: expected a number above 0 and below {100 * 366}")
+    return time.time_ns() // 1_000_000 + int(days * _DAY_MS)
+
+
+@app.command(epilog=verbatim("Example:\n\n  dca federation show federation.toml"))
+def show(file: Annotated[Path, typer.Argument(help="The federation file.")] = Path("federation.toml")) -> None:
+    """Show who belongs to a federation."""
+    federation = read_federation(file)
+    table = Table(title=f"federation {federation.name}", title_justify="left", box=None, pad_edge=False)
+    for column in ("role", "name", "id", "public key"):
+        table.add_column(column, overflow="fold", no_wrap=column != "public key")
+    for role, members in (("compute", federation.computes), ("trainer", federation.trainers)):
+        for member in members:
+            table.add_row(role, member.name, member.id.hex(), member.key.hex())
+    table.add_row(
+        "authority", "enrolment key", actor_id(federation.enrolment_key).hex(), federation.enrolment_key.hex()
+    )
+    console = Console()
+    console.print(table)
+    console.print(f"hash {federation.hash.hex()}", highlight=False, soft_wrap=True)

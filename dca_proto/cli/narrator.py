@@ -1,0 +1,111 @@
+"""An actor's facts as sentences on a terminal: lines for what happened, one moving line for what is being counted."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from dca_proto.core import facts
+from dca_proto.core.federation import Federation
+from dca_proto.device import Connected
+from dca_proto.logs import printable
+
+_PLAIN = {
+    facts.AllReceived: "every Compute node has confirmed",
+    facts.ChargeReturned: "aborted by every Compute node, the charge is returned",
+}
+
+
+class Narrator:
+    """Tells the facts of one actor; call it with each, inside its context.
+
+    Args:
+        console: where to. federation: knows the members' names.
+        expected: how many clients' answers a trainer waits for, if it knows.
+    """
+
+    def __init__(self, console: Console, federation: Federation, expected: int = 0) -> None:
+        self._console = console
+        self._names = {member.id: member.name for member in (*federation.computes, *federation.trainers)}
+        self._expected = expected
+        self._declined: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+        self._status = Status("", console=console)
+
+    def __enter__(self) -> Narrator:
+        self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._status.stop()
+
+    def say(self, line: str) -> None:
+        """A line of its own, with the time."""
+        self._console.print(f"{time.strftime('%H:%M:%S')}  {escape(printable(line))}", highlight=False, soft_wrap=True)
+
+    def waiting(self, line: str) -> None:
+        """What the actor is doing now; only a terminal shows it."""
+        self._status.update(escape(line))
+
+    def __call__(self, fact: object) -> None:
+        match fact:
+            case facts.Joined(round_id, _, count):
+                of = f" of {self._expected}" if self._expected else ""
+                self.waiting(f"round {_short(round_id)}: {count}{of} joined")
+            case facts.ShareKept(round_id, count, clients):
+                self.waiting(f"round {_short(round_id)}: {count} of {clients} contributions")
+            case facts.Dropped(code, sender, detail):
+                self._tell_rarely(self._dropped, code, f"dropped a message of {self._name(sender)}: {detail}")
+            case facts.Declined(round_id, client, reason, found, expected):
+                who = f"round {_short(round_id)}: {self._name(client)}"
+                self._tell_rarely(
+                    self._declined, reason, f"{who} declined: {reason}: found {found}; accepts {expected}"
+                )
+            case _:
+                line = self._sentence(fact)
+                if line:
+                    self.say(line)
+
+    def _tell_rarely(self, counts: Counter[str], key: str, line: str) -> None:
+        """The 1st, 2nd, 4th, 8th, ... of a kind: a crowd that does the same fills no screen."""
+        counts[key] += 1
+        if counts[key] & (counts[key] - 1) == 0:
+            self.say(f"{line} ({counts[key]} such so far)" if counts[key] > 1 else line)
+
+    def _sentence(self, fact: object) -> str:
+        match fact:
+            case facts.Announced(round_id, statistic, dimension):
+                return f"round {_short(round_id)}: announced {statistic} ({dimension} numbers)"
+            case Connected(url):
+                return f"connected to {url}"
+            case facts.Rostered(round_id, clients, roster_hash):
+                return f"round {_short(round_id)}: roster of {len(clients)} clients, hash {_short(roster_hash)}"
+            case facts.SharingStarted(round_id, clients, _):
+                self.waiting(f"round {_short(round_id)}: waiting for partial sums")
+                return f"round {_short(round_id)}: all Compute nodes are ready, {clients} clients may share"
+            case facts.Contributed(round_id, statistic, mu):
+                return f"round {_short(round_id)}: contributed to {statistic}, charged mu = {mu:.4g}"
+            case facts.AllReceived(round_id) | facts.ChargeReturned(round_id):
+                return f"round {_short(round_id)}: {_PLAIN[type(fact)]}"
+            case facts.ListFrozen(round_id, count):
+                return f"round {_short(round_id)}: froze a list of {count} contributions"
+            case facts.Released(round_id, contributors, _):
+                return f"round {_short(round_id)}: released the partial sum over {contributors} contributions"
+            case facts.NodeAborted(round_id, compute, reason, detail):
+                return f"round {_short(round_id)}: {self._name(compute)} aborted: {reason}: {detail}"
+            case _:
+                return ""  # results are the caller's to print
+
+    def _name(self, actor_id: bytes) -> str:
+        return self._names.get(actor_id, actor_id.hex()[:12])
+
+
+def _short(value: bytes) -> str:
+    return value.hex()[:8]

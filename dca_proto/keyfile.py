@@ -1,0 +1,220 @@
+"""Identities, certificates and the federation file on disk.
+
+An identity's file is a secret: it is made readable by its owner only, never replaces another file, and is not accepted
+in any other state. Certificates and the federation file are public. All three are short TOML texts:
+
+    role = "client"             federation = "demo"             (see `Federation.to_toml`)
+    id = "..."                  client_key = "..."
+    public_key = "..."          expires_ms = 1790000000000
+    secret = "..."              signature = "..."
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import tomllib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.federation import Federation
+from dca_proto.core.messages import Certificate
+from dca_proto.core.sealing import KEY_BYTES, Identity
+
+ROLES = ("client", "compute", "trainer", "authority")
+"""Who can have an identity; the authority is the federation's enrolment key."""
+
+_OWNER_ONLY = 0o600
+_BYTES_MAX = 1 << 16
+_HEX_DIGITS = 2 * KEY_BYTES
+
+
+class _KeyText(msgspec.Struct, forbid_unknown_fields=True):
+    role: str
+    id: str
+    public_key: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"_KeyText({self.role}, {self.id})"
+
+
+class _CertificateText(msgspec.Struct, forbid_unknown_fields=True):
+    federation: str
+    client_key: str
+    expires_ms: int
+    signature: str
+
+
+def new_identity() -> Identity:
+    """A fresh identity from the operating system's generator."""
+    return Identity(secrets.token_bytes(KEY_BYTES))
+
+
+# --- identities -------------------------------------------------------------------------------------------------------
+
+
+def write_identity(path: Path, role: str, identity: Identity) -> None:
+    """Write a new file that only its owner can read, from its first moment on.
+
+    Raises:
+        UsageError: the role is unknown, the file exists already, or it cannot be written.
+    """
+    check_role(role)
+    text = (
+        f"# Identity of a dca {role}. Secret: only its owner may read this file.\n"
+        f'role = "{role}"\nid = "{identity.id.hex()}"\n'
+        f'public_key = "{identity.public_key.hex()}"\nsecret = "{identity.seed.hex()}"\n'
+    )
+    write_private(path, text)
+
+
+def check_role(role: str) -> None:
+    """Raises `UsageError` for a role that there is not."""
+    if role not in ROLES:
+        raise UsageError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a new file of mode 0600. Raises `UsageError` where it exists or cannot be written."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+    except FileExistsError:
+        raise UsageError(f"{path} exists already and is not replaced; name another file, or move it away") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def read_identity(path: Path, role: str) -> Identity:
+    """The identity in a key file of that role.
+
+    Raises:
+        UsageError: the file is missing, open to others, no key file, or of another role.
+    """
+    expected = f"expected a key file as `dca keygen {path} --role {role}` writes it"
+    try:
+        text = msgspec.convert(tomllib.loads(_read_private(path)), _KeyText)
+        identity = Identity(bytes.fromhex(text.secret))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError):
+        raise UsageError(f"{path} is not a key file; {expected}") from None
+    except UsageError:
+        raise
+    except ValueError:
+        raise UsageError(f"{path} holds a secret that is not hexadecimal; {expected}") from None
+    if (text.public_key, text.id) != (identity.public_key.hex(), identity.id.hex()):
+        raise UsageError(f"{path} is damaged: its public key or id is not that of its secret; restore it from a copy")
+    if text.role != role:
+        raise UsageError(f"{path} is the identity of a {text.role}, expected that of a {role}; name the right file")
+    return identity
+
+
+def _read_private(path: Path) -> str:
+    """The text of a secret file, whose mode is checked on the open file."""
+    with _explained(path), path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            raise UsageError(
+                f"{path} can be read or changed by others: found mode {mode:04o}, expected 0600; run: chmod 600 {path}"
+            )
+        return file.read(_BYTES_MAX).decode()
+
+
+def public_key(text: str) -> bytes | None:
+    """The key in 64 hexadecimal digits; None where `text` is something else."""
+    with contextlib.suppress(ValueError):
+        return bytes.fromhex(text) if len(text) == _HEX_DIGITS else None
+    return None
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+
+def certificate_path(identity: Path) -> Path:
+    """Where a client's certificate stands by default: beside its key file, ending in ``.cert``."""
+    return identity.with_suffix(".cert")
+
+
+def write_certificate(path: Path, federation: Federation, certificate: Certificate) -> None:
+    """Write a certificate, replacing the one that it renews. Raises `UsageError` where it cannot be written."""
+    until = datetime.fromtimestamp(certificate.expires_ms / 1000, UTC)
+    text = (
+        f"# Certificate of a dca client, until {until:%Y-%m-%d %H:%M} UTC. Not secret.\n"
+        f'federation = "{federation.name}"\nclient_key = "{certificate.client_key.hex()}"\n'
+        f'expires_ms = {certificate.expires_ms}\nsignature = "{certificate.signature.hex()}"\n'
+    )
+    replace_file(path, text)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a public file in one step: readers see the old text or the new one. Raises `UsageError`."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def read_certificate(path: Path, federation: Federation, now_ms: int) -> Certificate:
+    """A certificate that holds in this federation now.
+
+    Raises:
+        UsageError: the file is missing or no certificate, or the federation's enrolment key does not vouch for it (any
+            more).
+    """
+    advice = "have the client enrolled: dca federation enrol"
+    try:
+        text = msgspec.convert(tomllib.loads(_read_public(path, advice)), _CertificateText)
+        key, signature = bytes.fromhex(text.client_key), bytes.fromhex(text.signature)
+    except UsageError:
+        raise
+    except ValueError:  # TOML, msgspec and hexadecimal errors are all ValueErrors
+        raise UsageError(f"{path} is not a certificate; {advice}") from None
+    certificate = Certificate(key, text.expires_ms, signature)
+    try:
+        federation.check_certificate(certificate, now_ms)
+    except PeerError as error:
+        why = "has expired" if error.code == "certificate" else f"was not signed for federation {federation.name!r}"
+        raise UsageError(f"certificate {path} {why}; {advice}") from None
+    return certificate
+
+
+# --- the federation file ----------------------------------------------------------------------------------------------
+
+
+def read_federation(path: Path) -> Federation:
+    """The federation in a file. Raises `UsageError` that names the file."""
+    text = _read_public(path, "`dca federation init` writes one")
+    try:
+        return Federation.from_toml(text)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _read_public(path: Path, advice: str) -> str:
+    if not path.exists():
+        raise UsageError(f"{path} does not exist; {advice}")
+    with _explained(path):
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise UsageError(f"{path} is not a text file; {advice}") from None
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; check the path and its rights") from None

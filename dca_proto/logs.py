@@ -1,0 +1,78 @@
+"""Structured logs of an actor: one event per line on standard error, for people or as JSON. No secret is in any fact.
+
+What a hostile peer can make an actor drop is logged the first, second, fourth, eighth... time of each code, so that no
+flood fills a disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from typing import Any
+
+import msgspec
+import structlog
+
+from dca_proto.core import facts
+
+_QUIET = (facts.ShareKept, facts.Joined)  # one per client at a server: only with `verbose`
+_UNTOLD = (facts.RoundCompleted,)  # the result is the trainer's to print, not a log's
+
+log = structlog.get_logger("dca.actor")
+
+
+def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
+    """Send structlog's events to standard error.
+
+    Args:
+        json: one JSON object per line instead of text.
+        level: the least that is logged; at `logging.DEBUG` also what happens for every single client.
+    """
+    renderer: Any = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+class FactLog:
+    """Logs an actor's facts; call it with each."""
+
+    def __init__(self) -> None:
+        self._dropped: Counter[str] = Counter()
+
+    def __call__(self, fact: object) -> None:
+        assert isinstance(fact, msgspec.Struct), "actors report facts"
+        fields = {name: _plain(value) for name, value in msgspec.structs.asdict(fact).items()}
+        if isinstance(fact, facts.Dropped):
+            self._dropped[fact.code] += 1
+            count = self._dropped[fact.code]
+            if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
+                log.warning("Dropped", count=count, **fields)
+        elif isinstance(fact, _QUIET):
+            log.debug(type(fact).__name__, **fields)
+        elif isinstance(fact, _UNTOLD):
+            log.info(type(fact).__name__, round_id=fields["round_id"])
+        else:
+            log.info(type(fact).__name__, **fields)
+
+
+def _plain(value: object) -> object:
+    """Ids in hexadecimal; texts of peers without control characters; long lists as their length."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, str):
+        return printable(value)
+    return len(value) if isinstance(value, tuple) else value
+
+
+def printable(text: str) -> str:
+    """A text that may come from a peer, with whatever could steer a terminal or begin a line escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,0 +1,154 @@
+"""What a trainer asks for, in words that people use: `[round]` of its file, or the options of `dca trainer`.
+
+[round]
+statistic = "mean"
+columns = ["x"]
+bounds = { x = [0, 10] }      # public, from what is known of the measurement; never read from the data
+epsilon = 1
+delta = 1e-6
+tolerate = 2                  # T, of which `colluders` are reserved for colluders
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import Any
+
+import msgspec
+
+from dca_proto.core import accounting
+from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import Federation
+from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.shares import ENCODINGS, SEED
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.statistics import resolve
+from dca_proto.statistics.contribution import client_sensitivity
+
+
+class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One round's question and terms.
+
+    Attributes:
+        statistic, columns: what is computed of which columns of the clients' data.
+        bounds: public lower and upper bound of each column, in its own units.
+        parameters: further public parameters that the statistic has (a histogram's ``edges``).
+        epsilon, delta: what the round costs each participant.
+        tolerate: T, how many clients may drop out or collude. colluders: c, how many of the T are for colluders only.
+        clients: start as soon as so many have answered; 0 waits for `join_s`.
+        computes: names of the Compute nodes; by default all of the federation.
+        rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
+        fraction_bits: of fixed-point numbers, even. encoding: of shares.
+        join_s, share_s, commit_s: how long the phases may last.
+    """
+
+    statistic: str
+    columns: tuple[str, ...]
+    bounds: dict[str, tuple[float, float]] = {}
+    parameters: dict[str, Any] = {}
+    epsilon: float
+    delta: float
+    tolerate: int = 0
+    colluders: int = 0
+    clients: int = 0
+    computes: tuple[str, ...] = ()
+    rows_max: int = 0
+    fraction_bits: int = 24
+    encoding: str = SEED
+    join_s: float = 60.0
+    share_s: float = 60.0
+    commit_s: float = 60.0
+
+
+def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
+    """The command for a trainer of the federation, under a fresh round id; everything checked that can be beforehand.
+
+    Raises:
+        UsageError: naming the setting that cannot be.
+    """
+    _check_terms(settings)
+    parameters = _parameters(settings)
+    client_sensitivity(resolve(settings.statistic, parameters), settings.rows_max, settings.fraction_bits)
+    return OpenRound(
+        round_id=secrets.token_bytes(ID_BYTES),
+        statistic=settings.statistic,
+        parameters=parameters,
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        tolerated=settings.tolerate,
+        colluders=settings.colluders,
+        computes=_computes(settings, federation),
+        rows_max=settings.rows_max,
+        fraction_bits=settings.fraction_bits,
+        encoding=settings.encoding,
+        clients_expected=settings.clients,
+        join_window_ms=round(1000 * settings.join_s),
+        share_window_ms=round(1000 * settings.share_s),
+        commit_window_ms=round(1000 * settings.commit_s),
+    )
+
+
+def _check_terms(settings: RoundSettings) -> None:
+    accounting.mu_of(settings.epsilon, settings.delta)
+    clients, tolerated = settings.clients, settings.tolerate
+    if min(clients, tolerated, settings.colluders) < 0:
+        raise UsageError("clients, tolerate and colluders cannot be below 0")
+    if settings.colluders > tolerated:
+        raise UsageError(f"c = {settings.colluders} exceeds T = {tolerated}; lower colluders or raise tolerate")
+    if clients and clients - tolerated - 1 < 1:
+        raise UsageError(
+            f"N - T - 1 = {clients - tolerated - 1} is below 1: nobody's noise would be left; lower tolerate"
+        )
+    if settings.encoding not in ENCODINGS:
+        raise UsageError(f"encoding {settings.encoding!r} is unknown; use one of {', '.join(ENCODINGS)}")
+    for name in ("join_s", "share_s", "commit_s"):
+        if not 0 < getattr(settings, name) < math.inf:
+            raise UsageError(f"{name} is {getattr(settings, name):g}; give a number of seconds above 0")
+
+
+def _parameters(settings: RoundSettings) -> dict[str, object]:
+    """The statistic's parameters: columns, what the bounds say, and the further ones."""
+    plain: dict[str, object] = {"columns": list(settings.columns), **settings.parameters}
+    if not settings.bounds:
+        try:
+            resolve(settings.statistic, plain)
+        except UsageError as error:
+            if "`centre`" in str(error):
+                missing = ", ".join(settings.columns)
+                raise UsageError(f"public bounds are missing for: {missing}; give column=LO:HI for each") from None
+            raise
+        return plain
+    return {**plain, **_scaling(settings)}
+
+
+def _scaling(settings: RoundSettings) -> dict[str, object]:
+    """Columns mapped from their bounds to [-1, 1], so that each gets noise in proportion to its own range."""
+    missing = [column for column in settings.columns if column not in settings.bounds]
+    if missing:
+        raise UsageError(f"public bounds are missing for: {', '.join(missing)}; give column=LO:HI for each")
+    strange = [column for column in settings.bounds if column not in settings.columns]
+    if strange:
+        raise UsageError(f"bounds of {', '.join(strange)}: no such column is asked for: {', '.join(settings.columns)}")
+    ends = [settings.bounds[column] for column in settings.columns]
+    for column, (low, high) in zip(settings.columns, ends, strict=True):
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise UsageError(f"bounds of {column!r}: found {low:g}:{high:g}, expected finite LO < HI")
+    return {
+        "centre": [(low + high) / 2 for low, high in ends],
+        "scale": [(high - low) / 2 for low, high in ends],
+        "bound": [1.0] * len(ends),
+    }
+
+
+def _computes(settings: RoundSettings, federation: Federation) -> tuple[bytes, ...]:
+    by_name = {member.name: member.id for member in federation.computes}
+    names = settings.computes or tuple(by_name)
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        raise UsageError(
+            f"Compute node {', '.join(unknown)} is not in the federation file; known: {', '.join(by_name)}"
+        )
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise UsageError(f"computes: found {len(set(names))} Compute nodes, expected at least 2, each named once")
+    return tuple(by_name[name] for name in names)

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""What a client costs a device: import time, and resident memory of a real client, connected and idle.
+
+    .venv/bin/python scripts/measure_device.py [--json] [--runs 5] [--kind auto|mosquitto|embedded]
+
+Each import is timed in a fresh process; the median is told. Memory is that of `python -m dca_proto client.toml` as the
+operating system accounts for it (psutil), once it is connected to a broker started here. Targets: 0.5 s and 80 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.keyfile import new_identity, write_certificate, write_identity
+from dca_proto.net.broker import BrokerOptions, launch_broker
+
+IMPORT_S_MAX, MEMORY_MB_MAX = 0.5, 80.0
+_IMPORT = """import time; began = time.perf_counter()
+import dca_proto.device, dca_proto.core.client, dca_proto.table
+print(time.perf_counter() - began)"""
+_DAY_MS = 24 * 3600 * 1000
+
+
+def main() -> int:
+    """Measure, print, and fail where a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one object")
+    parser.add_argument("--runs", type=int, default=5, help="imports that are timed")
+    parser.add_argument("--kind", default="auto", choices=["auto", "mosquitto", "embedded"], help="the broker")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dca-measure-") as folder:
+        figures = asyncio.run(_measure(Path(folder), given.runs, given.kind))
+    print(json.dumps(figures) if given.json else _told(figures))
+    return 0 if figures["ok"] else 1
+
+
+async def _measure(folder: Path, runs: int, kind: Any) -> dict[str, Any]:
+    imports = sorted(_import_s() for _ in range(runs))
+    async with launch_broker(folder / "broker", BrokerOptions(kind=kind)) as broker:
+        start_s, memory_mb = _run_client(_write_client(folder, broker.url))
+    median_s = statistics.median(imports)
+    return {
+        "import_s": round(median_s, 3),
+        "import_s_range": [round(imports[0], 3), round(imports[-1], 3)],
+        "import_s_max": IMPORT_S_MAX,
+        "memory_mb": round(memory_mb, 1),
+        "memory_mb_max": MEMORY_MB_MAX,
+        "start_to_connected_s": round(start_s, 2),
+        "python": sys.version.split()[0],
+        "broker": f"{broker.kind} {broker.version}",
+        "ok": median_s < IMPORT_S_MAX and memory_mb < MEMORY_MB_MAX,
+    }
+
+
+def _import_s() -> float:
+    return float(subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True).stdout)
+
+
+def _write_client(folder: Path, url: str) -> Path:
+    """A client's files, in a federation of its own with 100 rows of data."""
+    authority, client = new_identity(), new_identity()
+    members = [Member(f"m{index}", new_identity().public_key) for index in range(3)]
+    federation = Federation("measure", authority.public_key, tuple(members[:2]), (members[2],))
+    (folder / "federation.toml").write_text(federation.to_toml())
+    write_identity(folder / "client.key", "client", client)
+    until_ms = time.time_ns() // 1_000_000 + _DAY_MS
+    write_certificate(folder / "client.cert", federation, enrol(authority, federation, client.public_key, until_ms))
+    (folder / "data.csv").write_text("x,y\n" + "1.5,2.5\n" * 100)
+    config = folder / "client.toml"
+    config.write_text(
+        '[client]\nidentity = "client.key"\nfederation = "federation.toml"\ndata = "data.csv"\nstore = "client.db"\n'
+        f'[broker]\nurl = "{url}"\n'
+    )
+    return config
+
+
+def _run_client(config: Path) -> tuple[float, float]:
+    """Seconds until a client is connected, and the megabytes (10^6 bytes) that it then occupies."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "dca_proto", str(config), "--json"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if json.loads(line)["event"] == "Connected":
+                    return time.monotonic() - began, psutil.Process(process.pid).memory_info().rss / 1e6
+            raise SystemExit(f"the client ended with code {process.wait()}")
+        finally:
+            process.terminate()
+
+
+def _told(figures: dict[str, Any]) -> str:
+    low, high = figures["import_s_range"]
+    return (
+        f"import  {figures['import_s']:.3f} s (median; {low:.3f} to {high:.3f}), target below {IMPORT_S_MAX} s\n"
+        f"memory  {figures['memory_mb']:.1f} MB resident, connected and idle, target below {MEMORY_MB_MAX:.0f} MB\n"
+        f"start   {figures['start_to_connected_s']:.2f} s from the process's start until it is connected\n"
+        f"        Python {figures['python']}, {figures['broker']}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

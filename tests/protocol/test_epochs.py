@@ -1,0 +1,99 @@
+"""Rounds across the turn of an epoch, and across a change of the federation file."""
+
+from __future__ import annotations
+
+from dca_proto.core import facts
+from dca_proto.core.effects import Channel, Forget
+from dca_proto.core.events import Started
+from dca_proto.core.federation import Federation, Member
+from dca_proto.core.params import Timing
+from dca_proto.testing import Cast, Envelope, Network
+
+EPOCH_MS, GRACE_MS = 10_000_000, 100_000
+TIMING = Timing(epoch_ms=EPOCH_MS, epoch_grace_ms=GRACE_MS)
+TURN_MS = 170_001 * EPOCH_MS
+
+
+def network(cast: Cast, before_turn_ms: int) -> Network:
+    return cast.network(Network(TURN_MS - before_turn_ms))
+
+
+def test_a_round_announced_just_before_the_turn_ends_with_a_result() -> None:
+    cast = Cast(5, 2, timing=TIMING)
+    net = network(cast, before_turn_ms=10_000)
+    silent = cast.clients[0]
+    net.tamper = lambda e: () if e.sender == silent else (e,)  # so that the roster waits for the join deadline
+    net.command(cast.trainer_identity.id, cast.request(join_window_ms=20_000))
+    net.advance(TURN_MS + 90_000)
+    (done,) = net.reported(facts.RoundCompleted)
+    assert done.aggregate.contributors == 4
+
+
+def test_a_round_that_would_outlast_the_grace_waits_for_the_next_key() -> None:
+    cast = Cast(5, 2, timing=TIMING)
+    net = network(cast, before_turn_ms=10_000)
+    net.command(cast.trainer_identity.id, cast.request(join_window_ms=GRACE_MS + 20_000))
+    net.deliver()
+    assert not net.reported(facts.Announced)
+    net.advance(TURN_MS + 1)
+    assert net.reported(facts.RoundCompleted)
+
+
+def test_a_key_is_gone_when_its_grace_is_over() -> None:
+    cast = Cast(5, 2, timing=TIMING)
+    net = network(cast, before_turn_ms=10_000)
+    net.command(cast.trainer_identity.id, cast.request())
+    net.advance(TURN_MS + GRACE_MS - 1)
+    owners = [*cast.computes, *cast.clients]
+    old = (TURN_MS // EPOCH_MS - 1).to_bytes(4, "big")
+    assert all(("epoch", old) in net.stores[one] for one in owners)
+    net.advance(TURN_MS + GRACE_MS)
+    assert not any(("epoch", old) in net.stores[one] for one in owners)
+
+
+def test_a_share_after_the_abort_is_answered_with_it_and_brings_the_charge_back() -> None:
+    cast = Cast(6, 2)
+    net = cast.network()
+    dropped, cut_off = set(cast.clients[:3]), cast.clients[5]
+
+    def tamper(envelope: Envelope) -> tuple[Envelope, ...]:
+        silent = envelope.sender in dropped and envelope.to.channel is Channel.COMPUTE
+        unheard = envelope.to.channel is Channel.ABORT or envelope.sender == cut_off
+        return () if silent or (unheard and net.now_ms < heals_ms) else (envelope,)
+
+    heals_ms = net.now_ms + 100_000
+    request = cast.request(tolerated=1, share_window_ms=50_000, commit_window_ms=200_000)
+    net.tamper = lambda e: (e,) if e.to.channel is Channel.TRAINER else tamper(e)
+    net.command(cast.trainer_identity.id, request)
+    net.advance(net.now_ms + 240_000)
+    assert net.actors[cut_off].phase(request.round_id) == "returned"
+
+
+def replaced(cast: Cast) -> Federation:
+    """The federation file after a second trainer has come: another file, another hash."""
+    newcomer = Member("second-trainer", bytes(range(32)))
+    old = cast.federation
+    return Federation(old.name, old.enrolment_key, old.computes, (*old.trainers, newcomer))
+
+
+def test_a_replaced_federation_file_ends_its_rounds_and_keeps_the_ledger() -> None:
+    cast = Cast(5, 2)
+    net = cast.network()
+    net.tamper = lambda e: () if e.sender == cast.computes[0] and e.to.channel is Channel.CLIENT else (e,)
+    request = cast.request()
+    net.command(cast.trainer_identity.id, request)
+    net.deliver()
+    cast.federation = replaced(cast)
+    trainer = cast.trainer_identity.id
+    builders = {cast.clients[0]: lambda r: cast.client(0, r), cast.computes[0]: lambda r: cast.compute(0, r),
+                trainer: cast.trainer}  # fmt: skip
+    for owner, build in builders.items():
+        records = [(table, key, value) for (table, key), value in net.stores[owner].items()]
+        actor = build(records)
+        effects = actor.handle(Started(), net.now_ms)
+        assert actor.phase(request.round_id) == "new"
+        forgotten = {(e.table, e.key[:16]) for e in effects if isinstance(e, Forget)}
+        assert request.round_id in {key for _, key in forgotten}
+        assert "ledger" not in {table for table, _ in forgotten}
+    client = cast.client(0, [(t, k, v) for (t, k), v in net.stores[cast.clients[0]].items()])
+    assert client.ledger.spent() > 0
