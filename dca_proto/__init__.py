@@ -5,8 +5,8 @@
 #   core/        the protocol as pure state machines; start with core/play.py, then client, compute, trainer
 #   statistics/  what a client can compute from its rows, by name
 #   net/         thin shells around the machines: transports, durable store, asyncio runner, broker launcher
-#   device.py    one actor from a TOML file: `python -m dca_proto CONFIG`; config, keyfile, table and request read files,
-#                logs and outcome say what happened
+#   device.py    one actor from a TOML file: `python -m dca_proto CONFIG`; config, keyfile, table and request read
+#                files, logs and outcome say what happened
 #   cli/         the `dca` command
 #   testing.py   helpers for tests of actors, also of yours
 #   DESIGN.md    the protocol, numbered; the code cites its sections
