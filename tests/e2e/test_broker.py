@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -29,29 +27,6 @@ CLIENT, OTHER, COMPUTE, TRAINER = (
 )
 ACCESS = Access(FEDERATION, (CLIENT, OTHER, COMPUTE, TRAINER))
 ROUND = bytes(16)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A test CA, a certificate for 127.0.0.1, one for a client, and a CA that nobody trusts."""
-    if shutil.which("openssl") is None:
-        pytest.skip("the openssl command is not installed")
-    directory = tmp_path_factory.mktemp("authority")
-    for name in ("ca", "stranger"):
-        request = ("req", "-x509", "-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", f"{name}.key")
-        request += ("-addext", "keyUsage=critical,keyCertSign,cRLSign", "-out", f"{name}.pem")
-        openssl(directory, *request, "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
-    (directory / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
-    for name in ("broker", "client"):
-        request = ("req", "-nodes", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        openssl(directory, *request, "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
-        sign = ("x509", "-req", "-days", "2", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key")
-        openssl(directory, *sign, "-CAcreateserial", "-extfile", "names", "-out", f"{name}.pem")
-    return directory
-
-
-def openssl(directory: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
