@@ -1,8 +1,10 @@
 #!/usr/bin/env python
 """Wall seconds of the main job as a user meets it, process start to end, on each broker that is at hand.
 
-scripts/bench_main_job.py                 5 runs on each broker
-scripts/bench_main_job.py --repeats 3 --json -
+Examples:
+
+    scripts/bench_main_job.py                 5 runs on each broker
+    scripts/bench_main_job.py --repeats 3 --json -
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.core.federation import Federation
-from dca_proto.core.keyring import Keyring
+from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.machine import Actor, Table, step
@@ -33,7 +33,6 @@ from dca_proto.core.messages import (
     Announcement,
     Certificate,
     Decline,
-    EpochKey,
     Join,
     Receipt,
     Signed,
@@ -52,6 +51,7 @@ from dca_proto.core.round import (
 )
 from dca_proto.core.sealing import Identity, Random
 from dca_proto.core.upload import Contribution, make_contribution
+from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import contribution
 
 NEW, JOINED, SHARING, SHARED = "new", "joined", "sharing", "shared"
@@ -74,7 +74,7 @@ TABLE: Table = {
     **{(phase, "close"): CLOSED for phase in (JOINED, SHARING, SHARED, DECLINED, RETURNED)},
 }
 
-SESSIONS, CONTRIBUTIONS, SEEN = "session", "contribution", "seen"
+SESSIONS, CONTRIBUTIONS = "session", "contribution"
 EPOCH, RESEND, CLOSE = "epoch", "resend", "close"
 Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
 """A client's data: returns the rows, shape (m, number of columns), of the named columns. NaN marks a missing value."""
@@ -147,7 +147,7 @@ class ClientActor(Actor):
         self.ledger = Ledger(decode(value, type=Charge) for _, value in stored(LEDGER))
         self._sessions = {key: decode(value, type=Session) for key, value in stored(SESSIONS)}
         self._pending = {key: decode(value, type=Contribution) for key, value in stored(CONTRIBUTIONS)}
-        self._seen_epochs = {key: int.from_bytes(value, "big") for key, value in stored(SEEN)}
+        self._seen = SeenEpochs(records)
         self._keys = Keyring(records, self._timing, self._random)
         self._receipts: dict[bytes, set[bytes]] = {}
         self._attempts: dict[bytes, int] = {}
@@ -206,16 +206,23 @@ class ClientActor(Actor):
             return self._repeat_answer(body, frame, known)
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
-        if len(self._sessions) >= self._limits.rounds_open_max:
-            raise PeerError("rounds", found=f"{len(self._sessions)} rounds", expected="fewer at the same time")
+        self._check_room(frame)
         opened = open_announcement(frame, self._federation, self._limits)
         check_join_time(opened, self._timing, now_ms)
-        self._check_epochs(opened.epochs)
+        self._seen.check(opened.epochs)
         refusal = self._consider(opened, now_ms)
-        seen = self._note_epochs(opened.epochs)
+        seen: list[Effect] = [*self._seen.note(opened.epochs)]
         if refusal is not None:
             return seen + self._refuse(opened, refusal, now_ms)
         return seen + self._join(opened, now_ms)
+
+    def _check_room(self, frame: Signed) -> None:
+        """Rounds at the same time are limited in number and in bytes."""
+        held = sum(len(session.announcement.body) for session in self._sessions.values())
+        if len(self._sessions) >= self._limits.rounds_open_max:
+            raise PeerError("rounds", found=f"{len(self._sessions)} rounds", expected="fewer at the same time")
+        if held + len(frame.body) > self._limits.announcements_bytes_max:
+            raise PeerError("rounds", found=f"{held} bytes of announcements", expected="fewer at the same time")
 
     def _repeat_answer(self, body: Announcement, frame: Signed, known: Session) -> list[Effect]:
         if frame != known.announcement:
@@ -233,19 +240,11 @@ class ClientActor(Actor):
         missing = [column for column in question.statistic.columns if column not in self._columns]
         if missing:
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
-        names = [(self._federation.compute(compute).name, compute.hex()) for compute in opened.computes]
-        known_as = frozenset(name for pair in names for name in pair)
-        return self._policy.check_announcement(body, question, known_as, self.ledger, now_ms)
-
-    def _check_epochs(self, epochs: Sequence[EpochKey]) -> None:
-        for key in epochs:
-            if key.epoch < self._seen_epochs.get(key.compute, 0):
-                raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {self._seen_epochs[key.compute]}")
-
-    def _note_epochs(self, epochs: Sequence[EpochKey]) -> list[Effect]:
-        newer = [key for key in epochs if key.epoch > self._seen_epochs.get(key.compute, 0)]
-        self._seen_epochs.update((key.compute, key.epoch) for key in newer)
-        return [Persist(SEEN, key.compute, key.epoch.to_bytes(4, "big")) for key in newer]
+        named = [self._federation.compute(compute) for compute in opened.computes]
+        announced = frozenset(name for member in named for name in (member.name, member.id.hex()))
+        everyone = tuple(member.name for member in self._federation.computes)
+        trusted = frozenset(self._policy.trusted_computes or everyone)
+        return self._policy.check_announcement(body, question, trusted - announced, self.ledger, now_ms)
 
     def _join(self, opened: OpenedAnnouncement, now_ms: int) -> list[Effect]:
         body = opened.body
@@ -319,7 +318,7 @@ class ClientActor(Actor):
     ) -> list[Effect]:
         body = opened.body
         statistic = plan.question.statistic
-        value = contribution(statistic, self._rows(statistic.columns), body.rows_max, body.fraction_bits)
+        value, trouble = self._contribution(statistic, body)
         made = make_contribution(
             value,
             plan=plan,
@@ -344,7 +343,17 @@ class ClientActor(Actor):
             *self._sends(opened, made),
             self._resend_timer(body.round_id, now_ms),
             Report(facts.Contributed(body.round_id, body.statistic, mu)),
+            *trouble,
         ]
+
+    def _contribution(self, statistic: Statistic, body: Announcement) -> tuple[NDArray[np.int64], list[Effect]]:
+        """The client's value. Data that cannot be read count as zero: taking part never depends on rows."""
+        try:
+            rows = self._rows(statistic.columns)
+            return contribution(statistic, rows, body.rows_max, body.fraction_bits), []
+        except Exception as error:  # whatever a data source or a user's statistic does; its text may hold data
+            trouble = Report(facts.DataFailed(body.round_id, body.statistic, type(error).__name__))
+            return np.zeros(statistic.dimension, dtype=np.int64), [trouble]
 
     def _sends(self, opened: OpenedAnnouncement, made: Contribution) -> list[Effect]:
         """The shares that have no receipt yet."""

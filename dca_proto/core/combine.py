@@ -101,5 +101,5 @@ def _check_one_set(partials: Sequence[PartialSum], plan: Plan) -> tuple[int, ...
     except PeerError as error:
         raise RoundAborted(f"the Compute nodes named clients that are not on the roster ({error})") from None
     if len(present) < plan.needed:
-        raise RoundAborted("too few contributions", contributors=len(present), needed=plan.needed)
+        raise RoundAborted(f"the Compute nodes released sums over {len(present)} clients, {plan.needed} were needed")
     return tuple(sorted(set(range(plan.clients)) - set(present.tolist())))

@@ -21,7 +21,7 @@ TOO_FEW = "too-few"
 Entries = dict[int, bytes]
 """Position on the roster -> contribution id."""
 
-_ENTRY_BYTES = 4 + ID_BYTES
+ENTRY_BYTES = 4 + ID_BYTES
 _CHUNK_BYTES = 1 << 20
 
 
@@ -32,15 +32,15 @@ def encode_entries(entries: Mapping[int, bytes]) -> bytes:
 
 def parse_entries(data: bytes, clients: int) -> Entries:
     """Inverse of `encode_entries`. Raises `PeerError("list")` unless positions ascend and are on the roster."""
-    if len(data) % _ENTRY_BYTES:
-        raise PeerError("list", found=f"{len(data)} bytes", expected=f"a multiple of {_ENTRY_BYTES}")
+    if len(data) % ENTRY_BYTES:
+        raise PeerError("list", found=f"{len(data)} bytes", expected=f"a multiple of {ENTRY_BYTES}")
     entries: Entries = {}
     last = -1
-    for start in range(0, len(data), _ENTRY_BYTES):
+    for start in range(0, len(data), ENTRY_BYTES):
         position = int.from_bytes(data[start : start + 4], "little")
         if not last < position < clients:
             raise PeerError("list", found=f"position {position} behind {last}", expected=f"ascending, below {clients}")
-        entries[position] = data[start + 4 : start + _ENTRY_BYTES]
+        entries[position] = data[start + 4 : start + ENTRY_BYTES]
         last = position
     return entries
 

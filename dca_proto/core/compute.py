@@ -1,10 +1,8 @@
 """A Compute node: collects shares of one roster, agrees on one set, releases one partial sum (DESIGN §4.3, §4.5).
 
-    new ── roster ──> collecting ── deadline or all N ──> frozen ── all views, |S| >= N - T + c ──> released
-                          └──────────── abort ──────────────┴── too few, or a silent peer ──> aborted
-
-Both ends are final, and stored before they are said. The node never trusts the announcement's numbers alone: it checks
-every join, its certificate and its own floors, and derives thresholds itself.
+Its rounds and their phases stand in `compute_round`. Both ends of a round are final, and stored before they are said.
+The node never trusts the announcement's numbers alone: it checks every join, its certificate and its own floors, and
+derives thresholds itself.
 """
 
 from __future__ import annotations
@@ -16,14 +14,26 @@ import msgspec
 from dca_proto.core import facts
 from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
 from dca_proto.core.commit import TOO_FEW, Entries, agree, encode_entries, parse_entries, position_bits, sum_shares
+from dca_proto.core.compute_round import (
+    ABORTED,
+    COLLECTING,
+    ENDS,
+    FROZEN,
+    NEW,
+    TABLE,
+    Round,
+    StoredRound,
+    roster_digest,
+)
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.core.federation import Federation
-from dca_proto.core.keyring import Keyring
-from dca_proto.core.machine import Actor, Table, step
+from dca_proto.core.keyring import Keyring, SeenEpochs
+from dca_proto.core.machine import Actor, step
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.messages import (
+    TEXT_CHARS_MAX,
     Abort,
     EpochKey,
     Frozen,
@@ -44,70 +54,8 @@ from dca_proto.core.sealing import ID_BYTES, Identity, Random, decrypt
 from dca_proto.core.shares import check_body
 from dca_proto.core.upload import associated_data, receipt_tag, round_key
 
-NEW, COLLECTING, FROZEN, RELEASED, ABORTED, CLOSED = "new", "collecting", "frozen", "released", "aborted", "closed"
-TABLE: Table = {
-    (NEW, "roster"): COLLECTING,
-    (NEW, "abort"): ABORTED,
-    (COLLECTING, "share"): COLLECTING,
-    (COLLECTING, "view"): COLLECTING,
-    (COLLECTING, "freeze"): FROZEN,
-    (COLLECTING, "abort"): ABORTED,
-    (FROZEN, "view"): FROZEN,
-    (FROZEN, "release"): RELEASED,
-    (FROZEN, "abort"): ABORTED,
-    **{(phase, "view"): phase for phase in (RELEASED, ABORTED)},
-    **{(phase, "late abort"): phase for phase in (RELEASED, ABORTED)},
-    **{(phase, "repeated share"): phase for phase in (COLLECTING, FROZEN, RELEASED)},
-    (ABORTED, "late share"): ABORTED,
-    **{(phase, "query"): phase for phase in (COLLECTING, FROZEN, RELEASED, ABORTED)},
-    **{(phase, "close"): CLOSED for phase in (RELEASED, ABORTED)},
-}
-
 ROUNDS, SHARES = "round", "share"
 EPOCH, FREEZE, COMMIT, RESEND, CLOSE = "epoch", "freeze", "commit", "resend", "close"
-
-
-class StoredRound(msgspec.Struct, frozen=True):
-    """One round at a Compute node, as it is stored.
-
-    Attributes:
-        phase: a phase of `TABLE`. roster: as it came.
-        entries: the encoded list, once frozen. answer: the final, encoded word: a partial sum or an abort.
-    """
-
-    phase: str
-    roster: Signed
-    entries: bytes = b""
-    answer: bytes = b""
-
-
-class Round:
-    """One round in memory: what is stored, and what follows from it or can be asked for again."""
-
-    def __init__(self, stored: StoredRound, roster: CheckedRoster) -> None:
-        self.stored = stored
-        self.roster = roster
-        self.entries: Entries = parse_entries(stored.entries, roster.plan.clients)  # position -> contribution id
-        self.shares: dict[int, bytes] = {}  # position -> share, until the final word is stored
-        self.views: dict[bytes, bytes] = {}  # peer -> hash of its frozen list
-        self.lists: dict[bytes, Entries] = {}  # peer -> its frozen list, where it differs from ours
-        self.attempt = 0
-
-    @property
-    def phase(self) -> str:
-        return self.stored.phase
-
-    @property
-    def view(self) -> bytes:
-        """Hash of the frozen list."""
-        return list_hash(self.roster.session, self.stored.entries)
-
-    def unsettled(self) -> list[bytes]:
-        """The peers whose view, or whose differing list, is still missing."""
-        own = self.view
-        return [
-            p for p in self.roster.peers if self.views.get(p) != own and (p not in self.views or p not in self.lists)
-        ]
 
 
 class ComputeActor(Actor):
@@ -117,7 +65,7 @@ class ComputeActor(Actor):
         identity: its Ed25519 identity, named in the federation file.
         federation: the file given out of band. floors: its own limits.
         random: returns random bytes; the operating system's on a real node.
-        mechanism: the noise mechanism whose thresholds it knows; rosters of any other are aborted.
+        mechanism: the noise mechanism whose thresholds it knows; rosters of any other are refused.
         records: (table, key, value) of its store.
     """
 
@@ -143,7 +91,8 @@ class ComputeActor(Actor):
         self._limits = limits or Limits()
         self._timing = timing or Timing()
         self._rounds: dict[bytes, Round] = {}
-        self._foreign: list[Forget] = []
+        self._unreadable: list[bytes] = []  # of a replaced federation file, or of a statistic that is missing here
+        self._seen = SeenEpochs(records)
         self._restore(tuple(records))
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
@@ -157,16 +106,14 @@ class ComputeActor(Actor):
 
     def _restore_round(self, round_id: bytes, stored: StoredRound) -> None:
         try:
-            self._rounds[round_id] = Round(stored, self._check(stored.roster, now_ms=0))
-        except PeerError:  # of a federation file that another has replaced: nobody can go on with it
-            self._foreign.append(Forget(ROUNDS, round_id))
+            roster = None if stored.roster is None else self._check(stored.roster, now_ms=0)
+        except PeerError:
+            self._unreadable.append(round_id)
+            roster = None
+        self._rounds[round_id] = Round(stored, roster)
 
     def _restore_share(self, key: bytes, value: bytes) -> None:
-        current = self._rounds.get(key[:ID_BYTES])
-        if current is None:
-            self._foreign.append(Forget(SHARES, key))
-            return
-        position = int.from_bytes(key[ID_BYTES:], "big")
+        current, position = self._rounds[key[:ID_BYTES]], int.from_bytes(key[ID_BYTES:], "big")
         current.entries[position] = value[:ID_BYTES]
         current.shares[position] = value[ID_BYTES:]
 
@@ -184,8 +131,9 @@ class ComputeActor(Actor):
             case TimerFired(timer):
                 return self._on_timer(timer, now_ms)
             case Started():
+                aborted = [effect for round_id in self._unreadable for effect in self._abort_unreadable(round_id)]
                 resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
-                return [*self._foreign, *self._turn_epoch(now_ms), *resumed]
+                return [*aborted, *self._turn_epoch(now_ms), *resumed]
             case Command(request):
                 raise UsageError(f"a Compute node takes no commands, found {type(request).__name__}")
 
@@ -215,7 +163,7 @@ class ComputeActor(Actor):
     def _on_roster(self, sender: bytes, frame: Signed, body: Roster, now_ms: int) -> list[Effect]:
         known = self._rounds.get(body.round_id)
         if known is not None:
-            if frame != known.stored.roster:
+            if roster_digest(frame) != known.stored.roster_digest:
                 raise PeerError("known-round", found="another roster", expected="the one that is known")
             return self._answer(known)
         if len(self._rounds) >= self._limits.rounds_open_max:
@@ -224,12 +172,14 @@ class ComputeActor(Actor):
         roster.check_fresh(sender, now_ms)
         if not self._keys.holds(roster.own.epoch, roster.own.public):
             raise PeerError("epoch", found="an epoch key that is not kept here", expected="the current one")
-        current = self._rounds[body.round_id] = Round(StoredRound(NEW, frame), roster)
+        self._seen.check(roster.announcement.epochs)
+        seen = self._seen.note(roster.announcement.epochs)
+        current = self._rounds[body.round_id] = Round.opened(frame, roster)
         refusal = roster.refusal(self._floors)
         if refusal is not None:
-            return self._abort(current, refusal.reason, f"{refusal.found}; this node needs {refusal.expected}")
+            return [*seen, *self._abort(current, refusal.reason, f"{refusal.found}; needs {refusal.expected}")]
         stored = self._store(current, phase=step(TABLE, NEW, "roster"))
-        return [stored, *self._timers(current), *self._answer(current)]
+        return [*seen, stored, *self._timers(current), *self._answer(current)]
 
     def _check(self, frame: Signed, now_ms: int) -> CheckedRoster:
         return check_roster(frame, self._federation, self._mechanism, self._limits, self.id, now_ms)
@@ -238,13 +188,13 @@ class ComputeActor(Actor):
 
     def _on_share(self, sender: bytes, share: Share, now_ms: int) -> list[Effect]:
         current = self._round(share.round_id)
+        if current.phase in ENDS:
+            step(TABLE, current.phase, "late share")
+            return [Send(Address(Channel.CLIENT, sender), share.round_id, current.stored.answer)]
         roster, contribution = current.roster, share.contribution
         position = roster.positions.get(sender)
         if position is None:
             raise PeerError("not-on-roster", found=sender.hex(), expected="a client of the roster")
-        if current.phase == ABORTED:
-            step(TABLE, current.phase, "late share")
-            return [Send(Address(Channel.CLIENT, sender), share.round_id, current.stored.answer)]
         kept = current.entries.get(position)
         step(TABLE, current.phase, "share" if kept is None else "repeated share")
         if kept not in (None, contribution):
@@ -272,10 +222,10 @@ class ComputeActor(Actor):
     def _freeze(self, current: Round, now_ms: int) -> list[Effect]:
         phase = step(TABLE, current.phase, "freeze")
         stored = self._store(current, phase=phase, entries=encode_entries(current.entries))
-        told = [effect for peer in current.roster.peers for effect in self._tell(current, peer, answer=False)]
+        told = [effect for peer in current.peers(self.id) for effect in self._tell(current, peer, answer=False)]
         return [
             stored,
-            Report(facts.ListFrozen(current.roster.round_id, len(current.entries))),
+            Report(facts.ListFrozen(current.id, len(current.entries))),
             *told,
             self._resend_timer(current, now_ms),
             *self._settle(current),
@@ -283,12 +233,12 @@ class ComputeActor(Actor):
 
     def _tell(self, current: Round, peer: bytes, *, answer: bool) -> list[Effect]:
         """Our view to a peer, and our list where its view is known to differ."""
-        roster, view = current.roster, current.view
-        frozen = Frozen(PROTOCOL_VERSION, roster.round_id, roster.session, view, len(current.entries), answer)
-        effects = [self._signed_to(Address(Channel.COMPUTE, peer), roster.round_id, frozen)]
+        to, view = Address(Channel.COMPUTE, peer), current.view
+        frozen = Frozen(PROTOCOL_VERSION, current.id, current.session, view, current.count, answer)
+        effects = [self._signed_to(to, current.id, frozen)]
         if current.views.get(peer, view) != view:
-            entries = FrozenList(PROTOCOL_VERSION, roster.round_id, roster.session, current.stored.entries)
-            effects.append(self._signed_to(Address(Channel.COMPUTE, peer), roster.round_id, entries))
+            entries = FrozenList(PROTOCOL_VERSION, current.id, current.session, current.stored.entries)
+            effects.append(self._signed_to(to, current.id, entries))
         return effects
 
     def _on_frozen(self, sender: bytes, frame: Signed, body: Frozen) -> list[Effect]:
@@ -311,12 +261,13 @@ class ComputeActor(Actor):
         step(TABLE, current.phase, "view")
         if current.views.get(sender) != list_hash(body.session_hash, body.entries):
             raise PeerError("equivocation", found="a list that is not the hash's", expected="the list told before")
-        current.lists[sender] = parse_entries(body.entries, current.roster.plan.clients)
+        if current.phase not in ENDS:
+            current.lists[sender] = parse_entries(body.entries, current.roster.plan.clients)
         return self._settle(current)
 
     def _settle(self, current: Round) -> list[Effect]:
         """Release or abort, as soon as all views are known."""
-        if current.phase != FROZEN or current.unsettled():
+        if current.phase != FROZEN or current.unsettled(self.id):
             return []
         agreed = agree(current.entries, current.lists.values())
         plan = current.roster.plan
@@ -353,32 +304,35 @@ class ComputeActor(Actor):
 
     def _abort(self, current: Round, reason: str, detail: str, *, contributors: int = 0) -> list[Effect]:
         """The final word that nothing was and nothing will be released."""
-        roster = current.roster
         phase = step(TABLE, current.phase, "abort")
-        body = Abort(
-            PROTOCOL_VERSION, roster.round_id, roster.session, reason, detail[:500], contributors, roster.plan.needed
-        )
+        figures = (contributors, current.stored.needed)
+        body = Abort(PROTOCOL_VERSION, current.id, current.session, reason, detail[:TEXT_CHARS_MAX], *figures)
         answer = encode(sign(self._identity, self._federation_hash, body))
         return [
             *self._finish(current, phase, answer),
-            Send(Address(Channel.ABORT), roster.round_id, answer),
-            Report(facts.NodeAborted(roster.round_id, self.id, reason, detail)),
+            Send(Address(Channel.ABORT), current.id, answer),
+            Report(facts.NodeAborted(current.id, self.id, reason, detail)),
         ]
+
+    def _abort_unreadable(self, round_id: bytes) -> list[Effect]:
+        """An open round that cannot be gone on with ends; its id is kept like any other's, so that it never reopens."""
+        detail = "the federation file was replaced in mid-round, or its statistic is not known here any more"
+        return self._abort(self._rounds[round_id], "unreadable", detail)
 
     def _finish(self, current: Round, phase: str, answer: bytes) -> list[Effect]:
         """Store the final word and forget the shares, in one transaction."""
-        round_id = current.roster.round_id
-        forgotten = [Forget(SHARES, _share_key(round_id, position)) for position in current.shares]
-        current.shares.clear()
-        timers = [CancelTimer(Timer(purpose, round_id)) for purpose in (FREEZE, COMMIT, RESEND)]
-        return [self._store(current, phase=phase, answer=answer), *forgotten, *timers, self._close_timer(current)]
+        forgotten = [Forget(SHARES, _share_key(current.id, position)) for position in current.shares]
+        timers = [CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, COMMIT, RESEND)]
+        current.end()
+        stored = self._store(current, phase=phase, answer=answer, roster=None)
+        return [stored, *forgotten, *timers, self._close_timer(current)]
 
     def _on_peer_abort(self, sender: bytes, frame: Signed, body: Abort) -> list[Effect]:
         """A peer's abort is final, so no result can come any more."""
         if sender == self.id or body.round_id not in self._rounds:
             return []  # aborts are broadcast
         current = self._peer_round(sender, frame, body)
-        if current.phase in (RELEASED, ABORTED):
+        if current.phase in ENDS:
             step(TABLE, current.phase, "late abort")
             return []
         name = self._federation.compute(sender).name
@@ -388,7 +342,7 @@ class ComputeActor(Actor):
 
     def _on_query(self, sender: bytes, frame: Signed, body: Query) -> list[Effect]:
         current = self._round(body.round_id)
-        if sender != current.roster.trainer or body.session_hash != current.roster.session:
+        if sender != current.stored.trainer or body.session_hash != current.session:
             raise PeerError("sender", found=sender.hex(), expected="the round's trainer, about its session")
         open_signed(frame, self._federation.trainer(sender).key, self._federation_hash, Query)
         step(TABLE, current.phase, "query")
@@ -396,11 +350,10 @@ class ComputeActor(Actor):
 
     def _answer(self, current: Round) -> list[Effect]:
         """The last word on a round, repeated for its trainer: never a second one."""
-        roster = current.roster
-        to = Address(Channel.TRAINER, roster.trainer)
+        to = Address(Channel.TRAINER, current.stored.trainer)
         if current.stored.answer:
-            return [Send(to, roster.round_id, current.stored.answer)]
-        return [self._signed_to(to, roster.round_id, Ready(PROTOCOL_VERSION, roster.round_id, roster.session))]
+            return [Send(to, current.id, current.stored.answer)]
+        return [self._signed_to(to, current.id, Ready(PROTOCOL_VERSION, current.id, current.session))]
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
         if timer.purpose == EPOCH:
@@ -411,10 +364,12 @@ class ComputeActor(Actor):
         if timer.purpose == FREEZE and current.phase == COLLECTING:
             return self._freeze(current, now_ms)
         if timer.purpose == RESEND and current.phase == FROZEN:
-            waiting = [effect for peer in current.unsettled() for effect in self._tell(current, peer, answer=False)]
+            waiting = [
+                effect for peer in current.unsettled(self.id) for effect in self._tell(current, peer, answer=False)
+            ]
             return [*waiting, self._resend_timer(current, now_ms)]
         if timer.purpose == COMMIT and current.phase in (COLLECTING, FROZEN):
-            names = ", ".join(self._federation.compute(peer).name for peer in current.unsettled())
+            names = ", ".join(self._federation.compute(peer).name for peer in current.unsettled(self.id))
             return self._abort(current, "peer-silent", f"no list from {names} at commit_by")
         if timer.purpose == CLOSE:
             step(TABLE, current.phase, "close")
@@ -423,47 +378,55 @@ class ComputeActor(Actor):
         return []
 
     def _turn_epoch(self, now_ms: int) -> list[Effect]:
-        """Make the current epoch's key, delete what is over, and publish the signed key for late comers too."""
-        open_rounds = (r for r in self._rounds.values() if r.phase in (COLLECTING, FROZEN))
+        """Make the current epoch's key, delete what is over, and publish the signed key, for late comers too.
+
+        It is published again and again: a broker may forget what it retained.
+        """
+        open_rounds = (r for r in self._rounds.values() if r.phase not in ENDS)
         renewed = self._keys.renew(now_ms, {r.roster.own.epoch for r in open_rounds})
         keys = self._keys
         body = EpochKey(PROTOCOL_VERSION, self.id, keys.epoch, keys.public, keys.expires_ms)
         frame = encode(sign(self._identity, self._federation_hash, body))
+        again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,
             Send(Address(Channel.EPOCH), b"", frame, retain=True),
-            *(SetTimer(Timer(EPOCH), at_ms) for at_ms in [keys.next_turn_ms(now_ms)] if at_ms is not None),
+            SetTimer(Timer(EPOCH), min(keys.next_turn_ms(now_ms) or again_ms, again_ms)),
         ]
 
     def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
         current = self._rounds[round_id]
-        if current.phase not in (COLLECTING, FROZEN):
-            return [*self._answer(current), self._close_timer(current)]
+        if current.phase in ENDS:
+            again = [Send(Address(Channel.ABORT), round_id, current.stored.answer)] if current.phase == ABORTED else []
+            return [*again, *self._answer(current), self._close_timer(current)]
         resend = [self._resend_timer(current, now_ms)] if current.phase == FROZEN else []
-        told = [e for peer in current.unsettled() for e in self._tell(current, peer, answer=False)] if resend else []
+        told = (
+            [e for peer in current.unsettled(self.id) for e in self._tell(current, peer, answer=False)]
+            if resend
+            else []
+        )
         return [*self._timers(current), *resend, *told]
 
     def _timers(self, current: Round) -> list[Effect]:
-        round_id, terms = current.roster.round_id, current.roster.terms
+        terms = current.roster.terms
         return [
-            SetTimer(Timer(FREEZE, round_id), terms.share_by_ms),
-            SetTimer(Timer(COMMIT, round_id), terms.commit_by_ms),
+            SetTimer(Timer(FREEZE, current.id), terms.share_by_ms),
+            SetTimer(Timer(COMMIT, current.id), terms.commit_by_ms),
         ]
 
     def _close_timer(self, current: Round) -> SetTimer:
-        close_ms = current.roster.announcement.body.close_by_ms + self._timing.retention_ms
-        return SetTimer(Timer(CLOSE, current.roster.round_id), close_ms)
+        return SetTimer(Timer(CLOSE, current.id), current.stored.close_by_ms + self._timing.retention_ms)
 
     def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
         wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))
         current.attempt += 1
-        return SetTimer(Timer(RESEND, current.roster.round_id), now_ms + wait_ms)
+        return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
 
     # --- bookkeeping ----------------------------------------------------------------------------------------------
 
     def _store(self, current: Round, **changes: object) -> Persist:
         current.stored = msgspec.structs.replace(current.stored, **changes)
-        return Persist(ROUNDS, current.roster.round_id, encode(current.stored))
+        return Persist(ROUNDS, current.id, encode(current.stored))
 
     def _round(self, round_id: bytes) -> Round:
         current = self._rounds.get(round_id)
@@ -474,10 +437,10 @@ class ComputeActor(Actor):
     def _peer_round(self, sender: bytes, frame: Signed, body: Frozen | FrozenList | Abort) -> Round:
         """The round of a peer's message, whose signature and session hold."""
         current = self._round(body.round_id)
-        if sender not in current.roster.peers:
+        if sender not in current.peers(self.id):
             raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
-        if body.session_hash != current.roster.session:
-            raise PeerError("session", found="another session of the round", expected=current.roster.session.hex())
+        if body.session_hash != current.session:
+            raise PeerError("session", found="another session of the round", expected=current.session.hex())
         open_signed(frame, self._federation.compute(sender).key, self._federation_hash, type(body))
         return current
 

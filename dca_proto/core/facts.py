@@ -8,7 +8,23 @@ from dca_proto.aggregate import NoisyAggregate
 
 
 class _Fact(msgspec.Struct, frozen=True):
-    """Base of all facts."""
+    """Base of all facts; they print with ids cut to what tells them apart, and long values as their type."""
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={_brief(value)}" for name, value in msgspec.structs.asdict(self).items())
+        return f"{type(self).__name__}({fields})"
+
+
+def _brief(value: object) -> str:
+    match value:
+        case bytes():
+            return value.hex()[:8]
+        case tuple():
+            return f"<{len(value)}>"
+        case NoisyAggregate():
+            return "<NoisyAggregate>"
+        case _:
+            return repr(value)
 
 
 class Dropped(_Fact, frozen=True):
@@ -17,6 +33,13 @@ class Dropped(_Fact, frozen=True):
     code: str
     sender: bytes
     detail: str
+
+
+class WaitingForKeys(_Fact, frozen=True):
+    """The trainer cannot announce yet: these Compute nodes have published no epoch key that lasts long enough."""
+
+    round_id: bytes
+    computes: tuple[bytes, ...]
 
 
 class Announced(_Fact, frozen=True):
@@ -67,6 +90,14 @@ class Contributed(_Fact, frozen=True):
     round_id: bytes
     statistic: str
     mu: float
+
+
+class DataFailed(_Fact, frozen=True):
+    """The client's data or statistic failed with an error of that type, and counted as zero."""
+
+    round_id: bytes
+    statistic: str
+    error: str
 
 
 class AllReceived(_Fact, frozen=True):

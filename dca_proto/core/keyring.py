@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterable
 
 from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.errors import PeerError
+from dca_proto.core.messages import EpochKey
 from dca_proto.core.params import Timing
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Random
 
 TABLE = "epoch"
+SEEN = "seen"
 
 
 class Keyring:
@@ -90,6 +92,30 @@ class Keyring:
 
     def __repr__(self) -> str:
         return f"Keyring(epochs={sorted(self._keys)})"
+
+
+class SeenEpochs:
+    """The highest epoch seen of each Compute node: a lower one is of a copy that was restored, or of a replay.
+
+    Args:
+        records: (table, key, value) of the store.
+    """
+
+    def __init__(self, records: Iterable[tuple[str, bytes, bytes]]) -> None:
+        self._seen = {key: _epoch(value) for table, key, value in records if table == SEEN}
+
+    def check(self, keys: Iterable[EpochKey]) -> None:
+        """Raises `PeerError("epoch")` for an epoch below one seen before."""
+        for key in keys:
+            least = self._seen.get(key.compute, 0)
+            if key.epoch < least:
+                raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"{least} or later")
+
+    def note(self, keys: Iterable[EpochKey]) -> list[Write]:
+        """Remember those that are higher."""
+        newer = [key for key in keys if key.epoch > self._seen.get(key.compute, 0)]
+        self._seen.update((key.compute, key.epoch) for key in newer)
+        return [Persist(SEEN, key.compute, _key(key.epoch)) for key in newer]
 
 
 def _key(epoch: int) -> bytes:

@@ -15,6 +15,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     computes_max: int = 64
     dimension_max: int = 1 << 24
     announcement_bytes_max: int = 1 << 20
+    announcements_bytes_max: int = 16 << 20
     rounds_open_max: int = 4096
 
 
@@ -26,6 +27,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch_ms: int = 24 * 3600 * 1000
     epoch_grace_ms: int = 3600 * 1000
+    epoch_publish_ms: int = 5 * 60 * 1000
     resend_first_ms: int = 2_000
     resend_max_ms: int = 60_000
     resend_jitter: float = 0.5

@@ -36,7 +36,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         clients_min: smallest N. honest_min: smallest N - T - 1. colluders_min: smallest c. computes_min: smallest M.
         statistics: names that may be asked; empty allows every registered one.
         trainers: ids (hex) that may ask; empty allows every trainer of the federation file.
-        trusted_computes: names or ids (hex) of Compute nodes without which the client refuses a round.
+        trusted_computes: names or ids (hex) of Compute nodes without which the client refuses a round; empty asks for
+            every Compute node of the federation file, so that a trainer cannot leave out those who would not collude.
     """
 
     epsilon_per_round_max: float = 1.0
@@ -60,14 +61,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise UsageError("policy: computes_min must be at least 2 and honest_min at least 1")
 
     def check_announcement(
-        self, announcement: Announcement, question: Question, compute_names: frozenset[str], ledger: Ledger, now_ms: int
+        self, announcement: Announcement, question: Question, missing: frozenset[str], ledger: Ledger, now_ms: int
     ) -> Refusal | None:
         """Hold an announcement against the policy and the remaining budget.
 
         Args:
-            compute_names: names and hex ids of the announced Compute nodes.
+            missing: the trusted Compute nodes that the announcement leaves out.
         """
-        missing = sorted(set(self.trusted_computes) - compute_names)
         checks = (
             (not self.trainers or announcement.trainer.hex() in self.trainers, "trainer", announcement.trainer.hex(),
              "one of the policy's trainers"),
@@ -75,7 +75,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
              f"one of {', '.join(self.statistics)}"),
             (len(announcement.computes) >= self.computes_min, "computes", f"M = {len(announcement.computes)}",
              f"M >= {self.computes_min}"),
-            (not missing, "trusted-computes", f"without {', '.join(missing)}", "every trusted Compute node"),
+            (not missing, "trusted-computes", f"without {', '.join(sorted(missing))}", "every trusted Compute node"),
             (announcement.colluders >= self.colluders_min, "colluders", f"c = {announcement.colluders}",
              f"c >= {self.colluders_min}"),
             (announcement.delta <= self.delta_max, "delta", f"{announcement.delta:g}", f"<= {self.delta_max:g}"),

@@ -60,7 +60,6 @@ from dca_proto.core.trainer_round import (
 
 ROUNDS = "trainer-round"
 KEYS, JOIN, RESEND, END, CLOSE = "keys", "join", "resend", "end", "close"
-_EPOCH_KEY_BYTES_MAX = 128
 
 
 class TrainerActor(Actor):
@@ -96,7 +95,6 @@ class TrainerActor(Actor):
         self._epochs: dict[bytes, tuple[EpochKey, Signed]] = {}
         self._waiting: dict[bytes, OpenRound] = {}
         self._rounds: dict[bytes, Round] = {}
-        self._foreign: list[Forget] = []
         for table, round_id, value in records:
             if table == ROUNDS:
                 self._restore(round_id, msgspec.msgpack.decode(value, type=StoredRound))
@@ -104,8 +102,8 @@ class TrainerActor(Actor):
     def _restore(self, round_id: bytes, stored: StoredRound) -> None:
         try:
             self._rounds[round_id] = Round.restored(stored, self._federation, self._limits)
-        except PeerError:  # of a federation file that another has replaced: nobody can go on with it
-            self._foreign.append(Forget(ROUNDS, round_id))
+        except PeerError:  # of a federation file that another has replaced: its record stays, should that come back
+            return
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -121,8 +119,7 @@ class TrainerActor(Actor):
             case TimerFired(timer):
                 return self._on_timer(timer, now_ms)
             case Started():
-                resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
-                return [*self._foreign, *resumed]
+                return [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
             case Command(OpenRound() as request):
                 return self._on_open(request, now_ms)
             case Command(request):
@@ -161,37 +158,25 @@ class TrainerActor(Actor):
 
     # --- announcement ---------------------------------------------------------------------------------------------
 
-    def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
+    def check_request(self, request: OpenRound) -> None:
+        """What every participant will check, while it is the caller's mistake and not yet a peer's.
+
+        Raises:
+            UsageError: the round cannot be held.
+        """
         if request.round_id in self._rounds or request.round_id in self._waiting:
             raise UsageError(f"round {request.round_id.hex()} is known already; draw a fresh id for each round")
-        known = {member.id for member in self._federation.computes}
-        unknown = [compute.hex() for compute in request.computes if compute not in known]
-        if unknown or len(set(request.computes)) < len(request.computes):
-            raise UsageError(
-                f"Compute nodes {', '.join(unknown)} are not in the federation file, or one stands there twice"
-            )
-        self._check_request(request, now_ms)
-        self._waiting[request.round_id] = request
-        timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.join_window_ms)
-        return [timer, *self._announce_waiting(now_ms)]
+        request.check(self._federation, self._mechanism, self._limits, self._timing)
 
-    def _check_request(self, request: OpenRound, now_ms: int) -> None:
-        """What every participant will check, now, while it is the caller's mistake and not yet a peer's."""
-        epochs = tuple(Signed(bytes(_EPOCH_KEY_BYTES_MAX), bytes(64)) for _ in request.computes)
-        draft = request.announcement(self.id, self._mechanism.name, epochs, bytes(KEY_BYTES), now_ms)
-        ask(draft, self._mechanism, self._limits)
-        try:
-            encoded = encode(draft)
-            decode_body(encoded)
-        except (PeerError, TypeError) as error:
-            raise UsageError(f"round {request.round_id.hex()} cannot be announced: {error}") from None
-        if len(encoded) > self._limits.announcement_bytes_max:
-            raise UsageError(
-                f"the announcement would have {len(encoded)} bytes, expected at most "
-                f"{self._limits.announcement_bytes_max}; ask for fewer columns or bins"
-            )
-        if min(request.join_window_ms, request.share_window_ms, request.commit_window_ms) < 1:
-            raise UsageError("a phase of the round has no time; give every window at least 1 ms")
+    def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        self.check_request(request)
+        self._waiting[request.round_id] = request
+        announced = self._announce_waiting(now_ms)
+        if announced:
+            return announced
+        missing = tuple(self._without_key(request, now_ms))
+        timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.join_window_ms)
+        return [timer, Report(facts.WaitingForKeys(request.round_id, missing))]
 
     def _on_epoch(self, sender: bytes, frame: Signed, now_ms: int) -> list[Effect]:
         key = open_epoch_key(frame, self._federation)
@@ -232,9 +217,13 @@ class TrainerActor(Actor):
             self._store(current),
             SetTimer(Timer(JOIN, request.round_id), body.join_by_ms),
             SetTimer(Timer(END, request.round_id), body.close_by_ms),
-            Send(Address(Channel.ANNOUNCE), request.round_id, encode(frame)),
+            self._resend_timer(current, now_ms),
+            self._announced(current),
             Report(facts.Announced(request.round_id, request.statistic, dimension)),
         ]
+
+    def _announced(self, current: Round) -> Send:
+        return Send(Address(Channel.ANNOUNCE), current.id, encode(current.stored.announcement))
 
     # --- joins ----------------------------------------------------------------------------------------------------
 
@@ -280,6 +269,11 @@ class TrainerActor(Actor):
         except UsageError as error:
             return self._fail(current, f"{len(members)} clients joined: {error}", now_ms)
         share_by_ms = now_ms + request.share_window_ms
+        commit_by_ms = (
+            min(share_by_ms, opened.body.close_by_ms - 2 * request.commit_window_ms) + request.commit_window_ms
+        )
+        if share_by_ms >= commit_by_ms:
+            return self._fail(current, "no time is left to share and commit: the trainer was away too long", now_ms)
         terms = Terms(
             announcement_hash=opened.hash,
             clients=len(members),
@@ -287,11 +281,12 @@ class TrainerActor(Actor):
             colluders=request.colluders,
             roster_hash=roster_hash(members),
             share_by_ms=share_by_ms,
-            commit_by_ms=min(share_by_ms + request.commit_window_ms, opened.body.close_by_ms),
+            commit_by_ms=commit_by_ms,
         )
         joins = tuple(join for _, join in members)
         frame = self._sign(Roster(PROTOCOL_VERSION, current.id, terms, opened.frame, joins))
         phase = step(TABLE, current.stored.phase, "roster")
+        current.attempt = 0
         stored = self._store(current, phase=phase, roster=frame)
         current.set_roster(frame)
         return [
@@ -395,6 +390,8 @@ class TrainerActor(Actor):
         phase = current.stored.phase
         if timer.purpose == JOIN and phase == JOINING:
             return self._roster(current, now_ms)
+        if timer.purpose == RESEND and phase == JOINING:
+            return [self._announced(current), self._resend_timer(current, now_ms)]
         if timer.purpose == RESEND and phase == STARTING:
             return [*self._send_roster(current), self._resend_timer(current, now_ms)]
         if timer.purpose == RESEND and phase == RUNNING:
@@ -413,7 +410,11 @@ class TrainerActor(Actor):
             return []
         names = self._names(self._without_key(request, now_ms))
         return [
-            Report(facts.RoundFailed(round_id, f"no current epoch key of Compute node {names}; is it up?", None, None))
+            Report(
+                facts.RoundFailed(
+                    round_id, f"no epoch key of Compute node {names} that lasts until the roster; is it up?", None, None
+                )
+            )
         ]
 
     def _silence(self, current: Round) -> str:
@@ -438,8 +439,8 @@ class TrainerActor(Actor):
         end = SetTimer(Timer(END, round_id), body.close_by_ms)
         match phase:
             case "joining":
-                again = Send(Address(Channel.ANNOUNCE), round_id, encode(current.stored.announcement))
-                return [SetTimer(Timer(JOIN, round_id), body.join_by_ms), end, again]
+                join = SetTimer(Timer(JOIN, round_id), body.join_by_ms)
+                return [join, end, self._announced(current), self._resend_timer(current, now_ms)]
             case "starting":
                 return [*self._send_roster(current), self._resend_timer(current, now_ms), end]
             case "running":

@@ -1,7 +1,7 @@
 """A trainer's round: what is asked, what is stored, and the literal table of its phases (DESIGN §4, §8).
 
-new ── all epoch keys known ──> joining ── enough joins ──> starting ── M ready ──> running ── M partial sums ──> done
- └────────────────────────────── any of them: too few, silence, an abort ──────────────────────────────> failed
+new ── all epoch keys ──> joining ── enough joins ──> starting ── M ready ──> running ── M partial sums ──> done
+ └────────────────────────── any of them: too few, silence, an abort ──────────────────────────> failed
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core.codec import decode_body, open_signed
+from dca_proto.core.codec import decode_body, encode, open_signed
+from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.machine import Table
+from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Announcement, Join, PartialSum, Roster, Signed, Terms
-from dca_proto.core.params import PROTOCOL_VERSION, Limits
+from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.plan import ask
 from dca_proto.core.round import OpenedAnnouncement, open_announcement, session_hash
-from dca_proto.core.sealing import AgreementKey, actor_id
+from dca_proto.core.sealing import KEY_BYTES, AgreementKey, actor_id
 from dca_proto.core.shares import SEED
 
 NEW, JOINING, STARTING, RUNNING = "new", "joining", "starting", "running"
@@ -45,6 +48,9 @@ TABLE: Table = {
 }
 
 
+_EPOCH_KEY_BYTES_MAX = 128
+
+
 class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     """Command: hold a round.
 
@@ -57,7 +63,8 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R. fraction_bits: f.
         encoding: `seed` or `vector`.
         clients_expected: start as soon as so many have answered; 0 waits for the join deadline.
-        join_window_ms, share_window_ms, commit_window_ms: how long the phases may last.
+        join_window_ms, share_window_ms, commit_window_ms: how long the phases may last. After another commit window,
+            in which lost answers are asked for again, the round is over.
     """
 
     round_id: bytes
@@ -98,8 +105,48 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             computes=epochs,
             reply_key=reply_key,
             join_by_ms=join_by_ms,
-            close_by_ms=join_by_ms + self.share_window_ms + self.commit_window_ms,
+            close_by_ms=join_by_ms + self.share_window_ms + 2 * self.commit_window_ms,
         )
+
+    def check(self, federation: Federation, mechanism: Mechanism, limits: Limits, timing: Timing) -> None:
+        """What every participant will check, while it is the caller's mistake and not yet a peer's.
+
+        Raises:
+            UsageError: the round cannot be held.
+        """
+        known = {member.id for member in federation.computes}
+        unknown = [compute.hex() for compute in self.computes if compute not in known]
+        if unknown or len(set(self.computes)) < len(self.computes):
+            raise UsageError(
+                f"Compute nodes {', '.join(unknown)} are not in the federation file, or one is named twice"
+            )
+        epochs = tuple(Signed(bytes(_EPOCH_KEY_BYTES_MAX), bytes(64)) for _ in self.computes)
+        draft = self.announcement(bytes(16), mechanism.name, epochs, bytes(KEY_BYTES), now_ms=0)
+        ask(draft, mechanism, limits)
+        self._check_size(draft, limits)
+        self._check_windows(timing)
+
+    def _check_size(self, draft: Announcement, limits: Limits) -> None:
+        try:
+            encoded = encode(draft)
+            decode_body(encoded)
+        except (PeerError, TypeError) as error:
+            raise UsageError(f"round {self.round_id.hex()} cannot be announced: {error}") from None
+        if len(encoded) > limits.announcement_bytes_max:
+            raise UsageError(
+                f"the announcement would have {len(encoded)} bytes, expected at most {limits.announcement_bytes_max}; "
+                "ask for fewer columns or bins"
+            )
+
+    def _check_windows(self, timing: Timing) -> None:
+        if min(self.join_window_ms, self.share_window_ms, self.commit_window_ms) < 1:
+            raise UsageError("a phase of the round has no time; give every window at least 1 ms")
+        longest_ms = timing.epoch_ms + timing.epoch_grace_ms
+        if self.join_window_ms >= longest_ms:
+            raise UsageError(
+                f"the join window of {self.join_window_ms} ms is longer than Compute nodes keep a key "
+                f"({longest_ms} ms); shorten it"
+            )
 
 
 class StoredRound(msgspec.Struct, frozen=True):

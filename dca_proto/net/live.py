@@ -37,6 +37,7 @@ class LiveTrainer:
         federation: str,
         on_report: Callable[[object], None] | None = None,
     ) -> None:
+        self._actor = actor
         self._on_report = on_report
         self._results: dict[bytes, asyncio.Future[NoisyAggregate]] = {}
         self._running: asyncio.Task[None] | None = None
@@ -63,6 +64,7 @@ class LiveTrainer:
         """
         if self._running is None or request.round_id in self._results:
             raise UsageError("hold a round inside `async with`, each under a fresh round id")
+        self._actor.check_request(request)  # here it is the caller's mistake; in the runner it would end all rounds
         result = self._results[request.round_id] = asyncio.get_running_loop().create_future()
         self.runner.command(request)
         await asyncio.wait([result, self._running], return_when=asyncio.FIRST_COMPLETED)

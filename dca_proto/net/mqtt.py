@@ -18,6 +18,8 @@ import random
 import re
 import socket
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import aiomqtt
 import structlog
@@ -177,7 +179,7 @@ class MqttTransport:
         except aiomqtt.MqttError as error:
             raise self._explained(error) from None
         try:
-            codes = await client.subscribe([(topic_filter, _QOS) for topic_filter in self._subscriptions])
+            codes = await _subscribe(client, self._subscriptions)
         except aiomqtt.MqttError as error:
             await _leave(client)
             raise self._explained(error) from None
@@ -241,6 +243,21 @@ async def _enter(client: aiomqtt.Client) -> None:
     except aiomqtt.MqttError:
         await _leave(client)
         raise
+
+
+async def _subscribe(client: aiomqtt.Client, topic_filters: tuple[str, ...]) -> Sequence[int | ReasonCode]:
+    """Subscribe. The library alone would wait out its timeout for the answer even where the connection is lost."""
+    subscribing = asyncio.ensure_future(client.subscribe([(topic_filter, _QOS) for topic_filter in topic_filters]))
+    lost = client._disconnected
+    either: tuple[asyncio.Future[Any], ...] = (subscribing, lost)
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            raise aiomqtt.MqttError("connection lost while subscribing") from lost.exception()
+        return subscribing.result()
+    finally:
+        subscribing.cancel()
+        await asyncio.gather(subscribing, return_exceptions=True)
 
 
 async def _leave(client: aiomqtt.Client) -> None:

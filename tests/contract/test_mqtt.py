@@ -183,7 +183,7 @@ def test_many_publishes_at_once(any_broker: Broker) -> None:
 class ScriptedBroker:
     """Speaks just enough MQTT 3.1.1 to accept, to refuse, or to break off at a chosen point."""
 
-    def __init__(self, *, connack: int = 0, suback: int = 1, acknowledges: tuple[bool, ...] = ()) -> None:
+    def __init__(self, *, connack: int = 0, suback: int | None = 1, acknowledges: tuple[bool, ...] = ()) -> None:
         self._connack, self._suback = connack, suback
         self._acknowledges = iter(acknowledges)
         self.published: list[bytes] = []
@@ -215,7 +215,7 @@ class ScriptedBroker:
         match kind:
             case 1:
                 return bytes([0x20, 2, 0, self._connack])
-            case 8:
+            case 8 if self._suback is not None:
                 return bytes([0x90, 3, *body[:2], self._suback])
             case 3 if next(self._acknowledges):
                 self.published.append(body)
@@ -280,6 +280,17 @@ def test_a_refused_subscription_is_named() -> None:
             assert not housekeeping()
 
     asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_a_connection_lost_while_subscribing_is_noticed_at_once() -> None:
+    async def scene() -> None:
+        async with ScriptedBroker(suback=None) as broker:
+            with pytest.raises(TransportError, match=r"cannot reach broker at .*: connection lost while subscribing"):
+                await transport(broker.url, "a", "x/+").open()
+            await asyncio.sleep(0)
+            assert not housekeeping()
+
+    asyncio.run(asyncio.wait_for(scene(), 5))
 
 
 def test_back_off_doubles_to_its_limit_and_is_spread() -> None:

@@ -170,8 +170,8 @@ def test_attack_16_another_t_or_c_at_the_start_than_announced_is_refused(change:
 @pytest.mark.parametrize(
     ("floors", "reason", "detail"),
     [
-        (Floors(clients_min=5, honest_min=1), "clients", "N = 4; this node needs N >= 5"),
-        (Floors(clients_min=1, honest_min=3), "honest", "N - T - 1 = 2; this node needs N - T - 1 >= 3"),
+        (Floors(clients_min=5, honest_min=1), "clients", "N = 4; needs N >= 5"),
+        (Floors(clients_min=1, honest_min=3), "honest", "N - T - 1 = 2; needs N - T - 1 >= 3"),
         (Floors(clients_min=1, honest_min=1, trainers=("00" * 16,)), "trainer", "one of this node's trainers"),
     ],
 )

@@ -184,7 +184,7 @@ def test_closing_forgets_all_but_the_epoch_key_after_the_retention() -> None:
     scene.network.tamper = lambda envelope: ()
     scene.network.advance(scene.network.now_ms + 8 * 24 * 3600 * 1000)
     assert scene.actor.phase(scene.round_id) == "new"
-    assert {table for table, _ in scene.network.stores[scene.node]} == {"epoch"}
+    assert {table for table, _ in scene.network.stores[scene.node]} == {"epoch", "seen"}
 
 
 # What each step does.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dca_proto.core import facts
-from dca_proto.core.effects import Channel, Forget
-from dca_proto.core.events import Started
+from dca_proto.core.effects import Channel
 from dca_proto.core.federation import Federation, Member
 from dca_proto.core.params import Timing
 from dca_proto.testing import Cast, Envelope, Network
@@ -76,24 +75,31 @@ def replaced(cast: Cast) -> Federation:
     return Federation(old.name, old.enrolment_key, old.computes, (*old.trainers, newcomer))
 
 
-def test_a_replaced_federation_file_ends_its_rounds_and_keeps_the_ledger() -> None:
+def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledger() -> None:
     cast = Cast(5, 2)
     net = cast.network()
     net.tamper = lambda e: () if e.sender == cast.computes[0] and e.to.channel is Channel.CLIENT else (e,)
     request = cast.request()
     net.command(cast.trainer_identity.id, request)
     net.deliver()
+    assert net.actors[cast.clients[0]].phase(request.round_id) == "sharing"
     cast.federation = replaced(cast)
-    trainer = cast.trainer_identity.id
-    builders = {cast.clients[0]: lambda r: cast.client(0, r), cast.computes[0]: lambda r: cast.compute(0, r),
-                trainer: cast.trainer}  # fmt: skip
-    for owner, build in builders.items():
-        records = [(table, key, value) for (table, key), value in net.stores[owner].items()]
-        actor = build(records)
-        effects = actor.handle(Started(), net.now_ms)
-        assert actor.phase(request.round_id) == "new"
-        forgotten = {(e.table, e.key[:16]) for e in effects if isinstance(e, Forget)}
-        assert request.round_id in {key for _, key in forgotten}
-        assert "ledger" not in {table for table, _ in forgotten}
-    client = cast.client(0, [(t, k, v) for (t, k), v in net.stores[cast.clients[0]].items()])
-    assert client.ledger.spent() > 0
+    net.restart(cast.clients[0])
+    assert net.actors[cast.clients[0]].phase(request.round_id) == "new"
+    assert {table for table, _ in net.stores[cast.clients[0]]} == {"ledger", "seen", "epoch"}
+    assert net.actors[cast.clients[0]].ledger.spent() > 0
+
+
+def test_a_trainer_goes_on_when_its_old_federation_file_is_back() -> None:
+    cast = Cast(5, 2)
+    net = cast.network()
+    request = cast.request()
+    net.command(cast.trainer_identity.id, request)
+    net.deliver()
+    old, cast.federation = cast.federation, replaced(cast)
+    net.restart(cast.trainer_identity.id)
+    assert net.actors[cast.trainer_identity.id].phase(request.round_id) == "new"
+    cast.federation = old
+    net.restart(cast.trainer_identity.id)
+    first, second = net.reported(facts.RoundCompleted)
+    assert first.aggregate.value.tolist() == second.aggregate.value.tolist()

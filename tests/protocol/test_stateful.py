@@ -158,11 +158,12 @@ class Rounds(RuleBasedStateMachine):
         """2: |S| >= N - T + c, with the N of the one roster."""
         for _, fact in self.network.facts:
             if isinstance(fact, Released):
-                roster = next(
-                    node._rounds[fact.round_id].roster for node in self.nodes if fact.round_id in node._rounds
+                stored = next(
+                    node._rounds[fact.round_id].stored for node in self.nodes if fact.round_id in node._rounds
                 )
-                assert fact.contributors >= roster.plan.needed
-                assert set(roster.clients) <= set(self.cast.clients)
+                roster = self.network.actors[self.trainer]._rounds[fact.round_id].clients
+                assert fact.contributors >= stored.needed
+                assert set(roster) <= set(self.cast.clients)
 
     @property
     def nodes(self) -> list[Any]:

@@ -1,0 +1,134 @@
+"""Thousands of clients behind one connection: production actors whose effects are carried out as the runner does.
+
+Only for tests: the clients' records are not durable, and who holds the gateway holds them all. Their clock can be made
+to run faster, so that waiting to send again takes less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from dca_proto.core.client import CONTRIBUTIONS, ClientActor
+from dca_proto.core.effects import CancelTimer, Channel, Effect, Persist, Send, SetTimer
+from dca_proto.core.events import Event, Received, Started, Timer, TimerFired
+from dca_proto.core.topics import sender_of, topic_of
+from dca_proto.core.upload import Contribution
+from dca_proto.net.transport import Transport
+
+_PUBLISHING_MAX = 16  # no more than mosquitto has in flight to a receiver, so that those who are there keep up
+_TICK_S = 0.05
+
+
+class Gateway:
+    """Runs client actors over one transport.
+
+    Args:
+        on_change: called when it is open, and when the broker took over a message to a Compute node.
+
+    Attributes:
+        stored: client -> the messages that it stored with its charge.
+        sent: (client, Compute node) -> what the broker took over, in order, repeats included.
+        reached: how many clients' shares the broker took over, for each Compute node.
+        is_open: whether it is connected and subscribed.
+    """
+
+    def __init__(
+        self, clients: Iterable[ClientActor], transport: Transport, federation: str, on_change: Callable[[], None]
+    ) -> None:
+        self.stored: dict[bytes, tuple[bytes, ...]] = {}
+        self.sent: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
+        self.reached: Counter[bytes] = Counter()
+        self.is_open = False
+        self._clients = {client.id: client for client in clients}
+        self._transport = transport
+        self._federation = federation
+        self._on_change = on_change
+        self._outbox: asyncio.Queue[tuple[bytes, Send]] = asyncio.Queue()
+        self._heap: list[tuple[int, int, bytes, Timer]] = []
+        self._set: dict[tuple[bytes, Timer], int] = {}
+        self._order = itertools.count()
+        self._epoch_ms = self._shown_ms = _system_ms()
+        self._speed = 1
+
+    def hurry(self, speed: int) -> None:
+        """Let the clients' clock run that much faster from now on."""
+        self._shown_ms, self._epoch_ms = self._now_ms(), _system_ms()
+        self._speed = speed
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        await self._transport.open()
+        self.is_open = True
+        self._on_change()
+        try:
+            async with asyncio.TaskGroup() as parts:
+                for _ in range(_PUBLISHING_MAX):
+                    parts.create_task(self._publish_all())
+                parts.create_task(self._fire_all())
+                parts.create_task(self._receive_all())
+        finally:
+            await self._transport.close()
+
+    async def _receive_all(self) -> None:
+        for client in self._clients.values():
+            self._handle(client, Started())
+        while True:
+            message = await self._transport.receive()
+            receiver = message.topic.split("/")[4]
+            event = Received(sender_of(message.topic), message.payload)
+            addressed = list(self._clients) if receiver == "all" else [bytes.fromhex(receiver)]
+            for client_id in addressed:
+                self._handle(self._clients[client_id], event)
+                await asyncio.sleep(0)  # one by one, so that who shares the loop keeps up
+
+    async def _fire_all(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            while self._heap and self._heap[0][0] <= self._now_ms():
+                _, order, client_id, timer = heapq.heappop(self._heap)
+                if self._set.get((client_id, timer)) == order:
+                    del self._set[client_id, timer]
+                    self._handle(self._clients[client_id], TimerFired(timer))
+
+    def _handle(self, client: ClientActor, event: Event) -> None:
+        for effect in client.handle(event, self._now_ms()):
+            self._carry_out(client.id, effect)
+
+    def _carry_out(self, client_id: bytes, effect: Effect) -> None:
+        match effect:
+            case Persist(table, _, value) if table == CONTRIBUTIONS:
+                assert client_id not in self.stored, "one contribution a round"
+                self.stored[client_id] = msgspec.msgpack.decode(value, type=Contribution).messages
+            case Send():
+                self._outbox.put_nowait((client_id, effect))
+            case SetTimer(timer, at_ms):
+                self._set[client_id, timer] = order = next(self._order)
+                heapq.heappush(self._heap, (at_ms, order, client_id, timer))
+            case CancelTimer(timer):
+                self._set.pop((client_id, timer), None)
+
+    async def _publish_all(self) -> None:
+        while True:
+            client_id, send = await self._outbox.get()
+            await self._transport.publish(
+                topic_of(self._federation, send.to, send.round_id, client_id), send.payload, send.retain
+            )
+            if send.to.channel is Channel.COMPUTE:
+                sent = self.sent[client_id, send.to.id]
+                sent.append(send.payload)
+                self.reached[send.to.id] += len(sent) == 1
+                self._on_change()
+
+    def _now_ms(self) -> int:
+        return self._shown_ms + (_system_ms() - self._epoch_ms) * self._speed
+
+
+def _system_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,240 @@
+"""A live federation that can be killed: production actors over real connections, each with a database of its own.
+
+`LiveActor.kill` ends an actor as `kill -9` does, as far as one process can: from that moment nothing leaves it, and
+what it had received or queued but not stored is gone. `LiveFederation.kill_at` does so at a fact, before any message of
+the same batch has left; or at a `Left`, when the broker has just taken a message over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dca_proto.core.effects import Channel
+from dca_proto.core.machine import Actor
+from dca_proto.core.topics import subscriptions
+from dca_proto.net.backoff import Backoff
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.runner import Runner
+from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.store import SqliteStore
+from dca_proto.testing import Build, Cast
+
+QUICK = Backoff(first_s=0.02, most_s=0.2)
+Report = Callable[["LiveActor", object], None]
+
+
+class Connected(msgspec.Struct, frozen=True):
+    """Fact of these tests: the actor is connected and subscribed."""
+
+
+class Left(msgspec.Struct, frozen=True):
+    """Fact of these tests: the broker took over a message of the actor on that channel."""
+
+    channel: Channel
+
+
+class NotedTransport(MqttTransport):
+    """Notes what leaves, and can be cut: from then on nothing does."""
+
+    is_cut = False
+    on_note: Callable[[object], None]
+    sent: dict[str, list[bytes]]
+
+    async def open(self) -> None:
+        await super().open()
+        self.on_note(Connected())
+
+    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        if self.is_cut:
+            await asyncio.Event().wait()  # for good
+        await super().publish(topic, payload, retain)
+        self.sent[topic].append(payload)
+        self.on_note(Left(channel_of(topic)))
+
+
+def channel_of(topic: str) -> Channel:
+    return Channel(topic.split("/")[3])
+
+
+class LiveActor:
+    """One actor with its database, over as many lives as a test wants.
+
+    Attributes:
+        id, role: whose it is. path: of its database.
+        life: number of the present life, or the last one, from 1. actor, runner: of that life.
+        sent: topic -> payloads that the broker took over, of all lives, in order, repeats included.
+    """
+
+    def __init__(
+        self, role: Channel, build: Build, directory: Path, settings: BrokerSettings, federation: str, report: Report
+    ) -> None:
+        self.role = role
+        self.actor: Actor = build(())
+        self.id = self.actor.id
+        self.life = 0
+        self.sent: dict[str, list[bytes]] = defaultdict(list)
+        self._build = build
+        self.path = directory / f"{self.id.hex()}.db"
+        self._settings = settings
+        self._federation = federation
+        self._report = functools.partial(report, self)
+
+    def start(self) -> None:
+        """Start from the database."""
+        self.life += 1
+        self._store = SqliteStore(self.path)
+        self.actor = self._build([(record.table, record.key, record.value) for record in self._store.load()])
+        topics = subscriptions(self._federation, self.role, self.id)
+        self._transport = NotedTransport(
+            self._settings, self.id.hex(), topics, rng=random.Random(self.life), backoff=QUICK
+        )
+        self._transport.sent, self._transport.on_note = self.sent, self._report
+        self.runner = Runner(
+            self.actor, self._transport, self._store, federation=self._federation, on_report=self._report
+        )
+        self._running = asyncio.create_task(self.runner.run())
+        self._running.add_done_callback(self._report)
+
+    def cut(self) -> None:
+        """From now on it does nothing that others could see; `kill` clears up."""
+        self._transport.is_cut = True
+        self._running.cancel()
+
+    async def kill(self) -> None:
+        """End this life at once."""
+        self.cut()
+        await self._ended()
+
+    async def stop(self) -> None:
+        """End this life in order, once everything is handled and handed over."""
+        self.runner.stop()
+        await self._ended()
+
+    def check(self) -> None:
+        """Raise what ended it, if it failed."""
+        if self.life and self._running.done() and not self._running.cancelled():
+            self._running.result()
+
+    def sent_to(self, channel: Channel) -> list[list[bytes]]:
+        """The payloads for each receiver on that channel."""
+        return [payloads for topic, payloads in self.sent.items() if channel_of(topic) is channel]
+
+    async def _ended(self) -> None:
+        await asyncio.wait([self._running])
+        await self._store.close()
+        self.check()
+
+
+async def records(path: Path, table: str) -> list[bytes]:
+    """What the database of an actor that is not running holds in a table."""
+    store = SqliteStore(path)
+    values = [record.value for record in store.load() if record.table == table]
+    await store.close()
+    return values
+
+
+class Point(NamedTuple):
+    """The moment of the nth such fact (a type of fact, or a `Left`): the victim's own, or of any of `role`."""
+
+    role: Channel
+    fact: type | Left
+    nth: int = 1
+
+    def is_like(self, fact: object) -> bool:
+        return isinstance(fact, self.fact) if isinstance(self.fact, type) else fact == self.fact
+
+    def __str__(self) -> str:
+        what = self.fact.__name__ if isinstance(self.fact, type) else f"sent to {self.fact.channel.value}"
+        return f"{self.role.value} {what} {self.nth}"
+
+
+class Noted(NamedTuple):
+    """What was reported, by whom, and in which of its lives."""
+
+    actor: LiveActor
+    life: int
+    fact: object
+
+
+class LiveFederation:
+    """All actors of a cast on one broker; as an asynchronous context, entered once all are connected.
+
+    Args:
+        cast: whose name no other test on the broker uses. directory: for databases.
+        settings: how the actor of an id reaches the broker.
+
+    Attributes:
+        facts: what was reported, in order.
+    """
+
+    def __init__(self, cast: Cast, directory: Path, settings: Callable[[bytes], BrokerSettings]) -> None:
+        self.facts: list[Noted] = []
+        self._changed = asyncio.Event()
+        self._point: Point | None = None
+        self._left_to_see = 0
+
+        def member(role: Channel, actor_id: bytes, build: Build) -> LiveActor:
+            return LiveActor(role, build, directory, settings(actor_id), cast.federation.name, self._note)
+
+        def members(role: Channel, ids: tuple[bytes, ...], build: Callable[..., Actor]) -> list[LiveActor]:
+            return [member(role, one, functools.partial(build, index)) for index, one in enumerate(ids)]
+
+        self.computes = members(Channel.COMPUTE, cast.computes, cast.compute)
+        self.clients = members(Channel.CLIENT, cast.clients, cast.client)
+        self.trainer = member(Channel.TRAINER, cast.trainer_identity.id, cast.trainer)
+        self.members = [*self.computes, *self.clients, self.trainer]
+
+    async def __aenter__(self) -> LiveFederation:
+        await self.start(*self.members)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End everybody who lives: in order, so that nothing is left unsaid; after a failure at once."""
+        ends = [member.kill() if kind else member.stop() for member in self.members if member.life]
+        await asyncio.gather(*ends, return_exceptions=kind is not None)
+
+    async def start(self, *members: LiveActor) -> None:
+        """Start members, and wait until they are connected."""
+        for member in members:
+            member.start()
+        await self.until(lambda: all(self.has(Connected(), member) for member in members))
+
+    def kill_at(self, point: Point, victim: LiveActor) -> None:
+        """Cut the victim at that point."""
+        self._point, self._victim, self._left_to_see = point, victim, point.nth
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether the point of `kill_at` has come."""
+        return self._point is not None and self._left_to_see == 0
+
+    def has(self, fact: object, member: LiveActor) -> bool:
+        """Whether a member has reported such a fact (a type, or one that is equal) in its present life."""
+        like = Point(member.role, fact if isinstance(fact, type | Left) else type(fact)).is_like
+        return any(noted.actor is member and noted.life == member.life and like(noted.fact) for noted in self.facts)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until what was reported makes the condition true, or an actor fails."""
+        while not condition():
+            for member in self.members:
+                member.check()
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _note(self, actor: LiveActor, fact: object) -> None:
+        self.facts.append(Noted(actor, actor.life, fact))
+        self._changed.set()
+        if self._point is None or self._left_to_see == 0 or not self._point.is_like(fact):
+            return
+        if actor.role is self._point.role and (actor is self._victim or actor.role is not self._victim.role):
+            self._left_to_see -= 1
+            if self._left_to_see == 0:
+                self._victim.cut()

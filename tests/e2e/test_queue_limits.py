@@ -1,0 +1,135 @@
+"""A broker that acknowledges and then drops: what counts is the receipt (DESIGN §4.4, attack 40)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from gateway import Gateway
+from harness import Connected, Left, LiveActor
+
+from dca_proto.core import facts
+from dca_proto.core.effects import Address, Channel
+from dca_proto.core.params import Timing
+from dca_proto.core.topics import subscriptions, topic_of
+from dca_proto.net.broker import BrokerOptions, launch_broker
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.settings import BrokerSettings
+from dca_proto.testing import Build, Cast, NoNoise
+
+CLIENTS = 5_000
+QUEUED_MAX, IN_FLIGHT_MAX = 1_000, 20  # mosquitto's defaults, for each of its clients
+PATIENCE_S = 90
+SPEED = 15
+PROBE = bytes(16)
+
+
+class Scene:
+    """Two Compute nodes, a trainer, and all clients behind a gateway; counts what is reported.
+
+    Attributes:
+        counts: (id, type of fact) -> how often; of what was dropped (id, its code) -> how often.
+        absent: the Compute node that dies as soon as it has said that it is ready; then `is_down` is true.
+    """
+
+    def __init__(self, cast: Cast, directory: Path, url: str) -> None:
+        self.counts: Counter[tuple[bytes, object]] = Counter()
+        self.completed: list[facts.RoundCompleted] = []
+        self.is_down = False
+        self._changed = asyncio.Event()
+        self._name = cast.federation.name
+        settings = BrokerSettings(url=url)
+
+        def member(role: Channel, build: Build) -> LiveActor:
+            return LiveActor(role, build, directory, settings, self._name, self._note)
+
+        self.steady = member(Channel.COMPUTE, functools.partial(cast.compute, 0))
+        self.absent = member(Channel.COMPUTE, functools.partial(cast.compute, 1))
+        self.trainer = member(Channel.TRAINER, cast.trainer)
+        inboxes = subscriptions(self._name, Channel.CLIENT, PROBE)
+        everyones = tuple(one.replace(PROBE.hex(), "+") for one in inboxes)
+        self.link = MqttTransport(settings, "gateway", everyones, rng=random.Random(1))
+        self.gateway = Gateway(map(cast.client, range(CLIENTS)), self.link, self._name, self._changed.set)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until what was reported makes the condition true, or somebody fails."""
+        while not condition():
+            for member in (self.steady, self.absent, self.trainer):
+                member.check()
+            assert not self.running.done(), self.running.exception()
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def __aenter__(self) -> Scene:
+        self.running = asyncio.create_task(self.gateway.run())
+        self.running.add_done_callback(lambda _: self._changed.set())
+        members = (self.steady, self.absent, self.trainer)
+        for member in members:
+            member.start()
+        await self.until(lambda: self.gateway.is_open and all(self.counts[one.id, Connected] for one in members))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.running.cancel()
+        await asyncio.wait([self.running])
+        await asyncio.gather(self.steady.kill(), self.absent.kill(), self.trainer.kill())
+
+    async def probe(self, round_id: bytes) -> None:
+        """Have the absent node, back again, drop a message that stood behind all that had waited for it."""
+        topic = topic_of(self._name, Address(Channel.COMPUTE, self.absent.id), round_id, PROBE)
+        await self.link.publish(topic, b"no message")
+        await self.until(lambda: self.counts[self.absent.id, "malformed"] == 1)
+
+    def _note(self, actor: LiveActor, fact: object) -> None:
+        self.counts[actor.id, fact.code if isinstance(fact, facts.Dropped) else type(fact)] += 1
+        if isinstance(fact, facts.RoundCompleted):
+            self.completed.append(fact)
+        if actor is self.absent and fact == Left(Channel.TRAINER) and actor.life == 1:
+            actor.cut()
+            self.is_down = True
+        self._changed.set()
+
+
+def test_shares_that_the_broker_took_over_and_lost_are_sent_again(mosquitto_installed: None, tmp_path: Path) -> None:
+    """A Compute node is down while 5,000 shares arrive for it. The broker acknowledges all and keeps 1,000.
+
+    Clients send again after 30 seconds. By then the node is back and has all that had waited for it, which is what the
+    broker had kept; from then on the clients' clock is hurried. Client i contributes (i + 1) / 2^13, without noise.
+    """
+    rows = [np.array([[(index + 1) / 8192]]) for index in range(CLIENTS)]
+    timing = Timing(resend_first_ms=30_000, resend_max_ms=30_000)
+    cast = Cast(CLIENTS, 2, rows=rows, name="queue-limits", mechanism=NoNoise(), timing=timing)
+    request = cast.request(join_window_ms=600_000, share_window_ms=600_000)
+
+    async def scene() -> tuple[Scene, int]:
+        async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", limits="default")) as broker:
+            async with Scene(cast, tmp_path, broker.url) as live:
+                absent = live.absent
+                live.trainer.runner.command(request)
+                await live.until(lambda: live.is_down)
+                await absent.kill()
+                await live.until(lambda: live.gateway.reached[absent.id] == CLIENTS)
+                assert live.counts[absent.id, facts.ShareKept] == 0
+                absent.start()
+                await live.until(lambda: live.counts[absent.id, facts.ShareKept] > 0)
+                await live.probe(request.round_id)
+                kept = live.counts[absent.id, facts.ShareKept]
+                live.gateway.hurry(SPEED)
+                await live.until(lambda: bool(live.completed))
+            return live, kept
+
+    live, kept = asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+    assert IN_FLIGHT_MAX <= kept <= QUEUED_MAX + IN_FLIGHT_MAX
+    for (client, compute), sent in live.gateway.sent.items():
+        assert set(sent) == {live.gateway.stored[client][cast.computes.index(compute)]}
+    repeated = [len(sent) > 1 for (_, compute), sent in live.gateway.sent.items() if compute == live.absent.id]
+    assert sum(repeated) >= CLIENTS - kept
+    assert live.counts[live.absent.id, facts.ShareKept] == CLIENTS
+    (completed,) = live.completed
+    assert (completed.aggregate.contributors, completed.aggregate.absent) == (CLIENTS, ())
+    assert completed.aggregate.value.tolist() == [CLIENTS * (CLIENTS + 1) / 2 / 8192]

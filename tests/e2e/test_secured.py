@@ -1,0 +1,69 @@
+"""A whole round through TLS, passwords and access lists, on mosquitto."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+from harness import Connected, Left, LiveFederation
+
+from dca_proto.core import facts
+from dca_proto.core.effects import Channel
+from dca_proto.core.params import Timing
+from dca_proto.net.access import Access, Member
+from dca_proto.net.broker import BrokerOptions, TlsFiles, launch_broker
+from dca_proto.net.settings import BrokerSettings
+from dca_proto.testing import Cast, NoNoise
+
+CLIENTS, COMPUTES = 8, 3
+
+
+def access_of(cast: Cast) -> Access:
+    """Everybody with a password of its own."""
+    roles = {Channel.CLIENT: cast.clients, Channel.COMPUTE: cast.computes, Channel.TRAINER: (cast.trainer_identity.id,)}
+    members = [Member(role, one, f"password of {one.hex()}") for role, ids in roles.items() for one in ids]
+    return Access(cast.federation.name, tuple(members))
+
+
+def settings_of(member: Member, url: str, ca: Path, directory: Path) -> BrokerSettings:
+    file = directory / f"{member.id.hex()}.password"
+    file.touch(0o600)
+    file.write_text(member.password)
+    return BrokerSettings(url=url, ca=ca, username=member.id.hex(), password_file=file)
+
+
+def test_a_round_where_a_client_with_anothers_identity_gets_nothing_through(
+    mosquitto_installed: None, authority: Path, tmp_path: Path
+) -> None:
+    """Member 0 of the broker plays the last client, whose enrolled identity it has, but not the password: its join goes
+    to the broker and no further. Client 1 is away until then; hence, when its join counts, the other's would have.
+    """
+    rows = [np.array([[2.0 ** -(index + 1)]]) for index in range(CLIENTS)]
+    cast = Cast(CLIENTS, COMPUTES, rows=rows, name="secured", mechanism=NoNoise(), timing=Timing(resend_first_ms=200))
+    access = access_of(cast)
+    tls = TlsFiles(authority / "ca.pem", authority / "broker.pem", authority / "broker.key")
+
+    async def scene() -> None:
+        async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", tls=tls, access=access)) as broker:
+            assert broker.url.startswith("mqtts://")
+            given = {one.id: settings_of(one, broker.url, authority / "ca.pem", tmp_path) for one in access.members}
+            given[cast.clients[-1]] = given[cast.clients[0]]
+            live = LiveFederation(cast, tmp_path, given.__getitem__)
+            own, late, *_, impostor = live.clients
+            live.members.remove(own)
+            async with live:
+                await late.kill()
+                live.trainer.runner.command(cast.request(clients_expected=CLIENTS - 2))
+                await live.until(lambda: live.has(Left(Channel.TRAINER), impostor))
+                await live.start(late)
+                await live.until(lambda: live.has(facts.RoundCompleted, live.trainer))
+                assert live.has(Connected(), impostor)
+                assert live.has(facts.Joined, impostor)
+        (rostered,) = (noted.fact for noted in live.facts if isinstance(noted.fact, facts.Rostered))
+        assert set(rostered.clients) == set(cast.clients[1:-1])
+        (completed,) = (noted.fact for noted in live.facts if isinstance(noted.fact, facts.RoundCompleted))
+        assert completed.aggregate.value.tolist() == [0.5 - 2.0 ** -(CLIENTS - 1)]
+        assert not live.has(facts.Contributed, impostor)
+
+    asyncio.run(asyncio.wait_for(scene(), 30))

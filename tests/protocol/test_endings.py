@@ -1,0 +1,216 @@
+"""A round ends once: whatever a Compute node lacks when it starts again, it never reopens a round that it knew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from scene import losing, sent
+
+from dca_proto.core import facts
+from dca_proto.core.effects import Channel
+from dca_proto.core.federation import Federation, Member
+from dca_proto.core.messages import Announcement, Roster, Share
+from dca_proto.statistics import base
+from dca_proto.testing import Cast, Envelope, Network
+
+MINUTE_MS = 60_000
+
+
+class Missing:
+    """Something that a node's next start lacks, and that is there again at a later one."""
+
+    def __init__(self, cast: Cast, what: str) -> None:
+        self._cast = cast
+        self._what = what
+        self._kept = cast.federation
+
+    def take_away(self) -> None:
+        old = self._kept
+        if self._what == "federation file":
+            newcomer = Member("second-trainer", bytes(range(32)))
+            self._cast.federation = Federation(old.name, old.enrolment_key, old.computes, (*old.trainers, newcomer))
+        else:
+            self._statistic = base._REGISTRY.pop("sum")
+
+    def give_back(self) -> None:
+        self._cast.federation = self._kept
+        if self._what == "statistic":
+            base._REGISTRY["sum"] = self._statistic
+
+
+@pytest.fixture(params=["federation file", "statistic"])
+def missing(request: pytest.FixtureRequest) -> Iterator[Callable[[Cast], Missing]]:
+    made: list[Missing] = []
+
+    def make(cast: Cast) -> Missing:
+        made.append(Missing(cast, request.param))
+        return made[0]
+
+    yield make
+    made[0].give_back()
+
+
+def partial_sums(net: Network, node: bytes) -> set[bytes]:
+    """What a node released, told apart by its bytes."""
+    own = [one.payload for one in net.sent if one.sender == node and one.to.channel is Channel.TRAINER]
+    return {payload for payload in own if payload[1] == 2}  # the tag of `Sealed`
+
+
+def replay(net: Network, cast: Cast, leaving_out: bytes) -> None:
+    """The broker hands the recorded roster and shares to a node once more, without one client's."""
+    node = cast.computes[0]
+    for one in [*sent(net, Roster, to=node), *sent(net, Share, to=node)]:
+        if one.sender != leaving_out:
+            net._queue.append(one)
+    net.deliver()
+    net.advance(net.now_ms + 3 * MINUTE_MS)
+
+
+@pytest.mark.parametrize("ending", ["released", "aborted", "collecting"])
+def test_no_second_release_after_a_start_that_could_not_read_the_round(
+    ending: str, missing: Callable[[Cast], Missing]
+) -> None:
+    cast = Cast(6, 2)
+    net, node, left_out = cast.network(), cast.computes[0], cast.clients[5]
+    silent = set(cast.clients[: {"released": 0, "aborted": 3, "collecting": 1}[ending]])
+    net.tamper = lambda e: () if e.sender in silent and e.to.channel is Channel.COMPUTE else (e,)
+    request = cast.request(share_window_ms=MINUTE_MS)
+    net.command(cast.trainer_identity.id, request)
+    net.deliver()
+    if ending == "aborted":
+        net.advance(net.now_ms + 2 * MINUTE_MS)
+    assert net.actors[node].phase(request.round_id) == ending
+    released = partial_sums(net, node)
+    absent = missing(cast)
+    absent.take_away()
+    net.restart(node)
+    absent.give_back()
+    net.restart(node)
+    after = "released" if ending == "released" else "aborted"
+    assert net.actors[node].phase(request.round_id) == after
+    replay(net, cast, left_out)
+    assert net.actors[node].phase(request.round_id) == after
+    assert partial_sums(net, node) == released
+    assert len(released) == (ending == "released")
+
+
+def test_an_abort_stored_before_a_crash_is_broadcast_by_the_next_start() -> None:
+    """Else clients that have all their receipts would never get their charge back."""
+    cast = Cast(6, 2)
+    net = cast.network()
+    silent = set(cast.clients[:3])
+
+    def tamper(envelope: Envelope) -> tuple[Envelope, ...]:
+        lost = envelope.to.channel is Channel.ABORT
+        return () if lost or (envelope.sender in silent and envelope.to.channel is Channel.COMPUTE) else (envelope,)
+
+    net.tamper = tamper
+    request = cast.request(share_window_ms=MINUTE_MS)
+    net.command(cast.trainer_identity.id, request)
+    net.advance(net.now_ms + 2 * MINUTE_MS)
+    shared = net.actors[cast.clients[5]]
+    assert shared.phase(request.round_id) == "shared"
+    net.tamper = lambda e: (e,)
+    for node in cast.computes:
+        net.restart(node)
+    net.deliver()
+    assert shared.phase(request.round_id) == "returned"
+
+
+def test_an_announcement_that_was_lost_is_sent_again_while_clients_may_join() -> None:
+    cast = Cast(6, 2)
+    net = cast.network()
+    net.tamper = losing(Announcement)
+    net.command(cast.trainer_identity.id, cast.request())
+    net.deliver()
+    assert not net.reported(facts.Joined)
+    net.tamper = lambda e: (e,)
+    net.advance(net.now_ms + MINUTE_MS // 2)
+    assert net.reported(facts.RoundCompleted)
+    assert len(sent(net, Announcement)) > 1
+
+
+def test_a_lost_partial_sum_is_asked_for_again_when_the_join_window_was_used_up() -> None:
+    cast = Cast(6, 2)
+    net = cast.network()
+    lost: list[Envelope] = []
+
+    def tamper(envelope: Envelope) -> tuple[Envelope, ...]:
+        is_answer = envelope.to.channel is Channel.TRAINER and envelope.sender in cast.computes
+        if is_answer and not lost and envelope.payload[1] == 2:
+            lost.append(envelope)
+            return ()
+        return (envelope,)
+
+    net.tamper = tamper
+    net.command(cast.trainer_identity.id, cast.request(clients_expected=0))
+    net.advance(net.now_ms + 10 * MINUTE_MS)
+    assert lost
+    assert net.reported(facts.RoundCompleted)
+
+
+def test_lists_that_never_come_are_told_by_the_node_that_misses_them() -> None:
+    """And not as the silence of the nodes that waited."""
+    cast = Cast(6, 3)
+    net, mute = cast.network(), cast.computes[2]
+    net.tamper = lambda e: () if e.sender == mute and e.to.channel is Channel.COMPUTE else (e,)
+    net.command(cast.trainer_identity.id, cast.request(clients_expected=0))
+    net.advance(net.now_ms + 10 * MINUTE_MS)
+    (failure,) = net.reported(facts.RoundFailed)
+    assert "peer-silent: no list from compute-2" in failure.reason
+
+
+def test_a_broker_that_forgot_its_retained_keys_gets_them_again() -> None:
+    cast = Cast(6, 2)
+    net = cast.network()
+    net.restart(cast.trainer_identity.id)
+    net._retained.clear()
+    fresh = net.actors[cast.trainer_identity.id] = cast.trainer()
+    assert fresh.id == cast.trainer_identity.id
+    net.command(fresh.id, cast.request(join_window_ms=10 * MINUTE_MS))
+    assert not net.reported(facts.Announced)
+    assert net.reported(facts.WaitingForKeys)
+    net.advance(net.now_ms + 6 * MINUTE_MS)
+    assert net.reported(facts.RoundCompleted)
+
+
+def test_a_trainer_that_was_away_too_long_says_so() -> None:
+    cast = Cast(6, 2)
+    net, trainer = cast.network(), cast.trainer_identity.id
+    request = cast.request(clients_expected=7)
+    net.command(trainer, request)
+    net.deliver()
+    net.crash(trainer)
+    net.advance(net.now_ms + 4 * MINUTE_MS - 1)
+    net.restart(trainer)
+    net.advance(net.now_ms + MINUTE_MS)
+    (failure,) = net.reported(facts.RoundFailed)
+    assert "away too long" in failure.reason
+
+
+def test_data_that_cannot_be_read_count_as_zero() -> None:
+    cast = Cast(6, 2)
+    net = cast.network()
+
+    def broken(columns: tuple[str, ...]) -> None:
+        raise OSError("the sensor says 36.6")
+
+    net.actors[cast.clients[0]]._rows = broken
+    net.command(cast.trainer_identity.id, cast.request())
+    net.deliver()
+    (done,) = net.reported(facts.RoundCompleted)
+    assert done.aggregate.contributors == 6
+    (trouble,) = net.reported(facts.DataFailed)
+    assert trouble.error == "OSError"
+    assert "36.6" not in repr(net.facts)
+
+
+def test_by_default_no_compute_node_of_the_federation_may_be_left_out() -> None:
+    """Else a trainer could hold a round with only those nodes that collude with it."""
+    cast = Cast(6, 3)
+    net = cast.network()
+    net.command(cast.trainer_identity.id, cast.request(computes=cast.computes[:2]))
+    net.deliver()
+    assert len(net.reported(facts.Declined, cast.clients[0])) == 1
+    assert net.reported(facts.Declined)[0].reason == "trusted-computes"
