@@ -108,15 +108,6 @@ def compose(mus: Iterable[float]) -> float:
     return total if total == 0 or len(parts) == 1 else total * (1 + 2.0**-50)
 
 
-def noise_multiplier(epsilon: float, delta: float) -> float:
-    """σ/Δ of an (ε, δ)-private release, rounded up.
-
-    Raises:
-        UsageError: as for `mu_of`.
-    """
-    return math.nextafter(1 / mu_of(epsilon, delta), math.inf)
-
-
 @functools.lru_cache(maxsize=1024)
 def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -> int:
     """S, the variance of one client's discrete Gaussian share, in grid units squared.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.commit import positions_of
 from dca_proto.core.errors import PeerError, RoundAborted
+from dca_proto.core.fixedpoint import dequantise, from_ring, ring_from_bytes, ring_sum
 from dca_proto.core.messages import Announcement, PartialSum, Terms
 from dca_proto.core.plan import Plan
 from dca_proto.core.round import OpenedAnnouncement, session_hash
@@ -55,7 +55,7 @@ def aggregate_of(
     sensitivity = plan.question.sensitivity
     contributors = plan.clients - len(absent)
     return NoisyAggregate(
-        value=total.view(np.int64).astype(np.float64) * plan.unit,
+        value=dequantise(from_ring(total), body.fraction_bits),
         noise_variance=contributors * plan.share_variance * plan.unit**2,
         statistic=body.statistic,
         parameters=body.parameters,
@@ -81,12 +81,10 @@ def aggregate_of(
 
 def add_partials(vectors: Sequence[bytes], dimension: int) -> RingVector:
     """The sum of the M partial sums modulo 2^64, in which all masks cancel. Raises `RoundAborted` for a length."""
-    if any(len(vector) != 8 * dimension for vector in vectors):
-        raise RoundAborted("a Compute node released a sum of the wrong length")
-    total = np.zeros(dimension, dtype=np.uint64)
-    for vector in vectors:
-        total += np.frombuffer(vector, dtype="<u8")
-    return total
+    try:
+        return ring_sum([ring_from_bytes(vector, dimension) for vector in vectors], dimension)
+    except PeerError as error:
+        raise RoundAborted(f"a Compute node released a sum of the wrong length ({error})") from None
 
 
 def _check_one_set(partials: Sequence[PartialSum], plan: Plan) -> tuple[int, ...]:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import PeerError
-from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.shares import RingVector, mask
+from dca_proto.core.fixedpoint import WORD_BYTES
+from dca_proto.core.sealing import ID_BYTES, expand
+from dca_proto.core.shares import RingVector
 
 TOO_FEW = "too-few"
 """The abort reason whose figures say how many contributed and how many were needed."""
@@ -78,7 +79,7 @@ def sum_shares(full: Iterable[bytes], seeds: Iterable[bytes], dimension: int) ->
     for vectors in _chunks(full, dimension):
         _add(total, vectors)
     for chunk in _chunks(seeds, dimension):
-        _add(total, [mask(seed, dimension).tobytes() for seed in chunk])
+        _add(total, [expand(seed, WORD_BYTES * dimension) for seed in chunk])
     return total
 
 

@@ -29,6 +29,7 @@ from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.core.federation import Federation
+from dca_proto.core.fixedpoint import ring_to_bytes
 from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.machine import Actor, step
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
@@ -291,7 +292,7 @@ class ComputeActor(Actor):
             list_hash(roster.session, encode_entries(agreed)),
             position_bits(agreed, plan.clients),
             tuple(views[compute] for compute in roster.announcement.computes),
-            sum_shares(full, seeds, plan.dimension).astype("<u8", copy=False).tobytes(),
+            ring_to_bytes(sum_shares(full, seeds, plan.dimension)),
         )
         answer = seal_answer(sign(self._identity, self._federation_hash, partial), roster.announcement, self._random)
         return [

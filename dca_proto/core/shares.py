@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import PeerError
+from dca_proto.core.fixedpoint import WORD_BYTES, ring_from_bytes, ring_subtract, ring_to_bytes
 from dca_proto.core.sealing import derive, digest, expand
 
 SEED = "seed"
@@ -30,14 +31,14 @@ def vector_node(round_id: bytes, client: bytes, nodes: int) -> int:
 
 def mask(seed: bytes, dimension: int) -> RingVector:
     """The uniform vector that a seed stands for."""
-    return np.frombuffer(expand(seed, 8 * dimension), dtype="<u8")
+    return ring_from_bytes(expand(seed, WORD_BYTES * dimension), dimension)
 
 
 def split(value: RingVector, seeds: Sequence[bytes]) -> RingVector:
     """The full share: `value` minus all masks, modulo 2^64."""
     full = value.copy()
     for seed in seeds:
-        full -= mask(seed, value.size)
+        ring_subtract(full, mask(seed, value.size), out=full)
     return full
 
 
@@ -53,13 +54,13 @@ def share_bodies(value: RingVector, root: bytes, nodes: int, full_at: int, encod
     """
     seeds = [derive(root, b"dca1-share", bytes((index,))) for index in range(nodes)]
     masks = seeds[:full_at] + seeds[full_at + 1 :]
-    full = split(value, masks).astype("<u8", copy=False).tobytes()
-    others = seeds if encoding == SEED else [expand(seed, 8 * value.size) for seed in seeds]
+    full = ring_to_bytes(split(value, masks))
+    others = seeds if encoding == SEED else [expand(seed, WORD_BYTES * value.size) for seed in seeds]
     return [full if index == full_at else others[index] for index in range(nodes)]
 
 
 def check_body(body: bytes, dimension: int, is_vector: bool) -> None:
     """Raises `PeerError("share")` where the length is not the exact one. Every 64-bit word is a ring element."""
-    expected = 8 * dimension if is_vector else SEED_BYTES
+    expected = WORD_BYTES * dimension if is_vector else SEED_BYTES
     if len(body) != expected:
         raise PeerError("share", found=f"{len(body)} bytes", expected=f"{expected} bytes")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.codec import encode
+from dca_proto.core.fixedpoint import to_ring
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Share
 from dca_proto.core.plan import Plan
@@ -53,7 +54,7 @@ def associated_data(session_hash: bytes, position: int, contribution: bytes) -> 
 def add_noise(value: NDArray[np.int64], plan: Plan, mechanism: Mechanism, root: bytes) -> NDArray[np.uint64]:
     """The value with the client's own noise share, in the ring."""
     noise = mechanism.sample(plan.share_variance, plan.dimension, derive(root, b"dca1-noise"))
-    return (value + noise).view(np.uint64)
+    return to_ring(value + noise)
 
 
 def make_contribution(

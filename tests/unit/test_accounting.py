@@ -19,7 +19,6 @@ from dca_proto.core.accounting import (
     delta_of,
     epsilon_of,
     mu_of,
-    noise_multiplier,
     share_variance,
 )
 from dca_proto.core.errors import UsageError
@@ -77,9 +76,9 @@ def test_epsilon_is_zero_where_delta_alone_pays() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "sigma"), [(1, 3.186), (10**0.5, 1.169), (10, 0.455), (10**1.5, 0.194)])
-def test_noise_multiplier_is_the_exact_column_of_the_table(epsilon: float, sigma: float) -> None:
+def test_sigma_per_unit_of_sensitivity_is_the_exact_column_of_the_table(epsilon: float, sigma: float) -> None:
     """σ per unit sensitivity at δ = 1e-4; the classical rule has 0.434 and 0.137 for the last two: too little."""
-    assert noise_multiplier(epsilon, 1e-4) == pytest.approx(sigma, abs=6e-4)
+    assert 1 / mu_of(epsilon, 1e-4) == pytest.approx(sigma, abs=6e-4)
 
 
 def test_composition_is_the_root_of_the_sum_of_squares_rounded_up() -> None:
