@@ -29,8 +29,8 @@ class NoisyAggregate:
         epsilon, delta: what the round spent of every participant's budget; mu: the same as a Gaussian DP parameter.
         round_id: 16 bytes. session_hash, contributors_hash, roster_hash: 32 bytes each.
         absent: indices in the roster (sorted by client id) whose contribution is not in the sum.
-        private: False where the noise was not drawn by an exact mechanism or the bounds were read from the data; then
-            no epsilon may be claimed.
+        private: False where the noise was not drawn by an exact mechanism; then no epsilon may be claimed. (That bounds
+            were read from the data cannot be seen here: who chose them must remember it.)
     """
 
     value: NDArray[np.float64]

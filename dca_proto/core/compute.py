@@ -189,9 +189,11 @@ class ComputeActor(Actor):
 
     def _on_share(self, sender: bytes, share: Share, now_ms: int) -> list[Effect]:
         current = self._round(share.round_id)
-        if current.phase in ENDS:
+        if current.phase == ABORTED:
             step(TABLE, current.phase, "late share")
             return [Send(Address(Channel.CLIENT, sender), share.round_id, current.stored.answer)]
+        if not current.is_loaded:
+            raise PeerError("phase", found="a share of a round that is over", expected="none")
         roster, contribution = current.roster, share.contribution
         position = roster.positions.get(sender)
         if position is None:
@@ -324,9 +326,9 @@ class ComputeActor(Actor):
         """Store the final word and forget the shares, in one transaction."""
         forgotten = [Forget(SHARES, _share_key(current.id, position)) for position in current.shares]
         timers = [CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, COMMIT, RESEND)]
-        current.end()
+        current.shares.clear()
         stored = self._store(current, phase=phase, answer=answer, roster=None)
-        return [stored, *forgotten, *timers, self._close_timer(current)]
+        return [stored, *forgotten, *timers, SetTimer(Timer(CLOSE, current.id), current.stored.close_by_ms)]
 
     def _on_peer_abort(self, sender: bytes, frame: Signed, body: Abort) -> list[Effect]:
         """A peer's abort is final, so no result can come any more."""
@@ -372,11 +374,16 @@ class ComputeActor(Actor):
         if timer.purpose == COMMIT and current.phase in (COLLECTING, FROZEN):
             names = ", ".join(self._federation.compute(peer).name for peer in current.unsettled(self.id))
             return self._abort(current, "peer-silent", f"no list from {names} at commit_by")
-        if timer.purpose == CLOSE:
-            step(TABLE, current.phase, "close")
-            del self._rounds[timer.round_id]
-            return [Forget(ROUNDS, timer.round_id)]
-        return []
+        return self._on_close(current, now_ms) if timer.purpose == CLOSE else []
+
+    def _on_close(self, current: Round, now_ms: int) -> list[Effect]:
+        """At its announced end a round leaves memory but for its last word; after the retention it is forgotten."""
+        step(TABLE, current.phase, "close")
+        if now_ms < current.stored.close_by_ms + self._timing.retention_ms:
+            current.unload()
+            return [self._close_timer(current, now_ms)]
+        del self._rounds[current.id]
+        return [Forget(ROUNDS, current.id)]
 
     def _turn_epoch(self, now_ms: int) -> list[Effect]:
         """Make the current epoch's key, delete what is over, and publish the signed key, for late comers too.
@@ -399,7 +406,7 @@ class ComputeActor(Actor):
         current = self._rounds[round_id]
         if current.phase in ENDS:
             again = [Send(Address(Channel.ABORT), round_id, current.stored.answer)] if current.phase == ABORTED else []
-            return [*again, *self._answer(current), self._close_timer(current)]
+            return [*again, *self._answer(current), self._close_timer(current, now_ms)]
         resend = [self._resend_timer(current, now_ms)] if current.phase == FROZEN else []
         told = (
             [e for peer in current.unsettled(self.id) for e in self._tell(current, peer, answer=False)]
@@ -415,8 +422,8 @@ class ComputeActor(Actor):
             SetTimer(Timer(COMMIT, current.id), terms.commit_by_ms),
         ]
 
-    def _close_timer(self, current: Round) -> SetTimer:
-        return SetTimer(Timer(CLOSE, current.id), current.stored.close_by_ms + self._timing.retention_ms)
+    def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
+        return SetTimer(Timer(CLOSE, current.id), max(now_ms, current.stored.close_by_ms + self._timing.retention_ms))
 
     def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
         wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))

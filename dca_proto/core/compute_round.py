@@ -32,7 +32,7 @@ TABLE: Table = {
     (FROZEN, "abort"): ABORTED,
     **{(phase, "view"): phase for phase in (RELEASED, ABORTED)},
     **{(phase, "late abort"): phase for phase in (RELEASED, ABORTED)},
-    **{(phase, "repeated share"): phase for phase in (COLLECTING, FROZEN)},
+    **{(phase, "repeated share"): phase for phase in (COLLECTING, FROZEN, RELEASED)},
     (ABORTED, "late share"): ABORTED,
     **{(phase, "query"): phase for phase in (COLLECTING, FROZEN, RELEASED, ABORTED)},
     **{(phase, "close"): CLOSED for phase in (RELEASED, ABORTED)},
@@ -69,7 +69,7 @@ class Round:
     """One round in memory: what is stored, and what follows from it or can be asked for again.
 
     Args:
-        stored: as stored. roster: checked; None once the round has ended.
+        stored: as stored. roster: checked; None where it is not stored any more.
     """
 
     def __init__(self, stored: StoredRound, roster: CheckedRoster | None) -> None:
@@ -134,10 +134,15 @@ class Round:
         settled = {peer for peer, view in self.views.items() if view == self.view or peer in self.lists}
         return [peer for peer in self.peers(own) if peer not in settled]
 
-    def end(self) -> None:
-        """Forget what only an open round needs."""
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the roster is at hand: until the announced end of a round, or the next start after its own end."""
+        return self._roster is not None
+
+    def unload(self) -> None:
+        """Forget what nobody can ask for any more."""
         self._roster = None
-        for memory in (self.entries, self.shares, self.views, self.lists):
+        for memory in (self.entries, self.views, self.lists):
             memory.clear()
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from harness import Left, LiveActor, LiveFederation, Point, records
 
-from dca_proto.core import client, compute, facts, ledger
+from dca_proto.core import client, compute, compute_round, facts, ledger
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.effects import Channel
 from dca_proto.core.ledger import Charge
@@ -127,7 +127,7 @@ async def check_node(node: LiveActor) -> None:
 async def check_released(path: Path) -> None:
     """The round is over for good, and nothing of the shares is left."""
     (stored,) = await records(path, compute.ROUNDS)
-    assert msgspec.msgpack.decode(stored, type=compute.StoredRound).phase == compute.RELEASED
+    assert msgspec.msgpack.decode(stored, type=compute_round.StoredRound).phase == compute_round.RELEASED
     assert await records(path, compute.SHARES) == []
 
 

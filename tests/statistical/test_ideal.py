@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.play import play
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.testing import Cast, seeded
@@ -37,6 +39,32 @@ def test_what_is_known_of_the_sum_is_the_same() -> None:
     for field in fields(NoisyAggregate):
         if field.name not in BY_ROUND:
             assert getattr(protocol, field.name) == getattr(ideal, field.name), field.name
+
+
+class Recording(DistributedDiscreteGaussian):
+    """The production mechanism, which also remembers what it drew."""
+
+    def __init__(self) -> None:
+        self.drawn: list[tuple[int, NDArray[np.int64]]] = []
+
+    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        noise = super().sample(variance, dimension, key)
+        self.drawn.append((variance, noise))
+        return noise
+
+
+def test_the_protocols_sum_is_exactly_the_statistics_and_one_share_of_noise_of_each() -> None:
+    mechanism = Recording()
+    cast = Cast(CLIENTS, COMPUTES, mechanism=mechanism)
+    asked = request(cast)
+    computes = [cast.compute(index) for index in range(COMPUTES)]
+    clients = [cast.client(index) for index in range(CLIENTS)]
+    result = play(cast.trainer(), computes, clients, asked, 1_700_000_000_000)
+    unit = 2.0**-asked.fraction_bits
+    ((variance,), shares) = ({one for one, _ in mechanism.drawn}, [noise for _, noise in mechanism.drawn])
+    assert len(shares) == CLIENTS
+    assert result.value[0] == (CLIENTS * round(0.5 / unit) + int(sum(shares)[0])) * unit
+    assert result.noise_variance == CLIENTS * variance * unit**2
 
 
 def test_the_noise_is_the_same() -> None:
