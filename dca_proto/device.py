@@ -38,6 +38,7 @@ from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.keyfile import certificate_path, read_certificate, read_identity
 from dca_proto.logs import FactLog, configure_logs
+from dca_proto.net.inbox import CLIENT_LIMITS
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import SqliteStore
@@ -64,6 +65,7 @@ class _Transport(MqttTransport):
             actor_id.hex(),
             subscriptions(config.federation.name, Channel(config.role), actor_id),
             rng=random.Random(),  # noqa: S311 - the jitter of reconnects
+            limits=CLIENT_LIMITS if config.role == "client" else None,
         )
         self._url = config.broker.url
         self._on_report = on_report

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import stat
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -26,12 +25,11 @@ from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Certificate
 from dca_proto.core.sealing import KEY_BYTES, Identity
+from dca_proto.net.private import read_private, write_private
 
 ROLES = ("client", "compute", "trainer", "authority")
 """Who can have an identity; the authority is the federation's enrolment key."""
 
-_OWNER_ONLY = 0o600
-_BYTES_MAX = 1 << 16
 _HEX_DIGITS = 2 * KEY_BYTES
 
 
@@ -81,20 +79,6 @@ def check_role(role: str) -> None:
         raise UsageError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a new file of mode 0600. Raises `UsageError` where it exists or cannot be written."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
-    except FileExistsError:
-        raise UsageError(f"{path} exists already and is not replaced; name another file, or move it away") from None
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
-
-
 def read_identity(path: Path, role: str) -> Identity:
     """The identity in a key file of that role.
 
@@ -103,7 +87,7 @@ def read_identity(path: Path, role: str) -> Identity:
     """
     expected = f"expected a key file as `dca keygen {path} --role {role}` writes it"
     try:
-        text = msgspec.convert(tomllib.loads(_read_private(path)), _KeyText)
+        text = msgspec.convert(tomllib.loads(read_private(path)), _KeyText)
         identity = Identity(bytes.fromhex(text.secret))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError):
         raise UsageError(f"{path} is not a key file; {expected}") from None
@@ -116,17 +100,6 @@ def read_identity(path: Path, role: str) -> Identity:
     if text.role != role:
         raise UsageError(f"{path} is the identity of a {text.role}, expected that of a {role}; name the right file")
     return identity
-
-
-def _read_private(path: Path) -> str:
-    """The text of a secret file, whose mode is checked on the open file."""
-    with _explained(path), path.open("rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & 0o077:
-            raise UsageError(
-                f"{path} can be read or changed by others: found mode {mode:04o}, expected 0600; run: chmod 600 {path}"
-            )
-        return file.read(_BYTES_MAX).decode()
 
 
 def public_key(text: str) -> bytes | None:

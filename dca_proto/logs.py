@@ -2,6 +2,9 @@
 
 What a hostile peer can make an actor drop is logged the first, second, fourth, eighth... time of each code, so that no
 flood fills a disk.
+
+A program that configures structlog decides itself what is logged, and where; in any other, warnings go to standard
+error and the rest nowhere.
 """
 
 from __future__ import annotations
@@ -37,9 +40,13 @@ def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+if not structlog.is_configured():  # structlog's own default would print everything between a program's results
+    configure_logs(level=logging.WARNING)
 
 
 class FactLog:

@@ -1,20 +1,27 @@
 """A client's data: a CSV of numbers, read once.
 
-The first line names the columns. An empty field is a missing value; anything else that is not a finite number is
-refused, with its row and column and without its value, for this is private data.
+The first line names the columns. An empty field is a missing value, and so is anything else that is not a finite
+number; a line that does not fit the columns is a row of missing values. Whether a client takes part must never depend
+on its rows, so none is refused: what is odd is counted in a warning, without its value, for this is private data.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
+
+_UNDECODED = "\ufffd"  # where a byte is not UTF-8
+
+log = structlog.get_logger("dca.data")
 
 
 class Table:
@@ -48,27 +55,34 @@ class Table:
 
 
 def read_csv(path: Path) -> Table:
-    """Read a client's data.
+    """Read a client's data. What is missing or odd in its lines is counted in one warning, without its values.
 
     Raises:
-        UsageError: the file cannot be read, has no header, or a field that is neither a number nor empty.
+        UsageError: the file cannot be read, or its first line does not name columns.
     """
+    odd: Counter[str | None] = Counter()
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             lines = csv.reader(file, strict=True)
-            columns = _header(next(lines, []), path)
-            rows = list(_rows(lines, columns, path))
+            columns = _header(lines, path)
+            rows = list(_rows(lines, columns, odd))
     except OSError as error:
         raise UsageError(f"cannot read data {path}: {error.strerror}; check the path and its rights") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise UsageError(f"data {path} is not a CSV in UTF-8; expected a header line and lines of numbers") from None
+    if odd:
+        lines_odd = odd.pop(None, 0)
+        log.warning("data not understood count as missing", data=str(path), fields=dict(odd), lines=lines_odd)
     return Table(columns, np.array(rows, dtype=np.float64).reshape(len(rows), len(columns)))
 
 
-def _header(names: list[str], path: Path) -> tuple[str, ...]:
-    columns = tuple(name.strip() for name in names)
+def _header(lines: Iterator[list[str]], path: Path) -> tuple[str, ...]:
+    try:
+        columns = tuple(name.strip() for name in next(lines, []))
+    except csv.Error:
+        columns = (_UNDECODED,)
     if not any(columns):
         raise UsageError(f"data {path} has no header; expected the columns' names in its first line")
+    if _UNDECODED in "".join(columns):
+        raise UsageError(f"data {path} is not a CSV in UTF-8; expected a header line and lines of numbers")
     if all(_is_number(name) for name in columns):
         raise UsageError(f"data {path} begins with numbers; expected the columns' names in its first line")
     if not all(columns) or len(set(columns)) < len(columns):
@@ -76,19 +90,33 @@ def _header(names: list[str], path: Path) -> tuple[str, ...]:
     return columns
 
 
-def _rows(lines: Iterator[list[str]], columns: tuple[str, ...], path: Path) -> Iterator[list[float]]:
-    for number, fields in enumerate(lines, start=1):
-        if not fields:
-            continue  # a blank line
-        if len(fields) != len(columns):
-            raise UsageError(f"data {path}, row {number}: found {len(fields)} fields, expected {len(columns)}")
-        for column, field in zip(columns, fields, strict=True):
-            if field.strip() and not _is_number(field):
-                raise UsageError(
-                    f"data {path}, row {number}, column {column!r}: expected a finite number, or nothing where the "
-                    "value is missing"
-                )
-        yield [float(field) if field.strip() else math.nan for field in fields]
+def _rows(lines: Iterator[list[str]], columns: tuple[str, ...], odd: Counter[str | None]) -> Iterator[list[float]]:
+    """The numbers of each line; counts odd fields by column, and odd lines under None."""
+    for fields in _readable(lines):
+        if fields is None or len(fields) != len(columns):
+            odd[None] += 1
+            yield [math.nan] * len(columns)
+            continue
+        odd.update(column for column, field in zip(columns, fields, strict=True) if not _is_valid(field))
+        yield [float(field) if _is_number(field) else math.nan for field in fields]
+
+
+def _readable(lines: Iterator[list[str]]) -> Iterator[list[str] | None]:
+    """The lines that are not blank; None for one that cannot be taken apart, a quote left open for example."""
+    while True:
+        try:
+            fields = next(lines)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield None
+        else:
+            if fields:
+                yield fields
+
+
+def _is_valid(field: str) -> bool:
+    return not field.strip() or _is_number(field)
 
 
 def _is_number(text: str) -> bool:

@@ -32,6 +32,7 @@ from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity
 from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.net.broker import BrokerOptions, Kind, launch_broker
+from dca_proto.net.inbox import CLIENT_LIMITS
 from dca_proto.net.live import LiveTrainer
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.runner import Runner
@@ -101,7 +102,8 @@ class Swarm:
         on_change: called as a round goes on.
 
     Attributes:
-        timeline: of the rounds held so far. broker_kind, broker_version: of the broker in use.
+        timeline: of the rounds held so far. numbers: each client's place in `rows`, by its id.
+        broker_kind, broker_version, broker_url: of the broker in use.
     """
 
     def __init__(
@@ -130,7 +132,8 @@ class Swarm:
         self._connected = 0
         self._all_connected = asyncio.Event()
         self._stack = contextlib.AsyncExitStack()
-        self._url = options.broker
+        self.broker_url = options.broker
+        self.numbers = {one.id: number for number, one in enumerate(self._cast.clients)}
 
     async def __aenter__(self) -> Swarm:
         try:
@@ -166,11 +169,11 @@ class Swarm:
     # --- starting -------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        if "://" not in self._url:
+        if "://" not in self.broker_url:
             kind = msgspec.convert(self._options.broker, Kind)
             launched = launch_broker(self._directory / "broker", BrokerOptions(kind=kind))
             broker = await self._stack.enter_async_context(launched)
-            self._url, self.broker_kind, self.broker_version = broker.url, broker.kind, broker.version
+            self.broker_url, self.broker_kind, self.broker_version = broker.url, broker.kind, broker.version
         store = SqliteStore(self._directory / "actors.db")
         self._stack.push_async_callback(store.close)
         self._actors = [*self._computes(store), *self._clients(store)]
@@ -237,9 +240,10 @@ class Swarm:
         )
 
     def _transport(self, actor_id: bytes, role: Channel) -> SwarmTransport:
-        settings = BrokerSettings(url=self._url, session_expiry_s=0)
+        settings = BrokerSettings(url=self.broker_url, session_expiry_s=0)
         topics = subscriptions(self._cast.federation.name, role, actor_id)
-        inner = MqttTransport(settings, actor_id.hex(), topics, rng=self._timing_rng)
+        limits = CLIENT_LIMITS if role is Channel.CLIENT else None
+        inner = MqttTransport(settings, actor_id.hex(), topics, rng=self._timing_rng, limits=limits)
         return SwarmTransport(inner, self._ramp, self._count_connected, self._dropouts.swallows)
 
     def _count_connected(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import secrets
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,9 +19,10 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.sealing import actor_id
 from dca_proto.device import complete
-from dca_proto.keyfile import read_certificate, read_federation, write_private
+from dca_proto.keyfile import read_certificate, read_federation
 from dca_proto.net.access import Access, Member
-from dca_proto.net.broker import BrokerOptions, Kind, TlsFiles, launch_broker
+from dca_proto.net.broker import LOG_NAME, BrokerOptions, Kind, TlsFiles, launch_broker
+from dca_proto.net.private import check_private, read_password, write_private
 
 EXAMPLES = """Examples:
 
@@ -31,7 +33,7 @@ EXAMPLES = """Examples:
                                                    for members only: hand each its password file
 
 A member's user name is its id. Each may write only to topics that end in its own id and read only its own inbox and
-its role's broadcasts. Clients are the ones whose certificates (*.cert) stand beside the federation file.
+its role's broadcasts. Clients are the ones whose certificates (*.cert) stand beside the federation file and hold.
 
 A certificate for a trial: openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost \\
     -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout broker.key -out broker.pem    (then --tls-ca broker.pem)
@@ -76,15 +78,33 @@ def broker(
     if directory is not None:
         complete(_serve(directory, options))
         return
-    with tempfile.TemporaryDirectory(prefix="dca-broker-") as folder:
-        complete(_serve(Path(folder), options))
+    with _folder() as folder:
+        complete(_serve(folder, options))
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder that is removed at the end; of a broker that failed, the log stays, which the error names."""
+    folder = Path(tempfile.mkdtemp(prefix="dca-broker-"))
+    kept = None
+    try:
+        yield folder
+    except UsageError:
+        kept = folder / LOG_NAME
+        raise
+    finally:
+        for path in folder.iterdir():
+            if path != kept:
+                path.unlink()
+        with contextlib.suppress(OSError):  # it holds the log
+            folder.rmdir()
 
 
 async def _serve(directory: Path, options: BrokerOptions) -> None:
     async with launch_broker(directory, options) as running:
         print(f"broker  {running.kind} {running.version} at {running.url}; log {running.log_path}", flush=True)
         print("        Ctrl-C stops it", flush=True)
-        await asyncio.Event().wait()
+        await running.ended()
 
 
 def _tls(certificate: Path | None, key: Path | None, ca: Path | None, require: bool) -> TlsFiles | None:
@@ -96,6 +116,7 @@ def _tls(certificate: Path | None, key: Path | None, ca: Path | None, require: b
     for path in (certificate, key, ca):
         if not path.is_file():
             raise UsageError(f"TLS file {path} does not exist")
+    check_private(key)
     return TlsFiles(ca, certificate, key, require)
 
 
@@ -125,15 +146,16 @@ def _members(federation: Federation, certificates: Path) -> Iterator[tuple[Chann
             yield role, member.name, member.id
     now_ms = time.time_ns() // 1_000_000
     for path in sorted(certificates.glob("*.cert")):
-        yield Channel.CLIENT, path.stem, actor_id(read_certificate(path, federation, now_ms).client_key)
+        try:
+            certificate = read_certificate(path, federation, now_ms)
+        except UsageError as error:  # one client's matter, no reason to lock out all others
+            print(f"left out  {error}", file=sys.stderr)
+        else:
+            yield Channel.CLIENT, path.stem, actor_id(certificate.client_key)
 
 
 def _password(path: Path) -> str:
     """The password in a member's file, which is made where it is missing."""
     if not path.exists():
         write_private(path, secrets.token_urlsafe(_PASSWORD_BYTES) + "\n")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read password file {path}: {error}") from None
-    return lines[0] if lines else ""
+    return read_password(path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,8 +27,8 @@ from dca_proto.keyfile import (
     replace_file,
     write_certificate,
     write_identity,
-    write_private,
 )
+from dca_proto.net.private import write_private
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, help=__doc__, no_args_is_help=True)
 
@@ -88,11 +90,15 @@ def init(
     _check_size(federation)
     if authority is None:
         made.append(_Made("authority", "authority", signer))
-    _write(directory, federation, made, broker)
+    files = {"federation.toml": partial(replace_file, text=federation.to_toml())}
     for one in made:
+        files[f"{one.name}.key"] = partial(write_identity, role=one.role, identity=one.identity)
         if one.role == "client":
             certificate = enrol(signer, federation, one.identity.public_key, until_ms)
-            write_certificate(directory / f"{one.name}.cert", federation, certificate)
+            files[f"{one.name}.cert"] = partial(write_certificate, federation=federation, certificate=certificate)
+        if broker is not None and one.role != "authority":
+            files[f"{one.name}.toml"] = partial(write_private, text=_actor_text(one, broker))
+    _write_all(directory, files)
     _tell(directory, federation, made)
 
 
@@ -144,31 +150,34 @@ def _check_size(federation: Federation) -> None:
         raise UsageError("no trainer; give --trainer NAME=PUBLICKEY, or --trainers 1 for a trial")
 
 
-def _write(directory: Path, federation: Federation, made: Iterable[_Made], broker: str | None) -> None:
-    """Write the federation file, the made identities and, for a broker's URL, the actors' files."""
-    actors = [one for one in made if broker is not None and one.role != "authority"]
-    names = ["federation.toml", *(f"{one.name}.key" for one in made), *(f"{one.name}.toml" for one in actors)]
-    taken = [name for name in names if (directory / name).exists()]
+def _write_all(directory: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
+    """Write new files, each by its function; all of them, or none."""
+    taken = [name for name in files if (directory / name).exists()]
     if taken:  # seen before anything is written
         raise UsageError(f"{directory / taken[0]} exists already and is not replaced; name another folder")
+    with contextlib.ExitStack() as undoing:
+        if not directory.exists():
+            _make_folder(directory)
+            undoing.callback(directory.rmdir)
+        for name, write in files.items():
+            write(directory / name)
+            undoing.callback((directory / name).unlink)
+        undoing.pop_all()  # all is well: nothing to undo
+
+
+def _make_folder(directory: Path) -> None:
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True)
     except OSError as error:
         raise UsageError(f"cannot make folder {directory}: {error.strerror}") from None
-    replace_file(directory / "federation.toml", federation.to_toml())
-    for one in made:
-        write_identity(directory / f"{one.name}.key", one.role, one.identity)
-    for one in actors:
-        _write_actor_file(directory, one, str(broker))
 
 
-def _write_actor_file(directory: Path, one: _Made, url: str) -> None:
+def _actor_text(one: _Made, url: str) -> str:
     data = f'data = "{one.name}.csv"\n' if one.role == "client" else ""
-    text = (
+    return (
         f'[{one.role}]\nidentity = "{one.name}.key"\nfederation = "federation.toml"\n{data}store = "{one.name}.db"\n\n'
         f"[broker]\nurl = {msgspec.json.encode(url).decode()}\n"
     )
-    write_private(directory / f"{one.name}.toml", text)
 
 
 @app.command("enrol", epilog=verbatim(_ENROL))

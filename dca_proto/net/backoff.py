@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential, with full jitter, so that a swarm does not come back at once."""
+"""How long to wait before trying again: exponential and jittered, so that a swarm does not come back at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Starts a broker for a trial, a test or `dca broker`, and ends it: mosquitto where it is installed, else amqtt.
 
 Both run as processes of their own, with configuration, data and log in a given directory. They are started outside the
-terminal's process group, so that Ctrl-C reaches them only through us, after the actors have closed.
+terminal's process group, so that Ctrl-C reaches them only through us, after the actors have closed. They end with the
+process that started them even if that is killed: amqtt at the end of its standard input; mosquitto, on Linux only, as
+`leash` tells it, and with the very thread that started it.
 """
 
 from __future__ import annotations
@@ -24,12 +26,17 @@ from typing import Literal
 import msgspec
 
 from dca_proto.core.errors import UsageError
+from dca_proto.net import leash
 from dca_proto.net.access import Access, write_access
+from dca_proto.net.listener import is_anothers
 
 Kind = Literal["auto", "embedded", "mosquitto"]
 Limits = Literal["default", "large"]
+LOG_NAME = "broker.log"
 _START_TIMEOUT_S = 20.0
 _POLL_S = 0.02
+_WATCH_S = 0.2
+_PORT_TRIES = 3
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -74,8 +81,20 @@ class Broker(msgspec.Struct, frozen=True):
     url: str
     kind: str
     version: str
-    pid: int
+    process: subprocess.Popen[bytes]
     log_path: Path
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self.process.pid
+
+    async def ended(self) -> None:
+        """Wait until the broker ends by itself, and raise `UsageError` that names its log."""
+        while self.process.poll() is None:  # noqa: ASYNC110 - there is no event that every system has
+            await asyncio.sleep(_WATCH_S)
+        code = self.process.returncode
+        raise UsageError(f"the broker ended by itself with {code}: {_last_line(self.log_path)}; see {self.log_path}")
 
 
 def find_mosquitto() -> str | None:
@@ -97,15 +116,32 @@ async def launch_broker(directory: Path, options: BrokerOptions | None = None) -
     """
     options = options or BrokerOptions()
     kind = _chosen(options)
-    options = msgspec.structs.replace(options, port=_checked_port(options))
-    log_path = directory / "broker.log"
-    process = _start(kind, directory, options, log_path)
+    log_path = directory / LOG_NAME
+    process, port = await _launched(kind, directory, options, log_path)
     try:
-        await _until_listening(process, options, log_path)
         scheme = "mqtts" if options.tls else "mqtt"
-        yield Broker(f"{scheme}://{options.host}:{options.port}", kind, _version(kind), process.pid, log_path)
+        yield Broker(f"{scheme}://{options.host}:{port}", kind, _version(kind), process, log_path)
     finally:
         _stop(process)
+
+
+async def _launched(
+    kind: str, directory: Path, options: BrokerOptions, log_path: Path
+) -> tuple[subprocess.Popen[bytes], int]:
+    """A broker that listens, and on which port. Where any will do and another process was faster, it is another one."""
+    for tries_left in reversed(range(_PORT_TRIES)):
+        port = _checked_port(options)
+        process = _start(kind, directory, msgspec.structs.replace(options, port=port), log_path)
+        try:
+            if await _is_listening(process, options.host, port):
+                return process, port
+        except BaseException:
+            _stop(process)
+            raise
+        _stop(process)
+        if options.port or not tries_left or _is_free(options.host, port):
+            break
+    raise UsageError(f"the broker did not start on port {port}: {_last_line(log_path)}; see {log_path}")
 
 
 def _chosen(options: BrokerOptions) -> str:
@@ -123,16 +159,25 @@ def _chosen(options: BrokerOptions) -> str:
 
 def _checked_port(options: BrokerOptions) -> int:
     """The port asked for, if it is free, or a free one."""
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    with socket.socket(family) as probe:
+    try:
+        return _probed(options.host, options.port)
+    except OSError as error:
+        raise UsageError(
+            f"port {options.port} on {options.host} cannot be used: {error.strerror}; choose another with --port, "
+            "or 0 for a free one"
+        ) from None
+
+
+def _is_free(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _probed(host, port) == port
+    return False
+
+
+def _probed(host: str, port: int) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((options.host, options.port))
-        except OSError as error:
-            raise UsageError(
-                f"port {options.port} on {options.host} cannot be used: {error.strerror}; choose another with --port, "
-                "or 0 for a free one"
-            ) from None
+        probe.bind((host, port))
         return int(probe.getsockname()[1])
 
 
@@ -146,7 +191,8 @@ def _embedded_command(options: BrokerOptions) -> list[str]:
 def _mosquitto_command(directory: Path, options: BrokerOptions) -> list[str]:
     path = directory / "mosquitto.conf"
     path.write_text("\n".join(mosquitto_configuration(directory, options)) + "\n", encoding="utf-8")
-    return [str(find_mosquitto()), "-c", str(path)]
+    leashed = [sys.executable, "-IS", leash.__file__, str(os.getpid())]
+    return [*leashed, str(find_mosquitto()), "-c", str(path)]
 
 
 def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str]:
@@ -204,20 +250,26 @@ def _start(kind: str, directory: Path, options: BrokerOptions, log_path: Path) -
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
 
 
-async def _until_listening(process: subprocess.Popen[bytes], options: BrokerOptions, log_path: Path) -> None:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104
+async def _is_listening(process: subprocess.Popen[bytes], host: str, port: int) -> bool:
+    """Wait until this very process takes connections: True; or until it ends or its time is over: False."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     give_up = asyncio.get_running_loop().time() + _START_TIMEOUT_S
     while process.poll() is None and asyncio.get_running_loop().time() < give_up:
-        try:
-            _, writer = await asyncio.open_connection(host, options.port)
-        except OSError:
-            await asyncio.sleep(_POLL_S)
-            continue
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-        return
-    raise UsageError(f"the broker did not start on port {options.port}: {_last_line(log_path)}; see {log_path}")
+        if await _answers(host, port) and not is_anothers(process.pid, port):
+            return process.poll() is None
+        await asyncio.sleep(_POLL_S)
+    return False
+
+
+async def _answers(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
 
 
 def _last_line(log_path: Path) -> str:

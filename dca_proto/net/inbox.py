@@ -21,6 +21,14 @@ class InboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     parts: PartLimits = PartLimits()
 
 
+CLIENT_LIMITS = InboxLimits(
+    messages_max=4096,
+    bytes_max=4 << 20,
+    parts=PartLimits(message_bytes_max=(1 << 20) + (1 << 14), partial_max=1024, held_bytes_max=4 << 20),
+)
+"""For a client, whose memory is small: the largest message to it is an announcement, whose body has at most 1 MiB."""
+
+
 class Inbox:
     """Whole messages that match the subscriptions, first in, first out.
 

@@ -27,6 +27,7 @@ _WHOLE = b"\x00"
 _PART = 1
 _HEAD = struct.Struct(">B16sHH")
 _ENTRY_BYTES = 128  # what a held part costs beside its bytes
+_PARTIAL_BYTES = 1024  # what a partial message costs beside its parts
 
 
 class PartLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +80,7 @@ class _Partial:
     def __init__(self, count: int) -> None:
         self.count = count
         self.pieces: dict[int, bytes] = {}
-        self.bytes_held = 0
+        self.bytes_held = _PARTIAL_BYTES
         self.touched = 0
 
 
@@ -133,7 +134,7 @@ class Assembler:
         self._partials.move_to_end(key)
         if index not in partial.pieces:
             self._hold(partial, index, piece)
-        if partial.bytes_held > self._limits.message_bytes_max + count * _ENTRY_BYTES:
+        if partial.bytes_held > self._limits.message_bytes_max + count * _ENTRY_BYTES + _PARTIAL_BYTES:
             self._forget(key, "too large")
             return None
         if len(partial.pieces) == count:
@@ -150,6 +151,7 @@ class Assembler:
             self._forget(next(iter(self._partials)), "crowded out")
         self._per_sender[sender] += 1
         partial = self._partials[key] = _Partial(count)
+        self._bytes_held += partial.bytes_held
         return partial
 
     def _hold(self, partial: _Partial, index: int, piece: bytes) -> None:

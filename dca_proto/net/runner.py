@@ -45,9 +45,10 @@ class Actor(Protocol):
 
 
 class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is taken on at once."""
+    """How much is taken on at once. A batch ends, too, with the message that exceeds `batch_bytes_max`."""
 
     batch_events_max: int = 256
+    batch_bytes_max: int = 4 << 20
     outbox_messages_max: int = 4096
     publishing_max: int = 64
 
@@ -99,7 +100,8 @@ class Runner:
         self._timers = Timers()
         self._alarm: Alarm | None = None
         self._owned: deque[Event] = deque([Started()])  # from ourselves and the owner
-        self._received: deque[Event] = deque()
+        self._received: deque[Received] = deque()
+        self._received_bytes = 0
         self._outbox: asyncio.Queue[Send] = asyncio.Queue(self._limits.outbox_messages_max)
         self._wake = asyncio.Event()
         self._room = asyncio.Event()  # to receive
@@ -171,7 +173,9 @@ class Runner:
             return TimerFired(timer)
         if self._received:
             self._room.set()
-            return self._received.popleft()
+            received = self._received.popleft()
+            self._received_bytes -= len(received.payload)
+            return received
         return None
 
     async def _carry_out(self, effects: list[Effect]) -> None:
@@ -197,7 +201,10 @@ class Runner:
         while True:
             message = await self._transport.receive()
             self._accept(message)
-            while len(self._received) >= self._limits.batch_events_max:
+            while (
+                len(self._received) >= self._limits.batch_events_max
+                or self._received_bytes >= self._limits.batch_bytes_max
+            ):
                 self._room.clear()
                 await self._room.wait()
 
@@ -210,6 +217,7 @@ class Runner:
         self.traffic.messages_received += 1
         self.traffic.bytes_received += len(message.payload)
         self._received.append(Received(sender, message.payload))
+        self._received_bytes += len(message.payload)
         self._wake.set()
 
     async def _publish_all(self) -> None:

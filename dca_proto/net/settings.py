@@ -12,6 +12,7 @@ import msgspec
 
 from dca_proto.core.errors import UsageError
 from dca_proto.net.parts import PART_BYTES_DEFAULT, PART_BYTES_LEAST
+from dca_proto.net.private import check_private, read_password
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
@@ -34,7 +35,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         url: ``mqtt://host[:port]`` or, with TLS, ``mqtts://host[:port]``.
         ca: certificates (PEM) that may sign the broker's; without it the system's. Only with mqtts.
         certificate: the actor's own certificate (PEM), where the broker asks for one. Needs `key`.
-        key: the private key (PEM) of `certificate`.
+        key: the private key (PEM) of `certificate`; readable by the owner only.
         username: user name, by default none.
         password_file: file whose first line is the password; readable by the owner only.
         keepalive_s: a connection silent for 1.5 times this is taken for dead.
@@ -98,23 +99,18 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def read_password(self) -> str | None:
         """The password, or None. Raises `UsageError` where the file is missing, empty or open to others."""
-        if self.password_file is None:
-            return None
-        try:
-            mode = self.password_file.stat().st_mode
-            first_line = (self.password_file.read_text(encoding="utf-8").splitlines() or [""])[0]
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read password file {self.password_file}: {error}") from None
-        if mode & 0o077:
-            raise UsageError(f"password file {self.password_file} is open to others: chmod 600 {self.password_file}")
-        if not first_line:
-            raise UsageError(f"password file {self.password_file} is empty: put the password in its first line")
-        return first_line
+        return None if self.password_file is None else read_password(self.password_file)
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Verifies the broker's certificate and host name; None without TLS."""
+        """Verifies the broker's certificate and host name; None without TLS.
+
+        Raises:
+            UsageError: a file is missing or damaged, or the private key is open to others.
+        """
         if not self.tls:
             return None
+        if self.key is not None:
+            check_private(self.key)
         try:
             context = ssl.create_default_context(cafile=self.ca)
             context.sslsocket_class = _TidySocket

@@ -8,6 +8,9 @@ Journal: WAL with synchronous=FULL, one flush per transaction where the rollback
 locked by its process for as long as it is open; a second process with the same identity is refused. Deleted and
 replaced values are overwritten in the database (secure_delete), and after a transaction that forgets, the log that may
 still hold them is emptied. What the file system or flash memory keeps beneath is out of reach from here.
+
+A file that is neither empty nor a store, by its header, is left as it is. So the first transaction of a store, which
+marks it as ours, goes to the file itself, before the journal becomes WAL.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +31,7 @@ from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.errors import UsageError
 
 _APPLICATION_ID = 0x44434101  # "DCA", format 1
+_MAGIC, _ID_AT, _HEAD_BYTES = b"SQLite format 3\0", 68, 72  # of SQLite's file format, section 1.3
 _SCHEMA = """CREATE TABLE IF NOT EXISTS records (
     namespace BLOB NOT NULL, kind TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (namespace, kind, key))"""
@@ -205,7 +210,7 @@ def _open(path: Path) -> sqlite3.Connection:
         # Only the store's thread uses it once it is open, hence no check; autocommit: transactions are begun by hand.
         connection = sqlite3.connect(path, timeout=0, check_same_thread=False, isolation_level=None)
         try:
-            _prepare(connection, path)
+            _prepare(connection)
         except BaseException:
             connection.close()
             raise
@@ -213,22 +218,30 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _create_private(path: Path) -> None:
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    path.chmod(0o600)
+    """Make the file, or see that the one that is there is new or a store, before it is changed in any way."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        _check_ours(path, stat.S_ISREG(os.fstat(descriptor).st_mode), os.pread(descriptor, _HEAD_BYTES, 0))
+        os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
+def _check_ours(path: Path, is_file: bool, head: bytes) -> None:
+    if not is_file or (head and not head.startswith(_MAGIC)):
+        raise UsageError(f"store {path} is damaged or something else: restore it from a copy, or name another file")
+    if head and head[_ID_AT:] != _APPLICATION_ID.to_bytes(4, "big"):
+        raise UsageError(f"{path} is a database of something else: name another file as store")
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    for pragma in ("locking_mode=EXCLUSIVE", "synchronous=FULL", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}")
     connection.execute("BEGIN IMMEDIATE")  # takes the lock, which the locking mode then keeps
-    (found,) = connection.execute("PRAGMA application_id").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if found != _APPLICATION_ID and tables:
-        connection.execute("ROLLBACK")
-        raise UsageError(f"{path} is a database of something else: name another file as store")
     connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
     connection.execute(_SCHEMA)
     connection.execute("COMMIT")
+    connection.execute("PRAGMA journal_mode=WAL")
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)

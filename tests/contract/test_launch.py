@@ -62,6 +62,38 @@ def test_a_port_in_use_is_named_and_nothing_started(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("kind", ["embedded", "mosquitto"])
+@pytest.mark.parametrize("port", ["asked", "any"])
+def test_another_process_that_takes_the_port_first_is_not_taken_for_the_broker(
+    kind: str, port: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener here answers at once, long before the broker could have found its port taken."""
+    if kind == "mosquitto":
+        request.getfixturevalue("mosquitto_installed")
+    before = set(psutil.Process().children())  # other tests' brokers
+    with socket.create_server(("127.0.0.1", 0)) as faster:
+        taken = faster.getsockname()[1]
+        free = launcher._checked_port(BrokerOptions())
+        probed = iter([taken, free])
+        monkeypatch.setattr(launcher, "_checked_port", lambda options: next(probed))
+        if port == "any":
+            assert run(tmp_path, BrokerOptions(kind=kind)).url == f"mqtt://127.0.0.1:{free}"
+        else:
+            with pytest.raises(UsageError, match=rf"did not start on port {taken}: .*in use.*; see .*broker.log"):
+                run(tmp_path, BrokerOptions(kind=kind, port=taken))
+    assert set(psutil.Process().children()) == before
+
+
+def test_a_broker_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with launch_broker(tmp_path, BrokerOptions(kind="embedded")) as broker:
+            os.kill(broker.pid, signal.SIGKILL)
+            await broker.ended()
+
+    with pytest.raises(UsageError, match=r"the broker ended by itself with -9: .*; see .*broker.log"):
+        asyncio.run(asyncio.wait_for(scene(), 20))
+
+
 def test_the_embedded_broker_offers_no_security_it_does_not_have(tmp_path: Path) -> None:
     tls = TlsFiles(tmp_path / "ca", tmp_path / "cert", tmp_path / "key")
     with pytest.raises(UsageError, match="need mosquitto"):
@@ -123,8 +155,13 @@ def test_ctrl_c_leaves_no_broker_behind(kind: str, tmp_path: Path, request: pyte
     assert len(groups) == 2  # the terminal's Ctrl-C does not reach the broker before its owner has closed
 
 
-def test_the_embedded_broker_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
-    owner, broker = owned(tmp_path, "embedded")
+@pytest.mark.parametrize("kind", ["embedded", "mosquitto"])
+def test_no_broker_outlives_a_killed_owner(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if kind == "mosquitto":
+        request.getfixturevalue("mosquitto_installed")
+        if sys.platform != "linux":
+            pytest.skip("only Linux tells a process that its parent has ended")
+    owner, broker = owned(tmp_path, kind)
     owner.kill()
     owner.wait(10)
     broker.wait(10)

@@ -307,6 +307,22 @@ def test_a_broker_that_does_not_answer_stops_the_handling_and_no_deadlock_follow
     asyncio.run(asyncio.wait_for(scene(), 20))
 
 
+def test_what_waits_in_front_of_an_actor_is_bounded_in_bytes_too() -> None:
+    async def scene() -> None:
+        transport, actor = Stubborn(), Echo(echo)
+        limits = RunnerLimits(batch_bytes_max=8, outbox_messages_max=2, publishing_max=1)
+        runner = Runner(actor, transport, MemoryStore(), federation=FEDERATION, limits=limits)
+        running = asyncio.create_task(runner.run())
+        for _ in range(500):
+            await asyncio.sleep(0)
+        handled = len(actor.events) - 1  # the first is the start
+        assert transport.received - handled == 2  # messages of four bytes
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+
 def test_a_transport_that_fails_for_good_ends_the_run() -> None:
     async def scene() -> None:
         stage = Stage(echo)

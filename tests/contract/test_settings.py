@@ -61,17 +61,36 @@ def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
 def test_password_files_must_be_private_and_not_empty(tmp_path: Path) -> None:
     file = tmp_path / "password"
     settings = BrokerSettings(url="mqtt://h", username="u", password_file=file)
-    with pytest.raises(UsageError, match="cannot read password file"):
+    with pytest.raises(UsageError, match=r"cannot read .*password"):
         settings.read_password()
     file.write_text("\n")
     file.chmod(0o644)
-    with pytest.raises(UsageError, match="open to others: chmod 600"):
+    with pytest.raises(UsageError, match=r"by others: found mode 0644, expected 0600; run: chmod 600 .*password"):
         settings.read_password()
     file.chmod(0o600)
     with pytest.raises(UsageError, match="is empty"):
         settings.read_password()
     file.write_text("correct horse\n")
     assert settings.read_password() == "correct horse"
+    file.write_bytes(b"\xff\n")
+    with pytest.raises(UsageError, match="is not a text in UTF-8"):
+        settings.read_password()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_private_key_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "c.pem").write_text("")
+    key = tmp_path / "c.key"
+    settings = BrokerSettings(url="mqtts://h", certificate=tmp_path / "c.pem", key=key)
+    with pytest.raises(UsageError, match=r"cannot read .*c.key"):
+        settings.tls_context()
+    key.write_text("secret")
+    key.chmod(mode)
+    with pytest.raises(UsageError, match=rf"found mode 0{mode:o}, expected 0600; run: chmod 600 .*c.key"):
+        settings.tls_context()
+    key.chmod(0o600)
+    with pytest.raises(UsageError, match="cannot load TLS files"):
+        settings.tls_context()
 
 
 def test_missing_tls_files_are_named(tmp_path: Path) -> None:

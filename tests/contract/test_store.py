@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import sqlite3
@@ -153,6 +154,37 @@ def test_the_file_is_the_owners_only(tmp_path: Path) -> None:
     asyncio.run(store.close())
 
 
+@pytest.mark.parametrize("content", [b"hosts: localhost\n", b"SQLite format 3\0" + bytes(60)])
+def test_what_is_no_store_is_not_touched(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mine"
+    path.write_bytes(content)
+    path.chmod(0o644)
+    before = path.stat()
+    with pytest.raises(UsageError, match="something else"):
+        SqliteStore(path)
+    assert path.read_bytes() == content
+    assert (path.stat().st_mode, path.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_device_file_is_no_store() -> None:
+    mode = Path(os.devnull).stat().st_mode
+    with pytest.raises(UsageError, match="something else"):
+        SqliteStore(Path(os.devnull))
+    assert Path(os.devnull).stat().st_mode == mode
+
+
+def test_a_store_killed_before_its_first_record_is_opened_again(tmp_path: Path) -> None:
+    """The mark is in the file itself, not in a log that has yet to be merged."""
+    path = tmp_path / "store.db"
+    opened = "import os, sys, pathlib; from dca_proto.net.store import SqliteStore"
+    command = f"{opened}; SqliteStore(pathlib.Path(sys.argv[1])); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", command, str(path)], check=False).returncode == 9
+    store = SqliteStore(path)
+    assert store.load() == []
+    asyncio.run(store.close())
+
+
 @pytest.mark.parametrize("damage", ["header", "middle", "text"])
 def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "store.db"
@@ -184,6 +216,7 @@ def test_somebody_elses_database_is_left_alone(tmp_path: Path) -> None:
         SqliteStore(path)
     other = sqlite3.connect(path)
     assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("photos",)]
+    assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     other.close()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -211,6 +212,20 @@ def test_ctrl_c_at_a_broker_leaves_no_process_and_no_folder(tmp_path: Path, proc
     assert broker.returncode == 130
     assert not psutil.wait_procs(children, timeout=PATIENCE_S)[1]
     assert not log_path.parent.exists()
+
+
+def test_a_broker_that_dies_ends_the_command_and_leaves_its_log(tmp_path: Path, processes: Processes) -> None:
+    broker = processes.start(*DCA, "broker", "--kind", "embedded", "--port", "0")
+    assert broker.stdout is not None
+    log_path = Path(broker.stdout.readline().rpartition("log ")[2].strip())
+    (child,) = psutil.Process(broker.pid).children(recursive=True)
+    child.kill()
+    _, error = broker.communicate(timeout=PATIENCE_S)
+    assert (broker.returncode, error.count("\n")) == (2, 1)
+    assert error.startswith("dca: the broker ended by itself with -9: ")
+    assert error.endswith(f"see {log_path}\n")
+    assert list(log_path.parent.iterdir()) == [log_path]
+    shutil.rmtree(log_path.parent)
 
 
 def test_members_get_in_with_passwords_and_others_do_not(

@@ -1,0 +1,97 @@
+"""What `dca federation init` and `dca broker` do with files that are there: replace none, trust no open secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dca_proto.cli import broker, main
+from dca_proto.cli import federation as commands
+from dca_proto.core.effects import Channel
+from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import enrol
+from dca_proto.keyfile import read_federation, read_identity, write_certificate
+
+INIT = ("federation", "init", "fed", "--computes", "2", "--clients", "3", "--broker", "mqtt://127.0.0.1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty one that is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def demo(folder: Path) -> Path:
+    """A trial federation."""
+    assert main(INIT) == 0
+    return folder / "fed"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of a call that must be refused with exit code 2."""
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("dca: ")
+    return line
+
+
+@pytest.mark.parametrize("name", ["federation.toml", "authority.key", "client-3.cert", "trainer.toml"])
+def test_init_replaces_no_file_of_any_kind(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (folder / "fed").mkdir()
+    (folder / "fed" / name).write_text("mine")
+    assert f"{name} exists already" in refused(capsys, *INIT)
+    assert [path.name for path in (folder / "fed").iterdir()] == [name]
+    assert (folder / "fed" / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("had_folder", [True, False])
+def test_init_that_fails_half_way_leaves_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, had_folder: bool
+) -> None:
+    def disk_full(path: Path, **_: object) -> None:
+        raise UsageError(f"cannot write {path}: No space left on device")
+
+    if had_folder:
+        (folder / "fed").mkdir()
+    monkeypatch.setattr(commands, "write_certificate", disk_full)
+    assert "No space left" in refused(capsys, *INIT)
+    assert list(folder.rglob("*")) == ([folder / "fed"] if had_folder else [])
+
+
+def test_a_broker_leaves_out_certificates_that_do_not_hold_and_serves_the_others(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = read_federation(demo / "federation.toml")
+    signer = read_identity(demo / "authority.key", "authority")
+    write_certificate(demo / "client-2.cert", found, enrol(signer, found, bytes(32), 1))
+    (demo / "client-3.cert").write_text("federation = ")
+    capsys.readouterr()
+    access = broker._access(demo / "federation.toml", demo / "passwords", None)
+    assert access is not None
+    clients = [one.id for one in access.members if one.role is Channel.CLIENT]
+    assert clients == [read_identity(demo / "client-1.key", "client").id]
+    expired, torn = capsys.readouterr().err.splitlines()
+    assert f"{demo / 'client-2.cert'} has expired" in expired
+    assert f"{demo / 'client-3.cert'} is not a certificate" in torn
+
+
+def test_a_broker_takes_no_password_that_others_can_read(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (demo / "passwords").mkdir()
+    file = demo / "passwords/client-1.password"
+    file.write_text("correct horse\n")
+    file.chmod(0o640)
+    given = ("broker", "--port", "0", "--federation", "fed/federation.toml", "--passwords", "fed/passwords")
+    line = refused(capsys, *given)
+    assert "found mode 0640, expected 0600; run: chmod 600" in line
+    assert "horse" not in line
+
+
+def test_a_broker_takes_no_private_key_that_others_can_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("ca", "cert", "key"):
+        (folder / name).write_text("")
+    (folder / "key").chmod(0o644)
+    tls = ("--tls-ca", "ca", "--tls-certificate", "cert", "--tls-key", "key")
+    assert "found mode 0644, expected 0600; run: chmod 600 key" in refused(capsys, "broker", "--port", "0", *tls)
