@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core import facts
-from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
+from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.machine import Actor, Table, step
-from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
     TEXT_CHARS_MAX,
     Abort,
@@ -125,18 +125,11 @@ class ClientActor(Actor):
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
-        super().__init__(identity.id)
-        self._identity = identity
+        super().__init__(identity, federation, random, mechanism, limits, timing)
         self._certificate = certificate
-        self._federation = federation
-        self._federation_hash = federation.hash
         self._columns = frozenset(columns)
         self._rows = rows
-        self._random = random
         self._policy = policy or Policy()
-        self._mechanism = mechanism or DistributedDiscreteGaussian()
-        self._limits = limits or Limits()
-        self._timing = timing or Timing()
         self._restore(tuple(records))
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
@@ -168,20 +161,12 @@ class ClientActor(Actor):
         session = self._sessions.get(round_id)
         return session.phase if session else NEW
 
-    # --- the one door ---------------------------------------------------------------------------------------------
+    # --- start and messages ----------------------------------------------------------------------------------------
 
-    def _handle(self, event: Event, now_ms: int) -> list[Effect]:
-        match event:
-            case Received(sender, payload):
-                return self._receive(sender, payload, now_ms)
-            case TimerFired(timer):
-                return self._on_timer(timer, now_ms)
-            case Started():
-                dropped = [effect for round_id in self._foreign for effect in self._forget(round_id)]
-                resumed = [effect for round_id in sorted(self._sessions) for effect in self._resume(round_id, now_ms)]
-                return [*dropped, *self._expire_keys(now_ms), *resumed]
-            case Command(request):
-                raise UsageError(f"a client takes no commands, found {type(request).__name__}")
+    def _on_start_up(self, now_ms: int) -> list[Effect]:
+        dropped = [effect for round_id in self._foreign for effect in self._forget(round_id)]
+        resumed = [effect for round_id in sorted(self._sessions) for effect in self._resume(round_id, now_ms)]
+        return [*dropped, *self._expire_keys(now_ms), *resumed]
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         frame = decode_frame(payload)
@@ -251,7 +236,7 @@ class ClientActor(Actor):
         renewed = self._keys.renew(now_ms, self._epochs_in_use())
         keys = self._keys
         join = Join(PROTOCOL_VERSION, body.round_id, opened.hash, self._certificate, keys.epoch, keys.public)
-        answer = seal_answer(sign(self._identity, self._federation_hash, join), opened, self._random)
+        answer = seal_answer(self._sign(join), opened, self._random)
         self._opened[body.round_id] = opened
         return [
             *renewed,
@@ -269,7 +254,7 @@ class ClientActor(Actor):
         phase = step(TABLE, self.phase(body.round_id), "refusal")
         why = (refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
         decline = Decline(PROTOCOL_VERSION, body.round_id, opened.hash, self._certificate, *why)
-        answer = seal_answer(sign(self._identity, self._federation_hash, decline), opened, self._random)
+        answer = seal_answer(self._sign(decline), opened, self._random)
         return [
             self._store(body.round_id, Session(phase, opened.frame, 0, answer)),
             CancelTimer(Timer(RESEND, body.round_id)),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dca_proto.core import facts
-from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
+from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
 from dca_proto.core.commit import TOO_FEW, Entries, agree, encode_entries, parse_entries, position_bits, sum_shares
 from dca_proto.core.compute_round import (
     ABORTED,
@@ -26,13 +26,13 @@ from dca_proto.core.compute_round import (
     roster_digest,
 )
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
-from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.core.errors import PeerError
+from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.fixedpoint import ring_to_bytes
 from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.machine import Actor, step
-from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
     TEXT_CHARS_MAX,
     Abort,
@@ -82,15 +82,8 @@ class ComputeActor(Actor):
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
-        super().__init__(identity.id)
-        self._identity = identity
-        self._federation = federation
-        self._federation_hash = federation.hash
-        self._random = random
+        super().__init__(identity, federation, random, mechanism, limits, timing)
         self._floors = floors or Floors()
-        self._mechanism = mechanism or DistributedDiscreteGaussian()
-        self._limits = limits or Limits()
-        self._timing = timing or Timing()
         self._rounds: dict[bytes, Round] = {}
         self._unreadable: list[bytes] = []  # of a replaced federation file, or of a statistic that is missing here
         self._seen = SeenEpochs(records)
@@ -123,20 +116,12 @@ class ComputeActor(Actor):
         known = self._rounds.get(round_id)
         return known.phase if known else NEW
 
-    # --- the one door ---------------------------------------------------------------------------------------------
+    # --- start and messages ----------------------------------------------------------------------------------------
 
-    def _handle(self, event: Event, now_ms: int) -> list[Effect]:
-        match event:
-            case Received(sender, payload):
-                return self._receive(sender, payload, now_ms)
-            case TimerFired(timer):
-                return self._on_timer(timer, now_ms)
-            case Started():
-                aborted = [effect for round_id in self._unreadable for effect in self._abort_unreadable(round_id)]
-                resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
-                return [*aborted, *self._turn_epoch(now_ms), *resumed]
-            case Command(request):
-                raise UsageError(f"a Compute node takes no commands, found {type(request).__name__}")
+    def _on_start_up(self, now_ms: int) -> list[Effect]:
+        aborted = [effect for round_id in self._unreadable for effect in self._abort_unreadable(round_id)]
+        resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+        return [*aborted, *self._turn_epoch(now_ms), *resumed]
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         frame = decode_frame(payload)
@@ -296,7 +281,7 @@ class ComputeActor(Actor):
             tuple(views[compute] for compute in roster.announcement.computes),
             ring_to_bytes(sum_shares(full, seeds, plan.dimension)),
         )
-        answer = seal_answer(sign(self._identity, self._federation_hash, partial), roster.announcement, self._random)
+        answer = seal_answer(self._sign(partial), roster.announcement, self._random)
         return [
             *self._finish(current, phase, answer),
             Send(Address(Channel.TRAINER, roster.trainer), roster.round_id, answer),
@@ -310,7 +295,7 @@ class ComputeActor(Actor):
         phase = step(TABLE, current.phase, "abort")
         figures = (contributors, current.stored.needed)
         body = Abort(PROTOCOL_VERSION, current.id, current.session, reason, detail[:TEXT_CHARS_MAX], *figures)
-        answer = encode(sign(self._identity, self._federation_hash, body))
+        answer = encode(self._sign(body))
         return [
             *self._finish(current, phase, answer),
             Send(Address(Channel.ABORT), current.id, answer),
@@ -394,7 +379,7 @@ class ComputeActor(Actor):
         renewed = self._keys.renew(now_ms, {r.roster.own.epoch for r in open_rounds})
         keys = self._keys
         body = EpochKey(PROTOCOL_VERSION, self.id, keys.epoch, keys.public, keys.expires_ms)
-        frame = encode(sign(self._identity, self._federation_hash, body))
+        frame = encode(self._sign(body))
         again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,
@@ -453,7 +438,7 @@ class ComputeActor(Actor):
         return current
 
     def _signed_to(self, to: Address, round_id: bytes, body: Ready | Frozen | FrozenList) -> Effect:
-        return Send(to, round_id, encode(sign(self._identity, self._federation_hash, body)))
+        return Send(to, round_id, encode(self._sign(body)))
 
 
 def _share_key(round_id: bytes, position: int) -> bytes:

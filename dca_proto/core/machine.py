@@ -10,10 +10,16 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 
+from dca_proto.core.codec import sign
 from dca_proto.core.effects import Effect, Report
-from dca_proto.core.errors import PeerError
-from dca_proto.core.events import Event, Received
+from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.core.facts import Dropped
+from dca_proto.core.federation import Federation
+from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.messages import Body, Signed
+from dca_proto.core.params import Limits, Timing
+from dca_proto.core.sealing import Identity, Random
 
 Table = Mapping[tuple[str, str], str]
 
@@ -30,27 +36,73 @@ def step(table: Table, phase: str, event: str) -> str:
 class Actor(ABC):
     """A sans-IO actor: events in, effects out.
 
+    Args:
+        identity: its Ed25519 identity. federation: the file given out of band.
+        random: returns random bytes; the operating system's in earnest.
+        mechanism: the noise mechanism that it knows; by default the distributed discrete Gaussian.
+
     Attributes:
         id: 16 bytes, the hash of its identity's public key.
         dropped: how many messages were dropped, by code.
     """
 
-    def __init__(self, actor_id: bytes) -> None:
-        self.id = actor_id
+    def __init__(
+        self,
+        identity: Identity,
+        federation: Federation,
+        random: Random,
+        mechanism: Mechanism | None,
+        limits: Limits | None,
+        timing: Timing | None,
+    ) -> None:
+        self.id = identity.id
         self.dropped: Counter[str] = Counter()
+        self._identity = identity
+        self._federation = federation
+        self._federation_hash = federation.hash
+        self._random = random
+        self._mechanism = mechanism or DistributedDiscreteGaussian()
+        self._limits = limits or Limits()
+        self._timing = timing or Timing()
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """React to one event at the time `now_ms` (Unix milliseconds).
 
         A peer's error changes nothing but a counter: it becomes a `Dropped` fact.
+
+        Raises:
+            UsageError: a command that this actor does not take, or that cannot be.
         """
         try:
-            return self._handle(event, now_ms)
+            match event:
+                case Received(sender, payload):
+                    return self._receive(sender, payload, now_ms)
+                case TimerFired(timer):
+                    return self._on_timer(timer, now_ms)
+                case Started():
+                    return self._on_start_up(now_ms)
+                case Command(request):
+                    return self._on_command(request, now_ms)
         except PeerError as error:
             self.dropped[error.code] += 1
             sender = event.sender if isinstance(event, Received) else self.id
             return [Report(Dropped(error.code, sender, str(error)))]
 
     @abstractmethod
-    def _handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Dispatch; may raise `PeerError` before it has changed any state."""
+    def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
+        """A message; may raise `PeerError` before any state has changed. So may the others."""
+
+    @abstractmethod
+    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
+        """A timer of its own has come due."""
+
+    @abstractmethod
+    def _on_start_up(self, now_ms: int) -> list[Effect]:
+        """Go on where the records end."""
+
+    def _on_command(self, request: object, now_ms: int) -> list[Effect]:
+        """What the owner asks for: nothing, unless an actor says otherwise."""
+        raise UsageError(f"{type(self).__name__} takes no command {type(request).__name__}")
+
+    def _sign(self, body: Body) -> Signed:
+        return sign(self._identity, self._federation_hash, body)

@@ -11,18 +11,17 @@ from collections.abc import Iterable
 import msgspec
 
 from dca_proto.core import facts
-from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
+from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
 from dca_proto.core.combine import combine
 from dca_proto.core.commit import TOO_FEW
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError, RoundAborted, UsageError
-from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.machine import Actor, step
-from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
     Abort,
-    Body,
     Decline,
     EpochKey,
     Join,
@@ -84,14 +83,7 @@ class TrainerActor(Actor):
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
-        super().__init__(identity.id)
-        self._identity = identity
-        self._federation = federation
-        self._federation_hash = federation.hash
-        self._random = random
-        self._mechanism = mechanism or DistributedDiscreteGaussian()
-        self._limits = limits or Limits()
-        self._timing = timing or Timing()
+        super().__init__(identity, federation, random, mechanism, limits, timing)
         self._epochs: dict[bytes, tuple[EpochKey, Signed]] = {}
         self._waiting: dict[bytes, OpenRound] = {}
         self._rounds: dict[bytes, Round] = {}
@@ -110,20 +102,15 @@ class TrainerActor(Actor):
         known = self._rounds.get(round_id)
         return known.stored.phase if known else NEW
 
-    # --- the one door ---------------------------------------------------------------------------------------------
+    # --- start and messages ----------------------------------------------------------------------------------------
 
-    def _handle(self, event: Event, now_ms: int) -> list[Effect]:
-        match event:
-            case Received(sender, payload):
-                return self._receive(sender, payload, now_ms)
-            case TimerFired(timer):
-                return self._on_timer(timer, now_ms)
-            case Started():
-                return [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
-            case Command(OpenRound() as request):
-                return self._on_open(request, now_ms)
-            case Command(request):
-                raise UsageError(f"a trainer takes OpenRound, found {type(request).__name__}")
+    def _on_start_up(self, now_ms: int) -> list[Effect]:
+        return [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+
+    def _on_command(self, request: object, now_ms: int) -> list[Effect]:
+        if not isinstance(request, OpenRound):
+            raise UsageError(f"a trainer takes OpenRound, found {type(request).__name__}")
+        return self._on_open(request, now_ms)
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         frame = decode_frame(payload)
@@ -208,7 +195,7 @@ class TrainerActor(Actor):
         secret = self._random(KEY_BYTES)
         epochs = tuple(self._epochs[compute][1] for compute in request.computes)
         body = request.announcement(self.id, self._mechanism.name, epochs, AgreementKey(secret).public, now_ms)
-        frame = sign(self._identity, self._federation_hash, body)
+        frame = self._sign(body)
         stored = StoredRound(step(TABLE, NEW, "announce"), request, frame, secret)
         current = self._rounds[request.round_id] = Round.restored(stored, self._federation, self._limits)
         dimension = ask(body, self._mechanism, self._limits).dimension
@@ -478,6 +465,3 @@ class TrainerActor(Actor):
 
     def _plan(self, opened: OpenedAnnouncement, clients: int) -> Plan:
         return plan_round(opened.body, ask(opened.body, self._mechanism, self._limits), clients, self._mechanism)
-
-    def _sign(self, body: Body) -> Signed:
-        return sign(self._identity, self._federation_hash, body)

@@ -135,7 +135,7 @@ def test_a_timer_that_has_lost_its_purpose_changes_nothing(phase: str) -> None:
 def test_a_client_takes_no_commands(phase: str) -> None:
     scene = Scene(phase)
     before = snapshot(scene.actor)
-    with pytest.raises(UsageError, match="takes no commands"):
+    with pytest.raises(UsageError, match="takes no command"):
         scene.actor.handle(Command(object()), scene.network.now_ms)
     assert snapshot(scene.actor) == before
 
