@@ -68,7 +68,11 @@ def outcome(aggregate: NoisyAggregate) -> dict[str, Any]:
 
 
 def abort_line(error: RoundAborted) -> str:
-    """Why a round was aborted, in one line, with how many contributed and how many were needed where that is known."""
+    """Why a round was aborted, in one line, with how many contributed and how many were needed where that is known.
+
+    The figures come from the Compute nodes' own aborts, and a node that aborts releases nothing; without figures it is
+    not known what was released.
+    """
     if error.contributors is None or error.needed is None:
         return printable(f"the round was aborted: {error.reason}")
     return printable(

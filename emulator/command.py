@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Generator
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,23 +16,43 @@ import typer
 from numpy.typing import NDArray
 from rich.console import Console
 
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.cli.output import STDOUT, require_json_target, require_writable, write_json
 from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS, SEED
 from dca_proto.device import complete
 from dca_proto.logs import configure_logs
-from emulator.job import Budget, check_counts, regression_sensitivity
+from dca_proto.net.settings import BrokerSettings
+from emulator.ideal import planned
+from emulator.job import Budget, Terms, check_counts, regression_sensitivity
 from emulator.summary import failed, learned, summarise
 from emulator.swarm import Swarm, SwarmOptions
-from emulator.view import LiveView, closing_lines, coefficients_table, dropped_lines, rounds_table, times_table
-from inference.algorithm2 import regression_with_projection
+from emulator.view import (
+    Bars,
+    Lines,
+    closing_lines,
+    coefficients_table,
+    dropped_lines,
+    rounds_table,
+    say,
+    times_table,
+)
+from inference.algorithm2 import STD_SHARE, regression_with_projection
 from inference.baselines import nonprivate_regression
-from inference.bounds import Interval, parse_bounds, read_bounds
-from inference.datasets import Problem, from_csv, load, split, stream
+from inference.bounds import MissingBoundsError, given_bounds
+from inference.datasets import Problem, Schema, from_csv, load, split, stream
 from inference.regression import RegressionResult
+from inference.report import plot_coefficients
 
 TEST_FRACTION = 0.225
 TERMINATED = 143
+RESULT, PICTURE = "result.json", "coefficients.png"
 _BROKERS = ("auto", "embedded", "mosquitto")
+_BOUNDS_ADVICE = (
+    "give --bounds COL=LO:HI,... or a TOML file, from what is known of the measurement "
+    "(or, for a trial that is not private, --bounds-from-data)"
+)
 
 EXAMPLES = """Examples:
 
@@ -47,7 +67,7 @@ EXAMPLES = """Examples:
 
 
 def swarm(
-    dataset: Annotated[str, typer.Option(help="A built-in data set.")] = "diabetes",
+    dataset: Annotated[str | None, typer.Option(help="A built-in data set, by default diabetes.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Your own data: numbers with a header line.")] = None,
     target: Annotated[str | None, typer.Option(help="The CSV's column to predict.")] = None,
     bounds: Annotated[
@@ -74,6 +94,7 @@ def swarm(
 ) -> int:
     """Learn a Bayesian regression from a swarm of clients, each with its own rows and its own connection."""
     configure_logs(level=logging.WARNING)
+    _check_outputs(output, json_to)
     problem = _problem(dataset, csv, target, bounds, bounds_from_data, features)
     train, test = split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)
     number = len(train.y) if clients is None else clients
@@ -88,13 +109,12 @@ def swarm(
         broker=broker,
         seed=seed,
     )
-    _check(options, number, len(train.y))
-    console = Console(stderr=json_to == "-")
-    run = _Run(options, train, test, deal(train.rows, number), console)
+    _check(options, train, number)
+    run = _Run(options, train, test, number, Console(stderr=json_to == STDOUT))
     summary = run.play()
     if summary is None:
         return TERMINATED
-    _write(summary, run.result, train, output, json_to, console)
+    run.show(summary, output, json_to)
     if not summary["ok"]:
         raise RoundAborted(
             summary["error"], contributors=summary["contributors_found"], needed=summary["contributors_needed"]
@@ -102,37 +122,88 @@ def swarm(
     return 0
 
 
+def _check_outputs(output: Path, json_to: str | None) -> None:
+    """Refuse, before the work, what could not be written after it."""
+    if find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("for the picture", name="matplotlib")
+    require_json_target(json_to)
+    for name in (RESULT, PICTURE):
+        require_writable(output / name, make_folders=True)
+
+
 def _problem(
-    dataset: str, csv: Path | None, target: str | None, bounds: str | None, from_data: bool, features: str | None
+    dataset: str | None, csv: Path | None, target: str | None, bounds: str | None, from_data: bool, features: str | None
 ) -> Problem:
     chosen = None if features is None else [name.strip() for name in features.split(",")]
     if csv is None:
         if target or bounds or from_data:
             raise UsageError("--target, --bounds and --bounds-from-data go with --csv; built-in data have their own")
-        return load(dataset, chosen)
+        return load(dataset or "diabetes", chosen)
+    if dataset is not None:
+        raise UsageError("--csv and --dataset exclude each other; keep one")
     if target is None:
         raise UsageError("--csv needs --target COLUMN, the column to predict")
     if bounds is not None and from_data:
         raise UsageError("--bounds and --bounds-from-data exclude each other; keep one")
-    return from_csv(csv, target, _bounds(bounds), chosen, trial_bounds=from_data)
+    given = {} if bounds is None else given_bounds(bounds)
+    try:
+        return from_csv(csv, target, given, chosen, trial_bounds=from_data)
+    except MissingBoundsError as error:
+        raise MissingBoundsError(error.columns, _BOUNDS_ADVICE) from None
 
 
-def _bounds(text: str | None) -> dict[str, Interval]:
-    if text is None:
-        return {}
-    return parse_bounds(text) if "=" in text else read_bounds(Path(text))
-
-
-def _check(options: SwarmOptions, clients: int, rows: int) -> None:
-    """Everything that can be refused before anything is started."""
+def _check(options: SwarmOptions, train: Problem, clients: int) -> None:
+    """Everything else that can be refused before anything is started."""
+    rows = len(train.y)
     if not 1 <= clients <= rows:
         raise UsageError(f"--clients {clients}: the {rows} training rows can be dealt to 1 to {rows} clients")
     check_counts(clients, options.computes, options.tolerated, options.colluders, options.dropped)
-    _ = options.budget.mu
     if options.encoding not in ENCODINGS:
         raise UsageError(f"--share-encoding {options.encoding}: expected {' or '.join(ENCODINGS)}")
-    if options.broker not in _BROKERS and "://" not in options.broker:
-        raise UsageError(f"--broker {options.broker}: expected {', '.join(_BROKERS)} or mqtt://host:port")
+    _check_broker(options.broker)
+    _check_budget(options, train.schema, clients)
+
+
+def _check_broker(broker: str) -> None:
+    if broker in _BROKERS:
+        return
+    if "://" not in broker:
+        raise UsageError(f"--broker {broker}: expected {', '.join(_BROKERS)} or mqtt://host:port")
+    try:
+        BrokerSettings(url=broker)
+    except UsageError as error:
+        raise UsageError(f"--broker: {str(error).removeprefix('[broker] ')}") from None
+
+
+def _check_budget(options: SwarmOptions, schema: Schema, clients: int) -> None:
+    """Plan a round for each share of the budget, as its participants will."""
+    budget = options.budget
+    _ = budget.mu
+    first = next(_job(schema, options.seed))
+    terms = Terms(
+        budget=budget,
+        clients=clients,
+        tolerated=options.tolerated,
+        colluders=options.colluders,
+        computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes)),
+    )
+    for share in (STD_SHARE, 1 - STD_SHARE):
+        try:
+            planned(terms.open(replace(first, budget_share=share), bytes(ID_BYTES)), clients)
+        except UsageError as error:
+            raise UsageError(
+                f"--epsilon {budget.epsilon:g} --delta {budget.delta:g}: no round can be held with "
+                f"{_percent(share)} of that: {error}"
+            ) from None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _job(schema: Schema, seed: int) -> Generator[RoundRequest, NoisyAggregate, RegressionResult]:
+    sensitivity = regression_sensitivity(schema.features, schema.target)
+    return regression_with_projection(schema, sensitivity=sensitivity, rng=stream(seed, "auxiliary"))
 
 
 def deal(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
@@ -141,101 +212,103 @@ def deal(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
 
 
 class _Run:
-    """One run of the job, with its progress on a console."""
+    """One run of the job with that many clients, told on a console.
 
-    def __init__(
-        self,
-        options: SwarmOptions,
-        train: Problem,
-        test: Problem,
-        rows: list[NDArray[np.float64]],
-        console: Console,
-    ) -> None:
-        self.result: RegressionResult | None = None
+    Raises:
+        DataError: there are too few rows to learn from.
+    """
+
+    def __init__(self, options: SwarmOptions, train: Problem, test: Problem, clients: int, console: Console) -> None:
         self._options = options
         self._train = train
         self._test = test
-        self._rows = rows
+        self._rows = deal(train.rows, clients)
         self._console = console
+        self._reference = nonprivate_regression(train)
+        self._result: RegressionResult | None = None
 
     def play(self) -> dict[str, Any] | None:
         """Run the job and say how it went, None if SIGTERM ended it; an abort is an outcome, all else is raised."""
+        self._say_plan()
         with tempfile.TemporaryDirectory(prefix="dca-swarm-") as directory:
             return complete(self._play(Path(directory)))
 
     async def _play(self, directory: Path) -> dict[str, Any]:
         options, schema, began_s = self._options, self._train.schema, time.monotonic()
-        self._say_plan()
-        with LiveView(self._console, len(self._rows)) as view:
+        view = (Bars if self._console.is_terminal else Lines)(self._console, len(self._rows))
+        with view:
             async with Swarm(
                 options, self._rows, schema.columns, directory, on_connect=view.connected, on_change=view.changed
             ) as live:
+                self._say_broker(live)
                 outcome = await self._learn(live)
-                private = schema.private
-                summary = summarise(live, options, len(self._rows), private, outcome)
+                summary = summarise(live, options, len(self._rows), schema.private, outcome)
         summary["wall_s"] = time.monotonic() - began_s
         return summary
 
     async def _learn(self, live: Swarm) -> dict[str, Any]:
-        schema = self._train.schema
-        sensitivity = regression_sensitivity(schema.features, schema.target)
-        job = regression_with_projection(schema, sensitivity=sensitivity, rng=stream(self._options.seed, "auxiliary"))
         try:
-            self.result = await live.learn(job)
+            self._result = await live.learn(_job(self._train.schema, self._options.seed))
         except RoundAborted as error:
             return failed(error.reason, error.contributors, error.needed)
-        return learned(self.result, self._train, self._test)
+        return learned(self._result, self._reference, self._train, self._test)
+
+    # --- what is told ---------------------------------------------------------------------------------------------
+
+    def _say(self, label: str, text: str) -> None:
+        say(self._console, label, text)
 
     def _say_plan(self) -> None:
-        options, clients = self._options, len(self._rows)
-        say: Callable[[str], None] = lambda line: self._console.print(line, highlight=False, soft_wrap=True)  # noqa: E731
-        say(
-            f"federation {clients} clients, {options.computes} Compute nodes, T = {options.tolerated} "
-            f"(c = {options.colluders} reserved for colluders), K = {options.dropped} drop in each round"
+        options, schema = self._options, self._train.schema
+        self._say(
+            "federation",
+            f"{len(self._rows)} clients, {options.computes} Compute nodes, T = {options.tolerated} "
+            f"(c = {options.colluders} reserved for colluders), K = {options.dropped} drop in each round",
         )
-        features = ", ".join(self._train.schema.features)
-        say(f"model      {self._train.schema.target} on {features}; {len(self._test.y)} rows held out")
-        if self._train.schema.private:
-            budget = options.budget
-            say(
-                f"plan       epsilon {budget.epsilon:g}, delta {budget.delta:g} over 2 rounds: "
-                "10 % of the budget on scales, 90 % on the regression"
-            )
-        else:
-            say("plan       a trial: bounds are read from the data, so this is not private")
+        features = ", ".join(schema.features)
+        self._say("model", f"{schema.target} on {features}; {len(self._test.y)} rows held out")
+        plan = (
+            f"epsilon {options.budget.epsilon:g}, delta {options.budget.delta:g} over 2 rounds: {_percent(STD_SHARE)} "
+            f"of the budget on scales, {_percent(1 - STD_SHARE)} on the regression"
+        )
+        self._say("plan", plan if schema.private else "a trial: bounds are read from the data, so this is not private")
 
+    def _say_broker(self, live: Swarm) -> None:
+        name = f"{live.broker_kind} {live.broker_version}".strip()
+        connections = len(self._rows) + self._options.computes + 1
+        self._say("broker", f"{name} at {live.broker_url}, {connections} connections")
 
-def _write(
-    summary: dict[str, Any],
-    result: RegressionResult | None,
-    train: Problem,
-    output: Path,
-    json_to: str | None,
-    console: Console,
-) -> None:
-    """Tables on the console, files in the folder, and the object for programs."""
-    console.print(rounds_table(summary), times_table(summary))
-    for line in dropped_lines(summary):
-        console.print(line, highlight=False, soft_wrap=True)
-    text = json.dumps(summary, indent=2, allow_nan=False)
-    if json_to == "-":
-        sys.stdout.write(text + "\n")
-    elif json_to is not None:
-        Path(json_to).write_text(text + "\n", encoding="utf-8")
-    if result is None:
-        return
-    from inference.report import plot_coefficients  # matplotlib takes a second, and an abort needs no picture
+    def show(self, summary: dict[str, Any], output: Path, json_to: str | None) -> None:
+        """Tables on the console, files in the folder, and the object for programs."""
+        self._console.print(rounds_table(summary), times_table(summary))
+        for line in dropped_lines(summary):
+            self._say(*line)
+        write_json(summary, json_to)
+        if self._result is None:
+            self._say_advice()
+            return
+        self._write_files(self._result, summary, output)
+        self._console.print(coefficients_table(summary))
+        for line in closing_lines(summary):
+            self._say(*line)
+        self._say("files", f"{output / RESULT} · {output / PICTURE}")
+        self._say("next", 'dca swarm --help · README: "Embed a client"')
 
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "result.json").write_text(text + "\n", encoding="utf-8")
-    picture = plot_coefficients(
-        result, nonprivate_regression(train), output / "coefficients.png", caption=_caption(summary)
-    )
-    console.print(coefficients_table(summary))
-    for line in closing_lines(summary):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print(f"files      {output / 'result.json'}  {picture}", highlight=False, soft_wrap=True)
-    console.print('next       dca swarm --help · README: "Embed a client"', highlight=False)
+    def _say_advice(self) -> None:
+        """What to try after an abort, where the numbers say it."""
+        options = self._options
+        room = options.tolerated - options.colluders
+        if options.dropped > room:
+            enough = options.dropped + options.colluders
+            self._say("next", f"raise --tolerate to {enough} or lower --drop to {room}")
+
+    def _write_files(self, result: RegressionResult, summary: dict[str, Any], output: Path) -> None:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make folder {output}: {error.strerror}") from None
+        write_json(summary, str(output / RESULT))
+        plot_coefficients(result, self._reference, output / PICTURE, caption=_caption(summary))
 
 
 def _caption(summary: dict[str, Any]) -> str:

@@ -18,10 +18,10 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.combine import Hashes, aggregate_of
 from dca_proto.core.errors import RoundAborted
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
-from dca_proto.core.messages import Signed
+from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.noise import discrete_gaussian
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import ask, plan_round
+from dca_proto.core.plan import Plan, ask, plan_round
 from dca_proto.core.sealing import KEY_BYTES, Random
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics.contribution import contribution
@@ -57,14 +57,19 @@ def drive(
     raise ValueError(f"the job wants more than {len(absent)} rounds; say who drops out in each")
 
 
+def planned(request: OpenRound, clients: int) -> tuple[Announcement, Plan]:
+    """A round's announcement and numbers, as every participant checks them. Raises `UsageError` where none can be."""
+    mechanism = DistributedDiscreteGaussian()
+    nobody = tuple(Signed(b"", bytes(64)) for _ in request.computes)
+    announcement = request.announcement(bytes(16), mechanism.name, nobody, bytes(KEY_BYTES), now_ms=0)
+    return announcement, plan_round(announcement, ask(announcement, mechanism, Limits()), clients, mechanism)
+
+
 def noisy_sum(
     request: OpenRound, rows: Rows, columns: Sequence[str], absent: frozenset[int], random: Random = os.urandom
 ) -> NoisyAggregate:
     """One round. Raises `RoundAborted` where fewer than N - T + c clients are left."""
-    mechanism = DistributedDiscreteGaussian()
-    nobody = tuple(Signed(b"", bytes(64)) for _ in request.computes)
-    announcement = request.announcement(bytes(16), mechanism.name, nobody, bytes(KEY_BYTES), now_ms=0)
-    plan = plan_round(announcement, ask(announcement, mechanism, Limits()), len(rows), mechanism)
+    announcement, plan = planned(request, len(rows))
     present = [index for index in range(len(rows)) if index not in absent]
     if len(present) < plan.needed:
         raise RoundAborted("too few contributions", contributors=len(present), needed=plan.needed)

@@ -14,6 +14,7 @@ import msgspec
 from dca_proto.aggregate import RoundRequest
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.core.params import Limits
 from dca_proto.core.shares import SEED
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics import Regression
@@ -82,6 +83,10 @@ def check_counts(clients: int, computes: int, tolerated: int, colluders: int, dr
     """Refuse numbers that no round can have. Raises `UsageError` that says which to change."""
     if computes < 2:
         raise UsageError(f"M = {computes} Compute nodes; need at least 2, so that no one of them sees a sum")
+    if computes > Limits().computes_max:
+        raise UsageError(
+            f"M = {computes} Compute nodes; at most {Limits().computes_max} may take part, lower --computes"
+        )
     if min(tolerated, colluders, dropped) < 0:
         raise UsageError("T, c and K cannot be below 0")
     if tolerated >= clients:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import accounting
-from emulator.job import Budget
 from emulator.swarm import Swarm, SwarmOptions
 from emulator.timeline import RoundLog
-from inference.baselines import nonprivate_regression, rmse, zero_predictor
+from inference.baselines import rmse, zero_predictor
 from inference.datasets import Problem
 from inference.regression import RegressionResult
 
@@ -22,7 +23,7 @@ def summarise(
     Args:
         private: whether an epsilon may be claimed. outcome: of the job: `learned` or `failed`.
     """
-    rounds = [_round(log, private) for log in swarm.timeline.rounds]
+    rounds = [_round(log, private, swarm.numbers) for log in swarm.timeline.rounds]
     last = rounds[-1] if rounds else {"dropped": None, "contributors": None}
     return {
         "clients": clients,
@@ -31,7 +32,7 @@ def summarise(
         "colluders": options.colluders,
         "epsilon": options.budget.epsilon if private else None,
         "delta": options.budget.delta if private else None,
-        "epsilon_spent": spent(swarm.timeline.rounds, options.budget) if private else None,
+        "epsilon_spent": spent(swarm.timeline.charges, options.budget.delta) if private else None,
         "private": private,
         "broker": swarm.broker_kind,
         "broker_version": swarm.broker_version,
@@ -44,22 +45,30 @@ def summarise(
     }
 
 
-def spent(rounds: list[RoundLog], budget: Budget) -> float:
-    """The epsilon, at the budget's delta, of all rounds that released something."""
-    mus = [log.aggregate.mu for log in rounds if log.aggregate is not None]
-    return accounting.epsilon_of(accounting.compose(mus), budget.delta) if mus else 0.0
+def spent(charges: Mapping[tuple[bytes, bytes], float], delta: float) -> float:
+    """The epsilon, at that delta, of the client that spent the most.
+
+    Whoever was charged has spent, with or without a result, until M signed aborts give it back.
+
+    Args:
+        charges: mu by client and round id.
+    """
+    mus: dict[bytes, list[float]] = defaultdict(list)
+    for (client, _), mu in charges.items():
+        mus[client].append(mu)
+    worst = max(map(accounting.compose, mus.values()), default=0.0)
+    return accounting.epsilon_of(worst, delta)
 
 
-def learned(result: RegressionResult, train: Problem, test: Problem) -> dict[str, Any]:
-    """The regression beside the one without privacy, on rows that neither has seen."""
-    reference = nonprivate_regression(train)
+def learned(result: RegressionResult, reference: RegressionResult, train: Problem, test: Problem) -> dict[str, Any]:
+    """The regression beside `reference`, the one without privacy, on rows that neither has seen."""
     return {
         "ok": True,
         "error": None,
         "coefficients": [
             {
                 "name": name,
-                "unit": f"{train.schema.units.get(train.schema.target, '')} per {train.schema.units.get(name, 'unit')}",
+                "unit": train.schema.slope_unit(name),
                 "private": float(result.coefficients[index]),
                 "private_sd": float(result.coefficient_sd[index]),
                 "nonprivate": float(reference.coefficients[index]),
@@ -83,7 +92,7 @@ def learned(result: RegressionResult, train: Problem, test: Problem) -> dict[str
 
 
 def failed(reason: str, contributors: int | None, needed: int | None) -> dict[str, Any]:
-    """An abort: nothing was released."""
+    """An abort: there is no result."""
     return {
         "ok": False,
         "error": reason,
@@ -93,7 +102,7 @@ def failed(reason: str, contributors: int | None, needed: int | None) -> dict[st
     }
 
 
-def _round(log: RoundLog, private: bool) -> dict[str, Any]:
+def _round(log: RoundLog, private: bool, numbers: Mapping[bytes, int]) -> dict[str, Any]:
     return {
         "name": log.statistic,
         "dimension": log.dimension,
@@ -104,16 +113,20 @@ def _round(log: RoundLog, private: bool) -> dict[str, Any]:
         "phases": log.phase_s(),
         "messages": log.messages,
         "bytes": log.bytes,
-        **(_released(log.aggregate, log.clients, private) if log.aggregate else _aborted(log)),
+        **(_released(log.aggregate, log.clients, private, numbers) if log.aggregate else _aborted(log)),
     }
 
 
-def _released(aggregate: NoisyAggregate, clients: tuple[bytes, ...], private: bool) -> dict[str, Any]:
+def _released(
+    aggregate: NoisyAggregate, clients: tuple[bytes, ...], private: bool, numbers: Mapping[bytes, int]
+) -> dict[str, Any]:
+    absent = sorted((clients[position] for position in aggregate.absent), key=numbers.__getitem__)
     return {
         "ok": True,
         "contributors": aggregate.contributors,
         "dropped": len(aggregate.absent),
-        "absent": [clients[position].hex() for position in aggregate.absent],
+        "absent": [client.hex() for client in absent],
+        "absent_clients": [numbers[client] for client in absent],
         "sigma_local": aggregate.sigma_local,
         "noise_variance": aggregate.noise_variance,
         "sensitivity": aggregate.sensitivity,

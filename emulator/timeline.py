@@ -59,10 +59,14 @@ class Timeline:
     Args:
         traffic: returns messages and bytes sent so far by all actors.
         on_change: called with the current round after every fact that changed it.
+
+    Attributes:
+        rounds: so far. charges: mu that clients were charged and not given back, by client and round id.
     """
 
     def __init__(self, traffic: Callable[[], tuple[int, int]], on_change: Callable[[RoundLog], None]) -> None:
         self.rounds: list[RoundLog] = []
+        self.charges: dict[tuple[bytes, bytes], float] = {}
         self._traffic = traffic
         self._on_change = on_change
         self._before = (0, 0)
@@ -76,8 +80,16 @@ class Timeline:
         if not self.rounds:
             return
         log = self.rounds[-1]
+        self._account(actor, fact)
         self._take(log, actor, fact, now_s)
         self._on_change(log)
+
+    def _account(self, client: bytes, fact: object) -> None:
+        match fact:
+            case facts.Contributed(round_id, _, mu):
+                self.charges[client, round_id] = mu
+            case facts.ChargeReturned(round_id):
+                self.charges.pop((client, round_id), None)
 
     def _take(self, log: RoundLog, actor: bytes, fact: object, now_s: float) -> None:
         match fact:

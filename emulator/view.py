@@ -1,7 +1,8 @@
-"""What a person sees of a swarm: progress bars by phase while it runs, then tables. Nothing here decides anything."""
+"""What a person sees of a swarm: its progress by phase while it runs, then tables. Nothing here decides anything."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -13,15 +14,62 @@ from rich.table import Table
 
 from emulator.timeline import PHASES, RoundLog
 
-_SHOWN_ABSENT = 6
+_SHOWN_ABSENT = 4
+_LABEL_WIDTH = 12
+_ENDED = {"join": "joined", "share": "shared", "commit": "sum released"}
+Line = tuple[str, str]
+"""A label and a text, as `say` prints them."""
 
 
-class LiveView:
-    """Progress of a swarm, a bar for each phase of each round.
+def say(console: Console, label: str, text: str) -> None:
+    """A text beside its label, in as many lines as the console's width asks for."""
+    width = max(console.width - _LABEL_WIDTH, 20)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    joined = f"\n{'':{_LABEL_WIDTH}}".join(lines)
+    console.print(f"{label:<{_LABEL_WIDTH}}{joined}", highlight=False, markup=False, soft_wrap=True)
+
+
+class Lines:
+    """Progress of a swarm in a log or a pipe: a line for each phase as it ends.
 
     Args:
-        console: where to draw; bars vanish when it is not a terminal.
-        clients: N.
+        console: where to print. clients: N.
+    """
+
+    def __init__(self, console: Console, clients: int) -> None:
+        self._console = console
+        self._clients = clients
+        self._told: dict[float, set[str]] = {}
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Nothing to close."""
+
+    def connected(self, count: int, total: int) -> None:
+        """The line about the broker says so."""
+
+    def changed(self, log: RoundLog) -> None:
+        """A round has gone on."""
+        told = self._told.setdefault(log.began_s, set())
+        for phase in _ENDED.keys() & log.ends_s.keys() - told:
+            told.add(phase)
+            say(self._console, f"round {len(self._told)}", f"{log.statistic}: {self._ended(log, phase)}")
+
+    def _ended(self, log: RoundLog, phase: str) -> str:
+        counts = {
+            "join": f"{log.joined} of {self._clients} ",
+            "share": f"{min(log.shares.values(), default=0)} of {len(log.clients)} ",
+        }
+        return f"{counts.get(phase, '')}{_ENDED[phase]}, {log.phase_s()[phase]:.1f} s"
+
+
+class Bars:
+    """Progress of a swarm on a terminal: a bar for each phase of each round.
+
+    Args:
+        console: where to draw. clients: N.
     """
 
     def __init__(self, console: Console, clients: int) -> None:
@@ -37,7 +85,7 @@ class LiveView:
         self._bars: dict[tuple[float, str], TaskID] = {}
         self._rounds: list[float] = []
 
-    def __enter__(self) -> LiveView:
+    def __enter__(self) -> Bars:
         self._progress.start()
         return self
 
@@ -79,7 +127,7 @@ def rounds_table(summary: dict[str, Any]) -> Table:
             str(row["joined"]),
             _known(row["contributors"]),
             _known(row["dropped"]),
-            "not released" if row["noise_variance"] is None else f"{row['noise_variance'] ** 0.5:.3g}",
+            "no result" if row["noise_variance"] is None else f"{row['noise_variance'] ** 0.5:.3g}",
         )
         for row in summary["rounds"]
     ]
@@ -102,15 +150,15 @@ def times_table(summary: dict[str, Any]) -> Table:
     return _table("times", names, rows)
 
 
-def dropped_lines(summary: dict[str, Any]) -> list[str]:
-    """Who dropped, by the first digits of their ids."""
+def dropped_lines(summary: dict[str, Any]) -> list[Line]:
+    """Who dropped, by number (which the seed fixes) and the first digits of the id (which is new in each run)."""
     lines = []
     for number, row in enumerate(summary["rounds"], 1):
-        absent = row.get("absent", [])
+        absent = list(zip(row.get("absent_clients", []), row.get("absent", []), strict=True))
         if absent:
-            names = ", ".join(name[:6] for name in absent[:_SHOWN_ABSENT])
+            names = ", ".join(f"{place} ({name[:6]})" for place, name in absent[:_SHOWN_ABSENT])
             more = f" and {len(absent) - _SHOWN_ABSENT} more" if len(absent) > _SHOWN_ABSENT else ""
-            lines.append(f"dropped    round {number}: {names}{more}")
+            lines.append(("dropped", f"round {number}: clients {names}{more}"))
     return lines
 
 
@@ -132,29 +180,46 @@ def coefficients_table(summary: dict[str, Any]) -> Table:
     """Posterior means and standard deviations, private beside non-private, in the user's units."""
     entries = [*summary["coefficients"], {"name": "intercept", "unit": "", **summary["intercept"]}]
     rows = [(row["name"], _pair(row, "private"), _pair(row, "nonprivate"), row["unit"]) for row in entries]
-    return _table("posterior, mean ± standard deviation", ("", "private", "without privacy", "unit"), rows)
+    label = "private" if summary["private"] else "not private"
+    return _table("posterior, mean ± standard deviation", ("", label, "without privacy", "unit"), rows)
 
 
 def _pair(row: dict[str, Any], kind: str) -> str:
     return f"{row[kind]:.4g} ± {row[f'{kind}_sd']:.2g}"
 
 
-def closing_lines(summary: dict[str, Any]) -> list[str]:
+def closing_lines(summary: dict[str, Any]) -> list[Line]:
     """The answer in words: test error, what was spent, what the guarantee assumes."""
-    test, clients = summary["test"], summary["clients"]
-    lines = [
-        f"test RMSE  {test['rmse_private']:.4g}   (without privacy {test['rmse_nonprivate']:.4g}; "
-        f"predicting the mean {test['rmse_zero']:.4g}; {test['rows']} held-out rows)"
-    ]
-    if not summary["private"]:
-        return [*lines, "not private: the bounds were read from the data, so no privacy may be claimed (a trial only)"]
-    honest = clients - summary["tolerated"] - 1
+    return [*_error_lines(summary["test"]), *(_privacy_lines(summary) if summary["private"] else _trial_lines())]
+
+
+def _error_lines(test: dict[str, Any]) -> list[Line]:
+    others = (
+        f"without privacy {test['rmse_nonprivate']:.4g}; predicting the mean {test['rmse_zero']:.4g}; "
+        f"{test['rows']} held-out rows"
+    )
+    lines = [("test RMSE", f"{test['rmse_private']:.4g} ({others})")]
+    if test["rmse_private"] >= test["rmse_zero"]:
+        lines.append(("", "no better than predicting the mean: more clients or a larger epsilon would help"))
+    return lines
+
+
+def _trial_lines() -> list[Line]:
+    return [("not private", "the bounds were read from the data, so no privacy may be claimed (a trial only)")]
+
+
+def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
     reserved = summary["colluders"]
     beyond = f"{reserved} more colluding clients" if reserved else "no colluding client beside the one who looks"
     return [
-        *lines,
-        f"spent      epsilon {summary['epsilon_spent']:.3g} of {summary['epsilon']:.3g} per client, "
-        f"delta {summary['delta']:.1g}; nobody saw a single client's numbers",
-        f"holds for  up to {summary['computes'] - 1} of {summary['computes']} Compute nodes and the broker colluding, "
-        f"and {beyond}: at least {honest} unknown noises are in each sum",
+        (
+            "spent",
+            f"epsilon {summary['epsilon_spent']:.3g} of {summary['epsilon']:.3g} per client, "
+            f"delta {summary['delta']:.1g}; nobody saw a single client's numbers",
+        ),
+        (
+            "holds for",
+            f"up to {summary['computes'] - 1} of {summary['computes']} Compute nodes and the broker colluding, and "
+            f"{beyond}: at least {summary['clients'] - summary['tolerated'] - 1} unknown noises are in each sum",
+        ),
     ]

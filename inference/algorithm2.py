@@ -37,10 +37,11 @@ Array = NDArray[np.float64]
 Sensitivity = Callable[[tuple[float, ...]], float]
 
 INTERCEPT_BOUND = 1.0
+STD_SHARE = 0.1
 
 
 def regression_with_projection(
-    schema: Schema, *, sensitivity: Sensitivity, rng: np.random.Generator, std_share: float = 0.1
+    schema: Schema, *, sensitivity: Sensitivity, rng: np.random.Generator, std_share: float = STD_SHARE
 ) -> Generator[RoundRequest, NoisyAggregate, RegressionResult]:
     """The job: yields two `RoundRequest`s, is sent their `NoisyAggregate`s, returns the regression.
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.datasets import Problem
+from inference.errors import DataError
 from inference.linear_regression import posterior, summarise
 from inference.regression import RegressionResult
 
@@ -21,12 +22,14 @@ def nonprivate_regression(train: Problem) -> RegressionResult:
     unbiased one.
 
     Raises:
-        ValueError: if there are no more rows than coefficients.
+        DataError: if there are no more rows than coefficients.
     """
     rows = train.rows
     n, m = rows.shape  # m counts the features and the intercept
     if n <= m:
-        raise ValueError(f"{n} rows cannot determine {m} coefficients and a residual variance")
+        raise DataError(
+            f"{n} rows cannot determine {m} coefficients and a residual variance; take more rows or fewer features"
+        )
     centre, scale = rows.mean(axis=0), rows.std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     z = (rows - centre) / scale

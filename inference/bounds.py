@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import DataError
+
+_ADVICE = "give COL=LO:HI,... or a TOML file, from what is known of the measurement"
 
 
 @dataclass(frozen=True)
@@ -49,15 +52,31 @@ class Interval:
         return (self.upper - self.lower) / 2
 
 
+def given_bounds(text: str) -> dict[str, Interval]:
+    """Bounds from an option's value: a TOML file where there is one of that name, else ``COL=LO:HI,...``.
+
+    Raises:
+        DataError: it is neither.
+    """
+    path = Path(text)
+    return parse_bounds(text) if "=" in text and not _is_file(path) else read_bounds(path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # too long for a name
+        return False
+
+
 def parse_bounds(text: str) -> dict[str, Interval]:
     """Bounds from ``COL=LO:HI,COL=LO:HI``. Raises `DataError` for anything else."""
     bounds: dict[str, Interval] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         column, _, ends = part.rpartition("=")
-        low, _, high = ends.partition(":")
         if not column or column in bounds:
             raise DataError(f"bounds {part!r}: expected COL=LO:HI, each column once")
-        bounds[column] = _interval(column, [low, high])
+        bounds[column] = _interval(column, ends.split(":"))
     return bounds
 
 
@@ -66,20 +85,22 @@ def read_bounds(path: Path) -> dict[str, Interval]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(f"bounds file {path}: {error.strerror}") from None
+        raise DataError(
+            f"bounds file {path}: {error.strerror}; give COL=LO:HI,... or a TOML file of lines such as: age = [0, 120]"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"bounds file {path} is not TOML: {error}; expected lines such as: age = [0, 120]") from None
     return {column: _interval(column, ends) for column, ends in table.items()}
 
 
 def _interval(column: str, ends: object) -> Interval:
-    """An interval from two texts or numbers."""
-    if not isinstance(ends, list) or len(ends) != 2 or not all(isinstance(end, str | int | float) for end in ends):
-        raise DataError(f"bounds of column {column!r}: found {ends!r}, expected two numbers LO and HI")
+    """An interval from a list of two texts or numbers."""
+    given: list[Any] = ends if isinstance(ends, list) else [ends]
     try:
-        low, high = (float(end) for end in ends)
-    except ValueError:
-        raise DataError(f"bounds of column {column!r}: found {':'.join(ends)!r}, expected LO:HI, two numbers") from None
+        low, high = (float(end) for end in given)
+    except (TypeError, ValueError):
+        found = ":".join(map(str, given))
+        raise DataError(f"bounds of column {column!r}: found {found!r}, expected two numbers LO and HI") from None
     try:
         return Interval(low, high)
     except DataError as error:
@@ -99,11 +120,21 @@ def bounds_from_data(columns: Sequence[str], rows: NDArray[np.float64]) -> dict[
     return {column: Interval(float(a), float(b), reason) for column, a, b in zip(columns, low, high, strict=True)}
 
 
+class MissingBoundsError(DataError):
+    """Columns have no public bounds.
+
+    Args:
+        columns: their names.
+        advice: how to give them, where the caller has options of its own for it.
+    """
+
+    def __init__(self, columns: Sequence[str], advice: str = _ADVICE) -> None:
+        super().__init__(f"public bounds are missing for: {', '.join(columns)}; {advice}")
+        self.columns = tuple(columns)
+
+
 def require(bounds: Mapping[str, Interval], columns: Sequence[str]) -> None:
-    """Raise `DataError` naming every column that has no bounds."""
+    """Raise `MissingBoundsError` naming every column that has none."""
     missing = [column for column in columns if column not in bounds]
     if missing:
-        raise DataError(
-            f"public bounds are missing for: {', '.join(missing)}; give COL=LO:HI,... or a TOML file from what is known"
-            " of the measurement (or, for a trial that is not private, bounds from the data)"
-        )
+        raise MissingBoundsError(missing)

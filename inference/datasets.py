@@ -51,6 +51,11 @@ class Schema:
         """Features, then the target."""
         return (*self.features, self.target)
 
+    def slope_unit(self, feature: str) -> str:
+        """Of a coefficient, such as "points per kg/m²"; a column without a unit gives its name."""
+        target = self.units.get(self.target, self.target)
+        return f"{target} per {self.units.get(feature, f'unit of {feature}')}"
+
     @property
     def centres(self) -> Array:
         """Midpoint of each column's bounds, shape ``(d + 1,)``."""
@@ -95,7 +100,9 @@ def split(problem: Problem, test_rows: int, seed: int) -> tuple[Problem, Problem
     """
     rows = len(problem.y)
     if not 1 <= test_rows < rows:
-        raise DataError(f"{test_rows} test rows of {rows} leave nothing on one side; expected 1 to {rows - 1}")
+        raise DataError(
+            f"rows: {rows}, to test on: {test_rows}; expected at least one to test on and one to learn from"
+        )
     order = stream(seed, "split").permutation(rows)
     return problem.take(order[test_rows:]), problem.take(order[:test_rows])
 

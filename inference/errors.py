@@ -13,6 +13,7 @@ class DataError(ValueError):
 def unknown(kind: str, name: str, place: str, known: Iterable[str]) -> DataError:
     """A `DataError` for a name that is not there, with the nearest one that is."""
     names = list(known)
-    near = get_close_matches(name, names, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    by_lower = {known_name.lower(): known_name for known_name in names}
+    near = get_close_matches(name.lower(), by_lower, n=1)
+    hint = f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
     return DataError(f"{kind} {name!r} is not in {place}{hint}; known: {', '.join(names)}")

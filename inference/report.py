@@ -34,7 +34,7 @@ def plot_coefficients(private: RegressionResult, reference: RegressionResult, pa
         _panel(axes, private, reference, index)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    title = f"Effect on {private.schema.target}, with 95 % intervals"
+    title = f"Effect on {private.schema.target}: mean ± 95 % interval"
     figure.suptitle(f"{title}\n{caption}" if caption else title, fontsize=12)
     figure.savefig(path, dpi=150)
     return path
@@ -42,7 +42,8 @@ def plot_coefficients(private: RegressionResult, reference: RegressionResult, pa
 
 def _panel(axes: Any, private: RegressionResult, reference: RegressionResult, index: int) -> None:
     """One coefficient: the two intervals above each other, and the line of no effect."""
-    labels = ("private" if private.private else "noisy, but NOT private", "without privacy")
+    feature = private.schema.features[index]
+    labels = ("private" if private.private else "not private", "without privacy")
     for height, result, label, (colour, marker) in zip((1, 0), (private, reference), labels, STYLES, strict=True):
         mean, half = result.coefficients[index], INTERVAL_SDS * result.coefficient_sd[index]
         axes.errorbar(
@@ -50,14 +51,6 @@ def _panel(axes: Any, private: RegressionResult, reference: RegressionResult, in
         )
         axes.annotate(f"{mean:.3g} ± {half:.2g}", (mean, height), (0, 8), textcoords="offset points", ha="center")
     axes.axvline(0, color="0.4", linewidth=1, linestyle=":")
-    axes.set(yticks=[], ylim=(-0.6, 1.9), ylabel=private.schema.features[index], xlabel=_unit(private, index))
+    axes.set(yticks=[], ylim=(-0.6, 1.9), ylabel=feature, xlabel=private.schema.slope_unit(feature))
     axes.yaxis.label.set(rotation=0, ha="right", va="center", fontweight="bold")
     axes.spines[["top", "left", "right"]].set_visible(False)
-
-
-def _unit(result: RegressionResult, index: int) -> str:
-    """Such as "points per kg/m²"; a column without a unit gives its name."""
-    schema = result.schema
-    target = schema.units.get(schema.target, schema.target)
-    feature = schema.features[index]
-    return f"{target} per {schema.units.get(feature, f'unit of {feature}')}"

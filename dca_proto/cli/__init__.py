@@ -11,6 +11,7 @@ that its --help ends with. It returns nothing or an exit code, and raises this p
 | 2 | a wrong call or input: `UsageError`, `TransportError`, `DataError`, typer's own |
 | 3 | a round was aborted by its own rules: `RoundAborted` |
 | 130 | Ctrl-C |
+| 141 | nobody reads the output any more, as when it is piped into `head` |
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -27,12 +29,13 @@ from pathlib import Path
 from typing import Any
 
 GROUP = "dca.commands"
-USAGE, ABORTED, INTERRUPTED = 2, 3, 130
+USAGE, ABORTED, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
+_OPTIONAL = {"amqtt", "matplotlib", "sklearn"}  # of the extras; typer and rich are seen to at once
 
 _NEXT = """Examples:
 
   dca swarm                              learn from 442 patients' devices on this machine, privately
-  dca federation init demo --computes 3 --clients 20
+  dca federation init demo --computes 3 --clients 25 --broker mqtt://127.0.0.1
   dca client client.toml                 what a device runs
   dca COMMAND --help                     more about a command
 
@@ -47,14 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: by default those of the process.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if importlib.util.find_spec("typer") is None or importlib.util.find_spec("rich") is None:
-        return _fail("the command line needs typer and rich: pip install 'dca[cli]'")
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
-        return _dispatch(given)
+        if importlib.util.find_spec("typer") is None or importlib.util.find_spec("rich") is None:
+            return _fail("the command line needs typer and rich: pip install 'dca[cli]'")
+        code = _dispatch(given)
+        sys.stdout.flush()  # while a reader that has gone can still be told from an error
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere, quietly
+        return BROKEN_PIPE
     except Exception as error:
         failure = explain(error)
         if failure is None:
@@ -72,6 +80,8 @@ def _fail(line: str, code: int = USAGE) -> int:
 def _dispatch(arguments: list[str]) -> int:
     commands = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
     name, *rest = arguments or ["--help"]
+    if name == "help" and rest:  # `dca help swarm` is `dca swarm --help`
+        return _dispatch([*rest, "--help"])
     if name in ("--help", "-h", "help"):
         return _print_help(commands)
     if name == "--version":
@@ -108,13 +118,11 @@ def summary(entry: EntryPoint) -> str:
 def _call(entry: EntryPoint, arguments: list[str]) -> int:
     import typer
 
-    try:
-        found = entry.load()
-    except ModuleNotFoundError as error:
-        return _fail(f"`dca {entry.name}` needs {error.name}, which is not installed: pip install 'dca[full]'")
-    app = found if isinstance(found, typer.Typer) else _app(entry, found)
-    command = typer.main.get_command(app)
-    result = command.main(args=arguments, prog_name=f"dca {entry.name}", standalone_mode=False)
+    found = entry.load()
+    is_group = isinstance(found, typer.Typer)
+    command = typer.main.get_command(found if is_group else _app(entry, found))
+    given = arguments or (["--help"] if is_group else [])
+    result = command.main(args=given, prog_name=f"dca {entry.name}", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 
@@ -146,6 +154,8 @@ def explain(error: Exception) -> tuple[str, int] | None:
         return abort_line(error), ABORTED
     if isinstance(error, DcaError | DataError):
         return str(error), USAGE
+    if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in _OPTIONAL:
+        return f"this needs {error.name}, which is not installed: pip install 'dca[full]'", USAGE
     if isinstance(error, typer.Abort):
         return "interrupted", INTERRUPTED
     click_exception = typer.BadParameter.__mro__[2]  # click's own base class, wherever typer keeps it

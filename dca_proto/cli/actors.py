@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli.narrator import Narrator
+from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.config import convert
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
@@ -21,6 +21,7 @@ from dca_proto.device import Device, complete, load
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.outcome import abort_line, estimates, outcome
 from dca_proto.request import RoundSettings, open_round
+from inference.bounds import given_bounds
 
 _CONFIG = """  [{role}]
   identity = "{role}.key"            # made by `dca keygen`, mode 0600
@@ -102,7 +103,9 @@ def trainer(
     config: Config,
     statistic: Annotated[str | None, typer.Option(help="What is computed: mean, sum, histogram, ...")] = None,
     columns: Annotated[str | None, typer.Option(help="Of which columns of the clients' data: A,B,C.")] = None,
-    bounds: Annotated[str | None, typer.Option(help="Public bounds of these columns: COL=LO:HI,...")] = None,
+    bounds: Annotated[
+        str | None, typer.Option(help="Public bounds of these columns: COL=LO:HI,... or a TOML file.")
+    ] = None,
     parameter: Annotated[list[str] | None, typer.Option(help="A further NAME=JSON of the statistic; repeat.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="What the round costs each participant,")] = None,
     delta: Annotated[float | None, typer.Option(help="and its delta.")] = None,
@@ -121,10 +124,11 @@ def trainer(
 ) -> None:
     """Hold one round as the trainer, and print the private result with its noise."""
     actor = load(config, roles=("trainer",))
+    require_json_target(json_to)
     options = {
         "statistic": statistic,
         "columns": _split(columns),
-        "bounds": None if bounds is None else parse_bounds(bounds),
+        "bounds": _bounds(bounds),
         "parameters": None if parameter is None else dict(map(_parse_parameter, parameter)),
         "epsilon": epsilon,
         "delta": delta,
@@ -151,19 +155,10 @@ def _split(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def parse_bounds(text: str) -> dict[str, list[float]]:
-    """Bounds from ``COL=LO:HI,COL=LO:HI``. Raises `UsageError` for anything else."""
-    bounds: dict[str, list[float]] = {}
-    for part in text.split(","):
-        column, _, ends = part.strip().rpartition("=")
-        try:
-            low, high = (float(end) for end in ends.split(":"))
-        except ValueError:
-            raise UsageError(f"--bounds {part!r}: expected COL=LO:HI, two numbers") from None
-        if not column or column in bounds:
-            raise UsageError(f"--bounds {part!r}: expected COL=LO:HI, each column once")
-        bounds[column] = [low, high]
-    return bounds
+def _bounds(text: str | None) -> dict[str, list[float]] | None:
+    if text is None:
+        return None
+    return {column: [interval.lower, interval.upper] for column, interval in given_bounds(text).items()}
 
 
 def _parse_parameter(text: str) -> tuple[str, Any]:
@@ -229,7 +224,7 @@ def _failure(error: RoundAborted) -> dict[str, Any]:
 
 def _show(aggregate: NoisyAggregate, json_to: str | None) -> None:
     """A table for people, on stderr where stdout is taken by JSON."""
-    console = Console(stderr=json_to == "-")
+    console = Console(stderr=json_to == STDOUT)
     console.print(_result_table(aggregate))
     for line in _result_lines(aggregate):
         console.print(line, highlight=False, soft_wrap=True)
@@ -253,17 +248,3 @@ def _result_lines(aggregate: NoisyAggregate) -> list[str]:
         f"spent      {spent if aggregate.private else 'nothing is claimed: this is not private'}",
         f"round      {aggregate.round_id.hex()}",
     ]
-
-
-def write_json(value: object, target: str | None) -> None:
-    """Write one value to a file, or to stdout for ``-``; to nowhere for None."""
-    if target is None:
-        return
-    text = json.dumps(value, indent=2) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(target).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror}") from None

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core import client, compute, keyring, ledger, trainer, trainer_round
+from dca_proto.core import client, compute, compute_round, keyring, ledger, trainer, trainer_round
 from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.messages import Announcement, Certificate, FrozenList, Join, PartialSum, Roster, Signed
@@ -184,11 +184,11 @@ def _epoch(key: bytes, value: bytes) -> Plain:
 
 
 def _compute_round(key: bytes, value: bytes) -> Plain:
-    stored = msgspec.msgpack.decode(value, type=compute.StoredRound)
+    stored = msgspec.msgpack.decode(value, type=compute_round.StoredRound)
     return {
         "round_id": key.hex(),
         "phase": stored.phase,
-        "roster": _frame(stored.roster),
+        "roster": None if stored.roster is None else _frame(stored.roster),
         "entries": f"{len(stored.entries) // _ENTRY_BYTES} entries",
         "answer": f"<{len(stored.answer)} bytes>",
     }
@@ -219,7 +219,7 @@ _KINDS: dict[str, Callable[[bytes, bytes], Plain]] = {
     ledger.TABLE: _charge,
     client.SESSIONS: _session,
     client.CONTRIBUTIONS: _contribution,
-    client.SEEN: _seen,
+    keyring.SEEN: _seen,
     keyring.TABLE: _epoch,
     compute.ROUNDS: _compute_round,
     compute.SHARES: _share,

@@ -69,8 +69,8 @@ class Narrator:
                     self._declined, reason, f"{who} declined: {reason}: found {found}; accepts {expected}"
                 )
             case _:
-                line = self._sentence(fact)
-                if line:
+                line = self._of_the_trainer(fact) or self._of_others(fact)
+                if line:  # results are the caller's to print
                     self.say(line)
 
     def _tell_rarely(self, counts: Counter[str], key: str, line: str) -> None:
@@ -79,17 +79,27 @@ class Narrator:
         if counts[key] & (counts[key] - 1) == 0:
             self.say(f"{line} ({counts[key]} such so far)" if counts[key] > 1 else line)
 
-    def _sentence(self, fact: object) -> str:
+    def _of_the_trainer(self, fact: object) -> str:
         match fact:
             case facts.Announced(round_id, statistic, dimension):
                 return f"round {_short(round_id)}: announced {statistic} ({dimension} numbers)"
-            case Connected(url):
-                return f"connected to {url}"
+            case facts.WaitingForKeys(round_id, computes):
+                names = ", ".join(map(self._name, computes))
+                return f"round {_short(round_id)}: waiting for a key of Compute node {names}; is it up?"
             case facts.Rostered(round_id, clients, roster_hash):
                 return f"round {_short(round_id)}: roster of {len(clients)} clients, hash {_short(roster_hash)}"
             case facts.SharingStarted(round_id, clients, _):
                 self.waiting(f"round {_short(round_id)}: waiting for partial sums")
                 return f"round {_short(round_id)}: all Compute nodes are ready, {clients} clients may share"
+            case _:
+                return ""
+
+    def _of_others(self, fact: object) -> str:
+        match fact:
+            case Connected(url):
+                return f"connected to {url}"
+            case facts.DataFailed(round_id, statistic, error):
+                return f"round {_short(round_id)}: the data failed with {error} and count as zero in {statistic}"
             case facts.Contributed(round_id, statistic, mu):
                 return f"round {_short(round_id)}: contributed to {statistic}, charged mu = {mu:.4g}"
             case facts.AllReceived(round_id) | facts.ChargeReturned(round_id):
@@ -101,7 +111,7 @@ class Narrator:
             case facts.NodeAborted(round_id, compute, reason, detail):
                 return f"round {_short(round_id)}: {self._name(compute)} aborted: {reason}: {detail}"
             case _:
-                return ""  # results are the caller's to print
+                return ""
 
     def _name(self, actor_id: bytes) -> str:
         return self._names.get(actor_id, actor_id.hex()[:12])

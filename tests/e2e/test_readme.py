@@ -1,101 +1,152 @@
-"""The README's examples do what it says: its blocks are taken from the text and executed."""
+"""The README does what it says: its own blocks are executed in order, with only the broker's port put in."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dca_proto.cli import main
 from dca_proto.net.broker import Broker
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 TIMEOUT_S = 90
 
-# The members of the example's federation that the README leaves to others: the other clients, and the Compute nodes.
-OTHERS = """
-import asyncio, sys
-from pathlib import Path
-import numpy as np
-from dca_proto import device
-from dca_proto.table import Table
 
-async def main():
-    table = Table(["temperature"], np.array([[19.0]]))
-    clients = [device.load(Path(f"other-{i}.toml"), table) for i in range(2, 26)]
-    nodes = [device.load(Path(f"compute-{i}.toml")) for i in range(1, 4)]
-    await asyncio.gather(*(one.run() for one in [*clients, *nodes]))
-
-asyncio.run(main())
-"""
+def section(title: str) -> str:
+    """The text under a heading of the second level."""
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
-def blocks(language: str) -> list[str]:
-    """The README's fenced blocks of one language, in order."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Fenced blocks in order: language and content."""
+    return re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
+
+
+def shown(line: str) -> str:
+    """What a line of output that the README shows must look like: other digits, and anything for `...`."""
+    wild = re.escape(line).replace(re.escape("..."), ".*")
+    return rf"(?m)^{re.sub(r'[0-9]+', '[0-9]+', wild)}$"
+
+
+class Shell:
+    """A person at bash, who types a block and waits until it has printed what the README shows.
+
+    Args:
+        folder: where. port: of the broker, in place of the usual one.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder = folder
+        self._port = port
+        self._path = folder / "printed"
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        with self._path.open("w") as printed:
+            self._bash = subprocess.Popen(
+                ["bash"],
+                cwd=folder,
+                env={**os.environ, "PATH": path},
+                stdin=subprocess.PIPE,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+    @property
+    def printed(self) -> str:
+        return self._path.read_text()
+
+    def follow(self, language: str, content: str) -> None:
+        """Save a program under the name in its first line, or type a console block's commands one by one."""
+        if language == "python":
+            name = content.partition("\n")[0].removeprefix("# ")
+            (self._folder / name).write_text(content)
+            return
+        for part in re.split(r"(?m)^\$ ", content)[1:]:
+            command, *lines = part.strip("\n").split("\n")
+            self._type(command)
+            for line in filter(None, lines):
+                self._wait_for(shown(self._with_port(line)))
+
+    def _type(self, command: str) -> None:
+        assert self._bash.stdin is not None
+        self._bash.stdin.write(self._with_port(command) + "\n")
+        self._bash.stdin.flush()
+
+    def _with_port(self, text: str) -> str:
+        text = re.sub(r"mqtt://127\.0\.0\.1(:1883)?", f"mqtt://127.0.0.1:{self._port}", text)
+        return text.replace("dca broker", f"dca broker --port {self._port}")
+
+    def _wait_for(self, pattern: str) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not re.search(pattern, self.printed):
+            assert time.monotonic() < deadline, f"{pattern} is not in:\n{self.printed}{self._log()}"
+            time.sleep(0.05)  # between looks; nothing is timed
+
+    def _log(self) -> str:
+        log = self._folder / "demo" / "log"
+        return log.read_text()[-2000:] if log.exists() else ""
+
+    def close(self) -> int:
+        """The end of input, and bash's exit code; whatever it started is stopped, whatever happened."""
+        assert self._bash.stdin is not None
+        try:
+            self._bash.stdin.close()
+            return self._bash.wait(TIMEOUT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # all have ended
+                os.killpg(self._bash.pid, signal.SIGKILL)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embedded_broker: Broker) -> Path:
-    """A folder with the federation that the README makes and a file for each member."""
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    opened = Shell(tmp_path, port)
+    yield opened
+    opened.close()
+
+
+def test_embedding_a_client_can_be_followed_to_the_letter(shell: Shell) -> None:
+    for language, content in blocks(section("Embed a client")):
+        shell.follow(language, content)
+    told = re.search(r"^temperature: (-?[\d.]+) ± ([\d.]+)$", shell.printed, re.MULTILINE)
+    assert told is not None
+    mean, noise = map(float, told.groups())
+    held = [18.5 + i % 5 for i in range(1, 25)] + [21.75]
+    assert abs(mean - np.mean(held)) < 6 * noise + 0.1  # fails by chance once in 10^9 runs
+    assert noise < 0.2 * mean, "an answer that one can use"
+    assert "Contributed(" in shell.printed
+    assert "[info" not in shell.printed, "the library logs nothing between a program's results"
+    assert "Traceback" not in shell.printed
+
+
+def test_your_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embedded_broker: Broker) -> None:
     monkeypatch.chdir(tmp_path)
-    (init,) = [line for line in README.splitlines() if line.startswith("$ dca federation init")]
-    assert main(init.split()[2:]) == 0
-    (client,) = blocks("toml")
-    broker = f'\n[broker]\nurl = "{embedded_broker.url}"\n'
-    Path("client.toml").write_text(client.replace("mqtt://127.0.0.1:1883", embedded_broker.url))
-    for index in range(2, 26):
-        other = f'identity = "demo/client-{index}.key"\nfederation = "demo/federation.toml"\nstore = "{index}.db"\n'
-        Path(f"other-{index}.toml").write_text(f"[client]\n{other}{broker}")
-    for role, name in [("trainer", "trainer"), *(("compute", f"compute-{index}") for index in range(1, 4))]:
-        files = f'identity = "demo/{name}.key"\nfederation = "demo/federation.toml"\nstore = "{name}.db"\n'
-        Path(f"{name}.toml").write_text(f"[{role}]\n{files}{broker}")
-    return tmp_path
+    rows = np.random.default_rng(3).uniform((1, 20, 5e4), (9, 300, 9e5), (60, 3))
+    np.savetxt("houses.csv", rows, delimiter=",", header="rooms,area,price", comments="")
+    ((_, command),) = blocks(section("Your own data"))
+    words = [word.strip('"') for word in command.removeprefix("$ dca ").split()]
+    assert main([*words, "--broker", embedded_broker.url]) == 0
 
 
-@pytest.fixture
-def client_output(folder: Path) -> Iterator[Path]:
-    """The client of the README's program runs, beside all others; what it prints goes to this file."""
-    output = folder / "client.out"
-    with (
-        output.open("w") as printed,
-        subprocess.Popen(
-            [sys.executable, "-c", OTHERS], cwd=folder, stdout=printed, stderr=subprocess.STDOUT
-        ) as others,
-        subprocess.Popen(
-            [sys.executable, "-u", "-c", blocks("python")[0]], cwd=folder, stdout=printed, stderr=subprocess.STDOUT
-        ) as client,
-    ):
-        yield output
-        for process in (client, others):
-            process.send_signal(signal.SIGINT)
-
-
-def test_the_embedded_client_takes_part_in_the_embedded_trainers_round(folder: Path, client_output: Path) -> None:
-    trainer = subprocess.run(
-        [sys.executable, "-c", blocks("python")[1]],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert trainer.returncode == 0, trainer.stderr + client_output.read_text()
-    printed = re.search(r"^temperature: (-?[\d.]+) ± ([\d.]+)$", trainer.stdout, re.MULTILINE)
-    assert printed is not None, trainer.stdout
-    mean, noise = map(float, printed.groups())
-    assert abs(mean - (24 * 19.0 + 21.75) / 25) < 6 * noise  # fails by chance once in 10^9 runs
-    assert "Contributed(" in client_output.read_text()
-
-
-def test_commands_of_the_readme_exist() -> None:
-    commands = set(re.findall(r"\bdca ([a-z]+)\b", README)) - {"proto"}
-    listed = {"broker", "client", "compute", "federation", "inspect", "keygen", "swarm", "trainer"}
-    assert commands <= listed
-    for script in re.findall(r"scripts/[a-z_]+(?:\.py)?", README):
-        assert (Path(__file__).parents[2] / script).exists(), script
+def test_commands_and_files_that_the_readme_names_exist() -> None:
+    named = set(re.findall(r"\bdca ([a-z]+)\b", README))
+    assert named
+    assert named <= {entry.name for entry in entry_points(group="dca.commands")}
+    for path in re.findall(r"\b(?:scripts|dca_proto|emulator|inference)/[a-z_/]+(?:\.py|\.md)?", README):
+        assert (ROOT / path).exists(), path

@@ -18,7 +18,15 @@ import psutil
 import pytest
 
 from dca_proto.cli import main
+from dca_proto.core import facts
+from dca_proto.core.accounting import epsilon_of
+from dca_proto.core.effects import Address, Channel
+from dca_proto.core.topics import topic_of
 from dca_proto.net.broker import Broker
+from emulator.dropout import Dropouts
+from emulator.summary import spent
+from emulator.timeline import Timeline
+from emulator.view import closing_lines
 
 BOUNDS = "a=-4:4,b=-4:4,y=-8:8"
 TIMEOUT_S = 120
@@ -84,6 +92,19 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     assert (tmp_path / "run" / "coefficients.png").read_bytes().startswith(b"\x89PNG")
     assert "spent" in done.stderr
+    assert f"broker      external at {any_broker.url}, 35 connections" in done.stderr
+    assert max(map(len, done.stderr.splitlines())) <= 80
+
+
+def test_progress_is_told_line_by_line_where_there_is_no_terminal(
+    dca: Dca, table: Path, embedded_broker: Broker
+) -> None:
+    done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "2"))
+    told = re.findall(r"^round (\d)     (\S+): (.*), [\d.]+ s$", done.stdout, re.MULTILINE)
+    counts = ["31 of 31 joined", "29 of 31 shared", "sum released"]
+    assert told == [
+        (number, name, count) for number, name in (("1", "second-moments"), ("2", "regression")) for count in counts
+    ]
 
 
 def test_dropping_as_many_as_tolerated_gives_a_result(
@@ -103,25 +124,92 @@ def test_one_drop_too_many_aborts(
     options = ("--tolerate", "4", "--drop", drop, "--colluders", colluders, "--json", "-")
     done = dca(*own(table, "--broker", embedded_broker.url, *options))
     assert done.returncode == 3
-    last = done.stderr.strip().splitlines()[-1]
+    *_, advice, last = done.stderr.strip().splitlines()
+    assert re.match(r"next +raise --tolerate to 5 or lower --drop to [24]", advice)
     assert f"{31 - int(drop)} clients contributed, at least {needed} were needed" in last
     result = json.loads(done.stdout)
     assert (result["ok"], result["test"], len(result["rounds"])) == (False, None, 1)
+    assert 0 <= result["epsilon_spent"] < 8, "what was charged counts until it is given back"
     assert not (tmp_path / "run").exists()
 
 
-def test_a_seed_fixes_splits_and_drops_but_no_keys(
-    dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path
-) -> None:
+def test_a_seed_fixes_splits_and_drops_but_no_keys(dca: Dca, table: Path, embedded_broker: Broker) -> None:
     results = []
     for _ in range(2):
-        done = dca(*own(table, "--broker", embedded_broker.url, "--seed", "5", "--json", "-"))
+        done = dca(*own(table, "--broker", embedded_broker.url, "--seed", "5", "--drop", "3", "--json", "-"))
         assert done.returncode == 0, done.stderr
         results.append(json.loads(done.stdout))
     first, second = results
     assert first["test"]["rmse_nonprivate"] == second["test"]["rmse_nonprivate"]
     assert first["test"]["rmse_private"] != second["test"]["rmse_private"]
     assert first["rounds"][0]["roster_hash"] != second["rounds"][0]["roster_hash"]
+    dropped = [[one["absent_clients"] for one in result["rounds"]] for result in results]
+    assert dropped[0] == dropped[1]
+    assert dropped[0][0] != dropped[0][1], "each round draws anew"
+    assert first["rounds"][0]["absent"] != second["rounds"][0]["absent"], "ids are new in each run"
+
+
+def test_drops_are_drawn_by_place_anew_for_each_round() -> None:
+    def drawn(ids: list[bytes], seed: int) -> list[set[int]]:
+        drops = Dropouts(ids, 5, seed)
+        return [{ids.index(bytes.fromhex(one)) for one in drops.next_round()} for _ in range(3)]
+
+    some, others = ([bytes([kind, place]) for place in range(40)] for kind in (1, 2))
+    assert drawn(some, 7) == drawn(others, 7)
+    assert drawn(some, 7) != drawn(some, 8)
+    assert [len(places) for places in drawn(some, 7)] == [5, 5, 5]
+    assert drawn(some, 7)[0] != drawn(some, 7)[1]
+
+
+def test_a_dropped_client_loses_its_shares_and_nothing_else() -> None:
+    client, node = bytes(16), bytes([1]) * 16
+    drops = Dropouts([client], 1, 0)
+    share, join = (
+        topic_of("f", Address(channel, node), b"r", client) for channel in (Channel.COMPUTE, Channel.TRAINER)
+    )
+    assert not drops.swallows(share), "before the round"
+    drops.next_round()
+    assert drops.swallows(share)
+    assert not drops.swallows(join)
+    assert not drops.swallows(topic_of("f", Address(Channel.COMPUTE, node), b"r", bytes([2]) * 16))
+
+
+def test_what_was_spent_is_the_worst_clients_charges_that_were_not_given_back() -> None:
+    timeline = Timeline(lambda: (0, 0), lambda log: None)
+    timeline.note(b"t", facts.Announced(b"1", "mean", 1))
+    for client, mu in ((b"a", 0.3), (b"b", 0.4)):
+        timeline.note(client, facts.Contributed(b"1", "mean", mu))
+    timeline.note(b"t", facts.RoundFailed(b"1", "silence", None, None))
+    assert spent(timeline.charges, 1e-5) == pytest.approx(epsilon_of(0.4, 1e-5)), "no result, and yet spent"
+    timeline.note(b"b", facts.ChargeReturned(b"1"))
+    timeline.note(b"t", facts.Announced(b"2", "mean", 1))
+    timeline.note(b"a", facts.Contributed(b"2", "mean", 0.4))
+    assert spent(timeline.charges, 1e-5) == pytest.approx(epsilon_of(0.5, 1e-5))
+    assert spent({}, 1e-5) == 0.0
+
+
+def test_a_result_worse_than_the_mean_comes_with_advice() -> None:
+    summary = {"private": False, "test": {"rmse_private": 80.0, "rmse_nonprivate": 50.0, "rmse_zero": 78.0, "rows": 9}}
+    assert ("", "no better than predicting the mean: more clients or a larger epsilon would help") in closing_lines(
+        summary
+    )
+
+
+@pytest.mark.parametrize("made", ["made", "made/result.json/", "made/coefficients.png/"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(made: str, dca: Dca, tmp_path: Path) -> None:
+    if made.endswith("/"):
+        (tmp_path / made).mkdir(parents=True)
+    else:
+        (tmp_path / made).write_text("a file")
+    done = dca("--output", "made", "--broker", "mqtt://127.0.0.1:1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("dca: cannot write made/")
+
+
+def test_a_missing_plot_library_is_seen_before_the_work(dca: Dca, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulator.command.find_spec", lambda name: None)
+    done = dca("--broker", "mqtt://127.0.0.1:1")
+    assert (done.returncode, "this needs matplotlib" in done.stderr) == (2, True)
 
 
 def test_bounds_from_data_claim_nothing(dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path) -> None:
@@ -132,14 +220,23 @@ def test_bounds_from_data_claim_nothing(dca: Dca, table: Path, embedded_broker: 
     result = json.loads(done.stdout)
     assert (result["private"], result["epsilon"], result["epsilon_spent"]) == (False, None, None)
     assert all(one["epsilon"] is None for one in result["rounds"])
-    assert "epsilon" not in done.stderr
-    assert "not private" in done.stderr
+    assert not re.search(r"epsilon\W+\d", done.stderr)
+    assert re.search(r"^ +not private +without privacy +unit", done.stderr, re.MULTILINE)
 
 
 BAD = [
     (["--dataset", "diabetis"], "diabetes"),
     (["--features", "bmi,agee"], "agee"),
-    (["--csv", "{table}", "--target", "y"], "a, b, y"),
+    (["--csv", "{table}", "--target", "y"], "a, b, y; give --bounds"),
+    (["--csv", "{table}", "--target", "y"], "--bounds-from-data"),
+    (["--csv", "{table}", "--target", "y", "--dataset", "diabetes"], "exclude each other"),
+    (["--csv", "{table}", "--target", "Y", "--bounds", BOUNDS], "did you mean 'y'?"),
+    (["--csv", "{one}", "--target", "y", "--bounds", BOUNDS], "rows: 1, to test on: 1; expected at least one"),
+    (["--csv", "{few}", "--target", "y", "--bounds", BOUNDS], "3 rows cannot determine 3 coefficients"),
+    (["--csv", "{table}", "--target", "y", "--bounds", "nowhere.toml"], "nowhere.toml: No such file"),
+    (["--json", "nowhere/result.json"], "nowhere does not exist"),
+    (["--json", "{table}/result.json"], "is no folder"),
+    (["--json", "."], "is a folder"),
     (["--csv", "{table}", "--target", "z", "--bounds", BOUNDS], "z"),
     (["--csv", "{table}", "--target", "y", "--bounds", "a=-4:4"], "b, y"),
     (["--csv", "{text}", "--target", "y", "--bounds", BOUNDS], "row 2"),
@@ -151,14 +248,19 @@ BAD = [
     (["--colluders", "35"], "c = 35"),
     (["--tolerate", "-1"], "below 0"),
     (["--computes", "1"], "M = 1"),
+    (["--computes", "65"], "M = 65"),
     (["--epsilon", "0"], "epsilon"),
     (["--epsilon", "-1"], "epsilon"),
     (["--epsilon", "nan"], "epsilon"),
     (["--epsilon", "inf"], "epsilon"),
+    (["--epsilon", "1e-9"], "--epsilon 1e-09"),
+    (["--epsilon", "1e6"], "--epsilon 1e+06"),
     (["--delta", "0"], "delta"),
     (["--delta", "1"], "delta"),
     (["--share-encoding", "zip"], "seed or vector"),
     (["--broker", "kafka"], "kafka"),
+    (["--broker", "http://127.0.0.1"], "--broker: url: found 'http://127.0.0.1', expected mqtt://"),
+    (["--broker", "mqtt://127.0.0.1:99999"], "--broker: url"),
     (["--broker", "mqtt://127.0.0.1:1"], "cannot reach broker"),
     (["--clients", "0"], "0"),
     (["--clients", "many"], "integer"),
@@ -171,8 +273,10 @@ def test_bad_input_is_one_line_and_nothing_half_done(
 ) -> None:
     (tmp_path / "text.csv").write_text("a,b,y\n1,2,3\n1,two,3\n", encoding="utf-8")
     (tmp_path / "missing.csv").write_text("a,b,y\n1,2,3\n1,2,3\n1,,3\n", encoding="utf-8")
-    places = {"{table}": table, "{text}": tmp_path / "text.csv", "{missing}": tmp_path / "missing.csv"}
-    done = dca(*(str(places.get(one, one)) for one in arguments), "--output", "made")
+    (tmp_path / "one.csv").write_text("a,b,y\n1,2,3\n", encoding="utf-8")
+    (tmp_path / "few.csv").write_text("a,b,y\n1,2,3\n2,2,3\n1,3,3\n3,1,2\n", encoding="utf-8")
+    places = {"table": table, **{name: tmp_path / f"{name}.csv" for name in ("one", "few", "text", "missing")}}
+    done = dca(*(one.format_map(places) for one in arguments), "--output", "made")
     assert done.returncode == 2, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("dca: ")]
     assert len(lines) == 1

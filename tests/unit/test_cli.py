@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import json
 import socket
 import subprocess
@@ -16,13 +15,10 @@ from pathlib import Path
 import msgspec
 import pytest
 import typer
-from rich.console import Console
 
 from dca_proto import cli, device
 from dca_proto.cli import main
 from dca_proto.cli.anatomy import describe_message
-from dca_proto.cli.narrator import Narrator
-from dca_proto.core import facts
 from dca_proto.core.codec import encode
 from dca_proto.core.effects import Persist
 from dca_proto.core.errors import PeerError, RoundAborted, TransportError, UsageError
@@ -32,7 +28,6 @@ from dca_proto.core.trainer import ROUNDS
 from dca_proto.core.trainer_round import StoredRound
 from dca_proto.core.upload import Contribution
 from dca_proto.keyfile import read_certificate, read_federation, read_identity
-from dca_proto.logs import FactLog, configure_logs
 from dca_proto.net.parts import split
 from dca_proto.net.store import SqliteStore
 from dca_proto.testing import Cast, Network
@@ -154,6 +149,9 @@ def test_a_data_error_is_the_callers_and_a_bug_is_ours(monkeypatch: pytest.Monke
 
     assert cli.explain(DataError("column 'x'")) == ("column 'x'", 2)
     assert cli.explain(ValueError("ours")) is None
+    late = ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib.figure")  # not when it was imported
+    assert cli.explain(late) == ("this needs matplotlib.figure, which is not installed: pip install 'dca[full]'", 2)
+    assert cli.explain(ModuleNotFoundError("No module named 'dca_proto.tpyo'", name="dca_proto.tpyo")) is None
 
 
 def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +159,34 @@ def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
 
     monkeypatch.setattr(EntryPoint, "load", load)
-    assert "`dca swarm` needs sklearn, which is not installed: pip install 'dca[full]'" in refused(run, "swarm")
+    assert "this needs sklearn, which is not installed: pip install 'dca[full]'" in refused(run, "swarm")
+
+
+def test_ctrl_c_while_a_command_is_imported_is_quiet(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(entry: EntryPoint) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    assert run("swarm") == (130, "", "")
+
+
+def test_help_is_found_where_people_look_for_it(run: Run) -> None:
+    assert run("help", "keygen") == run("keygen", "--help")
+    assert run("help", "federation", "init") == run("federation", "init", "--help")
+    code, told, error = run("federation")
+    assert (code, error) == (0, "")
+    assert "enrol" in told
+    assert "'nosuch' is no command" in refused(run, "help", "nosuch")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = [sys.executable, "-m", "dca_proto.cli", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
 
 
 # --- keygen and federation --------------------------------------------------------------------------------------------
@@ -319,7 +344,9 @@ def test_an_actor_of_another_role_is_refused(run: Run, demo: Path) -> None:
     [
         ((), "no round to hold: give --statistic"),
         (("--statistic", "mean"), "round: Object missing required field"),
-        (("--bounds", "x=1"), "--bounds 'x=1': expected COL=LO:HI"),
+        (("--bounds", "x=1"), "bounds of column 'x': found '1', expected two numbers LO and HI"),
+        (("--json", "nowhere/result.json"), "cannot write nowhere/result.json: folder nowhere does not exist"),
+        (("--json", "fed"), "cannot write fed: it is a folder"),
         (("--bounds", "x=1:2,x=1:2"), "each column once"),
         (("--parameter", "edges=x"), "expected NAME=JSON"),
         (("--resume", "--clients", "3"), "--resume holds no new round: leave out --clients"),
@@ -469,31 +496,3 @@ def test_inspect_needs_one_thing_that_is_there_and_free(run: Run, tmp_path: Path
             await store.close()
 
     assert "store s.db is in use: stop its actor first" in asyncio.run(while_in_use())
-
-
-# --- logs and narration -----------------------------------------------------------------------------------------------
-
-
-def test_a_flood_fills_no_log_and_a_peers_text_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logs(json=True)
-    log = FactLog()
-    for _ in range(1000):
-        log(facts.Dropped("signature", bytes(16), "\x1b[2J"))
-    lines = capsys.readouterr().err.splitlines()
-    assert [json.loads(line)["count"] for line in lines] == [2**power for power in range(10)]
-    assert json.loads(lines[0])["detail"] == "\\x1b[2J"
-
-
-def test_facts_are_told_in_sentences(played: tuple[Cast, Network]) -> None:
-    cast, network = played
-    console = Console(record=True, width=200, file=io.StringIO())
-    with Narrator(console, cast.federation) as narrator:
-        for _, fact in network.facts:
-            narrator(fact)
-        narrator(facts.Declined(bytes(16), bytes(16), "epsilon", "[red]\x1b[2J", "<= 1"))
-        narrator(facts.NodeAborted(bytes(16), cast.computes[0], "too-few", "2 of 3"))
-        told = console.export_text()
-    for sentence in ("announced sum (1 numbers)", "contributed to sum", "released the partial sum over 3", "mu = "):
-        assert sentence in told
-    assert "found [red]\\x1b[2J; accepts <= 1" in told
-    assert "compute-0 aborted: too-few: 2 of 3" in told

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inference.bounds import Interval, bounds_from_data, parse_bounds, read_bounds
+from inference.bounds import Interval, bounds_from_data, given_bounds, parse_bounds, read_bounds
 from inference.datasets import Schema, diabetes, from_csv, load, split, stream
 from inference.errors import DataError
 
@@ -58,6 +58,24 @@ def test_read_bounds_refuses_other_things(tmp_path: Path, text: str) -> None:
 def test_read_bounds_names_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere\.toml: No such file"):
         read_bounds(tmp_path / "nowhere.toml")
+
+
+def test_given_bounds_are_a_file_where_there_is_one_else_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a=b.toml").write_text("age = [0, 120]\n")
+    assert given_bounds("a=b.toml") == given_bounds("age=0:120") == {"age": Interval(0, 120)}
+    many = ",".join(f"column{i}=0:1" for i in range(500))  # longer than any file's name
+    assert len(given_bounds(many)) == 500
+    with pytest.raises(DataError, match=r"No such file.*; give COL=LO:HI,\.\.\. or a TOML file"):
+        given_bounds("nowhere.toml")
+
+
+def test_a_slope_has_units_or_names() -> None:
+    schema = Schema(("age", "weight"), "risk", {**BOUNDS, "risk": Interval(0, 1)}, {"age": "a"})
+    assert schema.slope_unit("age") == "risk per a"
+    assert schema.slope_unit("weight") == "risk per unit of weight"
 
 
 def test_bounds_from_data_are_the_extremes() -> None:
@@ -181,7 +199,7 @@ def test_split_is_a_partition_that_the_seed_fixes() -> None:
 
 @pytest.mark.parametrize("test_rows", [0, 442, -1])
 def test_split_refuses_an_empty_side(test_rows: int) -> None:
-    with pytest.raises(DataError, match="expected 1 to 441"):
+    with pytest.raises(DataError, match="expected at least one to test on and one to learn from"):
         split(diabetes(), test_rows, seed=0)
 
 

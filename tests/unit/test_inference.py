@@ -463,4 +463,4 @@ def test_picture_marks_what_was_not_private(tmp_path: Path, monkeypatch: pytest.
     exact, result = nonprivate_regression(problem), learn(problem, 22, mu=2.0)
     for private in (True, False):
         path = plot_coefficients(replace(result, private=private), exact, tmp_path / "c.svg")
-        assert ("noisy, but NOT private" in path.read_text()) is not private
+        assert ("not private" in path.read_text()) is not private

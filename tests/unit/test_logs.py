@@ -1,0 +1,72 @@
+"""What an actor says of itself: facts in a log, on a terminal, and in a program that prints them."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from dca_proto.cli.narrator import Narrator
+from dca_proto.core import facts
+from dca_proto.logs import FactLog, configure_logs
+from dca_proto.testing import Cast
+
+
+def test_a_program_of_ones_own_sees_warnings_only_and_not_on_stdout() -> None:
+    code = (
+        "from dca_proto import device\nimport structlog\n"
+        "log = structlog.get_logger('dca.runner')\nlog.info('started')\nlog.warning('lost')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert "lost" in done.stderr
+    assert "started" not in done.stderr
+
+
+def test_a_program_that_configures_its_logs_keeps_them() -> None:
+    code = (
+        "import structlog\nstructlog.configure(processors=[structlog.processors.JSONRenderer()])\n"
+        "from dca_proto import device\nstructlog.get_logger('dca.runner').info('started')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"event": "started"}
+
+
+def test_a_fact_prints_short_and_with_ids_in_hexadecimal() -> None:
+    joined = facts.Joined(bytes.fromhex("0123456789abcdef"), b"\xff" * 16, 3)
+    assert repr(joined) == "Joined(round_id=01234567, client=ffffffff, count=3)"
+    rostered = facts.Rostered(bytes(16), (bytes(16),) * 343, bytes(32))
+    assert repr(rostered) == "Rostered(round_id=00000000, clients=<343>, roster_hash=00000000)"
+
+
+def test_a_flood_fills_no_log_and_a_peers_text_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(json=True)
+    log = FactLog()
+    for _ in range(1000):
+        log(facts.Dropped("signature", bytes(16), "\x1b[2J"))
+    lines = capsys.readouterr().err.splitlines()
+    assert [json.loads(line)["count"] for line in lines] == [2**power for power in range(10)]
+    assert json.loads(lines[0])["detail"] == "\\x1b[2J"
+
+
+def test_facts_are_told_in_sentences() -> None:
+    cast = Cast(3, 2, name="narrated")
+    network = cast.network()
+    network.deliver()
+    network.command(cast.trainer_identity.id, cast.request())
+    network.deliver()
+    console = Console(record=True, width=200, file=io.StringIO())
+    with Narrator(console, cast.federation) as narrator:
+        for _, fact in network.facts:
+            narrator(fact)
+        narrator(facts.Declined(bytes(16), bytes(16), "epsilon", "[red]\x1b[2J", "<= 1"))
+        narrator(facts.NodeAborted(bytes(16), cast.computes[0], "too-few", "2 of 3"))
+        told = console.export_text()
+    for sentence in ("announced sum (1 numbers)", "contributed to sum", "released the partial sum over 3", "mu = "):
+        assert sentence in told
+    assert "found [red]\\x1b[2J; accepts <= 1" in told
+    assert "compute-0 aborted: too-few: 2 of 3" in told
