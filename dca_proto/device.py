@@ -176,13 +176,13 @@ class Device:
 
 def _resumable(parts: Parts) -> set[bytes]:
     from dca_proto.core.trainer import ROUNDS, TrainerActor
-    from dca_proto.core.trainer_round import FAILED
+    from dca_proto.core.trainer_round import FAILED, NEW
 
     actor = parts.actor
     if not isinstance(actor, TrainerActor):
         raise UsageError("only a trainer's rounds can be resumed by themselves; other actors resume when they run")
     known = [record.key for record in parts.store.load() if record.table == ROUNDS]
-    return {round_id for round_id in known if actor.phase(round_id) != FAILED}
+    return {round_id for round_id in known if actor.phase(round_id) not in (NEW, FAILED)}
 
 
 async def _until(finished: asyncio.Event, runner: Runner) -> None:

@@ -45,6 +45,9 @@ class SwarmTransport:
     Args:
         inner: the real connection. ramp: how many may connect at once. on_open: called once connected.
         swallows: whether a message on a topic is lost.
+
+    Attributes:
+        swallowed_messages, swallowed_bytes: what was lost so far.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class SwarmTransport:
         self._ramp = ramp
         self._on_open = on_open
         self._swallows = swallows
+        self.swallowed_messages = 0
+        self.swallowed_bytes = 0
 
     async def open(self) -> None:
         async with self._ramp:
@@ -61,7 +66,10 @@ class SwarmTransport:
         self._on_open()
 
     async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
-        if not self._swallows(topic):
+        if self._swallows(topic):
+            self.swallowed_messages += 1
+            self.swallowed_bytes += len(payload)
+        else:
             await self._inner.publish(topic, payload, retain)
 
     async def receive(self) -> Message:

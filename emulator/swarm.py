@@ -129,6 +129,7 @@ class Swarm:
         self._timing_rng = random.Random(options.seed)  # noqa: S311 - waiting times only
         self._ramp = asyncio.Semaphore(_CONNECTING_MAX)
         self._runners: list[Runner] = []
+        self._connections: list[SwarmTransport] = []
         self._connected = 0
         self._all_connected = asyncio.Event()
         self._stack = contextlib.AsyncExitStack()
@@ -244,7 +245,9 @@ class Swarm:
         topics = subscriptions(self._cast.federation.name, role, actor_id)
         limits = CLIENT_LIMITS if role is Channel.CLIENT else None
         inner = MqttTransport(settings, actor_id.hex(), topics, rng=self._timing_rng, limits=limits)
-        return SwarmTransport(inner, self._ramp, self._count_connected, self._dropouts.swallows)
+        connection = SwarmTransport(inner, self._ramp, self._count_connected, self._dropouts.swallows)
+        self._connections.append(connection)
+        return connection
 
     def _count_connected(self) -> None:
         self._connected += 1
@@ -275,8 +278,10 @@ class Swarm:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _traffic(self) -> tuple[int, int]:
-        sent = [runner.traffic for runner in self._runners]
-        return sum(one.messages_sent for one in sent), sum(one.bytes_sent for one in sent)
+        """Messages and bytes that reached the broker: what a dropped client handed over did not."""
+        sent, lost = [runner.traffic for runner in self._runners], self._connections
+        messages = sum(one.messages_sent for one in sent) - sum(one.swallowed_messages for one in lost)
+        return messages, sum(one.bytes_sent for one in sent) - sum(one.swallowed_bytes for one in lost)
 
     def _terms(self) -> Terms:
         options = self._options

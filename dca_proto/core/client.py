@@ -140,7 +140,7 @@ class ClientActor(Actor):
         self.ledger = Ledger(decode(value, type=Charge) for _, value in stored(LEDGER))
         self._sessions = {key: decode(value, type=Session) for key, value in stored(SESSIONS)}
         self._pending = {key: decode(value, type=Contribution) for key, value in stored(CONTRIBUTIONS)}
-        self._seen = SeenEpochs(records)
+        self._seen = SeenEpochs(records, self._timing)
         self._keys = Keyring(records, self._timing, self._random)
         self._receipts: dict[bytes, set[bytes]] = {}
         self._attempts: dict[bytes, int] = {}
@@ -194,7 +194,7 @@ class ClientActor(Actor):
         self._check_room(frame)
         opened = open_announcement(frame, self._federation, self._limits)
         check_join_time(opened, self._timing, now_ms)
-        self._seen.check(opened.epochs)
+        self._seen.check(opened.epochs, now_ms)
         refusal = self._consider(opened, now_ms)
         seen: list[Effect] = [*self._seen.note(opened.epochs)]
         if refusal is not None:

@@ -20,6 +20,7 @@ from dca_proto.core.compute_round import (
     ENDS,
     FROZEN,
     NEW,
+    RELEASED,
     TABLE,
     Round,
     StoredRound,
@@ -86,7 +87,7 @@ class ComputeActor(Actor):
         self._floors = floors or Floors()
         self._rounds: dict[bytes, Round] = {}
         self._unreadable: list[bytes] = []  # of a replaced federation file, or of a statistic that is missing here
-        self._seen = SeenEpochs(records)
+        self._seen = SeenEpochs(records, self._timing)
         self._restore(tuple(records))
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
@@ -120,7 +121,8 @@ class ComputeActor(Actor):
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         aborted = [effect for round_id in self._unreadable for effect in self._abort_unreadable(round_id)]
-        resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+        known = sorted(self._rounds.keys() - set(self._unreadable))
+        resumed = [effect for round_id in known for effect in self._resume(round_id, now_ms)]
         return [*aborted, *self._turn_epoch(now_ms), *resumed]
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
@@ -152,13 +154,14 @@ class ComputeActor(Actor):
             if roster_digest(frame) != known.stored.roster_digest:
                 raise PeerError("known-round", found="another roster", expected="the one that is known")
             return self._answer(known)
-        if len(self._rounds) >= self._limits.rounds_open_max:
-            raise PeerError("rounds", found=f"{len(self._rounds)} rounds", expected="fewer at the same time")
+        still_open = sum(one.phase not in ENDS for one in self._rounds.values())
+        if still_open >= self._limits.rounds_open_max:
+            raise PeerError("rounds", found=f"{still_open} open rounds", expected="fewer at the same time")
         roster = self._check(frame, now_ms)
         roster.check_fresh(sender, now_ms)
         if not self._keys.holds(roster.own.epoch, roster.own.public):
             raise PeerError("epoch", found="an epoch key that is not kept here", expected="the current one")
-        self._seen.check(roster.announcement.epochs)
+        self._seen.check(roster.announcement.epochs, now_ms)
         seen = self._seen.note(roster.announcement.epochs)
         current = self._rounds[body.round_id] = Round.opened(frame, roster)
         refusal = roster.refusal(self._floors)
@@ -240,6 +243,8 @@ class ComputeActor(Actor):
             return []
         if current.phase == ABORTED:
             return [Send(Address(Channel.COMPUTE, sender), body.round_id, current.stored.answer)]
+        if not current.stored.entries and current.phase == RELEASED:
+            return []  # past its announced end
         differs = news and body.list_hash != current.view
         replies = self._tell(current, sender, answer=True) if differs or not body.answer else []
         return [*replies, *self._settle(current)]
@@ -247,10 +252,11 @@ class ComputeActor(Actor):
     def _on_list(self, sender: bytes, frame: Signed, body: FrozenList) -> list[Effect]:
         current = self._peer_round(sender, frame, body)
         step(TABLE, current.phase, "view")
+        if current.phase in ENDS:
+            return []  # a repeated one
         if current.views.get(sender) != list_hash(body.session_hash, body.entries):
             raise PeerError("equivocation", found="a list that is not the hash's", expected="the list told before")
-        if current.phase not in ENDS:
-            current.lists[sender] = parse_entries(body.entries, current.roster.plan.clients)
+        current.lists[sender] = parse_entries(body.entries, current.roster.plan.clients)
         return self._settle(current)
 
     def _settle(self, current: Round) -> list[Effect]:
@@ -337,10 +343,12 @@ class ComputeActor(Actor):
         return self._answer(current)
 
     def _answer(self, current: Round) -> list[Effect]:
-        """The last word on a round, repeated for its trainer: never a second one."""
+        """The last word on a round, repeated for its trainer until the round's announced end: never a second one."""
         to = Address(Channel.TRAINER, current.stored.trainer)
         if current.stored.answer:
             return [Send(to, current.id, current.stored.answer)]
+        if current.phase in ENDS:
+            return []
         return [self._signed_to(to, current.id, Ready(PROTOCOL_VERSION, current.id, current.session))]
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
@@ -366,7 +374,8 @@ class ComputeActor(Actor):
         step(TABLE, current.phase, "close")
         if now_ms < current.stored.close_by_ms + self._timing.retention_ms:
             current.unload()
-            return [self._close_timer(current, now_ms)]
+            forgotten = [self._store(current, entries=b"", answer=b"")] if current.phase == RELEASED else []
+            return [*forgotten, self._close_timer(current, now_ms)]
         del self._rounds[current.id]
         return [Forget(ROUNDS, current.id)]
 

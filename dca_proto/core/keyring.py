@@ -98,17 +98,19 @@ class SeenEpochs:
     """The highest epoch seen of each Compute node: a lower one is of a copy that was restored, or of a replay.
 
     Args:
-        records: (table, key, value) of the store.
+        records: (table, key, value) of the store. timing: how long a key outlives its epoch.
     """
 
-    def __init__(self, records: Iterable[tuple[str, bytes, bytes]]) -> None:
+    def __init__(self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing) -> None:
+        self._grace_ms = timing.epoch_grace_ms
         self._seen = {key: _epoch(value) for table, key, value in records if table == SEEN}
 
-    def check(self, keys: Iterable[EpochKey]) -> None:
-        """Raises `PeerError("epoch")` for an epoch below one seen before."""
+    def check(self, keys: Iterable[EpochKey], now_ms: int) -> None:
+        """Raises `PeerError("epoch")` for an epoch below one seen before; the one before it is good in its grace."""
         for key in keys:
             least = self._seen.get(key.compute, 0)
-            if key.epoch < least:
+            in_grace = key.epoch == least - 1 and now_ms < key.expires_ms + self._grace_ms
+            if key.epoch < least and not in_grace:
                 raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"{least} or later")
 
     def note(self, keys: Iterable[EpochKey]) -> list[Write]:

@@ -46,11 +46,6 @@ class CheckedRoster(msgspec.Struct, frozen=True):
     def trainer(self) -> bytes:
         return self.announcement.body.trainer
 
-    @property
-    def peers(self) -> tuple[bytes, ...]:
-        """Ids of the other Compute nodes."""
-        return tuple(compute for compute in self.announcement.computes if compute != self.own.compute)
-
     def sends_vector(self, client: bytes) -> bool:
         """Whether that client's share for this node is a full vector rather than a seed."""
         if self.announcement.body.encoding == VECTOR:

@@ -93,9 +93,11 @@ class TrainerActor(Actor):
 
     def _restore(self, round_id: bytes, stored: StoredRound) -> None:
         try:
-            self._rounds[round_id] = Round.restored(stored, self._federation, self._limits)
-        except PeerError:  # of a federation file that another has replaced: its record stays, should that come back
-            return
+            current = Round.restored(stored, self._federation, self._limits)
+            ask(current.opened.body, self._mechanism, self._limits)
+        except (PeerError, UsageError):  # of a replaced federation file, or of a statistic that is not known here now:
+            return  # its record stays, should that come back
+        self._rounds[round_id] = current
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -255,12 +257,9 @@ class TrainerActor(Actor):
             self._plan(opened, len(members))
         except UsageError as error:
             return self._fail(current, f"{len(members)} clients joined: {error}", now_ms)
-        share_by_ms = now_ms + request.share_window_ms
-        commit_by_ms = (
-            min(share_by_ms, opened.body.close_by_ms - 2 * request.commit_window_ms) + request.commit_window_ms
-        )
-        if share_by_ms >= commit_by_ms:
-            return self._fail(current, "no time is left to share and commit: the trainer was away too long", now_ms)
+        share_by_ms = min(now_ms + request.share_window_ms, opened.body.close_by_ms - 2 * request.commit_window_ms)
+        if share_by_ms <= now_ms:
+            return self._fail(current, "no time is left to share: the trainer was away too long", now_ms)
         terms = Terms(
             announcement_hash=opened.hash,
             clients=len(members),
@@ -268,7 +267,7 @@ class TrainerActor(Actor):
             colluders=request.colluders,
             roster_hash=roster_hash(members),
             share_by_ms=share_by_ms,
-            commit_by_ms=commit_by_ms,
+            commit_by_ms=share_by_ms + request.commit_window_ms,
         )
         joins = tuple(join for _, join in members)
         frame = self._sign(Roster(PROTOCOL_VERSION, current.id, terms, opened.frame, joins))
@@ -299,6 +298,7 @@ class TrainerActor(Actor):
             return []
         assert current.terms is not None
         phase = step(TABLE, current.stored.phase, "all ready")
+        current.attempt = 0
         return [
             self._store(current, phase=phase),
             *(self._start(current, client) for client in current.clients),
@@ -364,7 +364,8 @@ class TrainerActor(Actor):
 
     def _end_timers(self, current: Round, now_ms: int) -> list[Effect]:
         cancelled = [CancelTimer(Timer(purpose, current.id)) for purpose in (JOIN, RESEND, END)]
-        return [*cancelled, SetTimer(Timer(CLOSE, current.id), now_ms + self._timing.retention_ms)]
+        close_ms = current.opened.body.close_by_ms + self._timing.retention_ms
+        return [*cancelled, SetTimer(Timer(CLOSE, current.id), max(now_ms, close_ms))]
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 

@@ -214,3 +214,47 @@ def test_by_default_no_compute_node_of_the_federation_may_be_left_out() -> None:
     net.deliver()
     assert len(net.reported(facts.Declined, cast.clients[0])) == 1
     assert net.reported(facts.Declined)[0].reason == "trusted-computes"
+
+
+def test_a_trainer_starts_without_the_statistic_of_a_past_round() -> None:
+    cast = Cast(6, 2)
+    net, trainer = cast.network(), cast.trainer_identity.id
+    first = cast.request()
+    net.command(trainer, first)
+    net.deliver()
+    forgotten = base._REGISTRY.pop("sum")
+    try:
+        net.restart(trainer)
+        assert net.actors[trainer].phase(first.round_id) == "new"
+    finally:
+        base._REGISTRY["sum"] = forgotten
+    net.restart(trainer)
+    assert net.actors[trainer].phase(first.round_id) == "done"
+
+
+def test_a_trainers_round_is_forgotten_at_its_time_however_often_it_starts() -> None:
+    cast = Cast(6, 2)
+    net, trainer = cast.network(), cast.trainer_identity.id
+    net.command(trainer, cast.request())
+    net.deliver()
+    for _ in range(3):
+        net.advance(net.now_ms + 3 * 24 * 60 * MINUTE_MS)
+        net.restart(trainer)
+        net.deliver()
+    assert not [table for table, _ in net.stores[trainer] if table == "trainer-round"]
+
+
+def test_a_released_sum_is_kept_until_the_announced_end_and_no_longer() -> None:
+    cast = Cast(6, 2)
+    net, node = cast.network(), cast.computes[0]
+    request = cast.request()
+    net.command(cast.trainer_identity.id, request)
+    net.deliver()
+    (stored,) = [value for (table, _), value in net.stores[node].items() if table == "round"]
+    net.advance(net.now_ms + 5 * MINUTE_MS)
+    (left,) = [value for (table, _), value in net.stores[node].items() if table == "round"]
+    assert len(left) < len(stored) - 100
+    net.restart(node)
+    assert net.actors[node].phase(request.round_id) == "released"
+    replay(net, cast, cast.clients[5])
+    assert len(partial_sums(net, node)) == 1
