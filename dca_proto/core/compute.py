@@ -87,10 +87,10 @@ class ComputeActor(Actor):
         self._floors = floors or Floors()
         self._rounds: dict[bytes, Round] = {}
         self._unreadable: list[bytes] = []  # of a replaced federation file, or of a statistic that is missing here
-        self._seen = SeenEpochs(records, self._timing)
         self._restore(tuple(records))
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
+        self._seen = SeenEpochs(records, self._timing)
         self._keys = Keyring(records, self._timing, self._random)
         for table, round_id, value in records:
             if table == ROUNDS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import cached_property
 
 import msgspec
 
@@ -30,7 +31,7 @@ class Member(msgspec.Struct, frozen=True):
         return actor_id(self.key)
 
 
-class Federation(msgspec.Struct, frozen=True):
+class Federation(msgspec.Struct, frozen=True, dict=True):
     """The federation file's content.
 
     Attributes:
@@ -54,7 +55,7 @@ class Federation(msgspec.Struct, frozen=True):
         if any(len(key) != 32 for key in (self.enrolment_key, *(member.key for member in members))):
             raise UsageError(f"federation {self.name!r}: a key is not 32 bytes (64 hexadecimal digits)")
 
-    @property
+    @cached_property
     def hash(self) -> bytes:
         """32 bytes that every signature is bound to: another federation's messages verify nowhere here."""
         return digest(b"dca1-federation", self.name.encode(), encode(self))

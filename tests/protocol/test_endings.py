@@ -95,6 +95,19 @@ def test_no_second_release_after_a_start_that_could_not_read_the_round(
     assert len(released) == (ending == "released")
 
 
+def test_records_may_come_from_anything_that_can_be_read_once() -> None:
+    """A reader that had used them up would leave a node without its rounds, as a lost store does."""
+    cast = Cast(6, 2)
+    net = cast.network()
+    request = cast.request()
+    net.command(cast.trainer_identity.id, request)
+    net.deliver()
+    builders = {cast.clients[0]: cast.client, cast.computes[0]: cast.compute}
+    for owner, build in builders.items():
+        records = ((table, key, value) for (table, key), value in net.stores[owner].items())
+        assert build(0, records).phase(request.round_id) in ("shared", "released")
+
+
 def test_an_abort_stored_before_a_crash_is_broadcast_by_the_next_start() -> None:
     """Else clients that have all their receipts would never get their charge back."""
     cast = Cast(6, 2)
