@@ -1,16 +1,21 @@
 """Named statistics that a client computes from its own rows. A round names one; it never carries code.
 
-Importing this package registers the built-in ones: sum, mean, second-moments, regression, histogram.
+Importing this package registers the built-in ones: sum, mean, second-moments, regression, histogram, gradient.
 What a client makes of its rows with them is in `dca_proto.statistics.contribution`.
 """
 
-from dca_proto.statistics.base import Sensitivity, Statistic, register, registered, resolve
+from dca_proto.statistics.base import Statistic, register, registered, resolve
+from dca_proto.statistics.gradient import Gradient
 from dca_proto.statistics.histogram import Histogram
 from dca_proto.statistics.moments import SecondMoments
 from dca_proto.statistics.regression import Regression
+from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Sensitivity
 from dca_proto.statistics.sum import Mean, Sum
 
 __all__ = [
+    "ADD_OR_REMOVE_ONE_CLIENT",
+    "REPLACE_ONE_CLIENT",
+    "Gradient",
     "Histogram",
     "Mean",
     "Regression",

@@ -5,7 +5,26 @@ on a grid of f/2 bits, and products are formed exactly in integers: the statisti
 its sensitivity is exact. Everything public about it (dimension, bounds, sensitivity) follows from its parameters alone.
 
 A library user adds one of their own in a few lines: subclass `Statistic`, decorate it with `@register`, and import the
-module on every participant. A round carries the name and the parameters, never code.
+module on every participant. A round carries the name and the parameters, never code. All that it must say is below:
+
+    @register
+    class Above(Statistic, frozen=True, kw_only=True):  # how many rows lie above a threshold, in each column
+        name = "above"
+        threshold: float
+
+        @property
+        def dimension(self) -> int:
+            return len(self.columns)
+
+        def labels(self) -> tuple[str, ...]:
+            return tuple(f"{column} > {self.threshold:g}" for column in self.columns)
+
+        def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+            unit, d = 2**fraction_bits, self.dimension  # each coordinate is 0 or 1
+            return Sensitivity(l1=d * unit, l2_squared=d * unit**2, bound=unit)
+
+        def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
+            return (rows > self.threshold).astype(np.int64) << fraction_bits
 
 Parameters come from the network: `resolve` is the door through which they come, and what it lets in is within the
 limits below. A subclass that checks its own parameters does so in `__post_init__`, raises `UsageError` with one line,
@@ -14,7 +33,6 @@ and calls `super().__post_init__()` last.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from typing import Any, ClassVar, TypeVar
 
@@ -23,25 +41,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
+from dca_proto.statistics.sensitivity import Sensitivity
 
-REPLACE_ONE_CLIENT = "replace-one-client"
 COLUMNS_MAX = 4096
 COLUMN_NAME_CHARS_MAX = 128
 DIMENSION_MAX = 2**24
-
-
-class Sensitivity(msgspec.Struct, frozen=True):
-    """How far one client's data can move the sum.
-
-    Attributes:
-        l2: upper bound on the L2 distance, in grid units (multiply by 2^-f for the statistic's units).
-        bound: largest absolute value of one coordinate of one client's contribution, in grid units.
-        relation: the neighbouring relation that it holds for.
-    """
-
-    l2: float
-    bound: int
-    relation: str = REPLACE_ONE_CLIENT
 
 
 class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -69,12 +73,19 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """What each coordinate is, for people: ``dimension`` short texts."""
 
     @abstractmethod
-    def row_bound(self, fraction_bits: int) -> int:
-        """Largest absolute value of a coordinate of one row's statistic, in grid units."""
+    def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        """How far apart two clients' statistics of one row can be: any two rows, or a row and zero (a missing one).
 
-    @abstractmethod
-    def row_sensitivity(self, fraction_bits: int) -> float:
-        """L2 distance between any two rows' statistics, or one row's and zero, in grid units: an upper bound."""
+        Distances and the largest absolute value of a coordinate, in grid units, all upper bounds, and under
+        `REPLACE_ONE_CLIENT`. What the data are makes no difference: it follows from the parameters.
+        """
+
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The public interval of each column that values are clamped to, in units of the data.
+
+        Empty where a statistic does not say; a client's policy can then not check it.
+        """
+        return {}
 
     @abstractmethod
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
@@ -85,7 +96,7 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             fraction_bits: f, even; one grid unit is 2^-f.
 
         Returns:
-            Integers of shape ``(m, dimension)``, at most ``row_bound`` in absolute value.
+            Integers of shape ``(m, dimension)``, at most ``row_sensitivity(fraction_bits).bound`` in absolute value.
         """
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
@@ -111,11 +122,6 @@ def _check_columns(columns: tuple[str, ...]) -> None:
         raise UsageError("a column is named twice; name each once")
 
 
-def root_up(square: int) -> float:
-    """A float not below the square root of an integer, and above it by at most a relative 2^-49."""
-    return math.sqrt(square) * (1 + 2.0**-50)
-
-
 S = TypeVar("S", bound=type[Statistic])
 _REGISTRY: dict[str, type[Statistic]] = {}
 
@@ -135,10 +141,18 @@ def registered() -> tuple[str, ...]:
 
 def resolve(name: str, parameters: dict[str, Any]) -> Statistic:
     """The statistic that a round names. Raises `UsageError` for an unknown name or wrong parameters."""
-    known = _REGISTRY.get(name)
-    if known is None:
-        raise UsageError(f"statistic {name[:64]!r} is unknown here; known: {', '.join(registered())}")
     try:
-        return msgspec.convert(parameters, known, strict=True)
+        return msgspec.convert(parameters, _registered(name), strict=True)
     except msgspec.ValidationError as error:
         raise UsageError(f"parameters of statistic {name!r}: {error}") from None
+
+
+def parameter_names(name: str) -> tuple[str, ...]:
+    """The parameters that a statistic of that name takes. Raises `UsageError` for an unknown name."""
+    return tuple(field.name for field in msgspec.structs.fields(_registered(name)))
+
+
+def _registered(name: str) -> type[Statistic]:
+    if name not in _REGISTRY:
+        raise UsageError(f"statistic {name[:64]!r} is unknown here; known: {', '.join(registered())}")
+    return _REGISTRY[name]

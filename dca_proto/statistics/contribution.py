@@ -4,9 +4,10 @@ The announcement says which of two it is:
 
 - ``rows_max`` = 0: the mean of its rows' statistics, so that every client has weight 1. Means of rows lie in the convex
   hull of the single rows and zero, whose diameter is Δ_row, that of the rows and zero. The mean is rounded to the grid,
-  by at most ½ per coordinate for each of two neighbours: Δ = Δ_row + √d.
+  by at most ½ per coordinate for each of two neighbours: Δ1 = Δ1_row + d and Δ2 = Δ2_row + √d. Of the square, with
+  a = Δ2_row², that is a + d + √(4ad), rounded up to an integer.
 - ``rows_max`` = R >= 1: the sum over its first R rows, or all if it has fewer. Padded with zero rows, two clients
-  differ in R rows: Δ = R·Δ_row.
+  differ in R rows: Δ = R·Δ_row, in L1 and in L2.
 
 A row with a missing value (NaN or infinite) counts as zero: it adds nothing to a sum, and counts in a mean's
 denominator. A client without rows contributes zero. Whether a client takes part never depends on its rows, so nothing
@@ -23,7 +24,8 @@ from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.fixedpoint import FRACTION_BITS_MAX, INTEGER_LIMIT
-from dca_proto.statistics.base import Sensitivity, Statistic, root_up
+from dca_proto.statistics.base import Statistic
+from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, Sensitivity
 
 ROWS_MAX = 2**30  # so that sums of remainders stay far below 2^63; further rows of a client are not looked at
 _CHUNK_WORDS = 2**18  # rows are evaluated in chunks of about this many integers, so that memory does not grow with rows
@@ -40,12 +42,11 @@ def client_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) 
     Raises:
         UsageError: an argument is out of range, or the contribution does not fit the grid.
     """
-    bound = _checked_row_bound(statistic, rows_max, fraction_bits) * (rows_max or 1)
-    row = statistic.row_sensitivity(fraction_bits)
-    if not 0 < row < math.inf:
-        raise UsageError(f"statistic {statistic.name!r} states a sensitivity of {row}; expected a number above 0")
-    l2 = row * rows_max if rows_max else row + root_up(statistic.dimension)
-    return Sensitivity(l2=math.nextafter(l2, math.inf), bound=bound)
+    row, d = _row_sensitivity(statistic, rows_max, fraction_bits), statistic.dimension
+    if rows_max:
+        return Sensitivity(l1=row.l1 * rows_max, l2_squared=row.l2_squared * rows_max**2, bound=row.bound * rows_max)
+    l2_squared = row.l2_squared + d + math.isqrt(4 * row.l2_squared * d) + 1
+    return Sensitivity(l1=row.l1 + d, l2_squared=l2_squared, bound=row.bound)
 
 
 def contribution(
@@ -63,7 +64,7 @@ def contribution(
         UsageError: an argument is out of range, the table has the wrong number of columns, or the contribution does not
             fit the grid. Never because of a row's values.
     """
-    bound = _checked_row_bound(statistic, rows_max, fraction_bits)
+    bound = _row_sensitivity(statistic, rows_max, fraction_bits).bound
     table = _table(statistic, rows)[: rows_max or ROWS_MAX]
     finite = table[np.isfinite(table).all(axis=1)]
     divisor = 1 if rows_max else max(len(table), 1)
@@ -89,19 +90,25 @@ def _rounded_mean(values: Iterable[NDArray[np.int64]], divisor: int, dimension: 
     return quotient + (2 * remainder + divisor) // (2 * divisor)
 
 
-def _checked_row_bound(statistic: Statistic, rows_max: int, fraction_bits: int) -> int:
-    """The row bound, where a client's whole contribution stays below 2^53; `UsageError` where it does not."""
+def _row_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
+    """One row's, where a client's whole contribution stays below 2^53; `UsageError` where it does not."""
     if not 0 <= fraction_bits <= FRACTION_BITS_MAX or fraction_bits % 2:
         raise UsageError(f"fraction_bits is {fraction_bits}; choose an even number from 0 to {FRACTION_BITS_MAX}")
     if not 0 <= rows_max <= ROWS_MAX:
         raise UsageError(f"rows_max is {rows_max}; choose 0 for the mean of a client's rows, or 1 to {ROWS_MAX}")
-    row_bound = statistic.row_bound(fraction_bits)
-    if row_bound < 1 or row_bound * (rows_max or 1) >= INTEGER_LIMIT:
+    row = statistic.row_sensitivity(fraction_bits)
+    if not isinstance(row, Sensitivity):  # a user's own may err
+        raise UsageError(f"statistic {statistic.name!r} states {row!r}; row_sensitivity must give a Sensitivity")
+    row.require(REPLACE_ONE_CLIENT)
+    reach = row.bound * (rows_max or 1)
+    if reach >= INTEGER_LIMIT:
+        excess = -(-(reach.bit_length() - INTEGER_LIMIT.bit_length() + 1) // 2) * 2  # even, as fraction bits are
+        remedy = f"lower the fraction bits to {fraction_bits - excess}, or " if excess <= fraction_bits else "lower "
         raise UsageError(
-            f"a contribution to {statistic.name!r} can reach {row_bound} times {rows_max or 1} grid units, expected "
-            "1 to below 2^53; lower the fraction bits, the bounds or rows_max"
+            f"a contribution to {statistic.name!r} can reach {row.bound} times {rows_max or 1} grid units, expected "
+            f"below 2^53; {remedy}the bounds or rows_max by a factor of 2^{excess}"
         )
-    return row_bound
+    return row
 
 
 def _table(statistic: Statistic, rows: NDArray[np.float64]) -> NDArray[np.float64]:

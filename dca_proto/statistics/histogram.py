@@ -1,7 +1,7 @@
 """How many rows fall into each of some public bins: a one-hot vector per row.
 
-Two rows in different bins differ by a 1 and a -1, so Δ = √2 (in grid units √2·2^f); a missing row is zero, nearer than
-that. With a single bin, a count, only a missing row makes a difference: Δ = 1.
+Two rows in different bins differ by a 1 and a -1, so Δ1 = 2 and Δ2 = √2 (in grid units times 2^f); a missing row is
+zero, nearer than that. With a single bin, a count, only a missing row makes a difference: Δ1 = Δ2 = 1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.statistics.base import Statistic, register, root_up
+from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.sensitivity import Sensitivity
 
 BINS_MAX = 2**16
 
@@ -53,11 +54,13 @@ class Histogram(Statistic, frozen=True, kw_only=True):
         *bins, last = [f"{self.columns[0]} in [{left:g}, {right:g}" for left, right in pairwise(self.edges)]
         return (*(f"{text})" for text in bins), f"{last}]")
 
-    def row_bound(self, fraction_bits: int) -> int:
-        return 1 << fraction_bits
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """From the first edge to the last: what lies outside counts as if it lay there."""
+        return {self.columns[0]: (self.edges[0], self.edges[-1])}
 
-    def row_sensitivity(self, fraction_bits: int) -> float:
-        return root_up((1 if self.dimension == 1 else 2) << (2 * fraction_bits))
+    def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        changed, unit = min(self.dimension, 2), 1 << fraction_bits
+        return Sensitivity(l1=changed * unit, l2_squared=changed * unit**2, bound=unit)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         inner = _inner_edges(self.edges)

@@ -1,40 +1,11 @@
 """Sufficient statistics of linear regression: the unique terms of xxᵀ, then xy, then (optionally) y².
 
-Let z = (x, y) be the integers of a row, |z_j| <= c_j, n of them in all: the features x, the constant feature among
-them where an intercept is asked for, and the target y. Two rows z, z' may be any two points of the box. That covers a
-missing row, which is the point 0, and the constant feature, which then has more room than its two values c_0 and 0.
-All below is for unit weights and unique terms; the smallest bound that applies is used.
+The proofs of its sensitivity, in a box and in a ball, with and without weights, are in `regression_sensitivity`.
 
-**Any bounds: Δ <= Σ c_j².** Write a = z², b = z'² coordinate by coordinate, A = Σa, B = Σb, t = z·z'. With y² the terms
-are the upper triangle of zzᵀ, and
-
-    Δ² = ½[A² + B² - 2t² + Σ(a-b)²] <= ½[A² + B² + Σ(a-b)²].
-
-The right side is convex in (a, b): its maximum is at vertices a_j, b_j in {0, c_j²}. Let P, Q, R be the sums of c_j²
-over the coordinates where both, only a, only b are not 0. There it is at most ½[(P+Q)² + (P+R)² + Q² + R²] =
-P² + Q² + R² + PQ + PR <= (P+Q+R)². Leaving y² out only lowers Δ.
-
-**Equal bounds c and n odd (so n >= 3): Δ = √(n² - 1)·c².** Let c = 1; it suffices to show it with y². In one coordinate
-k, all others fixed, Δ² is (uv)² plus a positive semidefinite quadratic form in u = z_k + z'_k and v = z_k - z'_k. For
-fixed u it is convex in v, so |z_k| or |z'_k| can be moved to 1 without loss. Where z_k = ±1 and z'_k = s it is, but
-for linear terms, s⁴ + (B - b_k - 2)s²: convex if B - b_k >= 2, and then |s| can be moved to 1 as well. So a maximum
-with the fewest entries below 1 in absolute value has a 1 in each coordinate of z or z', and B - b_k < 2 where b_k < 1
-(likewise A - a_k < 2 where a_k < 1). Three cases:
-
-1. All entries are ±1: Δ² = n² - t², and t is an odd integer. At t = ±1 this is n² - 1.
-2. Both z and z' have entries below 1: by those inequalities each has at most one entry at 1, too few for n >= 3.
-3. Only z', say: a = 1 throughout, B < 3, and Δ² = ½[n² + n + B² - 2B + Σb²] - t². With Σb² <= B this is at most
-   ½(n² + n + 6) <= n² - 1 for n >= 5, and at most 7 for n = 3, B <= 2. For n = 3, B > 2: Σb² <= 2 + (B-2)² and
-   t² >= B - 2 (the worst case of both is b = (1, 1, B-2)), so at most B² - 4B + 11 <= 8.
-
-**No y², and Y = c_y² >= X = Σ c_j² over the features: Δ = 2·c_y·√X.** Now A, B, t are of the features alone. The terms
-in y are at most Y(A + B + 2|t|), so Δ² <= ½[A² + B² + Σ(a-b)²] - t² + Y(A + B + 2|t|). This grows with |t| up to Y,
-and |t| <= τ = Σ√(a_j·b_j) <= X <= Y. Put |t| = τ and call it G(Y), linear in Y with slope A + B + 2τ <= 4X. G(X) is the
-Δ² of a pair with bound c_y² = X and y' = -y, so at most (X + X)² by the first bound. So G(Y) <= 4X² + (Y-X)·4X = 4XY.
-Attained by x = x' at a corner and y' = -y = c_y.
-
-The maximum need not lie at corners: bounds (10, 1) with y² give 20 there, and 100.5 with zeros. Source: DCA 2017,
-Algorithm 2; its supplement's eq. (12) is a looser bound, and none at all once y² is there.
+**Weights.** All coordinates of a round get noise of the same σ. Where a block's integers are multiplied by w first and
+divided by w afterwards, its noise is σ/w in its own units: that is Lemma 3.1 of the LDP paper (2021) with σ1, σ2, σ3
+for xxᵀ, xy and y². It stays exact, as w is an integer. `weights.best_regression_weights` finds the best ones for given
+bounds. `unpack` and `estimate` divide again; a round's raw value is in the weighted units.
 """
 
 from __future__ import annotations
@@ -45,10 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.statistics.base import register, root_up
+from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
+from dca_proto.statistics.base import register
+from dca_proto.statistics.regression_sensitivity import Limits, Weights, regression_sensitivity
 from dca_proto.statistics.scaled import ScaledColumns, grid_limits, half_bits
+from dca_proto.statistics.sensitivity import Sensitivity
 
 CONSTANT = "1"
+WEIGHT_MAX = 2**12
 
 
 @register
@@ -60,6 +35,10 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         intercept: put a constant feature first, whose grid value is its bound (1 exactly, if that is 1).
         intercept_bound: that bound; smaller ones lower the sensitivity and scale the intercept's coefficient up.
         target_square: add the coordinate y².
+        radius: of an L2 ball that the features of a row (the constant not among them) are brought into, in units of
+            ``scale``; None for the box alone. The target keeps its bound.
+        weights: integers from 1 to 4096 that the terms of xxᵀ, xy and y² are multiplied by before the noise;
+            the third is idle where y² is left out.
     """
 
     name = "regression"
@@ -67,12 +46,19 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
     intercept: bool = False
     intercept_bound: float = 1.0
     target_square: bool = False
+    radius: float | None = None
+    weights: Weights = (1, 1, 1)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.intercept_bound) and self.intercept_bound > 0):
             raise UsageError(f"intercept_bound is {self.intercept_bound:g}; give a finite number above 0")
         if self.columns and not self.features:
             raise UsageError("no feature: name the features in columns, then the target, or ask for an intercept")
+        if len(self.weights) != 3 or not all(type(w) is int and 1 <= w <= WEIGHT_MAX for w in self.weights):
+            raise UsageError(f"weights are {self.weights}; give three whole numbers from 1 to {WEIGHT_MAX}")
+        if self.radius is not None and len(self.columns) == 1:
+            raise UsageError("a radius without features: name features in columns, or leave the radius out")
+        check_radius("radius", self.radius)
         super().__post_init__()
 
     @property
@@ -86,9 +72,14 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         return (CONSTANT, *self.columns[:-1]) if self.intercept else self.columns[:-1]
 
     @property
-    def dimension(self) -> int:
+    def block_sizes(self) -> tuple[int, int, int]:
+        """How many coordinates xxᵀ, xy and y² have."""
         d = len(self.features)
-        return d * (d + 1) // 2 + d + self.target_square
+        return d * (d + 1) // 2, d, int(self.target_square)
+
+    @property
+    def dimension(self) -> int:
+        return sum(self.block_sizes)
 
     def labels(self) -> tuple[str, ...]:
         names = self.features
@@ -96,49 +87,61 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         products += [f"{feature}·{self.target}" for feature in names]
         return (*products, f"{self.target}²") if self.target_square else tuple(products)
 
-    def row_bound(self, fraction_bits: int) -> int:
-        *features, target = self._all_limits(fraction_bits)
-        feature = max(features)
-        return max(feature**2, feature * target, target**2 if self.target_square else 0)
+    def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        return self.weighted_sensitivity(fraction_bits, self.weights)
 
-    def row_sensitivity(self, fraction_bits: int) -> float:
-        *features, target = self._all_limits(fraction_bits)
-        X, Y, n = sum(limit**2 for limit in features), target**2, len(features) + 1
-        squares = [(X + Y) ** 2]
-        if n % 2 and {*features} == {target}:
-            squares.append((n**2 - 1) * Y**2)
-        if Y >= X and not self.target_square:
-            squares.append(4 * X * Y)
-        return root_up(min(squares))
+    def weighted_sensitivity(self, fraction_bits: int, weights: Weights) -> Sensitivity:
+        """What the row's sensitivity would be with other weights, any three integers above 0."""
+        return regression_sensitivity(self._limits(fraction_bits), weights)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
-        z = self.quantised(rows, half_bits(fraction_bits))
-        if self.intercept:
-            z = np.insert(z, 0, self._all_limits(fraction_bits)[0], axis=1)
+        bits = half_bits(fraction_bits)
+        z = self.quantised(rows, bits)
         x, y = z[:, :-1], z[:, -1:]
-        products = [x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])]
-        products.append(x * y)
+        if self.radius is not None:
+            x = into_ball(x.astype(np.float64), ball_limit("radius", self.radius, bits))
+        if self.intercept:
+            x = np.insert(x, 0, self._limits(fraction_bits).constant, axis=1)
+        w1, w2, w3 = self.weights
+        products = [w1 * x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])]
+        products.append(w2 * x * y)
         if self.target_square:
-            products.append(y * y)
+            products.append(w3 * y * y)
         return np.concatenate(products, axis=1)
+
+    def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
+        """The sums in their own units: the weights divided out."""
+        return value / self._coordinate_weights()
+
+    def noise_std(self, sigma: float) -> NDArray[np.float64]:
+        """Standard deviation of the noise in each coordinate of `estimate` and `unpack`, shape ``(dimension,)``.
+
+        Args:
+            sigma: that of the released (weighted) value, the same in all coordinates.
+        """
+        return sigma / self._coordinate_weights()
 
     def unpack(self, value: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], float | None]:
         """A (noisy) sum as xxᵀ (d, d), symmetric, xy (d,), and y² or None; d counts the constant feature.
 
-        The two halves of xxᵀ are the same numbers, so their noises are the same too.
+        The weights are divided out. The two halves of xxᵀ are the same numbers, so their noises are the same too.
         """
         if value.shape != (self.dimension,):
             raise UsageError(f"the vector has shape {value.shape}; expected ({self.dimension},)")
-        d = len(self.features)
+        terms, d = value / self._coordinate_weights(), len(self.features)
         upper = np.triu_indices(d)
         xx = np.zeros((d, d))
-        xx[upper] = value[: upper[0].size]
+        xx[upper] = terms[: upper[0].size]
         xx.T[upper] = xx[upper]
-        xy = value[upper[0].size : upper[0].size + d]
-        return xx, xy, float(value[-1]) if self.target_square else None
+        xy = terms[upper[0].size : upper[0].size + d]
+        return xx, xy, float(terms[-1]) if self.target_square else None
 
-    def _all_limits(self, fraction_bits: int) -> tuple[int, ...]:
-        """c_j of the constant feature, the other features, and the target."""
+    def _coordinate_weights(self) -> NDArray[np.float64]:
+        return np.repeat(np.array(self.weights, dtype=np.float64), self.block_sizes)
+
+    def _limits(self, fraction_bits: int) -> Limits:
         bits = half_bits(fraction_bits)
-        constant = grid_limits(("intercept",), (self.intercept_bound,), bits) if self.intercept else ()
-        return constant + self.limits(bits)
+        *features, target = self.limits(bits)
+        constant = grid_limits(("intercept",), (self.intercept_bound,), bits)[0] if self.intercept else 0
+        radius = None if self.radius is None else ball_limit("radius", self.radius, bits)
+        return Limits(constant, tuple(features), radius, target, self.target_square)

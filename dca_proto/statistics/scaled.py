@@ -24,7 +24,6 @@ from dca_proto.statistics.base import Statistic
 
 class _Box(NamedTuple):
     limits: tuple[int, ...]
-    largest: int
     centre: NDArray[np.float64]
     scale: NDArray[np.float64]
     edge: NDArray[np.float64]  # the largest grid point within the bound
@@ -48,26 +47,32 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True, dict=True):
             values = getattr(self, field)
             if len(values) != len(self.columns):
                 raise UsageError(f"{field} has {len(values)} values for {len(self.columns)} columns; give one for each")
-            if not all(math.isfinite(value) for value in values):
-                raise UsageError(f"{field} has a value that is NaN or infinite; give finite numbers")
-            if field != "centre" and min(values, default=1.0) <= 0:
-                raise UsageError(f"{field} has a value of {min(values):g}; give numbers above 0")
+            least = -math.inf if field == "centre" else 0.0
+            for column, value in zip(self.columns, values, strict=True):
+                if not least < value < math.inf:
+                    above = "" if field == "centre" else " above 0"
+                    raise UsageError(f"{field} of column {column[:64]!r} is {value:g}; give a finite number{above}")
         super().__post_init__()
+
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """centre ± scale·bound of each column."""
+        parts = zip(self.columns, self.centre, self.scale, self.bound, strict=True)
+        return {column: (centre - scale * bound, centre + scale * bound) for column, centre, scale, bound in parts}
 
     def limits(self, bits: int) -> tuple[int, ...]:
         """C_j of each column on a grid of 2^-bits, at least 1. Raises `UsageError` where the grid does not fit."""
         return self._box(bits).limits
 
-    def largest_limit(self, bits: int) -> int:
-        """The largest C_j."""
-        return self._box(bits).largest
-
     def quantised(self, rows: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
         """The integers X of rows of finite values, same shape; however large the values, |X_j| <= C_j."""
+        return quantise(self.clamped(rows, bits), bits)
+
+    def clamped(self, rows: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
+        """(x - centre)/scale, clamped to the largest grid points within the bounds but not rounded to the grid."""
         box = self._box(bits)
         with np.errstate(over="ignore"):  # a huge value becomes infinite here, and is clamped like any other
             scaled = (rows - box.centre) / box.scale
-        return quantise(np.minimum(np.maximum(scaled, -box.edge), box.edge), bits)
+        return np.minimum(np.maximum(scaled, -box.edge), box.edge)
 
     def _box(self, bits: int) -> _Box:
         """The parameters as arrays, worked out once: they are the same for all rows of a round."""
@@ -75,7 +80,7 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True, dict=True):
             limits = grid_limits(self.columns, self.bound, bits)
             edge = [math.ldexp(limit, -bits) for limit in limits]
             arrays = (np.array(values, dtype=np.float64) for values in (self.centre, self.scale, edge))
-            self._boxes[bits] = _Box(limits, max(limits), *arrays)
+            self._boxes[bits] = _Box(limits, *arrays)
         return self._boxes[bits]
 
     @cached_property
@@ -92,9 +97,14 @@ def grid_limits(columns: tuple[str, ...], bounds: tuple[float, ...], bits: int) 
     limit = math.ldexp(INTEGER_LIMIT, -bits)
     for column, bound in zip(columns, bounds, strict=True):
         if bound >= limit:
-            raise UsageError(f"bound {bound:g} of column {column!r} is not below {limit:g}; use fewer fraction bits")
+            raise UsageError(
+                f"bound {bound:g} of column {column!r} is not below {limit:g}; lower it or use fewer fraction bits"
+            )
         if math.ldexp(bound, bits) < 1:
-            raise UsageError(f"bound {bound:g} of column {column!r} is below one grid unit; use more fraction bits")
+            raise UsageError(
+                f"bound {bound:g} of column {column!r} is below one grid unit of {math.ldexp(1, -bits):g}; "
+                "raise it or use more fraction bits"
+            )
     return tuple(math.floor(math.ldexp(bound, bits)) for bound in bounds)
 
 

@@ -1,20 +1,36 @@
-"""Sums and means of columns: linear statistics over a box.
+"""Sums and means of columns: linear statistics over a box, or over the part of it in an L2 ball.
 
-Two rows are at most 2·√(Σ C_j²) apart, the diagonal of the box; a missing row counts as zero, the box's middle. The
-vectors of `sum` and `mean` are the same; they differ in what `estimate` makes of the noisy sum.
+Two rows of the box are at most 2·√(Σ C_j²) apart, its diagonal, and 2·Σ C_j in L1. Two rows of a ball of C grid units
+are at most 2C apart, and 2·√d·C in L1 (Cauchy and Schwarz). Where both bounds are given both are kept, and the smaller
+figure holds; a missing row counts as zero, the middle of either. The vectors of `sum` and `mean` are the same; they
+differ in what `estimate` makes of the noisy sum.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.statistics.base import register, root_up
+from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
+from dca_proto.statistics.base import register
 from dca_proto.statistics.scaled import ScaledColumns
+from dca_proto.statistics.sensitivity import Sensitivity
 
 
 class _Linear(ScaledColumns, frozen=True, kw_only=True):
-    """X_j per column, on a grid of 2^-f."""
+    """X_j per column, on a grid of 2^-f.
+
+    Attributes:
+        radius: of an L2 ball that scaled rows are brought into, in units of ``scale``; None for the box alone.
+    """
+
+    radius: float | None = None
+
+    def __post_init__(self) -> None:
+        check_radius("radius", self.radius)
+        super().__post_init__()
 
     @property
     def dimension(self) -> int:
@@ -23,19 +39,25 @@ class _Linear(ScaledColumns, frozen=True, kw_only=True):
     def labels(self) -> tuple[str, ...]:
         return self.columns
 
-    def row_bound(self, fraction_bits: int) -> int:
-        return self.largest_limit(fraction_bits)
-
-    def row_sensitivity(self, fraction_bits: int) -> float:
-        return root_up(4 * sum(limit**2 for limit in self.limits(fraction_bits)))
+    def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        limits = self.limits(fraction_bits)
+        l1, square, bound = sum(limits), sum(limit**2 for limit in limits), max(limits)
+        if self.radius is not None:
+            radius = ball_limit("radius", self.radius, fraction_bits)
+            l1, square = min(l1, math.isqrt(len(limits) * radius**2)), min(square, radius**2)
+            bound = min(bound, radius)
+        return Sensitivity(l1=2 * l1, l2_squared=4 * square, bound=bound)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
-        return self.quantised(rows, fraction_bits)
+        values = self.quantised(rows, fraction_bits)
+        if self.radius is None:
+            return values
+        return into_ball(values.astype(np.float64), ball_limit("radius", self.radius, fraction_bits))
 
 
 @register
 class Sum(_Linear, frozen=True, kw_only=True):
-    """The sum of (x - centre)/scale of each column, clamped to the bounds."""
+    """The sum of (x - centre)/scale of each column, clamped to the bounds, each row within the ball if there is one."""
 
     name = "sum"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from fractions import Fraction
 from typing import Any
@@ -16,14 +17,13 @@ from hypothesis.extra import numpy as hnp
 from dca_proto.core.errors import UsageError
 from dca_proto.core.fixedpoint import dequantise
 from dca_proto.statistics import (
+    Gradient,
     Histogram,
     Mean,
     Regression,
     SecondMoments,
     Statistic,
     Sum,
-    base,
-    register,
     registered,
     resolve,
 )
@@ -43,6 +43,10 @@ ALL = [
     Regression(**BOX),
     Regression(**BOX, intercept=True, target_square=True),
     Histogram(columns=("a",), edges=(0.0, 1.0, 2.5)),
+    Mean(**BOX, radius=1.75),
+    Regression(**BOX, intercept=True, target_square=True, radius=1.0, weights=(3, 2, 7)),
+    Gradient(**BOX, theta=(0.5, -1.0), clip=2.0),
+    Gradient(**BOX, theta=(0.5, -1.0, 0.25), clip=0.5, family="bernoulli", intercept=True),
 ]
 
 
@@ -116,6 +120,50 @@ def test_unpack_gives_back_the_matrices() -> None:
         statistic.unpack(value[:-1])
 
 
+def test_weights_are_multiplied_in_and_divided_out_again() -> None:
+    plain = Regression(**BOX, intercept=True, target_square=True)
+    weighted = Regression(**BOX, intercept=True, target_square=True, weights=(3, 2, 7))
+    rows = some_rows(20)
+    factors = np.repeat([3, 2, 7], [6, 3, 1])
+    np.testing.assert_array_equal(weighted.evaluate(rows, F), plain.evaluate(rows, F) * factors)
+    value = dequantise(weighted.evaluate(rows, F).sum(axis=0), F)
+    sums = dequantise(plain.evaluate(rows, F).sum(axis=0), F)
+    np.testing.assert_allclose(weighted.estimate(value, 20), sums)
+    np.testing.assert_array_equal(plain.estimate(sums, 20), sums)
+    for left, right in zip(weighted.unpack(value), plain.unpack(sums), strict=True):
+        np.testing.assert_allclose(left, right)
+    np.testing.assert_allclose(weighted.noise_std(42.0), [14.0] * 6 + [21.0] * 3 + [6.0])
+    assert weighted.block_sizes == (6, 3, 1)
+
+
+def test_noise_is_shaped_by_the_weights() -> None:
+    """Noise of σ on the released value has σ/w after unpacking: χ², each of 10 false-alarms once in 10^6."""
+    statistic = Regression(**BOX, intercept=True, target_square=True, weights=(8, 2, 1))
+    generator = np.random.default_rng(8)
+    noise = np.array([statistic.estimate(generator.normal(scale=3.0, size=10), 1) for _ in range(4000)])
+    ratio = (noise**2).sum(axis=0) / statistic.noise_std(3.0) ** 2 / 4000
+    assert np.abs(ratio - 1).max() < 5 * math.sqrt(2 / 4000)
+
+
+def test_a_row_is_brought_into_the_ball_with_its_direction() -> None:
+    statistic = Sum(**a_box(9.0, 9.0), radius=5.0)
+    rows = np.array([[3.0, 4.0], [-6.0, 8.0], [1e9, 0.0], [0.5, 0.5], [9e99, 9e99]])
+    values = dequantise(statistic.evaluate(rows, F), F)
+    expected = [[3.0, 4.0], [-3.0, 4.0], [5.0, 0.0], [0.5, 0.5], [12.5**0.5] * 2]
+    np.testing.assert_allclose(values, expected, rtol=0, atol=2.0**-F)
+    assert (np.abs(values) <= np.abs(expected)).all()
+    assert values[0].tolist() == [3.0, 4.0]  # on the sphere, exactly: not touched
+
+
+def test_the_ball_of_a_regression_holds_the_features_alone() -> None:
+    statistic = Regression(**a_box(9.0, 9.0, 20.0), radius=5.0, intercept=True, target_square=True)
+    xx, xy, yy = statistic.unpack(dequantise(statistic.evaluate(np.array([[30.0, 40.0, 15.0]]), F)[0], F))
+    x = np.array([1.0, *(5 * math.sqrt(0.5) * np.ones(2))])  # clamped to (9, 9) first: the box and the ball both apply
+    np.testing.assert_allclose(xx, np.outer(x, x), atol=0.01)
+    np.testing.assert_allclose(xy, 15 * x, atol=0.05)
+    assert yy == 225
+
+
 def test_unpack_inverts_evaluate() -> None:
     rows = np.array([[2.0, -1.75, 1.0], [0.0, -2.5, -0.5]])
     statistic = Regression(**BOX)
@@ -143,7 +191,19 @@ def test_every_coordinate_has_a_label_and_a_number(statistic: Statistic) -> None
     rows = some_rows(4, len(statistic.columns))
     assert len(statistic.labels()) == statistic.dimension == len(set(statistic.labels()))
     assert statistic.evaluate(rows, F).shape == (4, statistic.dimension)
-    assert np.abs(statistic.evaluate(1e3 * rows, F)).max() <= statistic.row_bound(F)
+    assert np.abs(statistic.evaluate(1e3 * rows, F)).max() <= statistic.row_sensitivity(F).bound
+
+
+def test_ranges_are_what_values_are_clamped_to() -> None:
+    expected = {"a": (-2.0, 4.0), "b": (-3.0, -1.0), "y": (-0.75, 1.75)}
+    for statistic in ALL:
+        if not isinstance(statistic, Histogram):
+            assert statistic.ranges() == expected
+    assert Histogram(columns=("a",), edges=(0.0, 1.0, 2.5)).ranges() == {"a": (0.0, 2.5)}
+    beyond, at = np.array([[4.5, -0.5, 9.0], [-99.0, -3.5, -9.0]]), np.array([[4.0, -1.0, 1.75], [-2.0, -3.0, -0.75]])
+    for statistic in ALL:
+        width = len(statistic.columns)
+        np.testing.assert_array_equal(statistic.evaluate(beyond[:, :width], F), statistic.evaluate(at[:, :width], F))
 
 
 def test_estimates_are_in_units_of_the_data() -> None:
@@ -234,7 +294,8 @@ def test_no_value_of_a_row_makes_a_contribution_fail(statistic: Statistic, data:
     limit = client_sensitivity(statistic, rows_max, F)
     assert vector.dtype == np.int64
     assert np.abs(vector).max() <= limit.bound
-    assert math.sqrt(sum(v * v for v in vector.tolist())) <= limit.l2
+    assert sum(v * v for v in vector.tolist()) <= limit.l2_squared
+    assert sum(abs(v) for v in vector.tolist()) <= limit.l1
 
 
 def test_huge_values_and_tiny_scales_clamp_without_a_warning() -> None:
@@ -306,8 +367,35 @@ def test_what_stays_just_below_2_to_53_is_taken() -> None:
     assert client_sensitivity(Regression(**a_box(1.0, 91.0)), 1, 40).bound == 91 << 40
 
 
+@pytest.mark.parametrize(
+    ("statistic", "fraction_bits", "remedy"),
+    [
+        (
+            SecondMoments(**a_box(91.0)),
+            40,
+            r"lower the fraction bits to 38, or the bounds or rows_max by a factor of 2\^2",
+        ),
+        (SecondMoments(**a_box(1e4)), 40, "lower the fraction bits to 26, or the bounds"),
+        (SecondMoments(**a_box(1e9)), 2, "; lower the bounds or rows_max by a factor of 2"),
+    ],
+)
+def test_what_does_not_fit_says_what_would(statistic: Statistic, fraction_bits: int, remedy: str) -> None:
+    with pytest.raises(UsageError, match=remedy):
+        client_sensitivity(statistic, 1, fraction_bits)
+
+
+@pytest.mark.parametrize("fraction_bits", [20, 40])
+def test_a_radius_fits_the_grid(fraction_bits: int) -> None:
+    for radius, complaint in ((1e-13, "raise it or use more fraction bits"), (1e300, "use fewer fraction bits")):
+        for statistic in (Sum(**BOX, radius=radius), Regression(**BOX, radius=radius)):
+            with pytest.raises(UsageError, match=re.escape(f"radius {radius:g} is ") + f".*{complaint}"):
+                client_sensitivity(statistic, 1, fraction_bits)
+
+
 def test_a_bound_below_the_grid_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"bound 0\.01 of column 'c1' is below one grid unit; use more fraction bits"):
+    with pytest.raises(
+        UsageError, match=r"bound 0\.01 of column 'c1' is below one grid unit of 0\.0156.*; raise it or use more"
+    ):
         client_sensitivity(Sum(**a_box(1.0, 0.01)), 1, 6)
 
 
@@ -323,16 +411,31 @@ def test_a_bound_below_the_grid_is_refused() -> None:
         ("sum", {"columns": "aby"}, "Expected `array`"),
         ("sum", {"columns": [f"c{j}" for j in range(4097)]}, "for 4097 columns"),
         ("sum", {"centre": [0.0]}, "centre has 1 values for 3 columns"),
-        ("sum", {"centre": [0.0, math.nan, 0.0]}, "centre has a value that is NaN"),
-        ("mean", {"scale": [1.0, math.inf, 1.0]}, "scale has a value that is NaN or infinite"),
-        ("mean", {"scale": [1.0, 0.0, 1.0]}, "scale has a value of 0"),
-        ("second-moments", {"bound": [1.0, -1.0, 1.0]}, "bound has a value of -1"),
+        ("sum", {"centre": [0.0, math.nan, 0.0]}, "centre of column 'b' is nan; give a finite number$"),
+        ("mean", {"scale": [1.0, math.inf, 1.0]}, "scale of column 'b' is inf; give a finite number above 0"),
+        ("mean", {"scale": [1.0, 0.0, 1.0]}, "scale of column 'b' is 0; give a finite number above 0"),
+        ("second-moments", {"bound": [1.0, -1.0, 1.0]}, "bound of column 'b' is -1; give a finite number above 0"),
         ("second-moments", {"bound": [1.0, "2", 1.0]}, "Expected `float`"),
+        ("mean", {"bound": [math.inf, 1.0, 1.0]}, "bound of column 'a' is inf; give a finite number above 0"),
+        ("mean", {"centre": [1.0, 1.0, -math.inf]}, "centre of column 'y' is -inf; give a finite number$"),
         ("sum", {"extra": 1}, "unknown field `extra`"),
         ("regression", {"columns": ["y"], "centre": [0], "scale": [1], "bound": [1]}, "no feature"),
         ("regression", {"intercept_bound": 0.0}, "intercept_bound is 0"),
         ("regression", {"intercept_bound": math.inf}, "intercept_bound is inf"),
         ("regression", {"intercept": 1}, "Expected `bool`"),
+        ("regression", {"weights": [1, 0, 1]}, r"weights are \(1, 0, 1\); give three whole numbers from 1 to 4096"),
+        ("regression", {"weights": [1, 1, 4097]}, "whole numbers from 1 to 4096"),
+        ("regression", {"weights": [1, 1]}, "Expected `array` of length 3"),
+        ("regression", {"weights": [1, 1.5, 1]}, "Expected `int`"),
+        ("regression", {"radius": math.nan}, "radius is nan; give a finite number above 0"),
+        ("regression", {"radius": -1.0}, "radius is -1; give a finite number above 0"),
+        ("sum", {"radius": math.inf}, "radius is inf; give a finite number above 0"),
+        ("mean", {"radius": 0.0}, "radius is 0; give a finite number above 0"),
+        (
+            "regression",
+            {"columns": ["y"], "centre": [0], "scale": [1], "bound": [1], "intercept": True, "radius": 1.0},
+            "a radius without features",
+        ),
     ],
 )
 def test_parameters_of_columns_are_checked(name: str, changes: dict[str, Any], complaint: str) -> None:
@@ -364,105 +467,8 @@ def test_4096_columns_are_taken() -> None:
         Sum(**a_box(*[1.0] * 4097))
 
 
-# The registry
-
-
 def test_the_built_in_statistics_are_registered() -> None:
-    assert registered() == ("histogram", "mean", "regression", "second-moments", "sum")
+    assert registered() == ("gradient", "histogram", "mean", "regression", "second-moments", "sum")
     for statistic in ALL:
         parameters = {field: getattr(statistic, field) for field in statistic.__struct_fields__}
         assert resolve(statistic.name, parameters) == statistic
-
-
-def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="'variance' is unknown here; known: histogram, mean, regression"):
-        resolve("variance", {})
-    with pytest.raises(UsageError) as caught:
-        resolve("x" * 10_000, {})
-    assert len(str(caught.value)) < 200
-
-
-class Above(Statistic, frozen=True, kw_only=True):
-    """A user's own: how many rows lie above a public threshold, in each column."""
-
-    name = "above"
-    threshold: float
-
-    @property
-    def dimension(self) -> int:
-        return len(self.columns)
-
-    def labels(self) -> tuple[str, ...]:
-        return tuple(f"{column} > {self.threshold:g}" for column in self.columns)
-
-    def row_bound(self, fraction_bits: int) -> int:
-        return 2**fraction_bits
-
-    def row_sensitivity(self, fraction_bits: int) -> float:
-        return math.sqrt(self.dimension) * 2**fraction_bits
-
-    def evaluate(self, rows: np.ndarray, fraction_bits: int) -> np.ndarray:
-        return (rows > self.threshold).astype(np.int64) << fraction_bits
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry of this test's own."""
-    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
-
-
-@pytest.mark.usefixtures("registry")
-def test_a_user_registers_a_statistic_in_a_few_lines() -> None:
-    register(Above)
-    register(Above)  # importing a module again is no mistake
-    assert "above" in registered()
-    statistic = resolve("above", {"columns": ["a", "b"], "threshold": 1.0})
-    rows = np.array([[2.0, 0.0], [3.0, 3.0], [math.nan, 9.0], [0.0, 0.0]])
-    assert contribution(statistic, rows, 10, 2).tolist() == [8, 4]
-    assert contribution(statistic, rows, 0, 2).tolist() == [2, 1]
-    limit = client_sensitivity(statistic, 10, 2)
-    assert limit.bound == 40
-    assert limit.l2 == pytest.approx(10 * math.sqrt(2) * 4)
-    assert client_sensitivity(statistic, 0, 2).l2 == pytest.approx(math.sqrt(2) * 4 + math.sqrt(2))
-    assert limit.relation == "replace-one-client"
-    with pytest.raises(UsageError, match="0 columns"):
-        resolve("above", {"columns": [], "threshold": 1.0})
-
-
-def test_a_taken_or_empty_name_is_refused() -> None:
-    class Impostor(Above, frozen=True, kw_only=True):
-        name = "sum"
-
-    class Nameless(Above, frozen=True, kw_only=True):
-        name = ""
-
-    for wrong in (Impostor, Nameless):
-        with pytest.raises(UsageError, match="empty or taken"):
-            register(wrong)
-    assert isinstance(resolve("sum", BOX), Sum)
-
-
-def test_a_users_statistic_is_held_to_what_it_declares() -> None:
-    class Wild(Above, frozen=True, kw_only=True):
-        def evaluate(self, rows: np.ndarray, fraction_bits: int) -> np.ndarray:
-            return np.full((len(rows), 1), -(2**62), dtype=np.int64)
-
-    class Floating(Above, frozen=True, kw_only=True):
-        def evaluate(self, rows: np.ndarray, fraction_bits: int) -> np.ndarray:
-            return rows
-
-    class Wide(Above, frozen=True, kw_only=True):
-        dimension = 2**24 + 1  # type: ignore[assignment]
-
-    class Careless(Above, frozen=True, kw_only=True):
-        def row_sensitivity(self, fraction_bits: int) -> float:
-            return 0.0
-
-    one = {"columns": ("a",), "threshold": 0.0}
-    assert contribution(Wild(**one), np.ones((3, 1)), 3, 2).tolist() == [-12]
-    with pytest.raises(UsageError, match=r"gave float64 of shape \(2, 1\); expected int64"):
-        contribution(Floating(**one), np.ones((2, 1)), 1 + 1, 2)
-    with pytest.raises(UsageError, match="dimension 16777217 is not in 1 to 16777216"):
-        Wide(**one)
-    with pytest.raises(UsageError, match=r"states a sensitivity of 0\.0"):
-        client_sensitivity(Careless(**one), 1, 2)

@@ -1,0 +1,87 @@
+"""How far one client's data can move the sum: a typed value that carries its neighbouring relation.
+
+All figures are integers in grid units, and upper bounds. A calibration that takes a sensitivity of one relation for
+that of another adds too little noise (replacing a client moves a sum by up to twice what removing one does), so a
+relation is never assumed: `require` names both where they differ, `beside` refuses to mix them, and `as_replacement`
+goes from the one to the other by the triangle inequality.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dca_proto.core.errors import UsageError
+
+REPLACE_ONE_CLIENT = "replace-one-client"
+ADD_OR_REMOVE_ONE_CLIENT = "add-or-remove-one-client"
+_RELATIONS = (REPLACE_ONE_CLIENT, ADD_OR_REMOVE_ONE_CLIENT)
+
+
+class Sensitivity(msgspec.Struct, frozen=True):
+    """How far one client's data can move the sum; multiply lengths by 2^-f for the statistic's units.
+
+    Attributes:
+        l1: upper bound of the L1 distance, in grid units.
+        l2_squared: upper bound of the squared L2 distance, in squared grid units.
+        bound: largest absolute value of one coordinate of one client's contribution, in grid units.
+        relation: the neighbouring relation that it holds for: `REPLACE_ONE_CLIENT` or `ADD_OR_REMOVE_ONE_CLIENT`.
+
+    Raises:
+        UsageError: a figure is no integer of at least 1, or the relation is unknown.
+    """
+
+    l1: int
+    l2_squared: int
+    bound: int
+    relation: str = REPLACE_ONE_CLIENT
+
+    def __post_init__(self) -> None:
+        for name in ("l1", "l2_squared", "bound"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise UsageError(f"a sensitivity's {name} is {value}; state a whole number of grid units, at least 1")
+        if self.relation not in _RELATIONS:
+            raise UsageError(f"neighbouring relation {self.relation[:64]!r} is unknown; use {' or '.join(_RELATIONS)}")
+
+    @property
+    def l2(self) -> float:
+        """The L2 distance in grid units, rounded up."""
+        return root_up(self.l2_squared)
+
+    def require(self, relation: str) -> None:
+        """Raises `UsageError` where the relation is another one."""
+        if self.relation != relation:
+            remedy = " with as_replacement()" if relation == REPLACE_ONE_CLIENT else ""
+            raise UsageError(
+                f"a sensitivity under {self.relation!r} was given where one under {relation!r} is needed; "
+                f"state it under {relation!r}{remedy}"
+            )
+
+    def beside(self, *others: Sensitivity) -> Sensitivity:
+        """That of releasing several statistics of the same client jointly: vectors end to end.
+
+        Raises:
+            UsageError: the relations differ.
+        """
+        for other in others:
+            other.require(self.relation)
+        parts = (self, *others)
+        return Sensitivity(
+            l1=sum(part.l1 for part in parts),
+            l2_squared=sum(part.l2_squared for part in parts),
+            bound=max(part.bound for part in parts),
+            relation=self.relation,
+        )
+
+    def as_replacement(self) -> Sensitivity:
+        """Under `REPLACE_ONE_CLIENT`: to replace a client is to remove one and add one, so distances double at most."""
+        if self.relation == REPLACE_ONE_CLIENT:
+            return self
+        return Sensitivity(l1=2 * self.l1, l2_squared=4 * self.l2_squared, bound=self.bound)
+
+
+def root_up(square: int) -> float:
+    """A float not below the square root of an integer, and above it by at most a relative 2^-49."""
+    return math.sqrt(square) * (1 + 2.0**-50)
