@@ -27,6 +27,8 @@ class NoisyAggregate:
         sensitivity: L2 sensitivity of the sum in units of ``value``; ``relation`` its neighbouring relation.
         sigma_local: standard deviation of one client's noise share, in units of ``value``.
         epsilon, delta: what the round spent of every participant's budget; mu: the same as a Gaussian DP parameter.
+            None, whatever is given, where `private` is False: the clients' ledgers were charged, but nothing is
+            guaranteed for it, so there is no figure that anybody could print.
         round_id: 16 bytes. session_hash, contributors_hash, roster_hash: 32 bytes each.
         absent: indices in the roster (sorted by client id) whose contribution is not in the sum.
         private: False where the noise was not drawn by an exact mechanism; then no epsilon may be claimed. (That bounds
@@ -45,15 +47,20 @@ class NoisyAggregate:
     sensitivity: float
     relation: str
     sigma_local: float
-    epsilon: float
-    delta: float
-    mu: float
+    epsilon: float | None
+    delta: float | None
+    mu: float | None
     round_id: bytes
     session_hash: bytes
     contributors_hash: bytes
     roster_hash: bytes
     absent: tuple[int, ...] = ()
     private: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.private:
+            for claim in ("epsilon", "delta", "mu"):
+                object.__setattr__(self, claim, None)
 
     @property
     def dimension(self) -> int:

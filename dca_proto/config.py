@@ -9,8 +9,12 @@
     [broker]                           see `dca_proto.net.settings`
     url = "mqtts://broker.example"
 
-    [policy] or, of a Compute node, [floors]     see `dca_proto.core.policy`; the defaults are safe
-    [round] of a trainer                         what it asks; see `dca_proto.request`
+    [policy] of a client, [floors] of a Compute node     see `dca_proto.core.policy`; the defaults are safe
+    [account] of a trainer                               what its rounds may cost in all; see `Allowance` there
+    [round] of a trainer                                 what it asks; see `dca_proto.request`
+
+A client's policy may stand in a file of its own instead, which many clients can share: ``policy = "policy.toml"`` in
+[client], and in that file what would stand in [policy], without the section's name.
 
 Everything is checked when the file is read: an unknown key is refused and the nearest one named. Relative file names
 are relative to the file that names them.
@@ -29,7 +33,7 @@ import msgspec
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member
-from dca_proto.core.policy import Floors, Policy
+from dca_proto.core.policy import Allowance, Floors, Policy
 from dca_proto.keyfile import read_federation
 from dca_proto.net.settings import BrokerSettings, parse_broker
 from dca_proto.request import RoundSettings
@@ -57,10 +61,12 @@ class ClientFiles(_Files, frozen=True, kw_only=True):
 
     Attributes:
         data: a CSV; None where a program gives it. certificate: by default beside the key file, ending in ``.cert``.
+        policy: a file of the client's policy, in place of the section [policy].
     """
 
     data: Path | None = None
     certificate: Path | None = None
+    policy: Path | None = None
 
 
 class NodeFiles(_Files, frozen=True, kw_only=True):
@@ -73,7 +79,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         role: ``client``, ``compute`` or ``trainer``. files: its section, with absolute paths.
         federation: as read. broker: how to reach it.
-        policy: a client's. floors: a Compute node's. round: what a trainer asks, if the file says.
+        policy: a client's. floors: a Compute node's. account: what a trainer's rounds may cost in all.
+        round: what a trainer asks, if the file says.
     """
 
     role: str
@@ -82,10 +89,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     broker: BrokerSettings
     policy: Policy = Policy()
     floors: Floors = Floors()
+    account: Allowance = Allowance()
     round: RoundSettings | None = None
 
 
-_SECTIONS = {"client": ("policy",), "compute": ("floors",), "trainer": ("round",)}
+_SECTIONS = {"client": ("policy",), "compute": ("floors",), "trainer": ("account", "round")}
 ROLES = tuple(_SECTIONS)
 """The actors that have a file."""
 
@@ -142,8 +150,9 @@ def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
         files=files,
         federation=federation,
         broker=parse_broker(tables["broker"], directory),
-        policy=_policy(tables.get("policy", {}), federation),
+        policy=_own_policy(files, tables, federation),
         floors=_floors(tables.get("floors", {}), federation),
+        account=convert("[account]", tables.get("account", {}), Allowance),
         round=convert("[round]", tables["round"], RoundSettings) if "round" in tables else None,
     )
 
@@ -164,13 +173,29 @@ def _import(module: str) -> None:
         raise UsageError(f"modules: {module!r} cannot be imported: {error}; is it installed here?") from None
 
 
-def _policy(table: Mapping[str, Any], federation: Federation) -> Policy:
-    policy = convert("[policy]", table, Policy)
+def _own_policy(files: ClientFiles | NodeFiles, tables: Mapping[str, Any], federation: Federation) -> Policy:
+    """From the section, or from the file that takes its place."""
+    path = files.policy if isinstance(files, ClientFiles) else None
+    if path is None:
+        return _policy("[policy]", tables.get("policy", {}), federation)
+    if "policy" in tables:
+        raise UsageError(f"found both [client] policy = {path.name!r} and the section [policy]; keep one of them")
+    table = _read_tables(path)
+    try:
+        if "policy" in table:
+            raise UsageError("found the section [policy]; expected its keys by themselves, without that line")
+        return _policy("policy", table, federation)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _policy(where: str, table: Mapping[str, Any], federation: Federation) -> Policy:
+    policy = convert(where, table, Policy)
     known = [text for member in federation.computes for text in (member.name, member.id.hex())]
-    _check_known("[policy] trusted_computes", policy.trusted_computes, known)
+    check_known(f"{where} trusted_computes", policy.trusted_computes, known)
     if policy.statistics:
-        _check_known("[policy] statistics", policy.statistics, registered())
-    return msgspec.structs.replace(policy, trainers=_ids("[policy] trainers", policy.trainers, federation.trainers))
+        check_known(f"{where} statistics", policy.statistics, registered())
+    return msgspec.structs.replace(policy, trainers=_ids(f"{where} trainers", policy.trainers, federation.trainers))
 
 
 def _floors(table: Mapping[str, Any], federation: Federation) -> Floors:
@@ -181,11 +206,12 @@ def _floors(table: Mapping[str, Any], federation: Federation) -> Floors:
 def _ids(where: str, given: Iterable[str], members: Iterable[Member]) -> tuple[str, ...]:
     """Ids in hexadecimal of members that may be given by name or by id."""
     ids = {text: member.id.hex() for member in members for text in (member.name, member.id.hex())}
-    _check_known(where, given, ids)
+    check_known(where, given, ids)
     return tuple(ids[text] for text in given)
 
 
-def _check_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones. Raises `UsageError` that names the nearest."""
     names = tuple(known)
     for text in given:
         if text not in names:

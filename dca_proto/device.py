@@ -28,7 +28,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.config import ROLES, ClientFiles, Config, NodeFiles, read_config
+from dca_proto.config import ROLES, ClientFiles, Config, NodeFiles, check_known, read_config
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
@@ -176,13 +176,13 @@ class Device:
 
 def _resumable(parts: Parts) -> set[bytes]:
     from dca_proto.core.trainer import ROUNDS, TrainerActor
-    from dca_proto.core.trainer_round import FAILED, NEW
+    from dca_proto.core.trainer_round import FAILED, NEW, RETURNED
 
     actor = parts.actor
     if not isinstance(actor, TrainerActor):
         raise UsageError("only a trainer's rounds can be resumed by themselves; other actors resume when they run")
     known = [record.key for record in parts.store.load() if record.table == ROUNDS]
-    return {round_id for round_id in known if actor.phase(round_id) not in (NEW, FAILED)}
+    return {round_id for round_id in known if actor.phase(round_id) not in (NEW, FAILED, RETURNED)}
 
 
 async def _until(finished: asyncio.Event, runner: Runner) -> None:
@@ -239,6 +239,7 @@ def _client(config: Config, identity: Identity, table: Table) -> Callable[[Recor
     assert isinstance(files, ClientFiles), "the role's own section"
     path = files.certificate or certificate_path(files.identity)
     certificate = read_certificate(path, config.federation, _now_ms())
+    check_known("bounds of the policy", config.policy.bounds, table.columns)
     if certificate.client_key != identity.public_key:
         raise UsageError(f"certificate {path} is another client's; name the one for {files.identity}")
     return lambda records: ClientActor(
@@ -264,7 +265,9 @@ def _compute(config: Config, identity: Identity) -> Callable[[Records], Actor]:
 def _trainer(config: Config, identity: Identity) -> Callable[[Records], Actor]:
     from dca_proto.core.trainer import TrainerActor
 
-    return lambda records: TrainerActor(identity, config.federation, random=secrets.token_bytes, records=records)
+    return lambda records: TrainerActor(
+        identity, config.federation, random=secrets.token_bytes, account=config.account, records=records
+    )
 
 
 def _check_member(config: Config, identity: Identity) -> None:

@@ -20,6 +20,7 @@ import structlog
 from dca_proto.core import facts
 
 _QUIET = (facts.ShareKept, facts.Joined)  # one per client at a server: only with `verbose`
+_ALARMS = (facts.LedgerBehind,)  # somebody has to look at the device
 _UNTOLD = (facts.RoundCompleted,)  # the result is the trainer's to print, not a log's
 
 log = structlog.get_logger("dca.actor")
@@ -63,6 +64,8 @@ class FactLog:
             count = self._dropped[fact.code]
             if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
                 log.warning("Dropped", count=count, **fields)
+        elif isinstance(fact, _ALARMS):
+            log.error(type(fact).__name__, **fields)
         elif isinstance(fact, _QUIET):
             log.debug(type(fact).__name__, **fields)
         elif isinstance(fact, _UNTOLD):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -68,7 +69,7 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
         UsageError: naming the setting that cannot be.
     """
     _check_terms(settings)
-    parameters = _parameters(settings)
+    parameters = parameters_of(settings.statistic, settings.columns, settings.bounds, settings.parameters)
     client_sensitivity(resolve(settings.statistic, parameters), settings.rows_max, settings.fraction_bits)
     return OpenRound(
         round_id=secrets.token_bytes(ID_BYTES),
@@ -107,31 +108,40 @@ def _check_terms(settings: RoundSettings) -> None:
             raise UsageError(f"{name} is {getattr(settings, name):g}; give a number of seconds above 0")
 
 
-def _parameters(settings: RoundSettings) -> dict[str, object]:
-    """The statistic's parameters: columns, what the bounds say, and the further ones."""
-    plain: dict[str, object] = {"columns": list(settings.columns), **settings.parameters}
-    if not settings.bounds:
-        try:
-            resolve(settings.statistic, plain)
-        except UsageError as error:
-            if "`centre`" in str(error):
-                missing = ", ".join(settings.columns)
-                raise UsageError(f"public bounds are missing for: {missing}; give column=LO:HI for each") from None
-            raise
-        return plain
-    return {**plain, **_scaling(settings)}
+def parameters_of(
+    statistic: str,
+    columns: Sequence[str],
+    bounds: Mapping[str, tuple[float, float]],
+    further: Mapping[str, Any],
+) -> dict[str, object]:
+    """A statistic's parameters: the columns, what their public bounds say, and the further ones.
+
+    Raises:
+        UsageError: bounds are missing, or are no intervals.
+    """
+    plain: dict[str, object] = {"columns": list(columns), **further}
+    if bounds:
+        return {**plain, **_scaling(columns, bounds)}
+    try:
+        resolve(statistic, plain)
+    except UsageError as error:
+        if "`centre`" in str(error):
+            missing = ", ".join(columns)
+            raise UsageError(f"public bounds are missing for: {missing}; give column=LO:HI for each") from None
+        raise
+    return plain
 
 
-def _scaling(settings: RoundSettings) -> dict[str, object]:
+def _scaling(columns: Sequence[str], bounds: Mapping[str, tuple[float, float]]) -> dict[str, object]:
     """Columns mapped from their bounds to [-1, 1], so that each gets noise in proportion to its own range."""
-    missing = [column for column in settings.columns if column not in settings.bounds]
+    missing = [column for column in columns if column not in bounds]
     if missing:
         raise UsageError(f"public bounds are missing for: {', '.join(missing)}; give column=LO:HI for each")
-    strange = [column for column in settings.bounds if column not in settings.columns]
+    strange = [column for column in bounds if column not in columns]
     if strange:
-        raise UsageError(f"bounds of {', '.join(strange)}: no such column is asked for: {', '.join(settings.columns)}")
-    ends = [settings.bounds[column] for column in settings.columns]
-    for column, (low, high) in zip(settings.columns, ends, strict=True):
+        raise UsageError(f"bounds of {', '.join(strange)}: no such column is asked for: {', '.join(columns)}")
+    ends = [bounds[column] for column in columns]
+    for column, (low, high) in zip(columns, ends, strict=True):
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise UsageError(f"bounds of {column!r}: found {low:g}:{high:g}, expected finite LO < HI")
     return {

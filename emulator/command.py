@@ -18,15 +18,17 @@ from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.cli.output import STDOUT, require_json_target, require_writable, write_json
+from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.forecast import EXACT, planned
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS, SEED
 from dca_proto.device import complete
 from dca_proto.logs import configure_logs
 from dca_proto.net.settings import BrokerSettings
-from emulator.ideal import planned
-from emulator.job import Budget, Terms, check_counts, regression_sensitivity
-from emulator.summary import failed, learned, summarise
+from emulator.inexact import RoundedGaussian
+from emulator.job import Terms, check_counts, regression_sensitivity
+from emulator.summary import doubts, failed, learned, summarise
 from emulator.swarm import Swarm, SwarmOptions
 from emulator.view import (
     Bars,
@@ -86,6 +88,9 @@ def swarm(
     drop: Annotated[int | None, typer.Option(help="K clients that vanish in each round, by default T / 2.")] = None,
     share_encoding: Annotated[str, typer.Option(help="seed or vector.")] = SEED,
     broker: Annotated[str, typer.Option(help="auto, embedded, mosquitto, or mqtt://host:port.")] = "auto",
+    fast_noise: Annotated[
+        bool, typer.Option("--fast-noise", help="Fast inexact noise. For emulation only: not private.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of data splits, drops and waiting times; never of keys or noise.")] = 0,
     output: Annotated[Path, typer.Option(help="Folder for result.json and coefficients.png.")] = Path("run"),
     json_to: Annotated[
@@ -108,6 +113,7 @@ def swarm(
         encoding=share_encoding,
         broker=broker,
         seed=seed,
+        mechanism=RoundedGaussian() if fast_noise else EXACT,
     )
     _check(options, train, number)
     run = _Run(options, train, test, number, Console(stderr=json_to == STDOUT))
@@ -189,7 +195,7 @@ def _check_budget(options: SwarmOptions, schema: Schema, clients: int) -> None:
     )
     for share in (STD_SHARE, 1 - STD_SHARE):
         try:
-            planned(terms.open(replace(first, budget_share=share), bytes(ID_BYTES)), clients)
+            planned(terms.open(replace(first, budget_share=share), bytes(ID_BYTES)), clients, options.mechanism)
         except UsageError as error:
             raise UsageError(
                 f"--epsilon {budget.epsilon:g} --delta {budget.delta:g}: no round can be held with "
@@ -225,6 +231,7 @@ class _Run:
         self._rows = deal(train.rows, clients)
         self._console = console
         self._reference = nonprivate_regression(train)
+        self._doubts = doubts(train.schema.private, options.mechanism)
         self._result: RegressionResult | None = None
 
     def play(self) -> dict[str, Any] | None:
@@ -242,7 +249,7 @@ class _Run:
             ) as live:
                 self._say_broker(live)
                 outcome = await self._learn(live)
-                summary = summarise(live, options, len(self._rows), schema.private, outcome)
+                summary = summarise(live, options, len(self._rows), self._doubts, outcome)
         summary["wall_s"] = time.monotonic() - began_s
         return summary
 
@@ -271,7 +278,7 @@ class _Run:
             f"epsilon {options.budget.epsilon:g}, delta {options.budget.delta:g} over 2 rounds: {_percent(STD_SHARE)} "
             f"of the budget on scales, {_percent(1 - STD_SHARE)} on the regression"
         )
-        self._say("plan", plan if schema.private else "a trial: bounds are read from the data, so this is not private")
+        self._say("plan", f"a trial that is not private: {'; '.join(self._doubts)}" if self._doubts else plan)
 
     def _say_broker(self, live: Swarm) -> None:
         name = f"{live.broker_kind} {live.broker_version}".strip()
@@ -313,5 +320,5 @@ class _Run:
 
 def _caption(summary: dict[str, Any]) -> str:
     if not summary["private"]:
-        return "not private: bounds read from the data"
+        return f"not private: {'; '.join(summary['not_private_because'])}"
     return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {summary['contributors']} contributors"

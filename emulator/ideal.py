@@ -2,14 +2,15 @@
 
 The same encoding, the same exact noise shares and the same thresholds as the protocol, without messages: what a trusted
 party would hand out that adds up the clients' noisy contributions. Its result has the protocol's distribution, so it
-stands in for it where an experiment needs many repeats.
+stands in for it where an experiment needs many repeats. With another mechanism than the exact one it is only an
+emulation, whose result says that it is not private.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +18,9 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.combine import Hashes, aggregate_of
 from dca_proto.core.errors import RoundAborted
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
-from dca_proto.core.messages import Announcement, Signed
-from dca_proto.core.noise import discrete_gaussian
-from dca_proto.core.params import Limits
-from dca_proto.core.plan import Plan, ask, plan_round
+from dca_proto.core.forecast import EXACT, planned
+from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.plan import Plan
 from dca_proto.core.sealing import KEY_BYTES, Random
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics.contribution import contribution
@@ -31,6 +30,13 @@ R = TypeVar("R")
 Rows = Sequence[NDArray[np.float64]]
 
 
+@runtime_checkable
+class DrawsMany(Protocol):
+    """A mechanism that draws the noise of many clients at once, shape ``(len(keys), dimension)``."""
+
+    def sample_many(self, variance: int, dimension: int, keys: Sequence[bytes]) -> NDArray[np.int64]: ...
+
+
 def drive(
     job: Generator[RoundRequest, NoisyAggregate, R],
     terms: Terms,
@@ -38,38 +44,36 @@ def drive(
     columns: Sequence[str],
     absent: Sequence[frozenset[int]],
     random: Random = os.urandom,
+    mechanism: Mechanism = EXACT,
 ) -> R:
     """Run a job of several rounds to its result.
 
     Args:
         rows: each client's rows, of shape (m, number of columns). columns: their names.
         absent: for each round, the indices of the clients that drop out.
-        random: for round ids and noise keys.
+        random: for round ids and noise keys. mechanism: of the noise; only with the exact one is anything private.
     """
     try:
         request = next(job)
         for dropped in absent:
             opened = terms.open(request, random(16))
-            request = job.send(noisy_sum(opened, rows, columns, dropped, random))
+            request = job.send(noisy_sum(opened, rows, columns, dropped, random, mechanism))
     except StopIteration as end:
         result: R = end.value
         return result
     raise ValueError(f"the job wants more than {len(absent)} rounds; say who drops out in each")
 
 
-def planned(request: OpenRound, clients: int) -> tuple[Announcement, Plan]:
-    """A round's announcement and numbers, as every participant checks them. Raises `UsageError` where none can be."""
-    mechanism = DistributedDiscreteGaussian()
-    nobody = tuple(Signed(b"", bytes(64)) for _ in request.computes)
-    announcement = request.announcement(bytes(16), mechanism.name, nobody, bytes(KEY_BYTES), now_ms=0)
-    return announcement, plan_round(announcement, ask(announcement, mechanism, Limits()), clients, mechanism)
-
-
 def noisy_sum(
-    request: OpenRound, rows: Rows, columns: Sequence[str], absent: frozenset[int], random: Random = os.urandom
+    request: OpenRound,
+    rows: Rows,
+    columns: Sequence[str],
+    absent: frozenset[int],
+    random: Random = os.urandom,
+    mechanism: Mechanism = EXACT,
 ) -> NoisyAggregate:
-    """One round. Raises `RoundAborted` where fewer than N - T + c clients are left."""
-    announcement, plan = planned(request, len(rows))
+    """One round, of the arguments of `drive`. Raises `RoundAborted` where fewer than N - T + c clients are left."""
+    announcement, plan = planned(request, len(rows), mechanism)
     present = [index for index in range(len(rows)) if index not in absent]
     if len(present) < plan.needed:
         raise RoundAborted("too few contributions", contributors=len(present), needed=plan.needed)
@@ -79,5 +83,13 @@ def noisy_sum(
     for index in present:
         total += contribution(statistic, rows[index][:, chosen], request.rows_max, request.fraction_bits)
     keys = [random(KEY_BYTES) for _ in present]
-    total += discrete_gaussian(plan.share_variance).sample_many(keys, plan.dimension).sum(axis=0)
-    return aggregate_of(announcement, plan, total.view(np.uint64), tuple(sorted(absent)), Hashes(), private=True)
+    total += _shares(mechanism, plan, keys).sum(axis=0)
+    ring, dropped = total.view(np.uint64), tuple(sorted(absent))
+    return aggregate_of(announcement, plan, ring, dropped, Hashes(), private=mechanism.private)
+
+
+def _shares(mechanism: Mechanism, plan: Plan, keys: Sequence[bytes]) -> NDArray[np.int64]:
+    """The noise of each client, shape ``(len(keys), dimension)``."""
+    if isinstance(mechanism, DrawsMany):
+        return mechanism.sample_many(plan.share_variance, plan.dimension, keys)
+    return np.stack([mechanism.sample(plan.share_variance, plan.dimension, key) for key in keys])

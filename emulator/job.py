@@ -1,7 +1,6 @@
-"""A learning job's rounds: how its budget is divided, and what the trainer is asked for each.
+"""A learning job's rounds: what is the same for all of them, and what the trainer is asked for each.
 
-Gaussian rounds compose exactly in the Gaussian DP parameter: mu² adds up. A job states the total (epsilon, delta); each
-round gets its share of mu² and is announced with the epsilon that this means at the same delta.
+A job states the total (epsilon, delta); each round gets its share of mu² (`dca_proto.core.budget`).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from dca_proto.aggregate import RoundRequest
-from dca_proto.core import accounting
+from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.params import Limits
 from dca_proto.core.shares import SEED
@@ -20,24 +19,7 @@ from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics import Regression
 from dca_proto.statistics.contribution import client_sensitivity
 
-_ROUNDING = 1 - 1e-6  # each round stays this much below its share, so that rounded figures never add up to too much
 FRACTION_BITS = 24
-
-
-class Budget(msgspec.Struct, frozen=True):
-    """What a job may cost each participant in all."""
-
-    epsilon: float
-    delta: float
-
-    @property
-    def mu(self) -> float:
-        """The Gaussian DP parameter that this allows. Raises `UsageError` for values out of range."""
-        return accounting.mu_of(self.epsilon, self.delta)
-
-    def round_epsilon(self, share: float) -> float:
-        """The epsilon, at the same delta, of a round that gets `share` of mu²."""
-        return accounting.epsilon_of(self.mu * math.sqrt(share) * _ROUNDING, self.delta)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

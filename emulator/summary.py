@@ -8,6 +8,7 @@ from typing import Any
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import accounting
+from dca_proto.core.mechanism import Mechanism
 from emulator.swarm import Swarm, SwarmOptions
 from emulator.timeline import RoundLog
 from inference.baselines import rmse, zero_predictor
@@ -15,14 +16,21 @@ from inference.datasets import Problem
 from inference.regression import RegressionResult
 
 
+def doubts(public_bounds: bool, mechanism: Mechanism) -> tuple[str, ...]:
+    """Why no epsilon may be claimed; empty where one may."""
+    reasons = {"the bounds were read from the data": public_bounds, "the noise is inexact": mechanism.private}
+    return tuple(reason for reason, is_sound in reasons.items() if not is_sound)
+
+
 def summarise(
-    swarm: Swarm, options: SwarmOptions, clients: int, private: bool, outcome: dict[str, Any]
+    swarm: Swarm, options: SwarmOptions, clients: int, doubts: tuple[str, ...], outcome: dict[str, Any]
 ) -> dict[str, Any]:
     """One object with everything that is public about a run.
 
     Args:
-        private: whether an epsilon may be claimed. outcome: of the job: `learned` or `failed`.
+        doubts: why no epsilon may be claimed, if so. outcome: of the job: `learned` or `failed`.
     """
+    private = not doubts
     rounds = [_round(log, private, swarm.numbers) for log in swarm.timeline.rounds]
     last = rounds[-1] if rounds else {"dropped": None, "contributors": None}
     return {
@@ -34,6 +42,8 @@ def summarise(
         "delta": options.budget.delta if private else None,
         "epsilon_spent": spent(swarm.timeline.charges, options.budget.delta) if private else None,
         "private": private,
+        "not_private_because": list(doubts),
+        "mechanism": options.mechanism.name,
         "broker": swarm.broker_kind,
         "broker_version": swarm.broker_version,
         "share_encoding": options.encoding,
@@ -130,8 +140,8 @@ def _released(
         "sigma_local": aggregate.sigma_local,
         "noise_variance": aggregate.noise_variance,
         "sensitivity": aggregate.sensitivity,
-        "epsilon": aggregate.epsilon if private and aggregate.private else None,
-        "mu": aggregate.mu if private and aggregate.private else None,
+        "epsilon": aggregate.epsilon if private else None,
+        "mu": aggregate.mu if private else None,
     }
 
 

@@ -21,13 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.core.budget import Budget
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.federation import Federation, Member, enrol
 from dca_proto.core.machine import Actor
+from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Timing
-from dca_proto.core.policy import Floors, Policy
+from dca_proto.core.policy import Allowance, Floors, Policy
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity
 from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
@@ -39,7 +41,7 @@ from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
 from emulator.dropout import Dropouts, SwarmTransport
-from emulator.job import Budget, Terms
+from emulator.job import Terms
 from emulator.timeline import RoundLog, Timeline
 
 R = TypeVar("R")
@@ -59,6 +61,7 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         encoding: of shares. seed: of drops and waiting times, never of keys or noise.
         broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of one that runs.
         share_window_ms: how long shares are waited for; 0 chooses by the broker and the number of shares.
+        mechanism: of every actor; by default the exact one, without which nothing is private.
     """
 
     computes: int
@@ -70,6 +73,7 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     broker: str
     seed: int
     share_window_ms: int = 0
+    mechanism: Mechanism = msgspec.field(default_factory=DistributedDiscreteGaussian)
 
 
 class Cast(msgspec.Struct, frozen=True):
@@ -135,6 +139,7 @@ class Swarm:
         self._stack = contextlib.AsyncExitStack()
         self.broker_url = options.broker
         self.numbers = {one.id: number for number, one in enumerate(self._cast.clients)}
+        self._means: dict[str, Any] = {"random": os.urandom, "mechanism": options.mechanism, "timing": _TIMING}
 
     async def __aenter__(self) -> Swarm:
         try:
@@ -180,7 +185,9 @@ class Swarm:
         self._actors = [*self._computes(store), *self._clients(store)]
         self._stack.push_async_callback(self._stop_actors)
         self._running = [asyncio.create_task(runner.run()) for runner in self._actors]
-        trainer = TrainerActor(self._cast.trainer, self._cast.federation, random=os.urandom, timing=_TIMING)
+        budget = self._options.budget
+        account = Allowance(epsilon=budget.epsilon, delta=budget.delta)
+        trainer = TrainerActor(self._cast.trainer, self._cast.federation, account=account, **self._means)
         live = LiveTrainer(
             trainer,
             self._transport(trainer.id, Channel.TRAINER),
@@ -197,7 +204,7 @@ class Swarm:
         floors = Floors(clients_min=least, honest_min=max(1, least - self._options.tolerated - 1))
         return [
             self._runner(
-                ComputeActor(one, self._cast.federation, random=os.urandom, floors=floors, timing=_TIMING),
+                ComputeActor(one, self._cast.federation, floors=floors, **self._means),
                 Channel.COMPUTE,
                 store,
             )
@@ -225,9 +232,8 @@ class Swarm:
             cast.federation,
             columns=self._place,
             rows=lambda columns: self._rows[index][:, [self._place[column] for column in columns]],
-            random=os.urandom,
             policy=policy,
-            timing=_TIMING,
+            **self._means,
         )
         return self._runner(actor, Channel.CLIENT, store)
 

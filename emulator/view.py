@@ -190,7 +190,7 @@ def _pair(row: dict[str, Any], kind: str) -> str:
 
 def closing_lines(summary: dict[str, Any]) -> list[Line]:
     """The answer in words: test error, what was spent, what the guarantee assumes."""
-    return [*_error_lines(summary["test"]), *(_privacy_lines(summary) if summary["private"] else _trial_lines())]
+    return [*_error_lines(summary["test"]), *(_privacy_lines(summary) if summary["private"] else _trial_lines(summary))]
 
 
 def _error_lines(test: dict[str, Any]) -> list[Line]:
@@ -204,8 +204,8 @@ def _error_lines(test: dict[str, Any]) -> list[Line]:
     return lines
 
 
-def _trial_lines() -> list[Line]:
-    return [("not private", "the bounds were read from the data, so no privacy may be claimed (a trial only)")]
+def _trial_lines(summary: dict[str, Any]) -> list[Line]:
+    return [("not private", f"{'; '.join(summary['not_private_because'])}: no privacy may be claimed (a trial only)")]
 
 
 def _privacy_lines(summary: dict[str, Any]) -> list[Line]:

@@ -63,15 +63,15 @@ def timed_us(call: Callable[[], object], calls: int) -> float:
 
 def floor_us(computes: int, dimension: int) -> dict[str, float]:
     """The bare calls, for one contribution: client side, and all M Compute nodes together."""
-    key, nonce, associated = os.urandom(32), os.urandom(24), os.urandom(52)
+    key, nonce, associated = os.urandom(32), os.urandom(24), os.urandom(56)
     full, seed = os.urandom(8 * dimension), os.urandom(32)
-    message = Share(os.urandom(16), os.urandom(16), nonce, encrypt(key, nonce, seed, associated))
-    large = Share(message.round_id, message.contribution, nonce, encrypt(key, nonce, full, associated))
+    message = Share(os.urandom(16), os.urandom(16), 1, nonce, encrypt(key, nonce, seed, associated))
+    large = Share(message.round_id, message.contribution, 1, nonce, encrypt(key, nonce, full, associated))
 
     def one(call: Callable[[], object]) -> float:
         return timed_us(call, 2000 if dimension <= 100 else 500)
 
-    derivation = computes * one(lambda: derive(key, b"dca1-round", associated + associated[:28]))
+    derivation = computes * one(lambda: derive(key, b"dca1-round", associated + associated[:24]))
     expansion = (computes - 1) * one(lambda: expand(seed, 8 * dimension))
     sealing = (computes - 1) * one(lambda: encrypt(key, nonce, seed, associated))
     sealing += one(lambda: encrypt(key, nonce, full, associated))
@@ -183,6 +183,7 @@ class Bench:
                 session_hash=bytes(32),
                 client=bytes(16),
                 position=0,
+                charge=1,
                 computes=computes,
                 pair_keys=keys,
                 random=os.urandom,

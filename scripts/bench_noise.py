@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Speed of the exact discrete Gaussian sampler on one core.
+"""Speed of the exact discrete Gaussian sampler on one core, of the inexact one, and of the local mechanisms.
 
     python scripts/bench_noise.py [--variance S] [--repeats R] [--json FILE|-]
 
 Three figures, each the median of R repeats with the quartiles: samples per second of one long draw (10,000 from one
 key), samples per second of many short ones (1,000 keys, 10 each), and microseconds of a single short draw (10 from one
 key). Beside them the time to build the table of a variance, paid once, and the bare ChaCha20 stream of the long draw.
+`fast_...` are the same of the rounded normals that are not private (`dca swarm --fast-noise`).
+
+`local_..._reports_per_s` are reports of 10,000 clients at epsilon 1: vectors of 10 coordinates whose L1 sensitivity is
+2^28 grid units, and categories out of 10; `..._one_us` is the time of a device's single report.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import secrets
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -25,8 +30,21 @@ import numpy as np
 from nacl.bindings import randombytes_buf_deterministic
 
 from dca_proto.core.noise import KEY_BYTES, DiscreteGaussian
+from dca_proto.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
+from dca_proto.statistics.sensitivity import Sensitivity
+from emulator.inexact import RoundedGaussian
 
 KEYS = [secrets.token_bytes(KEY_BYTES) for _ in range(1000)]
+CLIENTS = 10_000
+GRID = Sensitivity(l1=2**28, l2_squared=2**54, bound=2**27)
+VECTORS = np.zeros((CLIENTS, 10), dtype=np.int64)
+CATEGORIES = np.arange(CLIENTS) % 10
+LOCAL = (
+    (AnalyticGaussian(1.0, 1e-6, GRID, 10), VECTORS),
+    (GridLaplace(1.0, GRID, 10), VECTORS),
+    (RandomisedResponse(1.0, 10), CATEGORIES),
+    (UnaryEncoding(1.0, 10), CATEGORIES),
+)
 
 
 def seconds(call: Callable[[], object], loops: int, repeats: int) -> list[float]:
@@ -62,6 +80,29 @@ def measure(variance: int, repeats: int) -> dict[str, dict[str, float]]:
     }
 
 
+def measure_inexact(variance: int, repeats: int) -> dict[str, dict[str, float]]:
+    sampler = RoundedGaussian()
+    long = seconds(lambda: sampler.sample(variance, 10_000, KEYS[0]), 20, repeats)
+    many = seconds(lambda: sampler.sample_many(variance, 10, KEYS), 5, repeats)
+    single = seconds(lambda: sampler.sample(variance, 10, KEYS[0]), 100, repeats)
+    return {
+        "fast_long_samples_per_s": spread([1e4 / s for s in long]),
+        "fast_many_samples_per_s": spread([1e4 / s for s in many]),
+        "fast_single_call_us": spread([s * 1e6 for s in single]),
+    }
+
+
+def measure_local(repeats: int) -> dict[str, dict[str, float]]:
+    figures = {}
+    for mechanism, values in LOCAL:
+        name = f"local_{mechanism.name.replace('-', '_')}"
+        many = seconds(partial(mechanism.randomise, values, KEYS[0]), 1, repeats)
+        one = seconds(partial(mechanism.randomise, values[:1], KEYS[0]), 20, repeats)
+        figures[f"{name}_reports_per_s"] = spread([CLIENTS / s for s in many])
+        figures[f"{name}_one_us"] = spread([s * 1e6 for s in one])
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variance", type=int, default=2**40, help="S, in grid units squared (default 2^40)")
@@ -75,7 +116,11 @@ def main() -> None:
         "machine": platform.machine(),
         "variance": options.variance,
         "repeats": options.repeats,
-        "figures": measure(options.variance, options.repeats),
+        "figures": {
+            **measure(options.variance, options.repeats),
+            **measure_inexact(options.variance, options.repeats),
+            **measure_local(options.repeats),
+        },
     }
     if options.json == "-":
         json.dump(report, sys.stdout, indent=1)
@@ -84,9 +129,9 @@ def main() -> None:
         Path(options.json).write_text(json.dumps(report, indent=1))
     for name, value in report.items():
         if name != "figures":
-            print(f"{name:>20}  {value}")
+            print(f"{name:>41}  {value}")
     for name, figure in report["figures"].items():
-        print(f"{name:>20}  {figure['median']:.4g}  ({figure['quartile_low']:.4g} to {figure['quartile_high']:.4g})")
+        print(f"{name:>41}  {figure['median']:.4g}  ({figure['quartile_low']:.4g} to {figure['quartile_high']:.4g})")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from dca_proto.core import client, compute, trainer_round
+from dca_proto.core import client_round, compute_round, trainer_round
 from dca_proto.core.machine import Table
 
 DESIGN = Path(__file__).parent.parent / "dca_proto" / "DESIGN.md"
@@ -27,7 +27,7 @@ def diagram(title: str, table: Table) -> str:
 
 def generated() -> str:
     """All diagrams, as they stand between the markers."""
-    named = (("Client", client.TABLE), ("Compute node", compute.TABLE), ("Trainer", trainer_round.TABLE))
+    named = (("Client", client_round.TABLE), ("Compute node", compute_round.TABLE), ("Trainer", trainer_round.TABLE))
     return "\n\n".join(diagram(title, table) for title, table in named)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the protocol's test vectors: tests/protocol/vectors/v1.json, named by the protocol's version.
+"""Write the protocol's test vectors: tests/protocol/vectors/v2.json, named by the protocol's version.
 
     python scripts/make_vectors.py
 
@@ -22,7 +22,7 @@ from dca_proto.core.codec import decode_body, decode_frame, encode, sign
 from dca_proto.core.commit import encode_entries, position_bits
 from dca_proto.core.events import Command
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
-from dca_proto.core.messages import Abort, Decline, FrozenList, PartialSum, Query, Sealed, Signed
+from dca_proto.core.messages import Abort, Behind, Decline, FrozenList, PartialSum, Query, Sealed, Signed
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.round import list_hash, session_hash
 from dca_proto.core.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
@@ -78,6 +78,7 @@ def all_messages(cast: Cast, network: Network) -> dict[str, Any]:
         PartialSum(*head, session, list_hash(session, b""), position_bits([0, 2], 3), (SESSION, SESSION), bytes(8)),
         Abort(*head, session, "too-few", "2 contributed, 3 were needed", 2, 3),
         Query(*head, session),
+        Behind(*head, session, cast.clients[0], 6, 9),
     )
     return found | {type(body).__name__: body for body in rest}
 
@@ -93,6 +94,7 @@ def positive(found: dict[str, Any]) -> list[dict[str, Any]]:
 def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
     """What must not decode, with the reason."""
     share, query, start = (encode(found[kind]) for kind in ("Share", "Query", "Start"))
+    charge_at = 2 + 18 + 18
     announcement = encode(found["Announcement"])
     map_at = announcement.index(b"\x84\xa7columns")
     before, after = announcement[:map_at] + b"\x85", announcement[map_at + 1 :]
@@ -104,21 +106,24 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
         "a frame where a body belongs": ("body", share),
         "a body where a frame belongs": ("frame", query),
         "non-canonical tag": ("frame", share[:1] + b"\xcc\x03" + share[2:]),
-        "non-canonical array": ("frame", b"\xdc\0\x05" + share[1:]),
+        "non-canonical array": ("frame", b"\xdc\0\x06" + share[1:]),
         "non-canonical bytes": ("frame", share[:2] + b"\xc5\0\x10" + share[4:]),
         "text for bytes": ("frame", share[:2] + b"\xb0" + b"a" * 16 + share[20:]),
         "an id too short": ("frame", share[:2] + b"\xc4\x0f" + share[5:]),
+        "charge 0": ("frame", share[:charge_at] + b"\0" + share[charge_at + 1 :]),
+        "a charge of 2^32": ("frame", share[:charge_at] + b"\xcf\0\0\0\1\0\0\0\0" + share[charge_at + 1 :]),
         "nil for bytes": ("frame", share[:2] + b"\xc0" + share[20:]),
         "an extension for bytes": ("frame", share[:2] + b"\xd8\x01" + share[4:]),
-        "an unknown field": ("frame", b"\x96" + share[1:] + b"\xc0"),
-        "a missing field": ("frame", b"\x94" + share[1 : share.index(b"\xc4\x18")] + b"\xc4\0"),
+        "an unknown field": ("frame", b"\x97" + share[1:] + b"\xc0"),
+        "a missing field": ("frame", b"\x95" + share[1 : share.index(b"\xc4\x18")] + b"\xc4\0"),
         "a map": ("frame", b"\x81\x01\x02"),
         "deep nesting": ("frame", b"\x91" * 5000 + b"\xc0"),
         "an array of 2^32 - 1": ("frame", b"\xdd\xff\xff\xff\xff"),
         "a reserved byte": ("frame", b"\xc1"),
         "version 0": ("body", query[:2] + b"\0" + query[3:]),
-        "version 2": ("body", query[:2] + b"\x02" + query[3:]),
-        "version as a float": ("body", query[:2] + b"\xcb\x3f\xf0\0\0\0\0\0\0" + query[3:]),
+        "version 1": ("body", query[:2] + b"\x01" + query[3:]),
+        "version 3": ("body", query[:2] + b"\x03" + query[3:]),
+        "version as a float": ("body", query[:2] + b"\xcb\x40\0\0\0\0\0\0\0" + query[3:]),
         "version as a boolean": ("body", query[:2] + b"\xc3" + query[3:]),
         "a negative number": ("body", start[:-1] + b"\xff"),
         "a non-canonical number": ("body", start[:-1] + b"\xcd\0" + start[-1:]),
@@ -136,7 +141,7 @@ def keys() -> list[dict[str, Any]]:
     """Known answers of hashing, derivation, agreement, signatures and encryption."""
     identity, alice, bob = Identity(SECRET), AgreementKey(SECRET), AgreementKey(OTHER_SECRET)
     key = round_key(ROOT, SESSION, ROUND, CONTRIBUTION, CONTRIBUTION)
-    bound = associated_data(SESSION, 7, CONTRIBUTION)
+    bound = associated_data(SESSION, 7, 6, CONTRIBUTION)
     sealed = Sealed(ROUND, *seal_to(bob.public, b"text", SESSION, lambda size: (SECRET + NONCE)[:size]))
     federation = Cast(1, 2, name="vectors").federation
     answers: list[tuple[str, dict[str, Any], Any]] = [
@@ -149,7 +154,8 @@ def keys() -> list[dict[str, Any]]:
         ("round key", {"pair key": ROOT, "session": SESSION, "client": ROUND, "compute": CONTRIBUTION,
                        "contribution": CONTRIBUTION}, key),
         ("receipt tag", {"round key": key}, receipt_tag(key)),
-        ("associated data", {"session": SESSION, "position": 7, "contribution": CONTRIBUTION}, bound),
+        ("associated data", {"session": SESSION, "position": 7, "charge": 6,
+                             "contribution": CONTRIBUTION}, bound),
         ("share encryption", {"key": key, "nonce": NONCE, "plaintext": ROOT, "associated": bound},
          encrypt(key, NONCE, ROOT, bound)),
         ("sealed", {"public": bob.public, "ephemeral secret": SECRET, "nonce": (SECRET + NONCE)[:24],

@@ -18,7 +18,7 @@ FUNCTION_LINES_MAX, FILE_LINES_MAX = 60, 500
 STDLIB = set(sys.stdlib_module_names)
 DEVICE = {"numpy", "nacl", "msgspec", "aiomqtt", "structlog"}
 CORE = {"numpy", "nacl", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.aggregate"}
-NOT_ON_A_DEVICE = ("typer", "rich", "scipy", "sklearn", "matplotlib", "amqtt", "mpmath")
+NOT_ON_A_DEVICE = ("typer", "rich", "scipy", "sklearn", "matplotlib", "amqtt", "mpmath", "dp_accounting")
 
 # Which modules may import what, by their longest prefix here. The standard library is open to all.
 LAYERS = {
@@ -28,9 +28,12 @@ LAYERS = {
     "dca_proto.statistics": {"numpy", "msgspec", "dca_proto.statistics", "dca_proto.core.errors",
                              "dca_proto.core.fixedpoint"},
     "dca_proto.testing": CORE,
+    "dca_proto.local": {"numpy", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.local"},
     "dca_proto.net": DEVICE | {"paho", "dca_proto.core", "dca_proto.aggregate", "dca_proto.net"},
     "dca_proto.net.embedded": {"amqtt", "dca_proto.core", "dca_proto.net"},
     "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},
+    "dca_proto.cli.account_plot": {"numpy", "matplotlib", "dca_proto"},
+    "dca_proto.privacy_loss": {"msgspec", "dp_accounting", "dca_proto.core"},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "dca_proto.aggregate", "inference"},
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", "dca_proto.core",
                  "dca_proto.statistics", "dca_proto.testing"},
@@ -38,6 +41,13 @@ LAYERS = {
 LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
 """The live swarm runs real actors over real connections, and its command shows them."""
 LAYERS |= {f"emulator.{module}": LIVE for module in ("command", "dropout", "swarm", "view")}
+AUDIT = {"numpy", "msgspec", "scipy", "emulator", "dca_proto.core", "dca_proto.statistics", "dca_proto.testing"}
+LAYERS |= {
+    "emulator.audit": AUDIT,
+    "emulator.audit.picture": AUDIT | {"matplotlib"},
+    "emulator.audit.report": AUDIT | {"rich"},
+    "emulator.audit.command": AUDIT | {"typer", "rich", "dca_proto.cli"},
+}
 
 ENTRY_POINTS = {"dca_proto.testing", "dca_proto.net.memory", "dca_proto.core.play"}  # for users of the library
 BANNED_IN_CORE = {

@@ -10,6 +10,7 @@ that its --help ends with. It returns nothing or an exit code, and raises this p
 | 0 | done |
 | 2 | a wrong call or input: `UsageError`, `TransportError`, `DataError`, typer's own |
 | 3 | a round was aborted by its own rules: `RoundAborted` |
+| 4 | `dca audit` has refuted a claim |
 | 130 | Ctrl-C |
 | 141 | nobody reads the output any more, as when it is piped into `head` |
 """
@@ -30,7 +31,7 @@ from typing import Any
 
 GROUP = "dca.commands"
 USAGE, ABORTED, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
-_OPTIONAL = {"amqtt", "matplotlib", "sklearn"}  # of the extras; typer and rich are seen to at once
+_OPTIONAL = {"amqtt", "matplotlib", "scipy", "sklearn"}  # of the extras; typer and rich are seen to at once
 
 _NEXT = """Examples:
 

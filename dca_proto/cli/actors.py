@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.cli.book import as_plain, book_of
 from dca_proto.cli.narrator import Narrator
+from dca_proto.cli.options import parse_bounds, parse_names, parse_parameter
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.config import convert
 from dca_proto.core.errors import RoundAborted, UsageError
@@ -21,7 +23,6 @@ from dca_proto.device import Device, complete, load
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.outcome import abort_line, estimates, outcome
 from dca_proto.request import RoundSettings, open_round
-from inference.bounds import given_bounds
 
 _CONFIG = """  [{role}]
   identity = "{role}.key"            # made by `dca keygen`, mode 0600
@@ -36,10 +37,22 @@ EXAMPLES = {
     + _CONFIG.format(role="client", extra='  data = "readings.csv"\n')
     + """
   [policy]                           # the client's own limits; these are examples, every one has a safe default
-  epsilon_per_round_max = 0.5
-  epsilon_per_period_max = 4
-  clients_min = 100
+  epsilon_per_round_max = 0.5        # at delta_max, as is the next
+  epsilon_per_period_max = 4         # of all rounds together, in any period_days
+  period_days = 365
+  delta_max = 1e-6
+  clients_min = 100                  # N
+  honest_min = 50                    # N - T - 1: clients whose noise must suffice
+  colluders_min = 5                  # c
+  computes_min = 3                   # M
+  dimension_max = 1000               # numbers asked for
+  statistics = ["mean", "regression"]
+  bounds = { age = [0, 120] }        # the widest interval of a column that may be asked
+  trainers = ["lab"]
   trusted_computes = ["hospital-a"]  # refuse rounds without it
+
+Or, for many clients to share: policy = "policy.toml" in [client], a file of these keys without the line [policy].
+What was spent and what is left tells: dca ledger client.toml
 
 A device without the command line runs the same file with: python -m dca_proto client.toml
 """,
@@ -62,6 +75,11 @@ Example of a file:
 """
     + _CONFIG.format(role="trainer", extra="")
     + """
+  [account]                          # what all rounds together may cost each client; these are the defaults
+  epsilon = 4
+  delta = 1e-5
+  period_days = 365
+
   [round]                            # optional; options override it
   statistic = "mean"
   columns = ["x"]
@@ -127,15 +145,15 @@ def trainer(
     require_json_target(json_to)
     options = {
         "statistic": statistic,
-        "columns": _split(columns),
-        "bounds": _bounds(bounds),
-        "parameters": None if parameter is None else dict(map(_parse_parameter, parameter)),
+        "columns": parse_names(columns),
+        "bounds": parse_bounds(bounds),
+        "parameters": None if parameter is None else dict(map(parse_parameter, parameter)),
         "epsilon": epsilon,
         "delta": delta,
         "tolerate": tolerate,
         "colluders": colluders,
         "clients": clients,
-        "computes": _split(computes),
+        "computes": parse_names(computes),
         "encoding": share_encoding,
         "join_s": join_s,
         "share_s": share_s,
@@ -149,24 +167,6 @@ def trainer(
         _resume(actor, json_to)
     else:
         _hold(actor, _settings(actor, given), json_to)
-
-
-def _split(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
-
-
-def _bounds(text: str | None) -> dict[str, list[float]] | None:
-    if text is None:
-        return None
-    return {column: [interval.lower, interval.upper] for column, interval in given_bounds(text).items()}
-
-
-def _parse_parameter(text: str) -> tuple[str, Any]:
-    name, _, value = text.partition("=")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        raise UsageError(f"--parameter {text!r}: expected NAME=JSON, as in edges=[0,10,20]") from None
 
 
 def _settings(actor: Device, given: dict[str, Any]) -> RoundSettings:
@@ -194,7 +194,16 @@ def _hold(actor: Device, settings: RoundSettings, json_to: str | None) -> None:
     if aggregate is None:
         raise typer.Exit(143)
     _show(aggregate, json_to)
+    Console(stderr=json_to == STDOUT).print(_account_line(actor), highlight=False, soft_wrap=True)
     write_json(outcome(aggregate), json_to)
+
+
+def _account_line(actor: Device) -> str:
+    """What the account has left now that the round is over."""
+    account = actor.config.account
+    plain = as_plain(book_of(actor.config), account.delta, time.time_ns() // 1_000_000)
+    left = f"epsilon {plain['epsilon_left']:.4g} is left in one more round, of {account.epsilon:g} in all"
+    return f"account    {left}, at delta {account.delta:g} in {account.period_days:g} days"
 
 
 def _resume(actor: Device, json_to: str | None) -> None:
@@ -233,7 +242,7 @@ def _show(aggregate: NoisyAggregate, json_to: str | None) -> None:
 def _result_table(aggregate: NoisyAggregate) -> Table:
     table = Table(title=aggregate.statistic, title_justify="left", box=None, pad_edge=False)
     table.add_column("")
-    table.add_column("private estimate", justify="right")
+    table.add_column("private estimate" if aggregate.private else "estimate, not private", justify="right")
     table.add_column("noise (standard deviation)", justify="right")
     for estimate in estimates(aggregate):
         table.add_row(estimate.label, f"{estimate.value:.6g}", f"± {estimate.noise_std:.3g}")
@@ -241,10 +250,12 @@ def _result_table(aggregate: NoisyAggregate) -> Table:
 
 
 def _result_lines(aggregate: NoisyAggregate) -> list[str]:
-    spent = f"epsilon {aggregate.epsilon:g}, delta {aggregate.delta:g} of every participant's budget"
+    claim = "nothing is claimed: this is not private"
+    if aggregate.private:
+        claim = f"epsilon {aggregate.epsilon:g}, delta {aggregate.delta:g} of every participant's budget"
     return [
         f"from       {aggregate.contributors} of {aggregate.clients} clients "
         f"(T = {aggregate.tolerated}, c = {aggregate.colluders})",
-        f"spent      {spent if aggregate.private else 'nothing is claimed: this is not private'}",
+        f"spent      {claim}",
         f"round      {aggregate.round_id.hex()}",
     ]

@@ -14,7 +14,17 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core import client, compute, compute_round, keyring, ledger, trainer, trainer_round
+from dca_proto.core import (
+    charges,
+    client_round,
+    compute,
+    compute_round,
+    declines,
+    keyring,
+    ledger,
+    trainer,
+    trainer_round,
+)
 from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.messages import Announcement, Certificate, FrozenList, Join, PartialSum, Roster, Signed
@@ -129,12 +139,21 @@ def describe_store(path: Path) -> list[Plain]:
     Raises:
         UsageError: it is in use, damaged, or a database of something else.
     """
+    return [_record(*row) for row in read_store(path)]
+
+
+def read_store(path: Path) -> list[tuple[bytes, str, bytes, bytes]]:
+    """The records of an actor's store: owner (empty but in shared stores), kind, key and value. Changes nothing.
+
+    Raises:
+        UsageError: it is in use, damaged, or a database of something else.
+    """
     try:
         # Without a log beside it nobody has the store open; told so, SQLite leaves no files of its own behind.
         how = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=0)
         try:
-            rows = connection.execute("SELECT namespace, kind, key, value FROM records ORDER BY 1, 2, 3").fetchall()
+            return connection.execute("SELECT namespace, kind, key, value FROM records ORDER BY 1, 2, 3").fetchall()
         finally:
             connection.close()
     except sqlite3.OperationalError as error:
@@ -143,7 +162,6 @@ def describe_store(path: Path) -> list[Plain]:
         raise UsageError(f"{path} is no store of an actor: {error}") from None
     except sqlite3.Error as error:
         raise UsageError(f"store {path} is damaged: {error}") from None
-    return [_record(*row) for row in rows]
 
 
 def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> Plain:
@@ -160,8 +178,12 @@ def _charge(key: bytes, value: bytes) -> Plain:
     return _struct(msgspec.msgpack.decode(value, type=ledger.Charge))
 
 
+def _declined(key: bytes, value: bytes) -> Plain:
+    return _struct(msgspec.msgpack.decode(value, type=declines.DeclinedRound))
+
+
 def _session(key: bytes, value: bytes) -> Plain:
-    session = msgspec.msgpack.decode(value, type=client.Session)
+    session = msgspec.msgpack.decode(value, type=client_round.Session)
     return {"round_id": key.hex(), **_struct(session), "announcement": _frame(session.announcement)}
 
 
@@ -203,6 +225,10 @@ def _share(key: bytes, value: bytes) -> Plain:
     }
 
 
+def _seen_charges(key: bytes, value: bytes) -> Plain:
+    return {"client": key.hex(), "highest_charge": charges.SeenCharges([(charges.TABLE, key, value)]).highest(key)}
+
+
 def _trainer_round(key: bytes, value: bytes) -> Plain:
     stored = msgspec.msgpack.decode(value, type=trainer_round.StoredRound)
     return {
@@ -211,17 +237,20 @@ def _trainer_round(key: bytes, value: bytes) -> Plain:
         "request": _struct(stored.request),
         "roster": None if stored.roster is None else _frame(stored.roster),
         "partial_sums": f"{len(stored.partials)} of {len(stored.request.computes)}",
+        "aborted_by": _plain("aborted_by", stored.aborted_by),
         "reply_secret": "<hidden>",
     }
 
 
 _KINDS: dict[str, Callable[[bytes, bytes], Plain]] = {
     ledger.TABLE: _charge,
-    client.SESSIONS: _session,
-    client.CONTRIBUTIONS: _contribution,
+    declines.TABLE: _declined,
+    client_round.SESSIONS: _session,
+    client_round.CONTRIBUTIONS: _contribution,
     keyring.SEEN: _seen,
     keyring.TABLE: _epoch,
     compute.ROUNDS: _compute_round,
     compute.SHARES: _share,
+    charges.TABLE: _seen_charges,
     trainer.ROUNDS: _trainer_round,
 }

@@ -17,6 +17,7 @@ from rich.table import Table
 from dca_proto.cli import verbatim
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.policy import Allowance, Floors, Policy
 from dca_proto.core.sealing import Identity, actor_id
 from dca_proto.keyfile import (
     certificate_path,
@@ -176,8 +177,28 @@ def _actor_text(one: _Made, url: str) -> str:
     data = f'data = "{one.name}.csv"\n' if one.role == "client" else ""
     return (
         f'[{one.role}]\nidentity = "{one.name}.key"\nfederation = "federation.toml"\n{data}store = "{one.name}.db"\n\n'
-        f"[broker]\nurl = {msgspec.json.encode(url).decode()}\n"
+        f"[broker]\nurl = {msgspec.json.encode(url).decode()}\n\n{_limits_text(one.role)}\n"
     )
+
+
+def _limits_text(role: str) -> str:
+    """A comment: which of the actor's own limits hold where its file says nothing of them."""
+    policy, floors, account = Policy(), Floors(), Allowance()
+    section, limits = {
+        "client": (
+            "policy",
+            f"at most epsilon {policy.epsilon_per_round_max:g} in a round and {policy.epsilon_per_period_max:g} in "
+            f"{policy.period_days:g} days, at delta {policy.delta_max:g}; N >= {policy.clients_min}; "
+            f"N - T - 1 >= {policy.honest_min}",
+        ),
+        "compute": ("floors", f"N >= {floors.clients_min}; N - T - 1 >= {floors.honest_min}"),
+        "trainer": (
+            "account",
+            f"all rounds together at most epsilon {account.epsilon:g} in {account.period_days:g} days, "
+            f"at delta {account.delta:g}",
+        ),
+    }[role]
+    return f"# without [{section}]: {limits}\n# to change that, see `dca {role} --help`"
 
 
 @app.command("enrol", epilog=verbatim(_ENROL))

@@ -102,6 +102,10 @@ class Narrator:
                 return f"round {_short(round_id)}: the data failed with {error} and count as zero in {statistic}"
             case facts.Contributed(round_id, statistic, mu):
                 return f"round {_short(round_id)}: contributed to {statistic}, charged mu = {mu:.4g}"
+            case facts.LedgerBehind(round_id, compute, charge, highest):
+                seen = f"{self._name(compute)} has seen charge {charge} before, and up to {highest}"
+                why = "the ledger looks restored from an old copy, or runs twice; no further round is joined"
+                return f"ERROR: round {_short(round_id)}: {seen}: {why}"
             case facts.AllReceived(round_id) | facts.ChargeReturned(round_id):
                 return f"round {_short(round_id)}: {_PLAIN[type(fact)]}"
             case facts.ListFrozen(round_id, count):

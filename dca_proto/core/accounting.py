@@ -32,11 +32,13 @@ from fractions import Fraction
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.noise import MAX_VARIANCE, MIN_VARIANCE
+from dca_proto.core.params import Limits
 
 _LOG_ERROR = 1e-12
 _SMOOTHING = 9  # s² of the lemma, s = 3
 _WIDENING = Fraction(1, 10**9)  # ω
-_MU_MAX = 20.0
+MU_MAX = 20.0
+"""Largest μ of a release, ε = 294 at δ = 1e-6. A larger one protects nobody, and the proof above ends here."""
 _MU_MIN = 1e-40
 _DIMENSION_MAX = 2**40
 _EPSILON_MIN = 1e-100
@@ -75,7 +77,7 @@ def mu_of(epsilon: float, delta: float) -> float:
         UsageError: ε not positive and finite, or δ outside (0, 1).
     """
     _require("epsilon", epsilon, _EPSILON_MIN <= epsilon < math.inf, "a finite number > 0 (1e-100 at least)")
-    _require("delta", delta, 0 < delta < 1, "a number in (0, 1)")
+    _require("delta", delta, 0 < delta < 1, "a number in (0, 1), such as 1e-6")
     target = math.log(delta)
     return _bisect(lambda mu: _log_delta_bound(epsilon, mu) <= target)[0]
 
@@ -88,7 +90,7 @@ def epsilon_of(mu: float, delta: float) -> float:
         UsageError: μ negative or not finite, or δ outside (0, 1).
     """
     _require("mu", mu, 0 <= mu < math.inf, "a finite number >= 0")
-    _require("delta", delta, 0 < delta < 1, "a number in (0, 1)")
+    _require("delta", delta, 0 < delta < 1, "a number in (0, 1), such as 1e-6")
     target = math.log(delta)
     if mu == 0 or _log_delta_bound(0.0, mu) <= target:
         return 0.0
@@ -125,27 +127,51 @@ def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -
         UsageError: an argument out of range, no honest share, or S outside what the sampler draws.
     """
     _require("sensitivity", sensitivity, 0 < sensitivity <= 2**63, "above 0 and at most 2^63 grid units")
-    _require("mu", mu, _MU_MIN <= mu <= _MU_MAX, f"{_MU_MIN} to {_MU_MAX}: ask for another epsilon or delta")
+    _require("mu", mu, _MU_MIN <= mu <= MU_MAX, f"{_MU_MIN} to {MU_MAX:g}: ask for another epsilon")
     _require("dimension", dimension, 1 <= dimension <= _DIMENSION_MAX, "1 to 2^40")
     _require("N - T - 1", honest, honest >= 1, "at least 1 honest noise share: take more clients or a smaller T")
     total = (Fraction(sensitivity) / Fraction(mu)) ** 2 * (1 + _WIDENING) + _SMOOTHING
     variance = math.ceil(total / honest)
-    if not MIN_VARIANCE <= variance <= MAX_VARIANCE:
-        more = variance < MIN_VARIANCE
-        raise UsageError(
-            f"a noise share's standard deviation is {math.sqrt(variance):.6g} grid units (sensitivity "
-            f"{sensitivity:.6g}, mu {mu:.6g}, {honest} honest shares), expected 8 to 2^40: "
-            f"use {'more' if more else 'fewer'} fraction bits"
-        )
-    return variance
+    if MIN_VARIANCE <= variance <= MAX_VARIANCE:
+        return variance
+    remedy = _finer(sensitivity, mu, total, honest, dimension) if variance < MIN_VARIANCE else _coarser(variance, total)
+    raise UsageError(
+        f"a noise share's standard deviation is {math.sqrt(variance):.6g} grid units (sensitivity "
+        f"{sensitivity:.6g}, mu {mu:.6g}, {honest} honest shares), expected 8 to 2^40: {remedy}"
+    )
+
+
+def _finer(sensitivity: float, mu: float, total: Fraction, honest: int, dimension: int) -> str:
+    """What makes S at least 64: more fraction bits, of an even number, or fewer clients.
+
+    A bit doubles the row's part of Δ but not what rounding a mean to the grid adds to it, about √d.
+    """
+    scaling = max(sensitivity - math.sqrt(dimension) - 2, 1.0)
+    missing = math.log2(math.sqrt((MIN_VARIANCE - 1) * honest) * mu / scaling)
+    enough = math.ceil(total / (MIN_VARIANCE - 1)) - 1
+    remedy = f"use at least {_even(math.ceil(missing))} more fraction bits"
+    return f"{remedy}, or N - T - 1 of at most {enough}" if enough >= 1 else remedy
+
+
+def _coarser(variance: int, total: Fraction) -> str:
+    """What makes S at most 2^80: fewer fraction bits, of an even number, or more clients."""
+    excess = math.log2(variance / MAX_VARIANCE) / 2
+    enough = math.ceil(total / MAX_VARIANCE)
+    remedy = f"use at least {_even(math.ceil(excess))} fewer fraction bits"
+    return f"{remedy}, or N - T - 1 of at least {enough}" if enough < Limits().clients_max else remedy
+
+
+def _even(bits: int) -> int:
+    """The next even number from 2 on: rows are quantised on a grid of half the fraction bits."""
+    return max(2, bits + bits % 2)
 
 
 @functools.lru_cache(maxsize=1024)
-def check_ring(bound: int, clients: int, variance: int, dimension: int) -> None:
-    """Refuse a round whose sum could leave the signed range of the ring modulo 2^64.
+def largest_sum(bound: int, clients: int, variance: int, dimension: int) -> int:
+    """How far from zero, in grid units, a coordinate of the noisy sum gets but for a probability of β = 2^-40.
 
     All N clients' noise counts, since nobody may have dropped. A discrete Gaussian's tail is at most that of the
-    Gaussian of the same S, so N C_∞ + √(N S 2 ln(2d/β)) bounds all d sums but for a probability of β = 2^-40.
+    Gaussian of the same S, so N C_∞ + √(N S 2 ln(2d/β)) bounds all d sums but for β.
 
     Args:
         bound: C_∞, the largest magnitude of a contribution's coordinate, in grid units.
@@ -154,19 +180,38 @@ def check_ring(bound: int, clients: int, variance: int, dimension: int) -> None:
         dimension: d.
 
     Raises:
-        UsageError: the bound is 2^63 or more; says how many fewer fraction bits fit.
+        UsageError: an argument out of range.
     """
     for name, number, least in (("bound", bound, 0), ("N", clients, 1), ("variance", variance, 0), ("d", dimension, 1)):
         _require(name, number, number >= least, f"at least {least}")
     logarithm = Fraction(math.log(2 * dimension) + _WRAP_BITS * math.log(2) + 1e-9)
-    noise = math.isqrt(math.ceil(clients * variance * 2 * logarithm)) + 1
-    largest = clients * bound + noise
-    if largest >= 2**63:
-        excess = largest.bit_length() - 63
-        raise UsageError(
-            f"the sum of {clients} contributions can reach {largest:.3g} grid units ({clients * bound:.3g} of data, "
-            f"{noise:.3g} of noise), expected less than 2^63: use at least {excess} fewer fraction bits"
-        )
+    return clients * bound + math.isqrt(math.ceil(clients * variance * 2 * logarithm)) + 1
+
+
+def ring_bits(bound: int, clients: int, variance: int, dimension: int) -> int:
+    """How many bits, the sign's among them, the noisy sum can need; the ring modulo 2^64 has 64. As `largest_sum`."""
+    return largest_sum(bound, clients, variance, dimension).bit_length() + 1
+
+
+def check_ring(bound: int, clients: int, variance: int, dimension: int) -> None:
+    """Refuse a round whose sum (see `largest_sum`) could leave the signed range of the ring modulo 2^64.
+
+    Raises:
+        UsageError: the sum can reach 2^63; says how many fewer fraction bits, or how many clients, fit.
+    """
+    largest = largest_sum(bound, clients, variance, dimension)
+    if largest < 2**63:
+        return
+    data = clients * bound
+    noise = largest - data
+    remedy = f"use at least {_even((largest + 2**40).bit_length() - 63)} fewer fraction bits"  # all but 2^40 shrinks
+    fitting = (2**63 - 1 - noise) // bound if bound else 0
+    if fitting > 1 and variance * clients <= MAX_VARIANCE * fitting:  # the same noise, from fewer
+        remedy += f", or N of at most {fitting}"
+    raise UsageError(
+        f"the sum of {clients} contributions can reach {largest:.3g} grid units ({data:.3g} of data, {noise:.3g} of "
+        f"noise), expected less than 2^63: {remedy}"
+    )
 
 
 def _log_delta(epsilon: float, mu: float) -> float:

@@ -1,11 +1,8 @@
 """The client: holds its data, its policy and its ledger against each round (DESIGN §4.2, §4.4, §4.7).
 
-    new ── announcement ──> joined ── start ──> sharing ── M receipts ──> shared
-     └── refusal ──> declined <── refusal ──┘      │                         │
-                                                   └── M signed aborts ──> returned
-
-Whether it joins, declines or shares depends on policy, ledger and announcement, never on its rows. What must survive a
-crash is stored in the transaction in which it is decided: the charge together with the ciphertexts that it pays for.
+Its rounds and their phases stand in `client_round`. Whether it joins, declines or shares depends on policy, ledger and
+announcement, never on its rows. What must survive a crash is stored in the transaction in which it is decided: the
+charge together with the ciphertexts that it pays for.
 """
 
 from __future__ import annotations
@@ -17,20 +14,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core import facts
+from dca_proto.core.charges import WINDOW
+from dca_proto.core.client_round import (
+    CONTRIBUTIONS,
+    JOINED,
+    NEW,
+    SESSIONS,
+    SHARING,
+    TABLE,
+    Round,
+    Session,
+)
 from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
-from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.core.declines import DeclinedRound, Declines
+from dca_proto.core.effects import CancelTimer, Effect, Forget, Persist, Report, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge, Ledger
-from dca_proto.core.machine import Actor, Table, step
+from dca_proto.core.machine import Actor, step
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
     TEXT_CHARS_MAX,
     Abort,
     Announcement,
+    Behind,
     Certificate,
     Decline,
     Join,
@@ -42,7 +52,6 @@ from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import Plan, Question, ask, plan_round
 from dca_proto.core.policy import Policy, Refusal
 from dca_proto.core.round import (
-    OpenedAnnouncement,
     check_join_time,
     check_terms,
     open_announcement,
@@ -54,47 +63,9 @@ from dca_proto.core.upload import Contribution, make_contribution
 from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import contribution
 
-NEW, JOINED, SHARING, SHARED = "new", "joined", "sharing", "shared"
-DECLINED, RETURNED, CLOSED = "declined", "returned", "closed"
-TABLE: Table = {
-    (NEW, "announcement"): JOINED,
-    (NEW, "refusal"): DECLINED,
-    (JOINED, "start"): SHARING,
-    (JOINED, "refusal"): DECLINED,
-    (SHARING, "receipt"): SHARING,
-    (SHARING, "last receipt"): SHARED,
-    (SHARING, "abort"): SHARING,
-    (SHARING, "last abort"): RETURNED,
-    (SHARED, "abort"): SHARED,
-    (SHARED, "last abort"): RETURNED,
-    **{(phase, "repeated announcement"): phase for phase in (JOINED, SHARING, SHARED, DECLINED, RETURNED)},
-    **{(phase, "repeated start"): phase for phase in (SHARING, SHARED, RETURNED)},
-    **{(phase, "repeated receipt"): phase for phase in (SHARED, RETURNED)},
-    **{(phase, "repeated abort"): phase for phase in (SHARING, SHARED, RETURNED)},
-    **{(phase, "close"): CLOSED for phase in (JOINED, SHARING, SHARED, DECLINED, RETURNED)},
-}
-
-SESSIONS, CONTRIBUTIONS = "session", "contribution"
 EPOCH, RESEND, CLOSE = "epoch", "resend", "close"
 Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
 """A client's data: returns the rows, shape (m, number of columns), of the named columns. NaN marks a missing value."""
-
-
-class Session(msgspec.Struct, frozen=True):
-    """One round at the client, as it is stored.
-
-    Attributes:
-        phase: a phase of `TABLE`. announcement: as it came. epoch: of the client's own key in its join.
-        answer: the sealed join or decline, resent byte for byte. session: the session hash, once started.
-        aborted_by: ids of the Compute nodes whose signed aborts came.
-    """
-
-    phase: str
-    announcement: Signed
-    epoch: int
-    answer: bytes
-    session: bytes = b""
-    aborted_by: tuple[bytes, ...] = ()
 
 
 class ClientActor(Actor):
@@ -133,203 +104,217 @@ class ClientActor(Actor):
         self._restore(tuple(records))
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
-        def stored(name: str) -> list[tuple[bytes, bytes]]:
-            return [(key, value) for table, key, value in records if table == name]
+        def stored(name: str) -> dict[bytes, bytes]:
+            return {key: value for table, key, value in records if table == name}
 
         decode = msgspec.msgpack.decode
-        self.ledger = Ledger(decode(value, type=Charge) for _, value in stored(LEDGER))
-        self._sessions = {key: decode(value, type=Session) for key, value in stored(SESSIONS)}
-        self._pending = {key: decode(value, type=Contribution) for key, value in stored(CONTRIBUTIONS)}
+        self.ledger = Ledger(decode(value, type=Charge) for value in stored(LEDGER).values())
+        self.declines = Declines(records)
         self._seen = SeenEpochs(records, self._timing)
         self._keys = Keyring(records, self._timing, self._random)
-        self._receipts: dict[bytes, set[bytes]] = {}
-        self._attempts: dict[bytes, int] = {}
-        self._opened: dict[bytes, OpenedAnnouncement] = {}
-        self._questions: dict[bytes, Question] = {}
-        self._foreign = [round_id for round_id in self._sessions if not self._is_own(round_id)]
+        self._rounds: dict[bytes, Round] = {}
+        self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
+        self._highest_used = 0  # the highest charge number of a Compute node that found ours used before; 0 if none did
+        contributions = stored(CONTRIBUTIONS)
+        for round_id, value in stored(SESSIONS).items():
+            made = contributions.get(round_id)
+            contribution = None if made is None else decode(made, type=Contribution)
+            self._restore_round(round_id, decode(value, type=Session), contribution)
 
-    def _is_own(self, round_id: bytes) -> bool:
-        """Whether a stored session is of this federation file, and not of one that it has replaced."""
+    def _restore_round(self, round_id: bytes, session: Session, contribution: Contribution | None) -> None:
         try:
-            self._open(round_id, self._sessions[round_id])
+            opened = open_announcement(session.announcement, self._federation, self._limits)
         except PeerError:
-            return False
-        return True
+            self._foreign.append(round_id)
+        else:
+            self._rounds[round_id] = Round(session, opened, contribution)
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
-        session = self._sessions.get(round_id)
-        return session.phase if session else NEW
+        known = self._rounds.get(round_id)
+        return known.phase if known else NEW
 
     # --- start and messages ----------------------------------------------------------------------------------------
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
-        dropped = [effect for round_id in self._foreign for effect in self._forget(round_id)]
-        resumed = [effect for round_id in sorted(self._sessions) for effect in self._resume(round_id, now_ms)]
+        dropped = [Forget(table, round_id) for round_id in self._foreign for table in (SESSIONS, CONTRIBUTIONS)]
+        resumed = [effect for _, current in sorted(self._rounds.items()) for effect in self._resume(current, now_ms)]
         return [*dropped, *self._expire_keys(now_ms), *resumed]
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         frame = decode_frame(payload)
         if isinstance(frame, Receipt):
-            return self._on_receipt(sender, frame, now_ms)
+            return self._on_receipt(sender, frame)
         if not isinstance(frame, Signed):
             raise PeerError("kind", found=type(frame).__name__, expected="Signed or Receipt")
         body = decode_body(frame.body)
-        if isinstance(body, Announcement):
-            return self._on_announcement(frame, body, now_ms)
-        if isinstance(body, Start):
-            return self._on_start(frame, body, now_ms)
-        if isinstance(body, Abort):
-            return self._on_abort(sender, frame, body)
-        raise PeerError("kind", found=type(body).__name__, expected="Announcement, Start or Abort")
+        match body:
+            case Announcement():
+                return self._on_announcement(frame, body, now_ms)
+            case Start():
+                return self._on_start(frame, body, now_ms)
+            case Abort():
+                return self._on_abort(sender, frame, body)
+            case Behind():
+                return self._on_behind(sender, frame, body)
+            case _:
+                raise PeerError("kind", found=type(body).__name__, expected="a message for a client")
 
     # --- announcement: join or decline ----------------------------------------------------------------------------
 
     def _on_announcement(self, frame: Signed, body: Announcement, now_ms: int) -> list[Effect]:
-        known = self._sessions.get(body.round_id)
+        known = self._rounds.get(body.round_id)
         if known is not None:
-            return self._repeat_answer(body, frame, known)
+            if frame != known.stored.announcement:
+                raise PeerError("known-round", found="another announcement", expected="the one that is known")
+            step(TABLE, known.phase, "repeated announcement")
+            return [known.answer()]
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
         self._check_room(frame)
         opened = open_announcement(frame, self._federation, self._limits)
         check_join_time(opened, self._timing, now_ms)
         self._seen.check(opened.epochs, now_ms)
-        refusal = self._consider(opened, now_ms)
+        current = Round(Session(NEW, frame), opened)
+        refusal = self._consider(current, now_ms)
         seen: list[Effect] = [*self._seen.note(opened.epochs)]
         if refusal is not None:
-            return seen + self._refuse(opened, refusal, now_ms)
-        return seen + self._join(opened, now_ms)
+            return seen + self._refuse(current, refusal, now_ms)
+        return seen + self._join(current, now_ms)
 
     def _check_room(self, frame: Signed) -> None:
         """Rounds at the same time are limited in number and in bytes."""
-        held = sum(len(session.announcement.body) for session in self._sessions.values())
-        if len(self._sessions) >= self._limits.rounds_open_max:
-            raise PeerError("rounds", found=f"{len(self._sessions)} rounds", expected="fewer at the same time")
+        held = sum(len(current.stored.announcement.body) for current in self._rounds.values())
+        if len(self._rounds) >= self._limits.rounds_open_max:
+            raise PeerError("rounds", found=f"{len(self._rounds)} rounds", expected="fewer at the same time")
         if held + len(frame.body) > self._limits.announcements_bytes_max:
             raise PeerError("rounds", found=f"{held} bytes of announcements", expected="fewer at the same time")
 
-    def _repeat_answer(self, body: Announcement, frame: Signed, known: Session) -> list[Effect]:
-        if frame != known.announcement:
-            raise PeerError("known-round", found="another announcement", expected="the one that is known")
-        step(TABLE, known.phase, "repeated announcement")
-        return [Send(Address(Channel.TRAINER, body.trainer), body.round_id, known.answer)]
-
-    def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> Refusal | None:
+    def _consider(self, current: Round, now_ms: int) -> Refusal | None:
         """What the client's own limits say. Looks at no row."""
-        body = opened.body
         try:
-            question = self._ask(body)
+            question = self._ask(current)
         except UsageError as error:
             return Refusal("announcement", str(error), "a question that can be answered")
         missing = [column for column in question.statistic.columns if column not in self._columns]
         if missing:
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
-        named = [self._federation.compute(compute) for compute in opened.computes]
+        named = [self._federation.compute(compute) for compute in current.opened.computes]
         announced = frozenset(name for member in named for name in (member.name, member.id.hex()))
         everyone = tuple(member.name for member in self._federation.computes)
         trusted = frozenset(self._policy.trusted_computes or everyone)
-        return self._policy.check_announcement(body, question, trusted - announced, self.ledger, now_ms)
+        missing_computes = trusted - announced
+        refusal = self._policy.check_announcement(current.body, question, missing_computes, self.ledger, now_ms)
+        return self._check_ledger() or refusal
 
-    def _join(self, opened: OpenedAnnouncement, now_ms: int) -> list[Effect]:
-        body = opened.body
+    def _check_ledger(self) -> Refusal | None:
+        """A ledger that forgot charges must not say what is left."""
+        if not self._highest_used:
+            return None
+        found = f"charge number {self.ledger.next_number} comes next: the ledger looks restored from an old copy"
+        return Refusal(
+            "ledger", found, f"a number above {self._highest_used}, the highest that a Compute node has seen"
+        )
+
+    def _ask(self, current: Round) -> Question:
+        """The announcement's question, worked out once per process."""
+        if current.question is None:
+            current.question = ask(current.body, self._mechanism, self._limits)
+        return current.question
+
+    def _join(self, current: Round, now_ms: int) -> list[Effect]:
         renewed = self._keys.renew(now_ms, self._epochs_in_use())
-        keys = self._keys
-        join = Join(PROTOCOL_VERSION, body.round_id, opened.hash, self._certificate, keys.epoch, keys.public)
+        keys, opened = self._keys, current.opened
+        join = Join(PROTOCOL_VERSION, current.id, opened.hash, self._certificate, keys.epoch, keys.public)
         answer = seal_answer(self._sign(join), opened, self._random)
-        self._opened[body.round_id] = opened
+        self._rounds[current.id] = current
         return [
             *renewed,
             *self._epoch_timer(now_ms),
-            self._store(body.round_id, Session(step(TABLE, NEW, "announcement"), opened.frame, keys.epoch, answer)),
-            SetTimer(Timer(CLOSE, body.round_id), body.close_by_ms + self._timing.abort_grace_ms),
-            Send(Address(Channel.TRAINER, body.trainer), body.round_id, answer),
-            self._resend_timer(body.round_id, now_ms),
-            Report(facts.Joined(body.round_id, self.id)),
+            current.store(phase=step(TABLE, NEW, "announcement"), epoch=keys.epoch, answer=answer),
+            SetTimer(Timer(CLOSE, current.id), current.body.close_by_ms + self._timing.abort_grace_ms),
+            current.answer(),
+            self._resend_timer(current, now_ms),
+            Report(facts.Joined(current.id, self.id)),
         ]
 
-    def _refuse(self, opened: OpenedAnnouncement, refusal: Refusal, now_ms: int) -> list[Effect]:
+    def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
         """Decline, at the announcement or at the start."""
-        body = opened.body
-        phase = step(TABLE, self.phase(body.round_id), "refusal")
-        why = (refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
-        decline = Decline(PROTOCOL_VERSION, body.round_id, opened.hash, self._certificate, *why)
-        answer = seal_answer(self._sign(decline), opened, self._random)
+        phase = step(TABLE, current.phase, "refusal")
+        reason, found, expected = refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX]
+        body, known_as = current.body, (PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate)
+        answer = seal_answer(self._sign(Decline(*known_as, reason, found, expected)), current.opened, self._random)
+        self._rounds[current.id] = current
+        declined = DeclinedRound(
+            number=self.declines.next_number,
+            round_id=current.id,
+            statistic=body.statistic,
+            trainer=body.trainer,
+            epsilon=body.epsilon,
+            delta=body.delta,
+            reason=reason,
+            found=found,
+            expected=expected,
+            at_ms=now_ms,
+        )
         return [
-            self._store(body.round_id, Session(phase, opened.frame, 0, answer)),
-            CancelTimer(Timer(RESEND, body.round_id)),
-            SetTimer(Timer(CLOSE, body.round_id), max(body.close_by_ms, now_ms)),
-            Send(Address(Channel.TRAINER, body.trainer), body.round_id, answer),
-            Report(facts.Declined(body.round_id, self.id, *why)),
+            current.store(phase=phase, epoch=0, answer=answer),
+            *self.declines.note(declined),
+            CancelTimer(Timer(RESEND, current.id)),
+            SetTimer(Timer(CLOSE, current.id), max(body.close_by_ms, now_ms)),
+            current.answer(),
+            Report(facts.Declined(current.id, self.id, reason, found, expected)),
         ]
 
     # --- start: charge and share ----------------------------------------------------------------------------------
 
     def _on_start(self, frame: Signed, body: Start, now_ms: int) -> list[Effect]:
-        session = self._sessions.get(body.round_id)
-        if session is None:
+        current = self._rounds.get(body.round_id)
+        if current is None:
             raise PeerError("phase", found="a start of an unknown round", expected="an announcement first")
-        opened = self._open(body.round_id, session)
-        open_signed(frame, self._federation.trainer(opened.body.trainer).key, self._federation_hash, Start)
+        open_signed(frame, self._federation.trainer(current.body.trainer).key, self._federation_hash, Start)
         started = session_hash(body.terms)
-        if session.session:
-            if started != session.session:
+        if current.stored.session:
+            if started != current.stored.session:
                 raise PeerError("known-round", found="another start", expected="the one that is known")
-            step(TABLE, session.phase, "repeated start")
+            step(TABLE, current.phase, "repeated start")
             return []
-        phase = step(TABLE, session.phase, "start")
+        phase = step(TABLE, current.phase, "start")
         if body.client != self.id or body.position >= body.terms.clients:
             raise PeerError("position", found=f"{body.position} of another", expected="an own place on the roster")
-        check_terms(body.terms, opened, now_ms)
-        plan = self._plan(opened, body.terms.clients, now_ms)
+        check_terms(body.terms, current.opened, now_ms)
+        plan = self._plan(current, body.terms.clients, now_ms)
         if isinstance(plan, Refusal):
-            return self._refuse(opened, plan, now_ms)
-        started_session = msgspec.structs.replace(session, phase=phase, session=started)
-        return self._share(opened, started_session, plan, body.position, now_ms)
-
-    def _plan(self, opened: OpenedAnnouncement, clients: int, now_ms: int) -> Plan | Refusal:
-        """The round's own numbers, held against the policy and once more against the budget."""
-        body = opened.body
-        try:
-            question = self._ask(body)
-            plan = plan_round(body, question, clients, self._mechanism)
-        except UsageError as error:
-            return Refusal("plan", str(error), "a round whose noise and sum fit")
-        too_small = self._policy.check_size(clients, body.tolerated)
-        return too_small or self._policy.check_budget(question.mu, self.ledger, now_ms) or plan
-
-    def _share(
-        self, opened: OpenedAnnouncement, session: Session, plan: Plan, position: int, now_ms: int
-    ) -> list[Effect]:
-        body = opened.body
-        statistic = plan.question.statistic
-        value, trouble = self._contribution(statistic, body)
-        made = make_contribution(
-            value,
-            plan=plan,
-            mechanism=self._mechanism,
-            encoding=body.encoding,
-            round_id=body.round_id,
-            session_hash=session.session,
-            client=self.id,
-            position=position,
-            computes=opened.computes,
-            pair_keys=[self._keys.agree(session.epoch, epoch.public) for epoch in opened.epochs],
-            random=self._random,
-        )
-        self._pending[body.round_id] = made
-        mu = plan.question.mu
-        charge = Charge(body.round_id, body.statistic, body.trainer, mu, body.epsilon, body.delta, now_ms)
-        self._attempts[body.round_id] = 0
+            return self._refuse(current, plan, now_ms)
+        charge = self._charge(current, plan, now_ms)
+        value, trouble = self._contribution(plan.question.statistic, current.body)
+        made = self._make(current, plan, value, started, body.position, charge.number)
+        current.contribution, current.attempt = made, 1  # the first receipts wait for durable writes
         return [
             self.ledger.charge(charge),
-            Persist(CONTRIBUTIONS, body.round_id, encode(made)),
-            self._store(body.round_id, session),
-            *self._sends(opened, made),
-            self._resend_timer(body.round_id, now_ms),
-            Report(facts.Contributed(body.round_id, body.statistic, mu)),
+            Persist(CONTRIBUTIONS, current.id, encode(made)),
+            current.store(phase=phase, session=started),
+            *current.shares(),
+            self._resend_timer(current, now_ms),
+            Report(facts.Contributed(current.id, charge.statistic, charge.mu)),
             *trouble,
         ]
+
+    def _plan(self, current: Round, clients: int, now_ms: int) -> Plan | Refusal:
+        """The round's own numbers, held against the policy and once more against the ledger."""
+        try:
+            question = self._ask(current)
+            plan = plan_round(current.body, question, clients, self._mechanism)
+        except UsageError as error:
+            return Refusal("plan", str(error), "a round whose noise and sum fit")
+        too_small = self._policy.check_size(clients, current.body.tolerated)
+        refusal = too_small or self._check_ledger()
+        return refusal or self._policy.check_budget(question.mu, self.ledger, now_ms) or plan
+
+    def _charge(self, current: Round, plan: Plan, now_ms: int) -> Charge:
+        body, number = current.body, self.ledger.next_number
+        mu = plan.question.mu
+        return Charge(body.round_id, body.statistic, body.trainer, mu, body.epsilon, body.delta, now_ms, number)
 
     def _contribution(self, statistic: Statistic, body: Announcement) -> tuple[NDArray[np.int64], list[Effect]]:
         """The client's value. Data that cannot be read count as zero: taking part never depends on rows."""
@@ -340,90 +325,122 @@ class ClientActor(Actor):
             trouble = Report(facts.DataFailed(body.round_id, body.statistic, type(error).__name__))
             return np.zeros(statistic.dimension, dtype=np.int64), [trouble]
 
-    def _sends(self, opened: OpenedAnnouncement, made: Contribution) -> list[Effect]:
-        """The shares that have no receipt yet."""
-        received = self._receipts.get(opened.body.round_id, set())
-        return [
-            Send(Address(Channel.COMPUTE, compute), opened.body.round_id, message)
-            for compute, message in zip(opened.computes, made.messages, strict=True)
-            if compute not in received
-        ]
+    def _make(
+        self, current: Round, plan: Plan, value: NDArray[np.int64], session: bytes, position: int, charge: int
+    ) -> Contribution:
+        opened, epoch = current.opened, current.stored.epoch
+        return make_contribution(
+            value,
+            plan=plan,
+            mechanism=self._mechanism,
+            encoding=current.body.encoding,
+            round_id=current.id,
+            session_hash=session,
+            client=self.id,
+            position=position,
+            charge=charge,
+            computes=opened.computes,
+            pair_keys=[self._keys.agree(epoch, compute.public) for compute in opened.epochs],
+            random=self._random,
+        )
 
-    # --- receipts and aborts --------------------------------------------------------------------------------------
+    # --- what Compute nodes answer --------------------------------------------------------------------------------
 
-    def _on_receipt(self, sender: bytes, receipt: Receipt, now_ms: int) -> list[Effect]:
-        made, session = self._pending.get(receipt.round_id), self._sessions.get(receipt.round_id)
-        if session is None:
+    def _on_receipt(self, sender: bytes, receipt: Receipt) -> list[Effect]:
+        current = self._rounds.get(receipt.round_id)
+        if current is None:
             raise PeerError("phase", found="a receipt of an unknown round", expected="an announcement first")
-        if made is None:
-            step(TABLE, session.phase, "repeated receipt")
+        if current.contribution is None:
+            step(TABLE, current.phase, "repeated receipt")
             return []
-        opened = self._open(receipt.round_id, session)
-        if sender not in opened.computes:
+        if sender not in current.opened.computes:
             raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
-        proof = (made.contribution, made.receipt_tags[opened.computes.index(sender)])
-        if (receipt.contribution, receipt.tag) != proof:
+        if not current.is_proof(sender, receipt):
             raise PeerError("receipt", found="a tag that does not match", expected="proof of the stored share")
-        received = self._receipts.setdefault(receipt.round_id, set())
-        if len(received | {sender}) < len(opened.computes):
-            step(TABLE, session.phase, "receipt")
-            received.add(sender)
+        last = len(current.received | {sender}) == len(current.opened.computes)
+        phase = step(TABLE, current.phase, "last receipt" if last else "receipt")
+        current.received.add(sender)
+        if not last:
             return []
-        phase = step(TABLE, session.phase, "last receipt")
-        del self._receipts[receipt.round_id], self._pending[receipt.round_id]
         return [
-            self._store(receipt.round_id, msgspec.structs.replace(session, phase=phase)),
-            Forget(CONTRIBUTIONS, receipt.round_id),
-            CancelTimer(Timer(RESEND, receipt.round_id)),
-            Report(facts.AllReceived(receipt.round_id)),
+            current.store(phase=phase),
+            *self._forget_contribution(current),
+            CancelTimer(Timer(RESEND, current.id)),
+            Report(facts.AllReceived(current.id)),
         ]
+
+    def _on_behind(self, sender: bytes, frame: Signed, body: Behind) -> list[Effect]:
+        """A Compute node has seen this number before: the ledger has forgotten charges, or another copy of it runs."""
+        current = self._rounds.get(body.round_id)
+        if current is None or body.client != self.id:
+            raise PeerError("phase", found="word of an unknown round", expected="an own round")
+        self._check_compute(current, sender, frame, body)
+        number = self.ledger[current.id].number
+        if body.charge != number:
+            raise PeerError("ledger", found=f"charge {body.charge}", expected=f"charge {number}, which was sent")
+        if body.highest < self.ledger.next_number and body.highest - number >= WINDOW:
+            late = f"a share {body.highest - number} charges late"  # all of these this ledger has made itself
+            raise PeerError("ledger", found=late, expected="a number that was used twice")
+        step(TABLE, current.phase, "behind")
+        if sender in current.refused:
+            return []
+        current.refused.add(sender)
+        self._highest_used = max(self._highest_used, body.highest, number)
+        return [Report(facts.LedgerBehind(current.id, sender, number, body.highest))]
 
     def _on_abort(self, sender: bytes, frame: Signed, body: Abort) -> list[Effect]:
-        session = self._sessions.get(body.round_id)
-        if session is None or not session.session:
+        current = self._rounds.get(body.round_id)
+        if current is None or not current.stored.session:
             return []  # aborts are broadcast: most rounds that end so are none of ours to undo
-        opened = self._open(body.round_id, session)
-        if sender not in opened.computes:
-            raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
-        open_signed(frame, self._federation.compute(sender).key, self._federation_hash, Abort)
-        if body.session_hash != session.session:
-            raise PeerError("session", found="an abort of another session", expected=session.session.hex())
-        if sender in session.aborted_by:
-            step(TABLE, session.phase, "repeated abort")
+        self._check_compute(current, sender, frame, body)
+        if sender in current.stored.aborted_by:
+            step(TABLE, current.phase, "repeated abort")
             return []
-        aborted_by = (*session.aborted_by, sender)
-        last = len(aborted_by) == len(opened.computes)
-        phase = step(TABLE, session.phase, "last abort" if last else "abort")
-        stored = self._store(body.round_id, msgspec.structs.replace(session, phase=phase, aborted_by=aborted_by))
+        aborted_by = (*current.stored.aborted_by, sender)
+        last = len(aborted_by) == len(current.opened.computes)
+        phase = step(TABLE, current.phase, "last abort" if last else "abort")
+        stored = current.store(phase=phase, aborted_by=aborted_by)
         if not last:
             return [stored]
         return [
-            self.ledger.give_back(body.round_id),
+            self.ledger.give_back(current.id),
             stored,
-            *self._forget_contribution(body.round_id),
-            CancelTimer(Timer(RESEND, body.round_id)),
-            Report(facts.ChargeReturned(body.round_id)),
+            *self._forget_contribution(current),
+            CancelTimer(Timer(RESEND, current.id)),
+            Report(facts.ChargeReturned(current.id)),
         ]
+
+    def _check_compute(self, current: Round, sender: bytes, frame: Signed, body: Abort | Behind) -> None:
+        """The word of a Compute node of the round, about its session. Raises `PeerError`."""
+        if sender not in current.opened.computes:
+            raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
+        open_signed(frame, self._federation.compute(sender).key, self._federation_hash, type(body))
+        if body.session_hash != current.stored.session:
+            raise PeerError("session", found="word of another session", expected=current.stored.session.hex())
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
         if timer.purpose == EPOCH:
             return self._expire_keys(now_ms)
-        session = self._sessions.get(timer.round_id)
-        if session is None:
+        current = self._rounds.get(timer.round_id)
+        if current is None:
             return []
         if timer.purpose == RESEND:
-            return self._resend(timer.round_id, session, now_ms)
-        step(TABLE, session.phase, "close")
-        return [*self._forget(timer.round_id), *self._expire_keys(now_ms)]
+            return self._resend(current, now_ms)
+        step(TABLE, current.phase, "close")
+        return [*self._forget(current), *self._expire_keys(now_ms)]
 
-    def _forget(self, round_id: bytes) -> list[Effect]:
+    def _forget(self, current: Round) -> list[Effect]:
         """Everything of a round but its charge."""
-        del self._sessions[round_id]
-        for memory in (self._opened, self._attempts, self._questions):
-            memory.pop(round_id, None)
-        return [Forget(SESSIONS, round_id), *self._forget_contribution(round_id)]
+        del self._rounds[current.id]
+        return [Forget(SESSIONS, current.id), *self._forget_contribution(current)]
+
+    def _forget_contribution(self, current: Round) -> list[Effect]:
+        if current.contribution is None:
+            return []
+        current.contribution = None
+        return [Forget(CONTRIBUTIONS, current.id)]
 
     def _expire_keys(self, now_ms: int) -> list[Effect]:
         """Delete the keys of past epochs, also where no further round is ever joined."""
@@ -436,47 +453,20 @@ class ClientActor(Actor):
 
     def _epochs_in_use(self) -> set[int]:
         """The epochs of joins that wait for their start; shares that were made need no key any more."""
-        return {session.epoch for session in self._sessions.values() if session.phase == JOINED}
+        return {current.stored.epoch for current in self._rounds.values() if current.phase == JOINED}
 
-    def _resend(self, round_id: bytes, session: Session, now_ms: int) -> list[Effect]:
+    def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """A join until the start has come, shares until their receipts have; nothing after the round's end."""
-        opened = self._open(round_id, session)
-        if now_ms >= opened.body.close_by_ms or session.phase not in (JOINED, SHARING):
+        if now_ms >= current.body.close_by_ms or current.phase not in (JOINED, SHARING):
             return []
-        if session.phase == JOINED:
-            sends: list[Effect] = [Send(Address(Channel.TRAINER, opened.body.trainer), round_id, session.answer)]
-        else:
-            sends = self._sends(opened, self._pending[round_id])
-        return [*sends, self._resend_timer(round_id, now_ms)]
+        sends = [current.answer()] if current.phase == JOINED else current.shares()
+        return [*sends, self._resend_timer(current, now_ms)]
 
-    def _resend_timer(self, round_id: bytes, now_ms: int) -> SetTimer:
-        attempt = self._attempts[round_id] = self._attempts.get(round_id, -1) + 1
-        wait_ms = self._timing.resend_after_ms(attempt, self._random(1))
-        return SetTimer(Timer(RESEND, round_id), now_ms + wait_ms)
+    def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
+        wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))
+        current.attempt += 1
+        return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
 
-    def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
-        session = self._sessions[round_id]
-        close_ms = self._open(round_id, session).body.close_by_ms + self._timing.abort_grace_ms
-        return [SetTimer(Timer(CLOSE, round_id), close_ms), *self._resend(round_id, session, now_ms)]
-
-    # --- bookkeeping ----------------------------------------------------------------------------------------------
-
-    def _store(self, round_id: bytes, session: Session) -> Persist:
-        self._sessions[round_id] = session
-        return Persist(SESSIONS, round_id, encode(session))
-
-    def _open(self, round_id: bytes, session: Session) -> OpenedAnnouncement:
-        """The session's announcement, opened once per process."""
-        if round_id not in self._opened:
-            self._opened[round_id] = open_announcement(session.announcement, self._federation, self._limits)
-        return self._opened[round_id]
-
-    def _ask(self, body: Announcement) -> Question:
-        """The announcement's question, worked out once per process."""
-        if body.round_id not in self._questions:
-            self._questions[body.round_id] = ask(body, self._mechanism, self._limits)
-        return self._questions[body.round_id]
-
-    def _forget_contribution(self, round_id: bytes) -> list[Effect]:
-        self._receipts.pop(round_id, None)
-        return [Forget(CONTRIBUTIONS, round_id)] if self._pending.pop(round_id, None) else []
+    def _resume(self, current: Round, now_ms: int) -> list[Effect]:
+        close_ms = current.body.close_by_ms + self._timing.abort_grace_ms
+        return [SetTimer(Timer(CLOSE, current.id), close_ms), *self._resend(current, now_ms)]

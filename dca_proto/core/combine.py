@@ -52,7 +52,6 @@ def aggregate_of(
     body: Announcement, plan: Plan, total: RingVector, absent: tuple[int, ...], hashes: Hashes, *, private: bool
 ) -> NoisyAggregate:
     """A noisy sum in the ring, centred, scaled, and with all that is known of it."""
-    sensitivity = plan.question.sensitivity
     contributors = plan.clients - len(absent)
     return NoisyAggregate(
         value=dequantise(from_ring(total), body.fraction_bits),
@@ -64,8 +63,8 @@ def aggregate_of(
         tolerated=plan.tolerated,
         colluders=plan.colluders,
         mechanism=body.mechanism,
-        sensitivity=sensitivity.l2 * plan.unit,
-        relation=sensitivity.relation,
+        sensitivity=plan.sensitivity,
+        relation=plan.question.sensitivity.relation,
         sigma_local=plan.sigma_local,
         epsilon=body.epsilon,
         delta=body.delta,

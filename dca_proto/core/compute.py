@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dca_proto.core import facts
+from dca_proto.core.charges import SeenCharges
 from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
 from dca_proto.core.commit import TOO_FEW, Entries, agree, encode_entries, parse_entries, position_bits, sum_shares
 from dca_proto.core.compute_round import (
@@ -37,6 +38,7 @@ from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
     TEXT_CHARS_MAX,
     Abort,
+    Behind,
     EpochKey,
     Frozen,
     FrozenList,
@@ -52,9 +54,9 @@ from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Floors
 from dca_proto.core.roster import CheckedRoster, check_roster
 from dca_proto.core.round import list_hash, seal_answer
-from dca_proto.core.sealing import ID_BYTES, Identity, Random, decrypt
+from dca_proto.core.sealing import ID_BYTES, Identity, Random
 from dca_proto.core.shares import check_body
-from dca_proto.core.upload import associated_data, receipt_tag, round_key
+from dca_proto.core.upload import open_share, receipt_tag
 
 ROUNDS, SHARES = "round", "share"
 EPOCH, FREEZE, COMMIT, RESEND, CLOSE = "epoch", "freeze", "commit", "resend", "close"
@@ -92,6 +94,7 @@ class ComputeActor(Actor):
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
         self._seen = SeenEpochs(records, self._timing)
         self._keys = Keyring(records, self._timing, self._random)
+        self._charges = SeenCharges(records)
         for table, round_id, value in records:
             if table == ROUNDS:
                 self._restore_round(round_id, msgspec.msgpack.decode(value, type=StoredRound))
@@ -182,31 +185,49 @@ class ComputeActor(Actor):
             return [Send(Address(Channel.CLIENT, sender), share.round_id, current.stored.answer)]
         if not current.is_loaded:
             raise PeerError("phase", found="a share of a round that is over", expected="none")
-        roster, contribution = current.roster, share.contribution
+        roster = current.roster
         position = roster.positions.get(sender)
         if position is None:
             raise PeerError("not-on-roster", found=sender.hex(), expected="a client of the roster")
         kept = current.entries.get(position)
         step(TABLE, current.phase, "share" if kept is None else "repeated share")
-        if kept not in (None, contribution):
-            raise PeerError("second-contribution", found="another contribution id", expected="the first one")
         pair_key = self._keys.agree(roster.own.epoch, roster.client_keys[position])
-        key = round_key(pair_key, roster.session, sender, self.id, contribution)
-        body = decrypt(key, share.nonce, share.ciphertext, associated_data(roster.session, position, contribution))
-        receipt = encode(Receipt(share.round_id, contribution, receipt_tag(key)))
+        key, body = open_share(
+            share, pair_key=pair_key, session_hash=roster.session, client=sender, position=position, compute=self.id
+        )
+        receipt = encode(Receipt(share.round_id, share.contribution, receipt_tag(key)))
         reply = Send(Address(Channel.CLIENT, sender), share.round_id, receipt)
-        if kept is not None:
+        if kept == share.contribution:
             return [reply]
         check_body(body, roster.plan.dimension, roster.sends_vector(sender))
-        current.entries[position] = contribution
+        try:
+            self._check_first(sender, share, kept)
+        except PeerError as error:
+            return [self._drop(error, sender), self._behind(current, sender, share)]
+        return [*self._keep(current, sender, position, share, body), reply, *self._count(current, now_ms)]
+
+    def _check_first(self, client: bytes, share: Share, kept: bytes | None) -> None:
+        """An authentic share that repeats a round or a charge is of a client that forgot them. Raises `PeerError`."""
+        if kept is not None:
+            raise PeerError("second-contribution", found="another contribution id", expected="the first one")
+        self._charges.check(client, share.charge)
+
+    def _behind(self, current: Round, client: bytes, share: Share) -> Effect:
+        highest = self._charges.highest(client)
+        body = Behind(PROTOCOL_VERSION, current.id, current.session, client, share.charge, highest)
+        return self._signed_to(Address(Channel.CLIENT, client), current.id, body)
+
+    def _keep(self, current: Round, client: bytes, position: int, share: Share, body: bytes) -> list[Effect]:
+        """The share and the number of the charge that pays for it, in one transaction."""
+        current.entries[position] = share.contribution
         current.shares[position] = body
-        count, clients = len(current.entries), roster.plan.clients
-        effects: list[Effect] = [
-            Persist(SHARES, _share_key(share.round_id, position), contribution + body),
-            reply,
-            Report(facts.ShareKept(share.round_id, count, clients)),
-        ]
-        return effects if count < clients else effects + self._freeze(current, now_ms)
+        kept = Persist(SHARES, _share_key(current.id, position), share.contribution + body)
+        return [kept, self._charges.note(client, share.charge)]
+
+    def _count(self, current: Round, now_ms: int) -> list[Effect]:
+        count, clients = len(current.entries), current.roster.plan.clients
+        counted = Report(facts.ShareKept(current.id, count, clients))
+        return [counted, *(self._freeze(current, now_ms) if count == clients else [])]
 
     # --- agreement on one set -------------------------------------------------------------------------------------
 
@@ -446,7 +467,7 @@ class ComputeActor(Actor):
         open_signed(frame, self._federation.compute(sender).key, self._federation_hash, type(body))
         return current
 
-    def _signed_to(self, to: Address, round_id: bytes, body: Ready | Frozen | FrozenList) -> Effect:
+    def _signed_to(self, to: Address, round_id: bytes, body: Ready | Frozen | FrozenList | Behind) -> Effect:
         return Send(to, round_id, encode(self._sign(body)))
 
 

@@ -100,6 +100,19 @@ class DataFailed(_Fact, frozen=True):
     error: str
 
 
+class LedgerBehind(_Fact, frozen=True):
+    """At the client: a Compute node refused its share, for the number of its `charge` was used before.
+
+    The ledger looks restored from an old copy, or runs twice: it has forgotten charges up to `highest`. Nothing more is
+    joined until the process starts again.
+    """
+
+    round_id: bytes
+    compute: bytes
+    charge: int
+    highest: int
+
+
 class AllReceived(_Fact, frozen=True):
     """The client has all M receipts."""
 
@@ -107,7 +120,7 @@ class AllReceived(_Fact, frozen=True):
 
 
 class ChargeReturned(_Fact, frozen=True):
-    """The client got its charge back against M signed aborts."""
+    """A client, or the trainer's account, got a charge back against M signed aborts."""
 
     round_id: bytes
 

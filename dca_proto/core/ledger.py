@@ -1,5 +1,6 @@
-"""A client's record of what it spent: written before a share leaves, returned only against aborts (DESIGN §4.4, §4.7).
+"""A record of what was spent: written before a share (or a start) leaves, returned only against aborts (DESIGN §4).
 
+A client keeps one for itself, and a trainer one for its federation (`account`).
 Budgets are kept in Gaussian DP, where rounds compose exactly: the spent mu is the root of the sum of squares.
 """
 
@@ -21,6 +22,7 @@ class Charge(msgspec.Struct, frozen=True):
     Attributes:
         round_id: 16 bytes. statistic: what was asked. trainer: who asked, an id of 16 bytes.
         mu, epsilon, delta: what it cost. at_ms: when it was charged.
+        number: 1, 2, ... in the order of charging, never used twice, also not after a return.
         returned: whether all Compute nodes have signed that they released nothing and never will.
     """
 
@@ -31,11 +33,12 @@ class Charge(msgspec.Struct, frozen=True):
     epsilon: float
     delta: float
     at_ms: int
+    number: int
     returned: bool = False
 
 
 class Ledger:
-    """The charges of one client, restored from its store.
+    """The charges of one client or one trainer, restored from its store.
 
     Args:
         charges: all stored entries.
@@ -43,14 +46,23 @@ class Ledger:
 
     def __init__(self, charges: Iterable[Charge] = ()) -> None:
         self._charges = {charge.round_id: charge for charge in charges}
+        self._highest = max((charge.number for charge in self._charges.values()), default=0)
 
     def __contains__(self, round_id: bytes) -> bool:
         return round_id in self._charges
 
+    def __getitem__(self, round_id: bytes) -> Charge:
+        return self._charges[round_id]
+
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """All entries, oldest first."""
-        return tuple(sorted(self._charges.values(), key=lambda charge: (charge.at_ms, charge.round_id)))
+        """All entries, in the order of charging."""
+        return tuple(sorted(self._charges.values(), key=lambda charge: charge.number))
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next charge: above all that this ledger remembers, returned ones too."""
+        return self._highest + 1
 
     def spent(self, since_ms: int = 0) -> float:
         """The mu of all charges made at or after `since_ms` and not returned."""
@@ -60,6 +72,8 @@ class Ledger:
     def charge(self, charge: Charge) -> Persist:
         """Record a charge; the effect must be durable before anything of the round leaves."""
         assert charge.round_id not in self._charges, "a round is charged once"
+        assert charge.number == self.next_number, "charges are numbered in order"
+        self._highest = charge.number
         return self._store(charge)
 
     def give_back(self, round_id: bytes) -> Persist:

@@ -84,9 +84,7 @@ class Actor(ABC):
                 case Command(request):
                     return self._on_command(request, now_ms)
         except PeerError as error:
-            self.dropped[error.code] += 1
-            sender = event.sender if isinstance(event, Received) else self.id
-            return [Report(Dropped(error.code, sender, str(error)))]
+            return [self._drop(error, event.sender if isinstance(event, Received) else self.id)]
 
     @abstractmethod
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
@@ -103,6 +101,11 @@ class Actor(ABC):
     def _on_command(self, request: object, now_ms: int) -> list[Effect]:
         """What the owner asks for: nothing, unless an actor says otherwise."""
         raise UsageError(f"{type(self).__name__} takes no command {type(request).__name__}")
+
+    def _drop(self, error: PeerError, sender: bytes) -> Report:
+        """Count and name a peer's error."""
+        self.dropped[error.code] += 1
+        return Report(Dropped(error.code, sender, str(error)))
 
     def _sign(self, body: Body) -> Signed:
         return sign(self._identity, self._federation_hash, body)

@@ -4,7 +4,7 @@ On the wire a payload is one MessagePack array, a *frame*:
 
     Signed   [1, body, signature]                        body: one of the bodies below, encoded
     Sealed   [2, round, ephemeral, nonce, ciphertext]    plaintext: an encoded Signed, for the round's trainer
-    Share    [3, round, contribution, nonce, ciphertext] plaintext: a share's bytes, for one Compute node
+    Share    [3, round, contribution, charge, nonce, ciphertext]   plaintext: a share's bytes, for one Compute node
     Receipt  [4, round, contribution, tag]               proves a durable write to one client
 
 Bodies are arrays too, and begin with the protocol's version behind their tag. Decoding is strict (`codec`).
@@ -27,6 +27,7 @@ Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Nonce = Annotated[bytes, Meta(min_length=24, max_length=24)]
 Tag = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 32)]
+Number = Annotated[int, Meta(ge=1, lt=1 << 32)]
 TimeMs = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
@@ -57,10 +58,11 @@ class Sealed(_Frame, frozen=True, array_like=True, tag=2):
 
 
 class Share(_Frame, frozen=True, array_like=True, tag=3):
-    """§4.4: one Compute node's share of a contribution."""
+    """§4.4: one Compute node's share of a contribution. `charge` is the number of the charge that pays for it."""
 
     round_id: Id
     contribution: Id
+    charge: Number
     nonce: Nonce
     ciphertext: bytes
 
@@ -234,6 +236,32 @@ class Query(_Frame, frozen=True, array_like=True, tag=21):
     session_hash: Hash
 
 
+class Behind(_Frame, frozen=True, array_like=True, tag=22):
+    """§4.4: a Compute node's word to a client that it refused its share: the number of the charge was used before.
+
+    `highest` is the highest number that the node has seen of the client.
+    """
+
+    version: Version
+    round_id: Id
+    session_hash: Hash
+    client: Id
+    charge: Number
+    highest: Count
+
+
 Body = (
-    EpochKey | Announcement | Join | Decline | Roster | Ready | Start | Frozen | FrozenList | PartialSum | Abort | Query
+    EpochKey
+    | Announcement
+    | Join
+    | Decline
+    | Roster
+    | Ready
+    | Start
+    | Frozen
+    | FrozenList
+    | PartialSum
+    | Abort
+    | Query
+    | Behind
 )

@@ -16,7 +16,7 @@ from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
 from dca_proto.core.shares import ENCODINGS
-from dca_proto.statistics import Sensitivity, Statistic, resolve
+from dca_proto.statistics import REPLACE_ONE_CLIENT, Sensitivity, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity
 
 
@@ -67,6 +67,11 @@ class Plan(msgspec.Struct, frozen=True):
         return self.clients - self.tolerated + self.colluders
 
     @property
+    def sensitivity(self) -> float:
+        """Δ, L2, in the statistic's units."""
+        return self.question.sensitivity.l2 * self.unit
+
+    @property
     def sigma_local(self) -> float:
         """Standard deviation of one client's noise share, in the statistic's units."""
         return math.sqrt(self.share_variance) * self.unit
@@ -79,15 +84,30 @@ def ask(announcement: Announcement, mechanism: Mechanism, limits: Limits) -> Que
     if announcement.encoding not in ENCODINGS:
         raise UsageError(f"share encoding {announcement.encoding!r} is unknown; use one of {', '.join(ENCODINGS)}")
     if announcement.colluders > announcement.tolerated:
-        raise UsageError(f"c = {announcement.colluders} colluders exceed T = {announcement.tolerated}; lower c")
+        raise UsageError(
+            f"c = {announcement.colluders} colluders exceed T = {announcement.tolerated}; "
+            f"lower c to {announcement.tolerated}, or raise T to {announcement.colluders}"
+        )
     if not 2 <= len(announcement.computes) <= limits.computes_max:
-        raise UsageError(f"M = {len(announcement.computes)} Compute nodes; need 2 to {limits.computes_max}")
+        raise UsageError(f"M = {len(announcement.computes)} Compute nodes; use 2 to {limits.computes_max}")
     statistic = resolve(announcement.statistic, announcement.parameters)
     if statistic.dimension > limits.dimension_max:
         raise UsageError(f"dimension {statistic.dimension} exceeds {limits.dimension_max}; ask for fewer columns")
-    mu = accounting.mu_of(announcement.epsilon, announcement.delta)
+    mu = _mu(announcement)
     sensitivity = client_sensitivity(statistic, announcement.rows_max, announcement.fraction_bits)
+    sensitivity.require(REPLACE_ONE_CLIENT)
     return Question(statistic, statistic.dimension, sensitivity, mu)
+
+
+def _mu(announcement: Announcement) -> float:
+    mu = accounting.mu_of(announcement.epsilon, announcement.delta)
+    if mu > accounting.MU_MAX:
+        largest = math.floor(accounting.epsilon_of(accounting.MU_MAX, announcement.delta))
+        raise UsageError(
+            f"epsilon {announcement.epsilon:g} at delta {announcement.delta:g} protects nobody; "
+            f"lower epsilon to {largest} or less"
+        )
+    return mu
 
 
 def plan_round(announcement: Announcement, question: Question, clients: int, mechanism: Mechanism) -> Plan:
@@ -96,7 +116,8 @@ def plan_round(announcement: Announcement, question: Question, clients: int, mec
     if honest < 1:
         raise UsageError(
             f"N - T - 1 = {clients} - {announcement.tolerated} - 1 is below 1: nobody's noise would be left; "
-            "lower T or find more clients"
+            + (f"lower T to at most {clients - 2}, or find at least" if clients >= 2 else "find at least")
+            + f" {announcement.tolerated + 2} clients"
         )
     variance = mechanism.share_variance(question.sensitivity.l2, question.mu, honest, question.dimension)
     accounting.check_ring(question.sensitivity.bound, clients, variance, question.dimension)

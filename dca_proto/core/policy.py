@@ -1,12 +1,15 @@
-"""What a client agrees to, and the floors of a Compute node: their own limits, never the announcement's (DESIGN §2).
+"""What a client agrees to, the floors of a Compute node, and what may be spent over time: each actor's own limits.
 
-Each check returns a `Refusal` with the figure that was found and the one that was expected, or None. A client sends its
-refusal to the trainer as a decline. No check looks at the client's rows.
+They are never the announcement's (DESIGN §2). Each check returns a `Refusal` with the figure that was found and the
+one that was expected, or None. A client sends its refusal to the trainer as a decline. No check looks at its rows.
+
+Budgets are kept in μ, where Gaussian rounds compose exactly (μ² adds up), and μ fixes a whole curve δ(ε). A pair (ε, δ)
+is one point on that curve and so says all of it. This is why a total has one δ and not a sum of the rounds' own: the
+rounds of a period *together* are (ε, δ)-private at the total's own δ, whatever the δ at which each was announced.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 
 import msgspec
@@ -15,9 +18,13 @@ from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.ledger import Ledger
 from dca_proto.core.messages import Announcement
+from dca_proto.core.params import Limits
 from dca_proto.core.plan import Question
+from dca_proto.statistics import Statistic
 
 DAY_MS = 24 * 3600 * 1000
+_ROUNDING = 1e-9  # of an interval's width: centre ± scale·bound does not give its ends back to the last bit
+_SHAVED, _SLACK = 1 - 1e-9, 2.0**-48  # so that what is called left is let through, although ε and μ are rounded
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -28,13 +35,68 @@ class Refusal(msgspec.Struct, frozen=True):
     expected: str
 
 
+class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be spent in any `period_days`: of one client's budget, or of a trainer's account of its federation.
+
+    Attributes:
+        epsilon, delta: all charges of the period together are to be (epsilon, delta)-private.
+        period_days: how long a charge counts, by the actor's own clock.
+    """
+
+    epsilon: float = 4.0
+    delta: float = 1e-5
+    period_days: float = 365.0
+
+    def __post_init__(self) -> None:
+        _check_privacy("account", {"epsilon": self.epsilon}, "delta", self.delta)
+        _check_period("account", self.period_days)
+
+    @property
+    def mu(self) -> float:
+        """The largest μ that is within (epsilon, delta)."""
+        return accounting.mu_of(self.epsilon, self.delta)
+
+    def since_ms(self, now_ms: int) -> int:
+        """Charges made at this time or later count."""
+        return now_ms - int(self.period_days * DAY_MS)
+
+    def check(self, mu: float, ledger: Ledger, now_ms: int) -> Refusal | None:
+        """Whether a further `mu` fits beside what the ledger says is spent."""
+        spent = ledger.spent(self.since_ms(now_ms))
+        total = accounting.compose((spent, mu)) if spent else mu  # so that all of it can be spent in one round
+        if total <= self.mu:
+            return None
+        epsilon = accounting.epsilon_of(total, self.delta)
+        allowed = f"<= {self.epsilon:g} at delta {self.delta:g} in {self.period_days:g} days"
+        left = f"at most {self.left(ledger, now_ms):.4g} is left"
+        return Refusal("budget", f"a total of epsilon {epsilon:.4g} with this round", f"{allowed}; {left}")
+
+    def left(self, ledger: Ledger, now_ms: int, reserved: float = 0.0) -> float:
+        """The ε, at `delta`, of the largest single round that would still be let through; 0.0 if none would.
+
+        Args:
+            reserved: μ that is promised already, beside what is charged.
+        """
+        spent = accounting.compose((ledger.spent(self.since_ms(now_ms)), reserved))
+        if spent == 0:
+            return self.epsilon
+        square = (self.mu - spent) * (self.mu + spent) - _SLACK * self.mu**2
+        return accounting.epsilon_of(math.sqrt(max(0.0, square)) * _SHAVED, self.delta)
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A client's own limits; the defaults are safe rather than obliging.
 
     Attributes:
-        epsilon_per_round_max, epsilon_per_period_max: budgets at `delta_max`; the second one over `period_days`.
+        epsilon_per_round_max, epsilon_per_period_max: largest ε of one round, and of all rounds of any `period_days`
+            together; both at `delta_max`.
+        delta_max: largest δ: no round may be announced with a larger one, and it is the δ of both limits above. A round
+            with a smaller δ is held against them by its μ. One figure serves both: see the head of this file.
         clients_min: smallest N. honest_min: smallest N - T - 1. colluders_min: smallest c. computes_min: smallest M.
+        dimension_max: largest number of coordinates.
         statistics: names that may be asked; empty allows every registered one.
+        bounds: the widest public interval of a column that may be asked, in units of the data. An announcement with a
+            wider one is declined, and so is one that does not say its interval of such a column.
         trainers: ids (hex) that may ask; empty allows every trainer of the federation file.
         trusted_computes: names or ids (hex) of Compute nodes without which the client refuses a round; empty asks for
             every Compute node of the federation file, so that a trainer cannot leave out those who would not collude.
@@ -48,17 +110,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     honest_min: int = 10
     colluders_min: int = 0
     computes_min: int = 2
+    dimension_max: int = Limits().dimension_max
     statistics: tuple[str, ...] = ()
+    bounds: dict[str, tuple[float, float]] = {}
     trainers: tuple[str, ...] = ()
     trusted_computes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _mu(self.epsilon_per_round_max, self.delta_max)
-        _mu(self.epsilon_per_period_max, self.delta_max)
-        if not (math.isfinite(self.period_days) and self.period_days > 0):
-            raise UsageError(f"policy: period_days is {self.period_days}; give a number of days above 0")
-        if self.computes_min < 2 or self.honest_min < 1:
-            raise UsageError("policy: computes_min must be at least 2 and honest_min at least 1")
+        epsilons = {name: getattr(self, name) for name in ("epsilon_per_round_max", "epsilon_per_period_max")}
+        _check_privacy("policy", epsilons, "delta_max", self.delta_max)
+        _check_period("policy", self.period_days)
+        least = {"clients_min": 1, "honest_min": 1, "colluders_min": 0, "computes_min": 2, "dimension_max": 1}
+        _check_least("policy", self, least)
+        for column, (low, high) in self.bounds.items():
+            if not (low < high and math.isfinite(high - low)):
+                raise UsageError(f"policy: bounds of {column!r} are [{low:g}, {high:g}]; give finite LOW < HIGH")
+
+    @property
+    def allowance(self) -> Allowance:
+        """What may be spent in any period."""
+        return Allowance(epsilon=self.epsilon_per_period_max, delta=self.delta_max, period_days=self.period_days)
 
     def check_announcement(
         self, announcement: Announcement, question: Question, missing: frozenset[str], ledger: Ledger, now_ms: int
@@ -70,33 +141,44 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         checks = (
             (not self.trainers or announcement.trainer.hex() in self.trainers, "trainer", announcement.trainer.hex(),
-             "one of the policy's trainers"),
+             f"one of {', '.join(self.trainers)}"),
             (not self.statistics or announcement.statistic in self.statistics, "statistic", announcement.statistic,
              f"one of {', '.join(self.statistics)}"),
+            (question.dimension <= self.dimension_max, "dimension", f"d = {question.dimension}",
+             f"d <= {self.dimension_max}"),
             (len(announcement.computes) >= self.computes_min, "computes", f"M = {len(announcement.computes)}",
              f"M >= {self.computes_min}"),
             (not missing, "trusted-computes", f"without {', '.join(sorted(missing))}", "every trusted Compute node"),
             (announcement.colluders >= self.colluders_min, "colluders", f"c = {announcement.colluders}",
              f"c >= {self.colluders_min}"),
             (announcement.delta <= self.delta_max, "delta", f"{announcement.delta:g}", f"<= {self.delta_max:g}"),
-            (question.mu <= _mu(self.epsilon_per_round_max, self.delta_max), "epsilon",
+            (question.mu <= accounting.mu_of(self.epsilon_per_round_max, self.delta_max), "epsilon",
              f"{announcement.epsilon:g} at delta {announcement.delta:g}",
              f"<= {self.epsilon_per_round_max:g} at delta {self.delta_max:g}"),
         )  # fmt: skip
         for holds, reason, found, expected in checks:
             if not holds:
                 return Refusal(reason, found, expected)
-        return self.check_budget(question.mu, ledger, now_ms)
+        return self.check_bounds(question.statistic) or self.check_budget(question.mu, ledger, now_ms)
+
+    def check_bounds(self, statistic: Statistic) -> Refusal | None:
+        """Hold the intervals to which a statistic clamps its columns against `bounds`."""
+        limited = [column for column in statistic.columns if column in self.bounds]
+        ranges = statistic.ranges() if limited else {}
+        for column in limited:
+            low, high = self.bounds[column]
+            expected = f"{column} within {low:.9g} to {high:.9g}"
+            if column not in ranges:
+                return Refusal("bounds", f"{column} without a range", expected)
+            asked_low, asked_high = ranges[column]
+            slack = _ROUNDING * (high - low)
+            if not (low - slack <= asked_low and asked_high <= high + slack):
+                return Refusal("bounds", f"{column} within {asked_low:.9g} to {asked_high:.9g}", expected)
+        return None
 
     def check_budget(self, mu: float, ledger: Ledger, now_ms: int) -> Refusal | None:
         """Whether a further `mu` fits into what is left of the period's budget."""
-        since_ms = now_ms - int(self.period_days * DAY_MS)
-        total = accounting.compose((ledger.spent(since_ms), mu))
-        if total <= _mu(self.epsilon_per_period_max, self.delta_max):
-            return None
-        epsilon = accounting.epsilon_of(total, self.delta_max)
-        allowed = f"<= {self.epsilon_per_period_max:g} at delta {self.delta_max:g} in {self.period_days:g} days"
-        return Refusal("budget", f"a total of epsilon {epsilon:.4g} with this round", allowed)
+        return self.allowance.check(mu, ledger, now_ms)
 
     def check_size(self, clients: int, tolerated: int) -> Refusal | None:
         """Hold N and N - T - 1 of a start against the policy."""
@@ -115,6 +197,9 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     honest_min: int = 10
     trainers: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        _check_least("floors", self, {"clients_min": 1, "honest_min": 1})
+
     def check_size(self, clients: int, tolerated: int) -> Refusal | None:
         """Hold N and N - T - 1 of a roster against the floors."""
         return _check_size(clients, tolerated, self.clients_min, self.honest_min)
@@ -128,6 +213,22 @@ def _check_size(clients: int, tolerated: int, clients_min: int, honest_min: int)
     return None
 
 
-@functools.lru_cache(maxsize=256)
-def _mu(epsilon: float, delta: float) -> float:
-    return accounting.mu_of(epsilon, delta)
+def _check_privacy(where: str, epsilons: dict[str, float], delta_name: str, delta: float) -> None:
+    """Refuse an ε or a δ that no budget can have."""
+    if not 0 < delta < 1:
+        raise UsageError(f"{where}: {delta_name} is {delta:g}; give a number above 0 and below 1, such as 1e-5")
+    for name, epsilon in epsilons.items():
+        if not 0 < epsilon < math.inf:
+            raise UsageError(f"{where}: {name} is {epsilon:g}; give a finite number above 0, such as 1")
+        accounting.mu_of(epsilon, delta)
+
+
+def _check_period(where: str, days: float) -> None:
+    if not 0 < days < math.inf:
+        raise UsageError(f"{where}: period_days is {days:g}; give a number of days above 0, such as 365")
+
+
+def _check_least(where: str, limits: msgspec.Struct, least: dict[str, int]) -> None:
+    for name, lowest in least.items():
+        if getattr(limits, name) < lowest:
+            raise UsageError(f"{where}: {name} is {getattr(limits, name)}; give at least {lowest}")

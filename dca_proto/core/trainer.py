@@ -2,6 +2,8 @@
 
 Its rounds and their phases stand in `trainer_round`.
 It never sees a contribution: partial sums add up to the one private sum, or to nothing.
+
+What its rounds may cost in all, it keeps in the federation's `account`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dca_proto.core import facts
+from dca_proto.core.account import Account
 from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
 from dca_proto.core.combine import combine
 from dca_proto.core.commit import TOO_FEW
@@ -18,6 +21,8 @@ from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget
 from dca_proto.core.errors import PeerError, RoundAborted, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.ledger import Charge
 from dca_proto.core.machine import Actor, step
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
@@ -31,21 +36,14 @@ from dca_proto.core.messages import (
     Roster,
     Sealed,
     Signed,
-    Start,
-    Terms,
 )
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import Plan, ask, plan_round
+from dca_proto.core.policy import Allowance
 from dca_proto.core.roster import open_join
-from dca_proto.core.round import (
-    OpenedAnnouncement,
-    open_answer,
-    open_epoch_key,
-    roster_hash,
-)
+from dca_proto.core.round import OpenedAnnouncement, open_answer
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.core.trainer_round import (
-    DONE,
     FAILED,
     JOINING,
     NEW,
@@ -56,6 +54,7 @@ from dca_proto.core.trainer_round import (
     Round,
     StoredRound,
 )
+from dca_proto.core.trainer_waiting import Waiting
 
 ROUNDS = "trainer-round"
 KEYS, JOIN, RESEND, END, CLOSE = "keys", "join", "resend", "end", "close"
@@ -69,7 +68,11 @@ class TrainerActor(Actor):
         federation: the file given out of band.
         random: returns random bytes; the operating system's on a real node.
         mechanism: the noise mechanism that its rounds use.
+        account: what all rounds of a period together may cost each client; None sets no limit.
         records: (table, key, value) of its store.
+
+    Attributes:
+        ledger: of the federation's account: one charge for each round that was started, limit or not.
     """
 
     def __init__(
@@ -79,17 +82,22 @@ class TrainerActor(Actor):
         *,
         random: Random,
         mechanism: Mechanism | None = None,
+        account: Allowance | None = None,
         limits: Limits | None = None,
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
-        self._epochs: dict[bytes, tuple[EpochKey, Signed]] = {}
-        self._waiting: dict[bytes, OpenRound] = {}
+        self._waiting = Waiting(federation, self._timing)
         self._rounds: dict[bytes, Round] = {}
-        for table, round_id, value in records:
-            if table == ROUNDS:
-                self._restore(round_id, msgspec.msgpack.decode(value, type=StoredRound))
+        charges = []
+        for table, key, value in records:
+            if table == LEDGER:
+                charges.append(msgspec.msgpack.decode(value, type=Charge))
+            elif table == ROUNDS:
+                self._restore(key, msgspec.msgpack.decode(value, type=StoredRound))
+        self._account = Account(account, charges)
+        self.ledger = self._account.ledger
 
     def _restore(self, round_id: bytes, stored: StoredRound) -> None:
         try:
@@ -147,56 +155,62 @@ class TrainerActor(Actor):
 
     # --- announcement ---------------------------------------------------------------------------------------------
 
-    def check_request(self, request: OpenRound) -> None:
-        """What every participant will check, while it is the caller's mistake and not yet a peer's.
+    def check_request(self, request: OpenRound, now_ms: int, beside: Iterable[OpenRound] = ()) -> None:
+        """What every participant will check, while it is the caller's mistake and not yet a peer's; and the account.
+
+        Args:
+            beside: requests that are on their way to this actor, for which the account is to be kept free, too.
 
         Raises:
             UsageError: the round cannot be held.
         """
-        if request.round_id in self._rounds or request.round_id in self._waiting:
+        if request.round_id in self._rounds or request.round_id in self._waiting.requests:
             raise UsageError(f"round {request.round_id.hex()} is known already; draw a fresh id for each round")
         request.check(self._federation, self._mechanism, self._limits, self._timing)
+        self.check_job([request.mu], now_ms, beside)
+
+    def check_job(self, mus: Iterable[float], now_ms: int, beside: Iterable[OpenRound] = ()) -> None:
+        """Refuse a job of several rounds that would exceed the account, before its first.
+
+        Args:
+            mus: μ of each round. beside: as for `check_request`.
+
+        Raises:
+            UsageError: with what it would come to, what is allowed and what is left.
+        """
+        self._account.require([*mus, *self._reserved(beside)], now_ms)
+
+    def _reserved(self, beside: Iterable[OpenRound]) -> list[float]:
+        """μ of every round that is asked for and has neither ended nor been charged."""
+        known = [one.stored for one in self._rounds.values()]
+        opened = [stored.request for stored in known if stored.phase in (JOINING, STARTING)]
+        coming = [request for request in beside if request.round_id not in self._rounds]
+        requests = {one.round_id: one for one in (*opened, *self._waiting.requests.values(), *coming)}
+        return [request.mu for request in requests.values()]
 
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
-        self.check_request(request)
-        self._waiting[request.round_id] = request
+        self.check_request(request, now_ms)
+        self._waiting.requests[request.round_id] = request
         announced = self._announce_waiting(now_ms)
         if announced:
             return announced
-        missing = tuple(self._without_key(request, now_ms))
+        missing = self._waiting.missing(request, now_ms)
         timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.join_window_ms)
         return [timer, Report(facts.WaitingForKeys(request.round_id, missing))]
 
     def _on_epoch(self, sender: bytes, frame: Signed, now_ms: int) -> list[Effect]:
-        key = open_epoch_key(frame, self._federation)
-        if sender != key.compute:
-            raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
-        known = self._epochs.get(sender)
-        if known is not None and key.epoch < known[0].epoch:
-            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {known[0].epoch}")
-        self._epochs[sender] = (key, frame)
+        self._waiting.note(sender, frame)
         return self._announce_waiting(now_ms)
 
     def _announce_waiting(self, now_ms: int) -> list[Effect]:
-        """Announce every waiting round whose Compute nodes' current keys are all known."""
-        effects: list[Effect] = []
-        for request in list(self._waiting.values()):
-            if not self._without_key(request, now_ms):
-                del self._waiting[request.round_id]
-                effects += self._announce(request, now_ms)
-        return effects
-
-    def _without_key(self, request: OpenRound, now_ms: int) -> list[bytes]:
-        """The Compute nodes without a key that is current, and still will be kept when the roster comes."""
-        roster_ms = now_ms + request.join_window_ms - self._timing.epoch_grace_ms
-        latest_ms = max(now_ms, roster_ms)
-        current = {compute for compute, (key, _) in self._epochs.items() if latest_ms < key.expires_ms}
-        return [compute for compute in request.computes if compute not in current]
+        """Announce every round for which all keys are known now."""
+        ready = self._waiting.take_ready(now_ms)
+        return [effect for request in ready for effect in self._announce(request, now_ms)]
 
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
         secret = self._random(KEY_BYTES)
-        epochs = tuple(self._epochs[compute][1] for compute in request.computes)
-        body = request.announcement(self.id, self._mechanism.name, epochs, AgreementKey(secret).public, now_ms)
+        public = AgreementKey(secret).public
+        body = request.announcement(self.id, self._mechanism.name, self._waiting.keys_of(request), public, now_ms)
         frame = self._sign(body)
         stored = StoredRound(step(TABLE, NEW, "announce"), request, frame, secret)
         current = self._rounds[request.round_id] = Round.restored(stored, self._federation, self._limits)
@@ -251,26 +265,14 @@ class TrainerActor(Actor):
 
     def _roster(self, current: Round, now_ms: int) -> list[Effect]:
         """Fix the list of joins and tell the Compute nodes."""
-        request, opened = current.stored.request, current.opened
         members = sorted(current.joins.items())
         try:
-            self._plan(opened, len(members))
+            self._plan(current.opened, len(members))
+            terms = current.terms_for(members, now_ms)
         except UsageError as error:
             return self._fail(current, f"{len(members)} clients joined: {error}", now_ms)
-        share_by_ms = min(now_ms + request.share_window_ms, opened.body.close_by_ms - 2 * request.commit_window_ms)
-        if share_by_ms <= now_ms:
-            return self._fail(current, "no time is left to share: the trainer was away too long", now_ms)
-        terms = Terms(
-            announcement_hash=opened.hash,
-            clients=len(members),
-            tolerated=request.tolerated,
-            colluders=request.colluders,
-            roster_hash=roster_hash(members),
-            share_by_ms=share_by_ms,
-            commit_by_ms=share_by_ms + request.commit_window_ms,
-        )
         joins = tuple(join for _, join in members)
-        frame = self._sign(Roster(PROTOCOL_VERSION, current.id, terms, opened.frame, joins))
+        frame = self._sign(Roster(PROTOCOL_VERSION, current.id, terms, current.opened.frame, joins))
         phase = step(TABLE, current.stored.phase, "roster")
         current.attempt = 0
         stored = self._store(current, phase=phase, roster=frame)
@@ -296,10 +298,15 @@ class TrainerActor(Actor):
         current.ready.add(sender)
         if current.stored.phase != STARTING or len(current.ready) < len(current.opened.computes):
             return []
+        request = current.stored.request
+        refusal = self._account.check([request.mu], now_ms)
+        if refusal is not None:  # it was lowered since the announcement
+            return self._fail(current, f"the account allows {refusal.expected}; found {refusal.found}", now_ms)
         assert current.terms is not None
         phase = step(TABLE, current.stored.phase, "all ready")
         current.attempt = 0
         return [
+            self.ledger.charge(request.charge(self.id, self.ledger.next_number, now_ms)),
             self._store(current, phase=phase),
             *(self._start(current, client) for client in current.clients),
             CancelTimer(Timer(RESEND, current.id)),
@@ -308,15 +315,16 @@ class TrainerActor(Actor):
         ]
 
     def _start(self, current: Round, client: bytes) -> Effect:
-        assert current.terms is not None
-        position = current.positions[client]
-        body = Start(PROTOCOL_VERSION, current.id, current.terms, client, position)
-        return Send(Address(Channel.CLIENT, client), current.id, encode(self._sign(body)))
+        return Send(Address(Channel.CLIENT, client), current.id, encode(self._sign(current.start_of(client))))
 
     # --- results --------------------------------------------------------------------------------------------------
 
     def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
         self._node_round(sender, frame, body)
+        if current.stored.phase == FAILED:
+            step(TABLE, FAILED, "late partial")
+            current.partials[sender] = body  # it has released: it is not asked for its abort again
+            return []
         if sender in current.partials:
             step(TABLE, current.stored.phase, "repeated partial")
             return []  # the first one counts
@@ -345,33 +353,64 @@ class TrainerActor(Actor):
         if body.round_id not in self._rounds:
             return []  # aborts are broadcast: another trainer's
         current = self._node_round(sender, frame, body)
-        if current.stored.phase in (DONE, FAILED):
-            step(TABLE, current.stored.phase, "late abort")
-            return []
+        if current.stored.phase not in (STARTING, RUNNING):
+            return self._on_late_abort(sender, current)
         name = self._federation.compute(sender).name
-        figures = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
-        return self._fail(current, f"{name} aborted: {body.reason}: {body.detail}", now_ms, *figures)
+        reason = f"{name} aborted: {body.reason}: {body.detail}"
+        contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
+        return self._fail(current, reason, now_ms, contributors, needed, (sender,))
+
+    def _on_late_abort(self, sender: bytes, current: Round) -> list[Effect]:
+        """The first abort ended the round; those of all M Compute nodes bring the charge back."""
+        stored = current.stored
+        if stored.phase != FAILED or sender in stored.aborted_by or current.id not in self.ledger:
+            step(TABLE, stored.phase, "late abort")
+            return []
+        aborted_by = (*stored.aborted_by, sender)
+        last = len(aborted_by) == len(current.opened.computes)
+        phase = step(TABLE, stored.phase, "last abort" if last else "abort")
+        kept = self._store(current, phase=phase, aborted_by=aborted_by)
+        if not last:
+            return [kept]
+        returned = self.ledger.give_back(current.id)
+        return [returned, kept, CancelTimer(Timer(RESEND, current.id)), Report(facts.ChargeReturned(current.id))]
 
     def _fail(
-        self, current: Round, reason: str, now_ms: int, contributors: int | None = None, needed: int | None = None
+        self,
+        current: Round,
+        reason: str,
+        now_ms: int,
+        contributors: int | None = None,
+        needed: int | None = None,
+        aborted_by: tuple[bytes, ...] = (),
     ) -> list[Effect]:
         phase = step(TABLE, current.stored.phase, "fail")
         return [
-            self._store(current, phase=phase, partials=()),
+            self._store(current, phase=phase, partials=(), aborted_by=aborted_by),
             *self._end_timers(current, now_ms),
             Report(facts.RoundFailed(current.id, reason, contributors, needed)),
         ]
 
     def _end_timers(self, current: Round, now_ms: int) -> list[Effect]:
-        cancelled = [CancelTimer(Timer(purpose, current.id)) for purpose in (JOIN, RESEND, END)]
+        cancelled: list[Effect] = [CancelTimer(Timer(purpose, current.id)) for purpose in (JOIN, RESEND, END)]
         close_ms = current.opened.body.close_by_ms + self._timing.retention_ms
-        return [*cancelled, SetTimer(Timer(CLOSE, current.id), max(now_ms, close_ms))]
+        ended = [*cancelled, SetTimer(Timer(CLOSE, current.id), max(now_ms, close_ms))]
+        if not self._awaits_aborts(current, now_ms):
+            return ended
+        assert current.terms is not None
+        return [*ended, SetTimer(Timer(RESEND, current.id), max(now_ms, current.terms.commit_by_ms))]
+
+    def _awaits_aborts(self, current: Round, now_ms: int) -> bool:
+        """Whether lost aborts may still bring a failed round's charge back: nodes keep them until the close."""
+        charged = current.id in self.ledger
+        return charged and current.stored.phase == FAILED and now_ms < current.opened.body.close_by_ms
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
         if timer.purpose == KEYS:
-            return self._give_up_waiting(timer.round_id, now_ms)
+            failure = self._waiting.give_up(timer.round_id, now_ms)
+            return [Report(failure)] if failure else []
         current = self._rounds.get(timer.round_id)
         if current is None:
             return []
@@ -382,7 +421,7 @@ class TrainerActor(Actor):
             return [self._announced(current), self._resend_timer(current, now_ms)]
         if timer.purpose == RESEND and phase == STARTING:
             return [*self._send_roster(current), self._resend_timer(current, now_ms)]
-        if timer.purpose == RESEND and phase == RUNNING:
+        if timer.purpose == RESEND and (phase == RUNNING or self._awaits_aborts(current, now_ms)):
             return [*self._query(current), self._resend_timer(current, now_ms)]
         if timer.purpose == END and phase in (JOINING, STARTING, RUNNING):
             return self._fail(current, self._silence(current), now_ms)
@@ -392,19 +431,6 @@ class TrainerActor(Actor):
             return [Forget(ROUNDS, timer.round_id)]
         return []
 
-    def _give_up_waiting(self, round_id: bytes, now_ms: int) -> list[Effect]:
-        request = self._waiting.pop(round_id, None)
-        if request is None:
-            return []
-        names = self._names(self._without_key(request, now_ms))
-        return [
-            Report(
-                facts.RoundFailed(
-                    round_id, f"no epoch key of Compute node {names} that lasts until the roster; is it up?", None, None
-                )
-            )
-        ]
-
     def _silence(self, current: Round) -> str:
         answered = current.partials if current.stored.phase == RUNNING else current.ready
         silent = self._names([compute for compute in current.opened.computes if compute not in answered])
@@ -413,7 +439,8 @@ class TrainerActor(Actor):
     def _query(self, current: Round) -> list[Effect]:
         """Ask the Compute nodes that are missing for their last word."""
         payload = encode(self._sign(Query(PROTOCOL_VERSION, current.id, current.session)))
-        missing = [compute for compute in current.opened.computes if compute not in current.partials]
+        told = {*current.partials, *current.stored.aborted_by}
+        missing = [compute for compute in current.opened.computes if compute not in told]
         return [Send(Address(Channel.COMPUTE, compute), current.id, payload) for compute in missing]
 
     def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:

@@ -2,28 +2,32 @@
 
 new ── all epoch keys ──> joining ── enough joins ──> starting ── M ready ──> running ── M partial sums ──> done
  └────────────────────────── any of them: too few, silence, an abort ──────────────────────────> failed
+                                                                  failed, after a charge ── M aborts ──> returned
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from dca_proto.core import accounting
 from dca_proto.core.codec import decode_body, encode, open_signed
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
+from dca_proto.core.ledger import Charge
 from dca_proto.core.machine import Table
 from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.messages import Announcement, Join, PartialSum, Roster, Signed, Terms
+from dca_proto.core.messages import Announcement, Join, PartialSum, Roster, Signed, Start, Terms
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import ask
-from dca_proto.core.round import OpenedAnnouncement, open_announcement, session_hash
+from dca_proto.core.round import OpenedAnnouncement, open_announcement, roster_hash, session_hash
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, actor_id
 from dca_proto.core.shares import SEED
 
 NEW, JOINING, STARTING, RUNNING = "new", "joining", "starting", "running"
-DONE, FAILED, CLOSED = "done", "failed", "closed"
+DONE, FAILED, RETURNED, CLOSED = "done", "failed", "returned", "closed"
 TABLE: Table = {
     (NEW, "announce"): JOINING,
     (NEW, "fail"): FAILED,
@@ -43,10 +47,12 @@ TABLE: Table = {
     (RUNNING, "last partial"): DONE,
     (RUNNING, "fail"): FAILED,
     **{(phase, "repeated partial"): phase for phase in (RUNNING, DONE)},
-    **{(phase, "late abort"): phase for phase in (DONE, FAILED)},
-    **{(phase, "close"): CLOSED for phase in (DONE, FAILED)},
+    (FAILED, "late partial"): FAILED,
+    (FAILED, "abort"): FAILED,
+    (FAILED, "last abort"): RETURNED,
+    **{(phase, "late abort"): phase for phase in (DONE, FAILED, RETURNED)},
+    **{(phase, "close"): CLOSED for phase in (DONE, FAILED, RETURNED)},
 }
-
 
 _EPOCH_KEY_BYTES_MAX = 128
 
@@ -82,6 +88,16 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     join_window_ms: int = 60_000
     share_window_ms: int = 60_000
     commit_window_ms: int = 60_000
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian DP parameter that (epsilon, delta) allow. Raises `UsageError` for values out of range."""
+        return accounting.mu_of(self.epsilon, self.delta)
+
+    def charge(self, trainer: bytes, number: int, now_ms: int) -> Charge:
+        """The entry of this round in the trainer's account."""
+        cost = (self.mu, float(self.epsilon), float(self.delta))
+        return Charge(self.round_id, self.statistic, trainer, *cost, now_ms, number)
 
     def announcement(
         self, trainer: bytes, mechanism: str, epochs: tuple[Signed, ...], reply_key: bytes, now_ms: int
@@ -150,7 +166,11 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredRound(msgspec.Struct, frozen=True):
-    """One round at the trainer, as it is stored."""
+    """One round at the trainer, as it is stored.
+
+    Attributes:
+        aborted_by: ids of the Compute nodes whose signed aborts came.
+    """
 
     phase: str
     request: OpenRound
@@ -158,6 +178,7 @@ class StoredRound(msgspec.Struct, frozen=True):
     reply_secret: bytes
     roster: Signed | None = None
     partials: tuple[tuple[bytes, Signed], ...] = ()
+    aborted_by: tuple[bytes, ...] = ()
 
     def __repr__(self) -> str:
         return f"StoredRound({self.phase}, {self.request.round_id.hex()})"
@@ -199,6 +220,27 @@ class Round:
         self.terms, self.clients = body.terms, tuple(clients)
         self.positions = {client: position for position, client in enumerate(clients)}
         self.joins = dict(zip(clients, body.joins, strict=True))
+
+    def terms_for(self, members: Sequence[tuple[bytes, Signed]], now_ms: int) -> Terms:
+        """The terms of a start at `now_ms`, given (client, join) pairs. Raises `UsageError` where it is too late."""
+        request, body = self.stored.request, self.opened.body
+        share_by_ms = min(now_ms + request.share_window_ms, body.close_by_ms - 2 * request.commit_window_ms)
+        if share_by_ms <= now_ms:
+            raise UsageError("no time is left to share: the trainer was away too long")
+        return Terms(
+            announcement_hash=self.opened.hash,
+            clients=len(members),
+            tolerated=request.tolerated,
+            colluders=request.colluders,
+            roster_hash=roster_hash(members),
+            share_by_ms=share_by_ms,
+            commit_by_ms=share_by_ms + request.commit_window_ms,
+        )
+
+    def start_of(self, client: bytes) -> Start:
+        """What tells a client of the roster its position."""
+        assert self.terms is not None, "no start before the roster"
+        return Start(PROTOCOL_VERSION, self.id, self.terms, client, self.positions[client])
 
     @property
     def id(self) -> bytes:

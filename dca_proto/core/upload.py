@@ -16,7 +16,7 @@ from dca_proto.core.fixedpoint import to_ring
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Share
 from dca_proto.core.plan import Plan
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES, Random, derive, encrypt
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES, Random, decrypt, derive, encrypt
 from dca_proto.core.shares import share_bodies, vector_node
 
 
@@ -46,9 +46,9 @@ def receipt_tag(key: bytes) -> bytes:
     return derive(key, b"dca1-receipt", size=TAG_BYTES)
 
 
-def associated_data(session_hash: bytes, position: int, contribution: bytes) -> bytes:
+def associated_data(session_hash: bytes, position: int, charge: int, contribution: bytes) -> bytes:
     """What a share's encryption is bound to; the session hash covers announcement, N, T, c and roster."""
-    return session_hash + position.to_bytes(4, "little") + contribution
+    return session_hash + position.to_bytes(4, "little") + charge.to_bytes(4, "little") + contribution
 
 
 def add_noise(value: NDArray[np.int64], plan: Plan, mechanism: Mechanism, root: bytes) -> NDArray[np.uint64]:
@@ -67,6 +67,7 @@ def make_contribution(
     session_hash: bytes,
     client: bytes,
     position: int,
+    charge: int,
     computes: Sequence[bytes],
     pair_keys: Sequence[bytes],
     random: Random,
@@ -75,6 +76,7 @@ def make_contribution(
 
     Args:
         value: the clipped, encoded statistic, shape ``(dimension,)``, in grid units.
+        charge: the number in the client's ledger of the charge that pays for it.
         computes: ids of the M Compute nodes in the announcement's order. pair_keys: the keys agreed with each.
         random: the operating system's generator; noise and seeds come from 32 fresh bytes that are not kept.
     """
@@ -83,11 +85,24 @@ def make_contribution(
     nonces = random(NONCE_BYTES * len(computes))
     noisy = add_noise(value, plan, mechanism, root)
     bodies = share_bodies(noisy, root, len(computes), vector_node(round_id, client, len(computes)), encoding)
-    associated = associated_data(session_hash, position, contribution)
+    associated = associated_data(session_hash, position, charge, contribution)
     messages, tags = [], []
     for index, (compute, pair_key, body) in enumerate(zip(computes, pair_keys, bodies, strict=True)):
         key = round_key(pair_key, session_hash, client, compute, contribution)
         nonce = nonces[NONCE_BYTES * index : NONCE_BYTES * (index + 1)]
-        messages.append(encode(Share(round_id, contribution, nonce, encrypt(key, nonce, body, associated))))
+        messages.append(encode(Share(round_id, contribution, charge, nonce, encrypt(key, nonce, body, associated))))
         tags.append(receipt_tag(key))
     return Contribution(contribution, tuple(messages), tuple(tags))
+
+
+def open_share(
+    share: Share, *, pair_key: bytes, session_hash: bytes, client: bytes, position: int, compute: bytes
+) -> tuple[bytes, bytes]:
+    """The round key and the body of a share that reached a Compute node. Raises `PeerError("ciphertext")`.
+
+    Args:
+        client: id of its sender, at `position` on the roster. compute: id of the Compute node that opens it.
+    """
+    key = round_key(pair_key, session_hash, client, compute, share.contribution)
+    associated = associated_data(session_hash, position, share.charge, share.contribution)
+    return key, decrypt(key, share.nonce, share.ciphertext, associated)

@@ -15,6 +15,7 @@ from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import OpenRound
+from dca_proto.net.clock import SystemClock
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import Store
 from dca_proto.net.transport import Transport
@@ -39,9 +40,11 @@ class LiveTrainer:
     ) -> None:
         self._actor = actor
         self._on_report = on_report
+        self._asked: dict[bytes, OpenRound] = {}
         self._results: dict[bytes, asyncio.Future[NoisyAggregate]] = {}
         self._running: asyncio.Task[None] | None = None
-        self.runner = Runner(actor, transport, store, federation=federation, on_report=self._report)
+        self._clock = SystemClock()
+        self.runner = Runner(actor, transport, store, federation=federation, on_report=self._report, clock=self._clock)
 
     async def __aenter__(self) -> LiveTrainer:
         self._running = asyncio.create_task(self.runner.run())
@@ -59,12 +62,14 @@ class LiveTrainer:
 
         Raises:
             RoundAborted: the round ended without one, by its own rules.
-            UsageError: the request cannot be held.
+            UsageError: the request cannot be held, or exceeds the trainer's account.
             TransportError: the broker cannot be reached.
         """
         if self._running is None or request.round_id in self._results:
             raise UsageError("hold a round inside `async with`, each under a fresh round id")
-        self._actor.check_request(request)  # here it is the caller's mistake; in the runner it would end all rounds
+        # Here it is the caller's mistake; in the runner it would end all rounds.
+        self._actor.check_request(request, self._clock.now_ms(), self._asked.values())
+        self._asked[request.round_id] = request
         result = self._results[request.round_id] = asyncio.get_running_loop().create_future()
         self.runner.command(request)
         await asyncio.wait([result, self._running], return_when=asyncio.FIRST_COMPLETED)
@@ -79,6 +84,7 @@ class LiveTrainer:
             self._on_report(fact)
         if not isinstance(fact, RoundCompleted | RoundFailed):
             return
+        self._asked.pop(fact.round_id, None)
         result = self._results.get(fact.round_id)
         if result is None or result.done():
             return  # a round of an earlier run, reported again

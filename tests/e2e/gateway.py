@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from dca_proto.core.client import CONTRIBUTIONS, ClientActor
+from dca_proto.core.client import ClientActor
+from dca_proto.core.client_round import CONTRIBUTIONS
 from dca_proto.core.effects import CancelTimer, Channel, Effect, Persist, Send, SetTimer
 from dca_proto.core.events import Event, Received, Started, Timer, TimerFired
 from dca_proto.core.topics import sender_of, topic_of

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -124,6 +125,33 @@ def test_a_round_from_files_gives_a_result_and_signals_end_everyone(
     shown = subprocess.run([*DCA, "inspect", str(tmp_path / "client-1.db")], capture_output=True, text=True, check=True)
     assert "ledger" in shown.stdout
     assert "mean" in shown.stdout
+    for name in ("client-1.toml", "trainer.toml"):
+        told = subprocess.run(
+            [*DCA, "ledger", str(tmp_path / name), "--json", "-"], capture_output=True, text=True, check=True
+        )
+        book = json.loads(told.stdout)
+        assert [(one["statistic"], one["epsilon"], one["counts"]) for one in book["charges"]] == [("mean", 1, True)]
+        assert 3.5 < book["epsilon_left"] < book["epsilon_allowed"] == 4
+
+
+def test_a_trainer_stops_before_it_exceeds_its_account(
+    embedded_broker: Broker, tmp_path: Path, processes: Processes
+) -> None:
+    federation(tmp_path, embedded_broker.url)
+    with (tmp_path / "trainer.toml").open("a") as file:
+        file.write("[account]\nepsilon = 1.2\ndelta = 1e-6\n")
+    start_all(processes)
+    call = (*DCA, "trainer", "trainer.toml", *ROUND, "--tolerate", "1", "--clients", str(CLIENTS))
+    first = processes.start(*call)
+    told, narrated = first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == 0, narrated
+    assert re.search(r"account    epsilon 0\.6\d+ is left in one more round, of 1.2 in all, at delta 1e-06", told)
+    second = processes.start(*call)
+    _, narrated = second.communicate(timeout=PATIENCE_S)
+    assert second.returncode == 2
+    last = narrated.splitlines()[-1]
+    assert last.startswith("dca: the federation's account: found a total of epsilon 1.4")
+    assert "expected <= 1.2 at delta 1e-06 in 365 days; at most 0.6" in last
 
 
 def test_a_trainer_without_the_command_line_holds_its_files_round(

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from harness import Left, LiveActor, LiveFederation, Point, records
 
-from dca_proto.core import client, compute, compute_round, facts, ledger
+from dca_proto.core import charges, client_round, compute, compute_round, facts, ledger
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.effects import Channel
 from dca_proto.core.ledger import Charge
@@ -108,7 +108,7 @@ def test_a_killed_actor_goes_on_from_its_store(role: Channel, point: Point, any_
 def is_over(live: LiveFederation, round_id: bytes) -> bool:
     """The result is told, also by a trainer restarted since; and no client waits for a receipt any more."""
     told = any(isinstance(noted.fact, facts.RoundCompleted) and noted.life == live.trainer.life for noted in live.facts)
-    return told and all(member.actor.phase(round_id) == client.SHARED for member in live.clients)
+    return told and all(member.actor.phase(round_id) == client_round.SHARED for member in live.clients)
 
 
 def check_sum(live: LiveFederation) -> None:
@@ -121,6 +121,7 @@ def check_sum(live: LiveFederation) -> None:
 async def check_node(node: LiveActor) -> None:
     """One partial sum, however often it was sent."""
     assert len({payload for sent in node.sent_to(TRAINER) for payload in sent if is_sealed(payload)}) == 1
+    assert len(await records(node.path, charges.TABLE)) == CLIENTS, "and the number of each client's charge"
     await check_released(node.path)
 
 
@@ -138,11 +139,12 @@ def is_sealed(payload: bytes) -> bool:
 async def check_client(member: LiveActor) -> None:
     """One contribution, charged once, and to each Compute node the same bytes whenever they were sent."""
     (stored,) = await records(member.path, ledger.TABLE)
-    assert not msgspec.msgpack.decode(stored, type=Charge).returned
+    charge = msgspec.msgpack.decode(stored, type=Charge)
+    assert (charge.number, charge.returned) == (1, False)
     shares = member.sent_to(COMPUTE)
     assert len(shares) == COMPUTES
     assert all(len(set(sent)) == 1 for sent in shares)
-    assert await records(member.path, client.CONTRIBUTIONS) == []
+    assert await records(member.path, client_round.CONTRIBUTIONS) == []
 
 
 class Process:

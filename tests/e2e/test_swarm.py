@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,6 +76,7 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["ok"], result["private"], result["epsilon"], result["delta"]) == (True, True, 8.0, 1e-5)
+    assert (result["mechanism"], result["not_private_because"]) == ("distributed-discrete-gaussian", [])
     assert (result["clients"], result["computes"], result["tolerated"], result["colluders"]) == (31, 3, 3, 0)
     assert set(result["test"]) >= {"rmse_private", "rmse_nonprivate", "rmse_zero"}
     assert [one["name"] for one in result["rounds"]] == ["second-moments", "regression"]
@@ -189,7 +190,11 @@ def test_what_was_spent_is_the_worst_clients_charges_that_were_not_given_back() 
 
 
 def test_a_result_worse_than_the_mean_comes_with_advice() -> None:
-    summary = {"private": False, "test": {"rmse_private": 80.0, "rmse_nonprivate": 50.0, "rmse_zero": 78.0, "rows": 9}}
+    summary = {
+        "private": False,
+        "not_private_because": ["x"],
+        "test": {"rmse_private": 80.0, "rmse_nonprivate": 50.0, "rmse_zero": 78.0, "rows": 9},
+    }
     assert ("", "no better than predicting the mean: more clients or a larger epsilon would help") in closing_lines(
         summary
     )
@@ -218,10 +223,57 @@ def test_bounds_from_data_claim_nothing(dca: Dca, table: Path, embedded_broker: 
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert (result["private"], result["epsilon"], result["epsilon_spent"]) == (False, None, None)
-    assert all(one["epsilon"] is None for one in result["rounds"])
-    assert not re.search(r"epsilon\W+\d", done.stderr)
+    claims_nothing(result, done, because="the bounds were read from the data")
+
+
+def claims_nothing(result: dict[str, Any], done: Done, because: str) -> None:
+    """No epsilon, delta or mu in the object for programs, and no figure of one on the screen, but the reason."""
+    assert (result["private"], result["not_private_because"]) == (False, [because])
+    claims = [value for name, value in leaves(result) if re.search("epsilon|delta|mu$", name)]
+    assert claims == [None] * 7, "ε, δ and ε spent; ε and μ of both rounds"
+    assert not re.search(r"(epsilon|delta|mu|ε|δ|μ)\W+\d", done.stdout + done.stderr, re.IGNORECASE)
+    assert not re.search(r"\b(8|1e-0?5)\b", "".join(re.findall(r"(?m)^(?:plan|spent|not private) .*$", done.stderr)))
     assert re.search(r"^ +not private +without privacy +unit", done.stderr, re.MULTILINE)
+    assert len(re.findall(rf"^(?:plan|not private) .*{because}", done.stderr, re.MULTILINE)) == 2
+    assert "spent" not in done.stderr
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Each number or text in a JSON object with the name it stands under."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from leaves(inner, name)
+    else:
+        yield name, value
+
+
+def test_fast_noise_claims_nothing(
+    dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captions = []
+    monkeypatch.setattr("emulator.command.plot_coefficients", lambda *_, caption: captions.append(caption))
+    done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "2", "--fast-noise", "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["mechanism"] == "rounded-gaussian-not-private"
+    assert all(one["noise_variance"] == pytest.approx(29 * one["sigma_local"] ** 2) for one in result["rounds"])
+    claims_nothing(result, done, because="the noise is inexact")
+    assert captions == ["not private: the noise is inexact"]
+    written = (tmp_path / "run" / "result.json").read_text()
+    assert json.loads(written) == result
+    assert not re.search(r'"(epsilon|delta|mu)\w*": [^n]', written)
+
+
+def test_an_aborted_round_with_fast_noise_claims_nothing(dca: Dca, table: Path, embedded_broker: Broker) -> None:
+    options = ("--tolerate", "4", "--drop", "5", "--fast-noise", "--json", "-")
+    done = dca(*own(table, "--broker", embedded_broker.url, *options))
+    assert done.returncode == 3
+    result = json.loads(done.stdout)
+    assert not [value for name, value in leaves(result) if re.search("epsilon|delta|mu$", name) and value is not None]
+    assert not re.search(r"(epsilon|delta|mu)\W+\d", done.stderr)
 
 
 BAD = [

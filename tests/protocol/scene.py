@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.client import ClientActor
 from dca_proto.core.codec import decode_body, decode_frame, encode, sign
 from dca_proto.core.effects import Effect, Report, Send
 from dca_proto.core.errors import PeerError
@@ -21,13 +22,29 @@ from dca_proto.core.events import Received
 from dca_proto.core.facts import Dropped, RoundCompleted, RoundFailed
 from dca_proto.core.messages import Announcement, Body, Sealed, Share, Signed
 from dca_proto.core.params import Limits
+from dca_proto.core.policy import Policy
 from dca_proto.core.round import OpenedAnnouncement, open_announcement, open_answer, seal_answer
 from dca_proto.core.sealing import AgreementKey, Identity
 from dca_proto.core.trainer_round import OpenRound
-from dca_proto.testing import Cast, Envelope, Network, NoNoise, seeded
+from dca_proto.testing import Cast, Envelope, Network, NoNoise, Records, seeded
 
-NOT_STATE = {"dropped", "_random", "_rows", "_agreed", "_opened", "_questions"}
+NOT_STATE = {"dropped", "_random", "_rows", "_agreed", "question"}
 """What an actor may change with a message that it drops: a counter, and caches of pure functions."""
+
+
+EASY = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=1000)
+THREE_ROUNDS = msgspec.structs.replace(EASY, epsilon_per_period_max=2.0, delta_max=1e-6)
+"""Of ε = 1 at δ = 1e-6: exact composition has room for 3.59 of them."""
+
+
+class OneTight(Cast):
+    """A cast whose client 0 has a budget of three rounds; the others have more than enough."""
+
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+        made = super().client(index, records)
+        if index == 0:
+            made._policy = THREE_ROUNDS
+        return made
 
 
 def snapshot(value: Any) -> Any:
@@ -98,6 +115,33 @@ def failures(network: Network) -> list[RoundFailed]:
 def the_sum(network: Network) -> NDArray[np.float64]:
     (aggregate,) = results(network)
     return aggregate.value
+
+
+# --- old copies ------------------------------------------------------------------------------------------------------
+
+
+def copy_of(network: Network, actor_id: bytes) -> Records:
+    return dict(network.stores[actor_id])
+
+
+def restore(network: Network, actor_id: bytes, copy: Records) -> None:
+    """The device or node starts from an old copy of its store."""
+    network.stores[actor_id] = dict(copy)
+    network.restart(actor_id)
+
+
+def restored_client(rounds: int, forgotten: int, cast: Cast | None = None) -> tuple[Cast, Network, bytes]:
+    """A client that took part in `rounds` rounds, and was then restored from a copy without the last `forgotten`."""
+    cast = cast or exact_cast(4, 3)
+    network = cast.network()
+    victim = cast.clients[0]
+    for number in range(rounds):
+        if number == rounds - forgotten:
+            copy = copy_of(network, victim)
+        begin(cast, network)
+        until_the_end(network)
+    restore(network, victim, copy)
+    return cast, network, victim
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

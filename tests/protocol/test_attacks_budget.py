@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from scene import begin, body_of, exact_cast, forged, ignored, losing, refused, results, sent, until_the_end
+from scene import (
+    EASY,
+    THREE_ROUNDS,
+    OneTight,
+    begin,
+    body_of,
+    exact_cast,
+    exact_sum,
+    failures,
+    forged,
+    ignored,
+    losing,
+    refused,
+    results,
+    sent,
+    until_the_end,
+)
 
 from dca_proto.core import accounting
 from dca_proto.core.effects import Persist
 from dca_proto.core.events import Received
-from dca_proto.core.facts import ChargeReturned, Declined
+from dca_proto.core.facts import ChargeReturned, Contributed, Declined, Released
 from dca_proto.core.messages import Abort, Announcement, Frozen, Receipt, Share, Start
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.policy import Policy
 from dca_proto.core.round import session_hash
-from dca_proto.testing import Cast, Network
+from dca_proto.testing import Cast, Network, NoNoise
 
 TIGHT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1.0, epsilon_per_period_max=2.0, delta_max=1e-5)
 
@@ -63,6 +79,37 @@ def test_attack_15_concurrent_rounds_racing_the_ledger() -> None:
     for client in cast.clients:
         assert len(network.actors[client].ledger.charges) == 1
         assert [fact.reason for fact in network.reported(Declined, client)] == ["budget", "budget"]
+
+
+def test_attack_15_two_starts_in_one_transaction() -> None:
+    """A client that handles both before it stores anything still holds the second against the first."""
+    cast = Cast(4, 3, policy=msgspec.structs.replace(TIGHT, epsilon_per_period_max=1.0))
+    network = cast.network()
+    network.tamper = losing(Start)
+    for _ in range(2):
+        begin(cast, network)
+    victim = network.actors[cast.clients[0]]
+    starts = sent(network, Start, to=victim.id)
+    batch = [e for one in starts for e in victim.handle(Received(one.sender, one.payload), network.now_ms)]
+    written = [effect.table for effect in batch if isinstance(effect, Persist)]
+    assert written.count("ledger") == written.count("contribution") == written.count("declined") == 1
+    assert len(victim.ledger.charges) == 1
+
+
+def test_attack_15_a_budget_that_is_used_up_in_the_middle_of_a_run() -> None:
+    """One client has room for three of six rounds: from then on it declines, in numbers, and the others go on."""
+    cast = OneTight(4, 3, mechanism=NoNoise(), policy=EASY)
+    network = cast.network()
+    for _ in range(6):
+        begin(cast, network)
+    victim = cast.clients[0]
+    assert [result.contributors for result in results(network)] == [4, 4, 4, 3, 3, 3]
+    assert len(network.reported(Contributed, victim)) == len(network.actors[victim].ledger.charges) == 3
+    declined = network.reported(Declined, cast.trainer_identity.id)
+    assert [(one.client, one.reason) for one in declined] == [(victim, "budget")] * 3
+    assert declined[0].expected.startswith("<= 2 at delta 1e-06 in 365 days")
+    assert declined == network.reported(Declined, victim)
+    assert [one.found for one in network.actors[victim].declines.rounds] == [one.found for one in declined]
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -167,8 +214,9 @@ def test_an_aborted_round_brings_all_charges_back() -> None:
     network.tamper = losing(Share, sender=cast.clients[3])
     begin(cast, network, tolerated=0)
     until_the_end(network)
-    assert len(network.reported(ChargeReturned)) == 4
-    assert all(network.actors[client].ledger.spent() == 0 for client in cast.clients)
+    for spender in (*cast.clients, cast.trainer_identity.id):
+        assert len(network.reported(ChargeReturned, spender)) == 1
+        assert network.actors[spender].ledger.spent() == 0
 
 
 def test_forged_receipts_do_not_stop_the_resending() -> None:
@@ -190,3 +238,46 @@ def test_forged_receipts_do_not_stop_the_resending() -> None:
         network, victim, cast.computes[0], encode(msgspec.structs.replace(frame, contribution=bytes(16))), "receipt"
     )
     refused(network, victim, cast.computes[0], encode(msgspec.structs.replace(frame, round_id=bytes(16))), "phase")
+
+
+# 3: a second round with one client fewer
+
+
+def test_attack_3_a_second_round_without_one_client_is_charged_to_every_budget() -> None:
+    """Their difference is about the client that is missing. So each client that is in both pays for both, and what is
+    said of the two together is their composition."""
+    cast = exact_cast(5, 3)
+    network = cast.network()
+    begin(cast, network, tolerated=0)
+    network.down = {cast.clients[4]}
+    begin(cast, network, tolerated=0, clients_expected=4)
+    full, less = (result.value.tolist()[0] for result in results(network))
+    assert full - less == exact_sum([4]), "without noise the difference is that client's value"
+    spent = [network.actors[client].ledger.spent() for client in cast.clients]
+    once = network.actors[cast.clients[4]].ledger.charges[0].mu
+    assert spent == pytest.approx([accounting.compose((once, once))] * 4 + [once])
+
+
+def test_attack_3_a_second_round_that_no_budget_is_left_for_is_refused() -> None:
+    one_round = msgspec.structs.replace(THREE_ROUNDS, epsilon_per_period_max=1.2)
+    cast = exact_cast(5, 3, policy=one_round)
+    network = cast.network()
+    begin(cast, network, tolerated=0)
+    network.down = {cast.clients[4]}
+    begin(cast, network, tolerated=0, clients_expected=4)
+    until_the_end(network)
+    assert len(results(network)) == len(failures(network)) == 1
+    assert [fact.reason for fact in network.reported(Declined)[:4]] == ["budget"] * 4
+    assert all(len(network.actors[client].ledger.charges) == 1 for client in cast.clients)
+
+
+def test_attack_3_a_client_left_out_after_the_roster_is_fixed_is_one_of_the_tolerated() -> None:
+    """Sums over two sets of one round are never both released: the set is agreed once, and small ones abort."""
+    cast = exact_cast(5, 3)
+    network = cast.network()
+    network.tamper = losing(Share, sender=cast.clients[4], to=cast.computes[0])
+    begin(cast, network, tolerated=1)
+    until_the_end(network)
+    assert [result.value.tolist() for result in results(network)] == [[exact_sum(range(4))]]
+    assert {fact.contributors for fact in network.reported(Released)} == {4}
+    assert not sent(network, Abort)

@@ -28,7 +28,7 @@ from scene import (
 from dca_proto.core.codec import decode_frame, encode
 from dca_proto.core.events import Received
 from dca_proto.core.facts import NodeAborted, Released, RoundCompleted
-from dca_proto.core.messages import Frozen, FrozenList, PartialSum, Roster, Share, Start
+from dca_proto.core.messages import Behind, Frozen, FrozenList, PartialSum, Roster, Share, Start
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.round import list_hash, roster_hash, session_hash
 from dca_proto.core.sealing import actor_id, decrypt, encrypt
@@ -181,7 +181,7 @@ def test_attack_22_shares_that_do_not_match_spoil_one_sum_and_nothing_else() -> 
             share = decode_frame(payload)
             pair_key = liar._keys.agree(liar._keys.epoch, opened.epochs[0].public)
             key = round_key(pair_key, session, liar.id, one.to.id, share.contribution)
-            bound = associated_data(session, place, share.contribution)
+            bound = associated_data(session, place, share.charge, share.contribution)
             body = decrypt(key, share.nonce, share.ciphertext, bound)
             wrong = encrypt(key, share.nonce, bytes(len(body)), bound)
             payload = encode(msgspec.structs.replace(share, ciphertext=wrong))
@@ -231,7 +231,9 @@ def test_attack_36_two_contributions_of_one_client_are_never_mixed() -> None:
     network.tamper = lambda one: [one]
     for one in mixed:
         network.handle(one.to.id, Received(cast.clients[0], one.payload))
-    refused(network, cast.computes[0], cast.clients[0], twin_shares[0].payload, "second-contribution")
+    dropped, told = network.handle(cast.computes[0], Received(cast.clients[0], twin_shares[0].payload))
+    assert dropped.fact.code == "second-contribution"
+    assert isinstance(body_of(told.payload), Behind), "and the client is told that it runs twice"
     network.down.add(cast.clients[0])
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(1, 5))]

@@ -99,6 +99,7 @@ def declined(policy: Policy, computes: int = 3, **changes: Any) -> Declined:
     return facts[0]
 
 
+BINS = {"columns": ["x"], "edges": [0.0, 5.0, 10.0]}
 LENIENT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=40)
 
 
@@ -114,6 +115,9 @@ LENIENT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_
         ({"statistics": ("mean",)}, {}, "statistic", "sum"),
         ({"trainers": ("00" * 16,)}, {}, "trainer", ""),
         ({"computes_min": 4}, {}, "computes", "M = 3"),
+        ({"dimension_max": 1}, {"statistic": "histogram", "parameters": BINS}, "dimension", "d = 2"),
+        ({"bounds": {"x": (-0.5, 1.0)}}, {}, "bounds", "x within -1 to 1"),
+        ({"bounds": {"x": (0.0, 9.0)}}, {"statistic": "histogram", "parameters": BINS}, "bounds", "x within 0 to 10"),
         ({"trusted_computes": ("compute-9",)}, {}, "trusted-computes", "without compute-9"),
         ({}, {"parameters": {"columns": ["y"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}}, "columns", "y"),
     ],

@@ -97,7 +97,7 @@ class Scene:
                 client = self.cast.clients[0]
                 known = sent(self.network, Share, sender=client, to=self.node)
                 return client, known[0].payload if known else encode(
-                    Share(self.round_id, bytes(16), bytes(24), bytes(48))
+                    Share(self.round_id, bytes(16), 1, bytes(24), bytes(48))
                 )
             case "view":
                 return self.peer.id, forged(self.cast, self.peer, self.view())
@@ -179,12 +179,12 @@ def test_a_restart_restores_the_phase_and_the_kept_shares(phase: str) -> None:
         assert after.entries == before.entries
 
 
-def test_closing_forgets_all_but_the_epoch_key_after_the_retention() -> None:
+def test_closing_forgets_all_but_keys_and_charge_numbers_after_the_retention() -> None:
     scene = Scene("released")
     scene.network.tamper = lambda envelope: ()
     scene.network.advance(scene.network.now_ms + 8 * 24 * 3600 * 1000)
     assert scene.actor.phase(scene.round_id) == "new"
-    assert {table for table, _ in scene.network.stores[scene.node]} == {"epoch", "seen"}
+    assert {table for table, _ in scene.network.stores[scene.node]} == {"epoch", "seen", "charges"}
 
 
 # What each step does.
@@ -194,10 +194,9 @@ def test_a_share_is_durable_before_its_receipt_leaves() -> None:
     scene = Scene("collecting")
     late = sent(scene.network, Share, sender=scene.cast.clients[0], to=scene.node)[0]
     effects = scene.actor.handle(Received(late.sender, late.payload), scene.network.now_ms)
-    assert isinstance(effects[0], Persist)
-    assert effects[0].table == "share"
-    assert isinstance(effects[1], Send)
-    assert isinstance(body_of(effects[1].payload), Receipt)
+    assert [effect.table for effect in effects[:2] if isinstance(effect, Persist)] == ["share", "charges"]
+    assert isinstance(effects[2], Send)
+    assert isinstance(body_of(effects[2].payload), Receipt)
     assert Report(facts.ShareKept(scene.round_id, 4, 4)) in effects
 
 

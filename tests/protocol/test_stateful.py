@@ -19,7 +19,7 @@ from dca_proto.core import accounting
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.effects import Forget, Persist, Send
 from dca_proto.core.events import Received
-from dca_proto.core.facts import NodeAborted, Released, RoundCompleted
+from dca_proto.core.facts import LedgerBehind, NodeAborted, Released, RoundCompleted
 from dca_proto.core.messages import Sealed, Share
 from dca_proto.core.policy import Policy
 from dca_proto.testing import Network
@@ -199,11 +199,15 @@ class Rounds(RuleBasedStateMachine):
             assert not returned & released
 
     @invariant()
+    def no_honest_client_is_taken_for_a_restored_one(self) -> None:
+        """Whatever is lost, repeated, reordered or killed: the numbers of its charges never look used twice."""
+        assert self.network.reported(LedgerBehind) == []
+
+    @invariant()
     def actors_hold_nothing_beyond_the_rounds(self) -> None:
         """6: whatever came, an actor knows the rounds that were asked for and no others."""
         for actor in self.network.actors.values():
-            known = getattr(actor, "_rounds", None) or getattr(actor, "_sessions", {})
-            assert len(known) <= len(self.requests)
+            assert len(actor._rounds) <= len(self.requests)
 
     def teardown(self) -> None:
         """7 and 8: when the network heals and all are up again, every round ends, with a result or a reason."""
@@ -216,7 +220,7 @@ class Rounds(RuleBasedStateMachine):
         trainer = self.network.actors[self.trainer]
         for request in self.requests:
             forgotten = request.round_id not in trainer._rounds and not self.announced(request)
-            assert forgotten or trainer.phase(request.round_id) in ("done", "failed")
+            assert forgotten or trainer.phase(request.round_id) in ("done", "failed", "returned")
         for node in self.nodes:
             assert {current.phase for current in node._rounds.values()} <= {"released", "aborted"}
         for check in (

@@ -32,6 +32,7 @@ def upload_bytes(encoding: str, computes: int) -> int:
         session_hash=bytes(32),
         client=cast.clients[0],
         position=0,
+        charge=1,
         computes=cast.computes,
         pair_keys=[bytes([index]) * 32 for index in range(computes)],
         random=os.urandom,

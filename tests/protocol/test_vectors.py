@@ -107,7 +107,7 @@ def test_hashes_and_keys() -> None:
     given, expected = answer("receipt tag")
     assert receipt_tag(given["round key"]) == expected
     given, expected = answer("associated data")
-    assert associated_data(given["session"], given["position"], given["contribution"]) == expected
+    assert associated_data(*(given[name] for name in ("session", "position", "charge", "contribution"))) == expected
 
 
 def test_signatures_agreement_and_encryption() -> None:

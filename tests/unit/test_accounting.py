@@ -8,17 +8,21 @@ from __future__ import annotations
 import math
 import random
 from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
 
 from dca_proto.core.accounting import (
+    MU_MAX,
     check_ring,
     compose,
     delta_of,
     epsilon_of,
+    largest_sum,
     mu_of,
+    ring_bits,
     share_variance,
 )
 from dca_proto.core.errors import UsageError
@@ -34,13 +38,30 @@ def log_uniform(source: random.Random, low: float, high: float) -> float:
     return math.exp(source.uniform(math.log(low), math.log(high)))
 
 
-def test_mu_never_overspends_and_wastes_less_than_a_millionth() -> None:
+def test_sigma_never_overspends_and_wastes_less_than_a_millionth() -> None:
+    """2,000 random (ε in [0.01, 40], δ in [1e-12, 0.1]): σ holds δ in 60 digits, and σ a millionth smaller does not."""
     source = random.Random(2017)
-    for _ in range(2000):
-        epsilon, delta = log_uniform(source, 0.01, 40), log_uniform(source, 1e-12, 0.1)
+    corners = [(epsilon, delta) for epsilon in (0.01, 40.0) for delta in (1e-12, 0.1)]
+    drawn = [(log_uniform(source, 0.01, 40), log_uniform(source, 1e-12, 0.1)) for _ in range(2000)]
+    for epsilon, delta in corners + drawn:
         mu = mu_of(epsilon, delta)
-        assert exact_delta(epsilon, mu) <= delta, (epsilon, delta)
-        assert exact_delta(epsilon, mu * (1 + 1e-6)) > delta, (epsilon, delta)
+        with mpmath.workdps(60):
+            sigma = 1 / mpmath.mpf(mu)
+            assert exact_delta(epsilon, 1 / sigma) <= delta, (epsilon, delta)
+            assert exact_delta(epsilon, (1 + mpmath.mpf("1e-6")) / sigma) > delta, (epsilon, delta)
+        assert mu < MU_MAX
+
+
+def test_the_noise_that_is_drawn_has_that_sigma() -> None:
+    """On a fine grid: the honest shares' variance, less the grid's price, is σ², and no more than need be."""
+    source = random.Random(2021)
+    for _ in range(300):
+        mu = mu_of(log_uniform(source, 0.01, 40), log_uniform(source, 1e-12, 0.1))
+        sensitivity, honest = log_uniform(source, 1e6, 1e9), source.randint(1, 1000)
+        variance = share_variance(sensitivity, mu, honest, 10)
+        needed = (Fraction(sensitivity) / Fraction(mu)) ** 2
+        assert needed < honest * variance - 9
+        assert honest * (variance - 1) < needed * (1 + Fraction(2, 10**9)) + 9
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-3, 1e-15), (60, 1e-15), (1e-3, 0.1), (60, 0.9), (1e-9, 1e-15)])
@@ -138,18 +159,29 @@ def test_share_variance_is_exact_where_floats_are_not() -> None:
     ("arguments", "words"),
     [
         ((1000.0, 0.5, 0, 1), "N - T - 1 is 0.*smaller T"),
-        ((10.0, 1.0, 2, 1), "more fraction bits"),
-        ((2.0**42, 1.0, 1, 1), "fewer fraction bits"),
+        ((10.0, 1.0, 2, 1), "at least 2 more fraction bits, or N - T - 1 of at most 1$"),
+        ((100.0, 1.0, 20000, 1), "at least 4 more fraction bits, or N - T - 1 of at most 158$"),
+        ((5.0, 1.0, 2, 1), "at least 4 more fraction bits$"),
+        ((2.0**42, 1.0, 1, 1), "at least 4 fewer fraction bits, or N - T - 1 of at least 17$"),
+        ((2.0**62, 1.0, 1, 1), "at least 24 fewer fraction bits$"),
         ((0.0, 1.0, 2, 1), "sensitivity"),
         ((math.nan, 1.0, 2, 1), "sensitivity"),
         ((1000.0, 0.0, 2, 1), "mu"),
-        ((1000.0, 21.0, 2, 1), "mu"),
+        ((1000.0, 21.0, 2, 1), "mu is 21.0, expected 1e-40 to 20: ask for another epsilon"),
         ((1000.0, 1.0, 2, 0), "dimension"),
     ],
 )
 def test_share_variance_refuses(arguments: tuple[float, float, int, int], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         share_variance(*arguments)
+
+
+def test_the_honest_shares_that_a_refusal_names_are_the_most_that_fit() -> None:
+    with pytest.raises(UsageError, match=r"N - T - 1 of at most 158$"):
+        share_variance(100.0, 1.0, 500, 1)
+    assert share_variance(100.0, 1.0, 158, 1) == 64
+    with pytest.raises(UsageError):
+        share_variance(100.0, 1.0, 159, 1)
 
 
 def share_law(variance: int, honest: int) -> np.ndarray:
@@ -219,10 +251,20 @@ def test_the_widening_absorbs_the_slack_of_the_lemma(variance: int, honest: int,
 
 def test_ring_takes_what_fits_and_refuses_what_does_not() -> None:
     check_ring(2**40, 10**6, 2**60, 10**4)
-    with pytest.raises(UsageError, match="at least 1 fewer fraction bits"):
+    with pytest.raises(UsageError, match=r"at least 2 fewer fraction bits, or N of at most 1023$"):
         check_ring(2**53, 2**10, 64, 1)
-    with pytest.raises(UsageError, match="at least 3 fewer fraction bits"):
+    with pytest.raises(UsageError, match=r"at least 4 fewer fraction bits, or N of at most 1023$"):
         check_ring(2**53, 2**12, 64, 1)
+    check_ring(2**53, 1023, 64, 1)
+    check_ring(2**51, 2**10, 64, 1)
+    check_ring(2**49, 2**12, 64, 1)
+
+
+def test_the_bits_of_the_ring_count_data_noise_and_sign() -> None:
+    assert largest_sum(1000, 10, 0, 1) == 10_001
+    assert ring_bits(1000, 10, 0, 1) == 15
+    assert ring_bits(0, 1, 2**80, 1) == 44
+    assert ring_bits(2**62 - 10**6, 2, 64, 1) == 64
 
 
 def test_ring_counts_the_noise() -> None:

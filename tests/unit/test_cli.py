@@ -75,13 +75,14 @@ def test_help_lists_every_command_with_a_line_and_imports_none() -> None:
         "federation  Make the federation file",
         "inspect     Show what is in a message",
         "keygen      Make an identity",
+        "ledger      Show what a client or a trainer has spent",
         "swarm       ",
         "trainer     Hold one round",
     ):
         assert f"\n  {line}" in shown
 
 
-@pytest.mark.parametrize("name", ["broker", "client", "compute", "inspect", "keygen", "trainer"])
+@pytest.mark.parametrize("name", ["broker", "client", "compute", "inspect", "keygen", "ledger", "trainer"])
 def test_each_help_has_an_example(run: Run, name: str) -> None:
     code, told, _ = run(name, "--help")
     assert code == 0
@@ -456,7 +457,7 @@ def test_every_message_is_shown_without_its_secrets(played: tuple[Cast, Network]
 
 
 def test_a_message_can_be_given_in_many_ways(run: Run, tmp_path: Path) -> None:
-    payload = encode(Share(bytes(16), bytes(16), bytes(24), bytes(range(40))))
+    payload = encode(Share(bytes(16), bytes(16), 1, bytes(24), bytes(range(40))))
     (tmp_path / "m.bin").write_bytes(payload)
     (tmp_path / "m.txt").write_text(payload.hex() + "\n")
     texts = (payload.hex(), base64.b64encode(payload).decode())

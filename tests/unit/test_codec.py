@@ -8,10 +8,11 @@ import pytest
 from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
 from dca_proto.core.errors import PeerError
 from dca_proto.core.messages import Announcement, Query, Ready, Receipt, Signed
+from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.sealing import Identity
 
 RECEIPT = Receipt(bytes(16), bytes(range(16)), bytes(16))
-QUERY = Query(1, bytes(16), bytes(32))
+QUERY = Query(PROTOCOL_VERSION, bytes(16), bytes(32))
 SIGNER, OTHER = Identity(bytes(32)), Identity(bytes([1]) * 32)
 HERE, ELSEWHERE = bytes(32), bytes([1]) * 32
 
@@ -20,8 +21,9 @@ def announcement(**parameters: object) -> Announcement:
     """One whose numbers decode, whatever they mean."""
     signed = Signed(b"", bytes(64))
     return Announcement(
-        1, bytes(16), bytes(16), "sum", parameters, 0, 24, "m", 1.0, 1e-6, 1, 0, "seed", (signed,) * 2, bytes(32), 1, 2
-    )  # fmt: skip
+        PROTOCOL_VERSION, bytes(16), bytes(16), "sum", parameters, 0, 24, "m", 1.0, 1e-6, 1, 0, "seed", (signed,) * 2,
+        bytes(32), 1, 2,
+    )  # fmt: skip  # fmt: skip
 
 
 def test_a_frame_and_a_body_come_back_as_they_were() -> None:

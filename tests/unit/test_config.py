@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
+import tomllib
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from dca_proto.config import read_config
+from dca_proto.cli.actors import EXAMPLES
+from dca_proto.config import convert, read_config
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.sealing import Identity
 from dca_proto.device import load
 from dca_proto.keyfile import write_certificate, write_identity
@@ -134,16 +138,103 @@ def test_mistakes_in_a_clients_file_are_named(folder: Path, old: str, new: str, 
     [
         ("[policy]\nclients_mn = 3", "unknown key 'clients_mn' (did you mean 'clients_min'?); [policy] keys:"),
         ("[policy]\nclients_min = 'x'", "[policy] Expected `int`, got `str` - at `$.clients_min`"),
-        ("[policy]\ncomputes_min = 1", "policy: computes_min must be at least 2"),
+        ("[policy]\ncomputes_min = 1", "policy: computes_min is 1; give at least 2"),
         ("[policy]\nepsilon_per_round_max = -1", "epsilon"),
         ("[policy]\ntrusted_computes = ['hospital-c']", "'hospital-c' is unknown (did you mean 'hospital-b'?)"),
         ("[policy]\ntrainers = ['lob']", "[policy] trainers: 'lob' is unknown (did you mean 'lab'?)"),
         ("[policy]\nstatistics = ['maen']", "'maen' is unknown (did you mean 'mean'?)"),
+        ("[policy]\nbounds = { x = [0] }", "[policy] Expected `array` of length 2, got 1 - at `$.bounds[...]`"),
+        ("[policy]\nbounds = { x = [1, 0] }", "policy: bounds of 'x' are [1, 0]; give finite LOW < HIGH"),
+        ("[policy]\nbounds = { z = [0, 1] }", "bounds of the policy: 'z' is unknown; known: x, y"),
+        ("[policy]\nepsilon_per_period_max = inf", "policy: epsilon_per_period_max is inf; give a finite number"),
         ("[floors]\nclients_min = 3", "unknown key 'floors'; sections: client, broker, policy"),
+        ("[account]\nepsilon = 3", "unknown key 'account'; sections: client, broker, policy"),
     ],
 )
 def test_mistakes_in_a_policy_are_named(folder: Path, text: str, message: str) -> None:
     assert message in refusal(folder, CLIENT_TEXT + text)
+
+
+NAMES_A_POLICY = CLIENT_TEXT.replace("[broker]", 'policy = "policy.toml"\n[broker]')
+FULL_POLICY = """
+epsilon_per_round_max = 0.5
+epsilon_per_period_max = 2
+period_days = 30
+delta_max = 1e-6
+clients_min = 100
+honest_min = 50
+colluders_min = 5
+computes_min = 2
+dimension_max = 9
+statistics = ["mean", "regression"]
+bounds = { x = [0, 120] }
+trainers = ["lab"]
+trusted_computes = ["hospital-a"]
+"""
+
+
+def test_a_policy_may_stand_in_a_file_of_its_own(folder: Path) -> None:
+    (folder / "policy.toml").write_text(FULL_POLICY)
+    (folder / "client.toml").write_text(NAMES_A_POLICY)
+    policy = load(folder / "client.toml").config.policy
+    assert policy == Policy(
+        epsilon_per_round_max=0.5, epsilon_per_period_max=2.0, period_days=30.0, delta_max=1e-6, clients_min=100,
+        honest_min=50, colluders_min=5, computes_min=2, dimension_max=9, statistics=("mean", "regression"),
+        bounds={"x": (0.0, 120.0)}, trainers=(TRAINER.id.hex(),), trusted_computes=("hospital-a",),
+    )  # fmt: skip
+    (folder / "client.toml").write_text(f"{CLIENT_TEXT}[policy]\n{FULL_POLICY}")
+    assert load(folder / "client.toml").config.policy == policy, "the same figures as a section"
+    assert {field.name for field in msgspec.structs.fields(Policy)} == {
+        line.split(" = ")[0] for line in FULL_POLICY.split("\n") if line
+    }, "none is left out here"
+
+
+@pytest.mark.parametrize(
+    ("client", "policy", "message"),
+    [
+        (NAMES_A_POLICY + "[policy]\n", "", "found both [client] policy = 'policy.toml' and the section [policy]"),
+        (NAMES_A_POLICY, None, "policy.toml: No such file or directory; check the path"),
+        (NAMES_A_POLICY, "clients_min", "policy.toml is not TOML"),
+        (NAMES_A_POLICY, "[policy]\nclients_min = 3", "policy.toml: found the section [policy]; expected its keys"),
+        (NAMES_A_POLICY, "clients_mn = 3", "policy.toml: unknown key 'clients_mn' (did you mean 'clients_min'?)"),
+        (NAMES_A_POLICY, "honest_min = 0", "policy.toml: policy: honest_min is 0; give at least 1"),
+        (NAMES_A_POLICY, "trainers = ['lob']", "policy.toml: policy trainers: 'lob' is unknown"),
+        (NAMES_A_POLICY.replace('"policy.toml"', "3"), "", "[client] expected the name of a file, got `int`"),
+    ],
+)
+def test_mistakes_about_a_policy_file_are_named(folder: Path, client: str, policy: str | None, message: str) -> None:
+    if policy is not None:
+        (folder / "policy.toml").write_text(policy)
+    assert message in refusal(folder, client)
+
+
+def test_a_trainers_account_has_defaults_and_is_given_to_its_actor(folder: Path) -> None:
+    assert load(folder / "trainer.toml").config.account == Allowance(epsilon=4.0, delta=1e-5, period_days=365.0)
+    (folder / "trainer.toml").write_text(f"{TRAINER_TEXT}[account]\nepsilon = 0.5\ndelta = 1e-6\nperiod_days = 7\n")
+    device = load(folder / "trainer.toml")
+    assert device.config.account == Allowance(epsilon=0.5, delta=1e-6, period_days=7.0)
+    request = open_round(RoundSettings(**{**PLAIN, "epsilon": 0.6}), FEDERATION)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"the federation's account: found a total of epsilon .* expected <= 0.5"):
+        asyncio.run(device.hold(request))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epsilon = 0", "account: epsilon is 0; give a finite number above 0, such as 1"),
+        ("delta = 1", "account: delta is 1; give a number above 0 and below 1, such as 1e-5"),
+        ("period_days = -1", "account: period_days is -1; give a number of days above 0, such as 365"),
+        ("epsilon_max = 1", "unknown key 'epsilon_max' (did you mean 'epsilon'?); [account] keys: epsilon, delta,"),
+    ],
+)
+def test_mistakes_in_an_account_are_named(folder: Path, text: str, message: str) -> None:
+    assert message in refusal(folder, f"{TRAINER_TEXT}[account]\n{text}\n", "trainer.toml")
+
+
+@pytest.mark.parametrize(("role", "section", "kind"), [("client", "policy", Policy), ("trainer", "account", Allowance)])
+def test_the_examples_of_the_help_are_valid(role: str, section: str, kind: type) -> None:
+    shown = EXAMPLES[role].partition(f"[{section}]")[2].partition("\n\n")[0]
+    convert(f"[{section}]", tomllib.loads(shown.partition("\n")[2]), kind)
 
 
 def test_two_actors_in_a_file_or_another_one_than_expected(folder: Path) -> None:
@@ -278,7 +369,7 @@ def test_a_statistic_without_bounds_takes_parameters() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"statistic": "maen"}, "statistic 'maen' is unknown here; known: histogram, mean"),
+        ({"statistic": "maen"}, "statistic 'maen' is unknown here; known: gradient, histogram, mean"),
         ({"bounds": {}}, "public bounds are missing for: x; give column=LO:HI"),
         ({"columns": ("x", "y")}, "public bounds are missing for: y"),
         ({"bounds": {"x": (0, 1), "z": (0, 1)}}, "bounds of z: no such column is asked for: x"),

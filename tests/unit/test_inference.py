@@ -60,7 +60,7 @@ def noisy_sum(
     """What a round would release: T = 10 % tolerated, every contributor's noise in the sum."""
     statistic = resolve(request.statistic, request.parameters)
     value = statistic.evaluate(rows, FRACTION_BITS).sum(axis=0) * 2.0**-FRACTION_BITS
-    sensitivity = statistic.row_sensitivity(FRACTION_BITS) * 2.0**-FRACTION_BITS
+    sensitivity = statistic.row_sensitivity(FRACTION_BITS).l2 * 2.0**-FRACTION_BITS
     mu_round = mu * sqrt(request.budget_share)
     tolerated = clients // 10
     sigma_local = sensitivity / mu_round / sqrt(clients - tolerated - 1)

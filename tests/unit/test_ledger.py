@@ -11,7 +11,7 @@ from dca_proto.core.ledger import TABLE, Charge, Ledger
 
 
 def charge(number: int, mu: float = 0.5, at_ms: int = 0) -> Charge:
-    return Charge(bytes((number,)) * 16, "sum", bytes(16), mu, 1.0, 1e-6, at_ms)
+    return Charge(bytes((number,)) * 16, "sum", bytes(16), mu, 1.0, 1e-6, at_ms, number)
 
 
 def test_charges_compose_as_the_root_of_squares() -> None:
@@ -31,7 +31,20 @@ def test_what_is_written_restores_the_ledger() -> None:
     stored = {write.key: write.value for write in writes}
     restored = Ledger(msgspec.msgpack.decode(value, type=Charge) for value in stored.values())
     assert restored.charges == ledger.charges
-    assert [one.at_ms for one in restored.charges] == [3, 5], "oldest first"
+    assert [one.number for one in restored.charges] == [1, 2], "in the order of charging, whatever the clock said"
+    assert restored.next_number == ledger.next_number == 3
+
+
+def test_charges_are_numbered_in_order_and_a_number_never_comes_twice() -> None:
+    ledger = Ledger()
+    assert ledger.next_number == 1
+    ledger.charge(charge(1))
+    ledger.give_back(charge(1).round_id)
+    assert ledger.next_number == 2, "also after a return"
+    for wrong in (1, 3):
+        with pytest.raises(AssertionError, match="numbered in order"):
+            ledger.charge(msgspec.structs.replace(charge(2), number=wrong))
+    assert Ledger([charge(7), charge(3)]).next_number == 8
 
 
 def test_only_charges_of_the_period_count() -> None:
@@ -63,6 +76,7 @@ def test_a_round_is_charged_once_and_returned_once() -> None:
 
 
 def test_many_small_charges_do_not_get_lost_in_rounding() -> None:
-    ledger = Ledger([Charge(index.to_bytes(16, "big"), "s", b"", 1e-9, 1.0, 1e-6, 0) for index in range(10_000)])
-    ledger.charge(charge(255, 1.0))
+    small = [Charge(index.to_bytes(16, "big"), "s", b"", 1e-9, 1.0, 1e-6, 0, index + 1) for index in range(10_000)]
+    ledger = Ledger(small)
+    ledger.charge(msgspec.structs.replace(charge(255, 1.0), number=ledger.next_number))
     assert ledger.spent() == math.sqrt(math.fsum([1.0, *[1e-18] * 10_000]))

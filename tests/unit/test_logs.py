@@ -64,9 +64,18 @@ def test_facts_are_told_in_sentences() -> None:
         for _, fact in network.facts:
             narrator(fact)
         narrator(facts.Declined(bytes(16), bytes(16), "epsilon", "[red]\x1b[2J", "<= 1"))
+        narrator(facts.LedgerBehind(bytes(16), cast.computes[0], 3, 7))
         narrator(facts.NodeAborted(bytes(16), cast.computes[0], "too-few", "2 of 3"))
         told = console.export_text()
     for sentence in ("announced sum (1 numbers)", "contributed to sum", "released the partial sum over 3", "mu = "):
         assert sentence in told
     assert "found [red]\\x1b[2J; accepts <= 1" in told
     assert "compute-0 aborted: too-few: 2 of 3" in told
+    assert "ERROR: round 00000000: compute-0 has seen charge 3 before, and up to 7: the ledger looks restored" in told
+
+
+def test_a_ledger_that_is_behind_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(json=True)
+    FactLog()(facts.LedgerBehind(bytes(16), bytes(16), 3, 7))
+    line = json.loads(capsys.readouterr().err)
+    assert (line["level"], line["event"], line["charge"], line["highest"]) == ("error", "LedgerBehind", 3, 7)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 
@@ -12,10 +14,17 @@ from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import ask
-from dca_proto.core.policy import DAY_MS, Floors, Policy, Refusal
+from dca_proto.core.policy import DAY_MS, Allowance, Floors, Policy, Refusal
+from dca_proto.statistics import Statistic
 
 NOW_MS = 1000 * DAY_MS
 TRAINER = bytes(range(16))
+
+
+def box(columns: tuple[str, ...], scales: tuple[float, ...], centre: float = 0.0) -> dict[str, object]:
+    """Parameters of a sum of columns within centre ± scale."""
+    ones = [1.0] * len(columns)
+    return {"columns": list(columns), "centre": [centre] * len(columns), "scale": list(scales), "bound": ones}
 
 
 def announcement(**changes: object) -> Announcement:
@@ -27,13 +36,19 @@ def announcement(**changes: object) -> Announcement:
     return msgspec.structs.replace(plain, **changes)
 
 
+def found(
+    policy: Policy, ledger: Ledger | None = None, missing: tuple[str, ...] = (), **changes: object
+) -> Refusal | None:
+    body = announcement(**changes)
+    question = ask(body, DistributedDiscreteGaussian(), Limits())
+    return policy.check_announcement(body, question, frozenset(missing), ledger or Ledger(), NOW_MS)
+
+
 def refusal(
     policy: Policy, ledger: Ledger | None = None, missing: tuple[str, ...] = (), **changes: object
 ) -> str | None:
-    body = announcement(**changes)
-    question = ask(body, DistributedDiscreteGaussian(), Limits())
-    found = policy.check_announcement(body, question, frozenset(missing), ledger or Ledger(), NOW_MS)
-    return found.reason if found else None
+    refused = found(policy, ledger, missing, **changes)
+    return refused.reason if refused else None
 
 
 def test_the_defaults_let_a_usual_round_through() -> None:
@@ -45,6 +60,8 @@ def test_the_defaults_let_a_usual_round_through() -> None:
     [
         (Policy(trainers=(TRAINER.hex(),)), {"trainer": bytes(16)}, "trainer"),
         (Policy(statistics=("sum",)), {"statistic": "mean"}, "statistic"),
+        (Policy(dimension_max=1), {"parameters": box(("x", "y"), (1.0, 1.0))}, "dimension"),
+        (Policy(bounds={"x": (-1.0, 1.0)}), {"parameters": box(("x",), (1.0 + 1e-6,))}, "bounds"),
         (Policy(computes_min=3), {"computes": (Signed(b"", bytes(64)),) * 2}, "computes"),
         (Policy(colluders_min=1), {"colluders": 0}, "colluders"),
         (Policy(), {"delta": 1.0001e-5, "epsilon": 0.1}, "delta"),
@@ -67,7 +84,7 @@ def test_no_trusted_compute_node_may_be_missing() -> None:
 
 
 def spent(mu: float, days_ago: float) -> Ledger:
-    return Ledger([Charge(bytes(16), "sum", TRAINER, mu, 1.0, 1e-5, NOW_MS - int(days_ago * DAY_MS))])
+    return Ledger([Charge(bytes(16), "sum", TRAINER, mu, 1.0, 1e-5, NOW_MS - int(days_ago * DAY_MS), 1)])
 
 
 def test_the_budget_is_of_a_period() -> None:
@@ -77,6 +94,129 @@ def test_the_budget_is_of_a_period() -> None:
     assert refusal(Policy(), spent(just * (1 + 1e-9), 1)) == "budget"
     assert refusal(Policy(), spent(allowed, 364.9)) == "budget"
     assert refusal(Policy(), spent(allowed, 365.1)) is None
+
+
+def test_a_budget_refusal_says_what_it_would_come_to_what_is_allowed_and_what_is_left() -> None:
+    allowed, round_mu = accounting.mu_of(4.0, 1e-5), accounting.mu_of(1.0, 1e-5)
+    ledger = spent(math.sqrt(allowed**2 - (round_mu / 2) ** 2), 1)
+    total = accounting.epsilon_of(math.sqrt(allowed**2 + 0.75 * round_mu**2), 1e-5)
+    left = Policy().allowance.left(ledger, NOW_MS)
+    assert 0 < left < 1
+    assert found(Policy(), ledger) == Refusal(
+        "budget",
+        f"a total of epsilon {total:.4g} with this round",
+        f"<= 4 at delta 1e-05 in 365 days; at most {left:.4g} is left",
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-6, 0.1, 0.9, 1 - 1e-6, 1 - 1e-12, 1.0, 2.0])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-10), (1.0, 1e-6), (4.0, 1e-5), (40.0, 1e-3)])
+def test_what_is_left_is_let_through_and_no_more(share: float, epsilon: float, delta: float) -> None:
+    allowance = Allowance(epsilon=epsilon, delta=delta)
+    ledger = spent(allowance.mu * share, 1) if share else Ledger()
+    left = allowance.left(ledger, NOW_MS)
+    if left:
+        assert allowance.check(accounting.mu_of(left, delta), ledger, NOW_MS) is None
+    more = max(left * (1 + 1e-5), 2e-4 * epsilon)
+    assert allowance.check(accounting.mu_of(more, delta), ledger, NOW_MS) is not None
+    assert allowance.left(ledger, NOW_MS, allowance.mu) == 0.0, "all of it is promised"
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_all_of_a_budget_can_be_spent_in_one_round_and_then_nothing(epsilon: float) -> None:
+    allowance = Allowance(epsilon=epsilon, delta=1e-5)
+    assert allowance.left(Ledger(), NOW_MS) == epsilon
+    assert allowance.check(allowance.mu, Ledger(), NOW_MS) is None
+    assert allowance.check(allowance.mu * (1 + 1e-12), Ledger(), NOW_MS) is not None
+    assert allowance.check(1e-6 * allowance.mu, spent(allowance.mu, 1), NOW_MS) is not None
+    only = Policy(epsilon_per_round_max=epsilon, epsilon_per_period_max=epsilon)
+    assert refusal(only, epsilon=epsilon, delta=1e-5) is None
+
+
+def test_left_over_a_period_comes_back() -> None:
+    allowance = Allowance(epsilon=2.0, delta=1e-6, period_days=7.0)
+    assert allowance.left(spent(allowance.mu, 6.9), NOW_MS) == 0.0
+    assert allowance.left(spent(allowance.mu, 7.1), NOW_MS) == pytest.approx(2.0, rel=1e-6)
+
+
+def test_one_delta_serves_for_a_round_and_for_the_total() -> None:
+    """The rounds of a period together are (4, 1e-5)-private, although each was announced at a δ of its own."""
+    policy, ledger, mus = Policy(), Ledger(), []
+    for number in range(1, 100):
+        epsilon, delta = (0.5, 1e-5) if number % 2 else (0.5, 1e-9)
+        if refusal(policy, ledger, epsilon=epsilon, delta=delta):
+            break
+        mus.append(accounting.mu_of(epsilon, delta))
+        round_id = number.to_bytes(16, "big")
+        ledger.charge(Charge(round_id, "sum", TRAINER, mus[-1], epsilon, delta, NOW_MS, number))
+    assert 10 < len(mus) < 98
+    assert accounting.delta_of(4.0, accounting.compose(mus)) <= 1e-5
+
+
+# Bounds
+
+
+class Silent(Statistic, frozen=True, kw_only=True):
+    """A statistic of a library user's own that does not say to what it clamps."""
+
+    @property
+    def dimension(self) -> int:
+        return 1
+
+    def labels(self) -> tuple[str, ...]:
+        return ("x",)
+
+    row_sensitivity = evaluate = None  # never called here
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "allowed"),
+    [
+        (0.0, 10.0, True),
+        (0.1, 0.7, True),
+        (0.0, 10.0 * (1 + 1e-12), True),  # rounding
+        (2.0, 3.0, True),  # a narrower interval tells no more
+        (0.0, 10.001, False),
+        (-0.001, 10.0, False),
+        (-1e6, 1e6, False),
+        (11.0, 12.0, False),
+    ],
+)
+def test_attack_16_larger_bounds_than_the_policys_are_declined_with_both(
+    low: float, high: float, allowed: bool
+) -> None:
+    policy = Policy(bounds={"y": (0.0, 1.0), "x": (0.0, 10.0)})
+    asked = found(policy, parameters=box(("x",), ((high - low) / 2,), (high + low) / 2))
+    if allowed:
+        assert asked is None
+    else:
+        assert asked is not None
+        assert (asked.reason, asked.expected) == ("bounds", "x within 0 to 10")
+        assert asked.found == f"x within {low:.9g} to {high:.9g}"
+
+
+def test_a_statistic_that_does_not_say_its_range_is_declined_where_the_policy_asks_for_it() -> None:
+    silent = Silent(columns=("x",))
+    assert silent.ranges() == {}
+    assert Policy(bounds={"x": (0.0, 1.0)}).check_bounds(silent) == Refusal(
+        "bounds", "x without a range", "x within 0 to 1"
+    )
+    assert Policy(bounds={"z": (0.0, 1.0)}).check_bounds(silent) is None
+    assert Policy().check_bounds(silent) is None
+
+
+def test_every_column_of_a_statistic_is_held_against_the_bounds() -> None:
+    policy = Policy(bounds={"x": (-1.0, 1.0), "y": (-1.0, 1.0)})
+    for statistic in ("sum", "mean", "second-moments", "regression"):
+        assert refusal(policy, statistic=statistic, parameters=box(("x", "y"), (1.0, 1.0))) is None
+        for scales in ((1.0, 2.0), (2.0, 1.0)):
+            assert refusal(policy, statistic=statistic, parameters=box(("x", "y"), scales)) == "bounds"
+    bins = {"columns": ["x"], "edges": [-1.0, 0.0, 1.0]}
+    assert refusal(policy, statistic="histogram", parameters=bins) is None
+    assert refusal(policy, statistic="histogram", parameters={**bins, "edges": [-1.0, 0.0, 2.0]}) == "bounds"
+
+
+# Figures
 
 
 def test_a_refusal_has_both_figures() -> None:
@@ -98,18 +238,46 @@ def test_a_refusal_has_both_figures() -> None:
         {"delta_max": 1.0},
         {"period_days": 0.0},
         {"period_days": float("inf")},
+        {"delta_max": float("nan")},
         {"computes_min": 1},
         {"honest_min": 0},
+        {"clients_min": 0},
+        {"colluders_min": -1},
+        {"dimension_max": 0},
+        {"bounds": {"x": (1.0, 1.0)}},
+        {"bounds": {"x": (2.0, 1.0)}},
+        {"bounds": {"x": (0.0, float("inf"))}},
+        {"bounds": {"x": (float("nan"), 1.0)}},
+        {"bounds": {"x": (-1.5e308, 1.5e308)}},
     ],
 )
 def test_a_policy_that_would_protect_nobody_is_the_callers_error(fields: dict) -> None:
-    with pytest.raises(UsageError):
+    """The line names the figure, what it is, and what to give instead."""
+    (name,) = fields
+    with pytest.raises(UsageError, match=rf"^policy: {name} (is|of) .*; give ") as caught:
         Policy(**fields)
+    assert "\n" not in str(caught.value)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(fields, Policy)
 
 
+@pytest.mark.parametrize(
+    "fields", [{"epsilon": 0.0}, {"delta": 1.0}, {"period_days": -1.0}, {"period_days": float("nan")}]
+)
+def test_an_account_that_can_hold_nothing_is_the_callers_error(fields: dict) -> None:
+    (name,) = fields
+    with pytest.raises(UsageError, match=rf"^account: {name} is .*; give "):
+        Allowance(**fields)
+
+
+def test_floors_below_one_client_are_the_callers_error() -> None:
+    with pytest.raises(UsageError, match="floors: clients_min is 0; give at least 1"):
+        Floors(clients_min=0)
+    with pytest.raises(UsageError, match="floors: honest_min is 0; give at least 1"):
+        Floors(honest_min=0)
+
+
 def test_an_unknown_field_is_an_error() -> None:
-    for kind in (Policy, Floors):
+    for kind in (Policy, Floors, Allowance):
         with pytest.raises(msgspec.ValidationError, match="unknown field"):
             msgspec.convert({"clients_mim": 3}, kind)

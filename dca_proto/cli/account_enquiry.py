@@ -1,0 +1,191 @@
+"""What `dca account` is asked, and the rounds that this means: planned by the same code as every participant's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dca_proto import privacy_loss
+from dca_proto.core import accounting
+from dca_proto.core.budget import Budget, best_shares
+from dca_proto.core.errors import UsageError
+from dca_proto.core.forecast import EXACT, planned
+from dca_proto.core.messages import Announcement
+from dca_proto.core.params import Limits
+from dca_proto.core.plan import Plan, plan_round
+from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.request import parameters_of
+from dca_proto.statistics import resolve
+from dca_proto.statistics.base import parameter_names
+from dca_proto.statistics.contribution import client_sensitivity
+
+_KINDS: dict[str, tuple[type[privacy_loss.Release], str]] = {
+    "gaussian": (privacy_loss.Gaussian, "gaussian:MU"),
+    "laplace": (privacy_loss.Laplace, "laplace:EPSILON or, on a grid, laplace:EPSILON,STEPS"),
+    "randomised-response": (privacy_loss.RandomisedResponse, "randomised-response:EPSILON,CATEGORIES"),
+    "unary-encoding": (privacy_loss.UnaryEncoding, "unary-encoding:EPSILON"),
+    "pure": (privacy_loss.PureDP, "pure:EPSILON"),
+}
+
+
+class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that may be held one day.
+
+    Attributes:
+        budget: of the whole job, for each participant.
+        clients, tolerated, colluders, computes: N, T, c and M.
+        questions: of each round, the statistic's name and parameters.
+        shares: of each round, of μ²; None for the best ones.
+        rows_max, fraction_bits: as in an announcement. also: what else is spent on the same participants.
+    """
+
+    budget: Budget
+    clients: int
+    tolerated: int
+    colluders: int
+    computes: int
+    questions: tuple[tuple[str, dict[str, Any]], ...]
+    shares: tuple[float, ...] | None
+    rows_max: int
+    fraction_bits: int
+    also: tuple[privacy_loss.Release, ...]
+
+    def divided(self) -> tuple[float, ...]:
+        """The share of each round: as given, or the ones that minimise the sum of all coordinates' noise variances.
+
+        Raises:
+            UsageError: not one share for each round, or a statistic that cannot be.
+        """
+        if self.shares is None:
+            return best_shares(map(self._error, self.questions))
+        if len(self.shares) != len(self.questions):
+            raise UsageError(
+                f"--shares: found {len(self.shares)}, expected one for each of {len(self.questions)} rounds"
+            )
+        return self.shares
+
+    def _error(self, question: tuple[str, dict[str, Any]]) -> float:
+        """Δ² d, in the statistic's units."""
+        statistic = resolve(*question)
+        sensitivity = client_sensitivity(statistic, self.rows_max, self.fraction_bits)
+        return math.ldexp(sensitivity.l2, -self.fraction_bits) ** 2 * statistic.dimension
+
+    def rounds(self, shares: Sequence[float]) -> list[tuple[Announcement, Plan]]:
+        """Each round as it would be announced and planned. Raises `UsageError` where one cannot be."""
+        self._check()
+        return [
+            self._planned(number, question, cost)
+            for number, (question, cost) in enumerate(zip(self.questions, self.budget.split(shares), strict=True), 1)
+        ]
+
+    def _check(self) -> None:
+        """What an announcement cannot carry, or only the clients' number decides."""
+        most = Limits().clients_max
+        if not 1 <= self.clients <= most:
+            raise UsageError(f"N = {self.clients} clients, expected 1 to {most}; change --clients")
+        for name, option, count in (("T", "--tolerate", self.tolerated), ("c", "--colluders", self.colluders)):
+            if count < 0:
+                raise UsageError(f"{name} = {count}, expected 0 or more; change {option}")
+
+    def _planned(self, number: int, question: tuple[str, dict[str, Any]], cost: Budget) -> tuple[Announcement, Plan]:
+        request = OpenRound(
+            round_id=bytes(ID_BYTES),
+            statistic=question[0],
+            parameters=question[1],
+            epsilon=cost.epsilon,
+            delta=cost.delta,
+            tolerated=self.tolerated,
+            colluders=self.colluders,
+            computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes)),
+            rows_max=self.rows_max,
+            fraction_bits=self.fraction_bits,
+        )
+        try:
+            return planned(request, self.clients)
+        except UsageError as error:
+            if len(self.questions) == 1:
+                raise
+            raise UsageError(f"round {number}, {question[0]} at epsilon {cost.epsilon:.4g}: {error}") from None
+
+
+def replanned(announcement: Announcement, plan: Plan, clients: int, tolerated: int) -> Plan | None:
+    """The same question for other N and T; None where no round can be held."""
+    terms = msgspec.structs.replace(announcement, tolerated=tolerated, colluders=0)
+    try:
+        return plan_round(terms, plan.question, clients, EXACT)
+    except UsageError:
+        return None
+
+
+def total_mu(rounds: Sequence[tuple[Announcement, Plan]]) -> float:
+    """μ of all rounds together."""
+    return accounting.compose(plan.question.mu for _, plan in rounds)
+
+
+def question(
+    name: str,
+    columns: Sequence[str] | None,
+    dimension: int | None,
+    bound: float | None,
+    bounds: dict[str, list[float]] | None,
+    given: dict[str, Any],
+) -> tuple[str, dict[str, Any]]:
+    """A statistic's name and all of its parameters, from what options say; `given` are the further ones.
+
+    Without public bounds there are `dimension` columns x1, x2, ... about 0, in units of their own, each within
+    ±`bound`; where the statistic is a histogram, as many bins.
+
+    Raises:
+        UsageError: options that exclude each other, or an unknown name.
+    """
+    known = parameter_names(name)
+    mine = {key: value for key, value in given.items() if key in known}
+    names = list(columns) if columns else list(bounds) if bounds else [f"x{j}" for j in range(1, (dimension or 1) + 1)]
+    if "edges" in known:
+        return name, {"columns": names[:1], "edges": _edges((bounds or {}).get(names[0]), dimension or 1), **mine}
+    if bounds is not None and dimension is not None:
+        raise UsageError("--bounds names the columns, and so excludes --dimension; keep one")
+    if bounds is not None and "bound" in known:
+        ends = {column: (low, high) for column, (low, high) in bounds.items()}
+        return name, parameters_of(name, names, ends, mine)
+    scaling: dict[str, Any] = {}
+    if "bound" in known:
+        size = 1.0 if bound is None else bound
+        scaling = {"centre": [0.0] * len(names), "scale": [1.0] * len(names), "bound": [size] * len(names)}
+    return name, {"columns": names, **scaling, **mine}
+
+
+def _edges(ends: Sequence[float] | None, bins: int) -> list[float]:
+    """Of equal bins between two bounds."""
+    low, high = ends or (0.0, float(bins))
+    return [low + (high - low) * k / bins for k in range(bins + 1)]
+
+
+def parse_also(text: str) -> privacy_loss.Release:
+    """``KIND:VALUE``. Raises `UsageError` that lists the kinds."""
+    kind, _, values = text.partition(":")
+    if kind not in _KINDS:
+        forms = ", ".join(form for _, form in _KINDS.values())
+        raise UsageError(f"--also {text!r}: expected one of {forms}")
+    release, form = _KINDS[kind]
+    try:
+        first, *rest = values.split(",")
+        return release(float(first), *map(int, rest))
+    except UsageError as error:
+        raise UsageError(f"--also {text!r}: {error}") from None
+    except (TypeError, ValueError):
+        raise UsageError(f"--also {text!r}: expected {form}") from None
+
+
+def parse_shares(text: str) -> tuple[float, ...] | None:
+    """``A,B,...`` or ``best``, which is None. Raises `UsageError` for anything else."""
+    if text == "best":
+        return None
+    try:
+        return tuple(float(share) for share in text.split(","))
+    except ValueError:
+        raise UsageError(f"--shares {text!r}: expected one number for each round, as in 0.1,0.9, or best") from None

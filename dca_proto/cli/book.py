@@ -1,0 +1,189 @@
+"""What stands in a client's or a trainer's ledger, read from its file or its store, as plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dca_proto.cli.anatomy import is_store, read_store
+from dca_proto.config import Config, read_config
+from dca_proto.core import accounting, charges, compute, declines, ledger, trainer, trainer_round
+from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import Federation
+from dca_proto.core.ledger import Charge, Ledger
+from dca_proto.core.policy import Allowance
+from dca_proto.logs import printable
+
+SPENDERS = ("client", "trainer")
+_HEAD_BYTES = 16
+_OF_A_COMPUTE_NODE = {compute.ROUNDS, compute.SHARES, charges.TABLE}
+Plain = dict[str, Any]
+
+
+class Book(msgspec.Struct, frozen=True, kw_only=True):
+    """One actor's ledger, and what is known beside it.
+
+    Attributes:
+        store: its database. role: ``client`` or ``trainer``; empty where a store alone does not tell.
+        ledger: the charges. declined: a client's newest declines, in their order.
+        reserved: μ of a trainer's rounds that are announced and not started.
+        allowance: what may be spent in a period, and per_round: the largest ε of one round of a client; from its file.
+        federation: from its file.
+    """
+
+    store: Path
+    role: str
+    ledger: Ledger
+    declined: tuple[declines.DeclinedRound, ...]
+    reserved: tuple[float, ...]
+    allowance: Allowance | None = None
+    per_round: float | None = None
+    federation: Federation | None = None
+
+
+def read_book(file: Path) -> Book:
+    """The ledger that a TOML file or a store belongs to. A store that was not made yet holds nothing.
+
+    Raises:
+        UsageError: the file is neither, is a Compute node's, or is in use or damaged.
+    """
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_HEAD_BYTES)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
+    if is_store(head):
+        return _book(file, None)
+    return book_of(read_config(file, SPENDERS))
+
+
+def book_of(config: Config) -> Book:
+    """The ledger of a client or a trainer that was configured so. Raises `UsageError` as `read_book`."""
+    return _book(config.files.store, config)
+
+
+def _book(store: Path, config: Config | None) -> Book:
+    rows = read_store(store) if store.exists() else []
+    if len({owner for owner, *_ in rows}) > 1:
+        raise UsageError(f"store {store} is shared by many actors: name one that has a store of its own")
+    records = [(kind, key, value) for _, kind, key, value in rows]
+    kinds = {kind for kind, _, _ in records}
+    if kinds & _OF_A_COMPUTE_NODE:
+        raise UsageError(f"store {store} is a Compute node's, which spends nothing; name a client's or a trainer's")
+    try:
+        spent = Ledger(msgspec.msgpack.decode(value, type=Charge) for kind, _, value in records if kind == ledger.TABLE)
+        told = declines.Declines(records).rounds
+        reserved = tuple(_reserved(value for kind, _, value in records if kind == trainer.ROUNDS))
+    except msgspec.DecodeError as error:
+        raise UsageError(f"store {store} is damaged: {error}; restore it from a copy, or enrol anew") from None
+    if config is None:
+        return Book(store=store, role=_role(kinds), ledger=spent, declined=told, reserved=reserved)
+    is_client = config.role == "client"
+    return Book(
+        store=store,
+        role=config.role,
+        ledger=spent,
+        declined=told,
+        reserved=reserved,
+        allowance=config.policy.allowance if is_client else config.account,
+        per_round=config.policy.epsilon_per_round_max if is_client else None,
+        federation=config.federation,
+    )
+
+
+def _reserved(values: Iterable[bytes]) -> Iterable[float]:
+    for value in values:
+        stored = msgspec.msgpack.decode(value, type=trainer_round.StoredRound)
+        if stored.phase in (trainer_round.JOINING, trainer_round.STARTING):
+            yield stored.request.mu
+
+
+def _role(kinds: set[str]) -> str:
+    if trainer.ROUNDS in kinds:
+        return "trainer"
+    return "client" if kinds - {ledger.TABLE} else ""
+
+
+# --- plain values -----------------------------------------------------------------------------------------------------
+
+
+def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
+    """Everything for tables and JSON; the fields are documented at the command.
+
+    Args:
+        delta: the δ at which totals are stated.
+    """
+    allowance = book.allowance
+    since_ms = 0 if allowance is None else allowance.since_ms(now_ms)
+    spent, reserved = book.ledger.spent(since_ms), accounting.compose(book.reserved)
+    names = {} if book.federation is None else {one.id: one.name for one in book.federation.trainers}
+    return {
+        "role": book.role or None,
+        "store": str(book.store),
+        "federation": None if book.federation is None else book.federation.name,
+        "delta": delta,
+        "period_days": None if allowance is None else allowance.period_days,
+        "mu_spent": spent,
+        "epsilon_spent": accounting.epsilon_of(spent, delta),
+        "epsilon_reserved": accounting.epsilon_of(reserved, delta),
+        "epsilon_allowed": None if allowance is None else allowance.epsilon,
+        "epsilon_left": None if allowance is None else allowance.left(book.ledger, now_ms, reserved),
+        "epsilon_per_round_max": book.per_round,
+        "charges": [_charge(one, names, since_ms) for one in book.ledger.charges],
+        "declined": [_declined(one, names) for one in book.declined],
+        "warnings": list(_warnings(book)),
+    }
+
+
+def _charge(charge: Charge, names: dict[bytes, str], since_ms: int) -> Plain:
+    return {
+        "number": charge.number,
+        **_asked(charge, names),
+        "mu": charge.mu,
+        "returned": charge.returned,
+        "counts": not charge.returned and charge.at_ms >= since_ms,
+    }
+
+
+def _declined(one: declines.DeclinedRound, names: dict[bytes, str]) -> Plain:
+    why = {"reason": one.reason, "found": one.found, "expected": one.expected}
+    return {**_asked(one, names), **{name: printable(text) for name, text in why.items()}}
+
+
+def _asked(one: Charge | declines.DeclinedRound, names: dict[bytes, str]) -> Plain:
+    return {
+        "at": _time(one.at_ms),
+        "round_id": one.round_id.hex(),
+        "statistic": printable(one.statistic),
+        "trainer": one.trainer.hex(),
+        "trainer_name": names.get(one.trainer),
+        "epsilon": one.epsilon if math.isfinite(one.epsilon) else None,
+        "delta": one.delta if math.isfinite(one.delta) else None,
+    }
+
+
+def _time(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _warnings(book: Book) -> Iterable[str]:
+    """What makes the ledger look like an old copy of itself."""
+    held = {charge.number for charge in book.ledger.charges}
+    missing = sorted(set(range(1, max(held, default=0) + 1)) - held)
+    if missing:
+        yield (
+            f"{len(missing)} of the charges 1 to {max(held)} are not there, the first of them {missing[0]}: more was "
+            "spent than is shown"
+        )
+    behind = [one for one in book.declined if one.reason == "ledger"]
+    if behind:
+        last = behind[-1]
+        yield (
+            f"on {_time(last.at_ms)} the ledger was found to be an old copy ({printable(last.found)}; expected "
+            f"{printable(last.expected)}): more was spent than is shown, and nobody can tell what is left"
+        )

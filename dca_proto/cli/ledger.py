@@ -1,0 +1,131 @@
+"""`dca ledger`: what a client or a trainer has spent, on what, what is left, and what was declined and why."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from dca_proto.cli.book import Book, Plain, as_plain, read_book
+from dca_proto.cli.output import STDOUT, require_json_target, write_json
+from dca_proto.core import accounting
+from dca_proto.core.errors import UsageError
+
+DELTA = 1e-5
+_DECLINED_SHOWN = 10
+EXAMPLES = """Examples:
+
+  dca ledger client.toml                       what was asked, given and declined, and what the policy leaves
+  dca ledger trainer.toml                      the federation's account, as this trainer keeps it
+  dca ledger client.db --delta 1e-6            a store by itself: what is spent, stated at that delta
+  dca ledger client.toml --json - | jq .epsilon_left
+
+The actor must have stopped: a running one keeps its store to itself. Nothing is changed.
+"""
+
+
+def ledger(
+    file: Annotated[Path, typer.Argument(help="A client's or a trainer's TOML file, or its store.", metavar="FILE")],
+    delta: Annotated[
+        float | None, typer.Option(help=f"State totals at this delta; by default the policy's, or {DELTA:g}.")
+    ] = None,
+    json_to: Annotated[str | None, typer.Option("--json", help="Write everything to a file, or - for stdout.")] = None,
+) -> None:
+    """Show what a client or a trainer has spent, on what, and what is left.
+
+    Charges add up in mu: the squares do, exactly. So several rounds cost less than the sum of their epsilons, and what
+    is left is told as the largest single round that still fits.
+
+    Fields of the JSON object: role (client, trainer or null), store, federation; delta (at which totals are stated),
+    period_days, mu_spent and epsilon_spent (in the period; of everything where no file says a period),
+    epsilon_reserved (a trainer's announced rounds that have not started), epsilon_allowed and epsilon_left (of the
+    largest single round that still fits), epsilon_per_round_max; charges (number, at, round_id, statistic, trainer,
+    trainer_name, epsilon, delta, mu, returned, counts); declined (at, round_id, statistic, trainer, trainer_name,
+    epsilon, delta, reason, found, expected); warnings. What is not known is null.
+    """
+    require_json_target(json_to)
+    book = read_book(file)
+    if delta is not None and book.allowance is not None:
+        raise UsageError(f"--delta goes with a store; the limits in {file} are at delta {book.allowance.delta:g}")
+    stated = delta if delta is not None else DELTA if book.allowance is None else book.allowance.delta
+    accounting.epsilon_of(0.0, stated)  # a delta out of range is the caller's mistake
+    plain = as_plain(book, stated, time.time_ns() // 1_000_000)
+    _show(Console(stderr=json_to == STDOUT), book, plain)
+    write_json(plain, json_to)
+
+
+def _show(console: Console, book: Book, plain: Plain) -> None:
+    of = f" of federation {plain['federation']}" if plain["federation"] else ""
+    _say(console, f"{book.role or 'ledger'}{of}, {plain['store']}\n")
+    if plain["charges"]:
+        console.print(_charges(plain))
+    for label, line in _totals(book, plain):
+        _say(console, f"{label:<10}{line}")
+    if plain["declined"]:
+        console.print()
+        console.print(_declines(plain))
+        reasons = Counter(one["reason"] for one in plain["declined"])
+        _say(console, "in all     " + ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common()))
+    for warning in plain["warnings"]:
+        console.print(f"[bold red]warning[/]    {escape(warning)}", highlight=False, soft_wrap=True)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _charges(plain: Plain) -> Table:
+    table = _table("charged", ("no.", "when (UTC)", "statistic", "trainer", "epsilon", "delta", "mu", "state"))
+    for one in plain["charges"]:
+        state = "counts" if one["counts"] else "returned" if one["returned"] else "past its period"
+        figures = (f"{one['epsilon']:.4g}", f"{one['delta']:.4g}", f"{one['mu']:.4g}")
+        table.add_row(str(one["number"]), *_what(one), *figures, state)
+    return table
+
+
+def _declines(plain: Plain) -> Table:
+    count = len(plain["declined"])
+    title = "declined" if count <= _DECLINED_SHOWN else f"declined, the last {_DECLINED_SHOWN} of {count}"
+    table = _table(title, ("when (UTC)", "statistic", "trainer", "reason", "found", "accepted"))
+    for one in plain["declined"][-_DECLINED_SHOWN:]:
+        table.add_row(*_what(one), *(Text(one[name]) for name in ("reason", "found", "expected")))
+    return table
+
+
+def _table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    numbers = ("no.", "epsilon", "delta", "mu")
+    for name in columns:
+        right = name in numbers
+        whole = right or name in ("when (UTC)", "reason")
+        table.add_column(name, justify="right" if right else "left", no_wrap=whole, overflow="fold")
+    return table
+
+
+def _what(one: Plain) -> tuple[Text, ...]:
+    when = one["at"].replace("T", " ").removesuffix("Z")
+    return Text(when), Text(one["statistic"]), Text(one["trainer_name"] or one["trainer"][:12])
+
+
+def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
+    """What was spent and what is left, a label and a line each."""
+    counted = sum(one["counts"] for one in plain["charges"])
+    of = f"{counted} charge{'' if counted == 1 else 's'}, mu = {plain['mu_spent']:.4g}"
+    at = f"at delta {plain['delta']:g}"
+    if book.allowance is None:
+        return [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} in all ({of}); its TOML file tells what is left")]
+    period = f"in the last {book.allowance.period_days:g} days"
+    lines = [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} {period} ({of})")]
+    if book.reserved:
+        rounds = f"{len(book.reserved)} round{'' if len(book.reserved) == 1 else 's'}"
+        lines.append(("reserved", f"epsilon {plain['epsilon_reserved']:.4g} {at} for {rounds} not yet started"))
+    left = f"epsilon {plain['epsilon_left']:.4g} {at} in one more round, of {book.allowance.epsilon:g} in all"
+    limit = f"; at most {book.per_round:g} in each round" if book.per_round is not None else ""
+    return [*lines, ("left", left + limit)]

@@ -1,0 +1,30 @@
+"""Options that several commands have: lists of names, public bounds, and a statistic's further parameters."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dca_proto.core.errors import UsageError
+from inference.bounds import given_bounds
+
+
+def parse_names(text: str | None) -> list[str] | None:
+    """``A,B,C``."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def parse_bounds(text: str | None) -> dict[str, list[float]] | None:
+    """``COL=LO:HI,...`` or a TOML file, as [LO, HI] of each column. Raises `DataError` for anything else."""
+    if text is None:
+        return None
+    return {column: [interval.lower, interval.upper] for column, interval in given_bounds(text).items()}
+
+
+def parse_parameter(text: str) -> tuple[str, Any]:
+    """``NAME=JSON``. Raises `UsageError` for anything else."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        raise UsageError(f"--parameter {text!r}: expected NAME=JSON, as in edges=[0,10,20]") from None

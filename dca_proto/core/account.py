@@ -1,0 +1,46 @@
+"""A trainer's account of its federation: what its rounds have cost a client that took part in all of them.
+
+A round is charged in the transaction before its starts leave; from then on clients charge, too. Rounds that are asked
+for and have not started are reserved for. A charge comes back as it does at a client: against the signed aborts of all
+M Compute nodes, once (DESIGN §4.3, §4.7).
+
+It is this trainer's word to itself. What protects a client is the client's own ledger, which also knows what other
+trainers ask for, and keeps a charge whose aborts it has not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dca_proto.core import accounting
+from dca_proto.core.errors import UsageError
+from dca_proto.core.ledger import Charge, Ledger
+from dca_proto.core.policy import Allowance, Refusal
+
+
+class Account:
+    """The charges of a federation, and their limit.
+
+    Args:
+        allowance: what all rounds of a period together may cost; None sets no limit, but everything is recorded.
+        charges: all stored entries.
+    """
+
+    def __init__(self, allowance: Allowance | None, charges: Iterable[Charge]) -> None:
+        self.ledger = Ledger(charges)
+        self._allowance = allowance
+
+    def check(self, mus: Iterable[float], now_ms: int) -> Refusal | None:
+        """Whether further rounds, each of some μ, fit together beside what is spent."""
+        if self._allowance is None:
+            return None
+        return self._allowance.check(accounting.compose(mus), self.ledger, now_ms)
+
+    def require(self, mus: Iterable[float], now_ms: int) -> None:
+        """Refuse rounds that do not fit. Raises `UsageError`: what they come to, what is allowed, what is left."""
+        refusal = self.check(mus, now_ms)
+        if refusal is not None:
+            raise UsageError(
+                f"the federation's account: found {refusal.found}, rounds under way included; "
+                f"expected {refusal.expected}; ask for less, wait, or raise epsilon of [account]"
+            )

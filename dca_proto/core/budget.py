@@ -1,0 +1,90 @@
+"""What a job may cost each participant in all, and how it is divided among the job's rounds.
+
+Gaussian rounds compose exactly in the Gaussian DP parameter: μ² adds up (Dong, Roth and Su 2022, corollary 3.3). So a
+job's budget is divided by shares of μ², and each round is announced with the ε that its share means at the job's own δ.
+Dividing ε and δ instead wastes: at ε = 1, δ = 1e-4, a second round with 90 % of μ² has σ = 3.36 Δ; with 70 % of ε and
+of δ, by the classical rule, as the DCA paper's experiments have it, it has 6.32 Δ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dca_proto.core import accounting
+from dca_proto.core.errors import UsageError
+
+_ROUNDING = 1 - 1e-6  # each round stays this much below its share, so that rounded figures never add up to too much
+_SUM_ERROR = 1e-9  # what shares that were written down in decimals may exceed 1 by; far below what _ROUNDING keeps back
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """(ε, δ): of a job, or of one round of it."""
+
+    epsilon: float
+    delta: float
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian DP parameter that this allows. Raises `UsageError` for values out of range."""
+        return accounting.mu_of(self.epsilon, self.delta)
+
+    def round_epsilon(self, share: float) -> float:
+        """The ε, at the same δ, of a round that gets `share` of μ²; the budget's own for a share of 1.
+
+        Raises:
+            UsageError: the share is outside (0, 1], or so small that δ alone would pay for it (an announcement states
+                an ε above 0).
+        """
+        if not 0 < share <= 1 + _SUM_ERROR:
+            raise UsageError(f"a round's share of the budget is {share:g}, expected above 0 and at most 1")
+        if share >= 1:
+            _ = self.mu
+            return self.epsilon
+        epsilon = accounting.epsilon_of(self.mu * math.sqrt(share) * _ROUNDING, self.delta)
+        if epsilon == 0:
+            least = (accounting.mu_of(1e-6, self.delta) / self.mu) ** 2
+            raise UsageError(
+                f"a share of {share:g} of epsilon {self.epsilon:g} needs no epsilon at delta {self.delta:g}; "
+                f"give the round a share above {1.01 * least:.3g}, or lower delta"
+            )
+        return epsilon
+
+    def split(self, shares: Sequence[float]) -> tuple[Budget, ...]:
+        """(ε, δ) of each round, given their shares of μ²; together they cost no more than this budget.
+
+        Raises:
+            UsageError: no shares, one out of range, or a sum above 1.
+        """
+        total = math.fsum(shares)
+        if not shares or not total <= 1 + _SUM_ERROR:
+            raise UsageError(f"{len(shares)} shares of the budget add up to {total:g}, expected at most 1 in all")
+        return tuple(Budget(self.round_epsilon(share), self.delta) for share in shares)
+
+
+def best_shares(errors: Iterable[float]) -> tuple[float, ...]:
+    """The split of μ² that minimises the total error Σ_r e_r / s_r over shares s_r > 0 with Σ s_r = 1: s_r ∝ √e_r.
+
+    A round with share s has noise of variance Δ²/(s μ²) on each of d coordinates, so a job whose round r matters with
+    weight w_r has e_r = w_r Δ_r² d_r, and its total weighted noise variance is Σ_r e_r / s_r over μ².
+
+    Proof: by Cauchy and Schwarz, (Σ √e_r)² = (Σ √(e_r/s_r) √s_r)² <= (Σ e_r/s_r) (Σ s_r) = Σ e_r/s_r, with equality
+    just where √(e_r/s_r) is proportional to √s_r, that is where s_r is proportional to √e_r.
+
+    Args:
+        errors: e_r of each round, above 0.
+
+    Raises:
+        UsageError: no rounds, or an error that is not above 0 and finite.
+    """
+    roots = []
+    for error in errors:
+        if not 0 < error < math.inf:
+            raise UsageError(f"the error of a round is {error:g}, expected a finite number above 0")
+        roots.append(math.sqrt(error))
+    if not roots:
+        raise UsageError("no rounds to divide a budget among; name at least one")
+    total = math.fsum(roots)
+    return tuple(root / total for root in roots)

@@ -1,0 +1,68 @@
+"""Probabilities 1/(e^s + r), to any number of bits, and events of exactly that probability.
+
+All local mechanisms are built from such: e^-s (r = 0), the logistic 1/(e^s + 1), and the k-ary 1/(e^s + k - 1). For a
+rational s > 0 the number e^s is transcendental (Lindemann 1882), so none of these is a dyadic rational: its bits are
+found by computing in decimal arithmetic, with a bound on the error, until they are clear, and that happens.
+
+An event happens where a uniform U < p. U's first `HEAD_BITS` bits come from the stream; where they equal p's, further
+bits decide. No binary floating-point number takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation, localcontext
+from fractions import Fraction
+from itertools import count as naturals
+
+import msgspec
+
+HEAD_BITS = 32
+_WORD_BITS = 64
+_ERROR = 10  # see first_bits
+
+
+class Chance(msgspec.Struct, frozen=True):
+    """The probability 1/(e^s + r).
+
+    Attributes:
+        exponent: s > 0. rest: r >= 0.
+    """
+
+    exponent: Fraction
+    rest: int
+
+    def first_bits(self, count: int) -> int:
+        """⌊p 2^count⌋, exactly.
+
+        At n digits the quotient s is off by 10^(1-n)/2 of itself, so e^s by a factor within 1 ± s 10^(1-n); rounding
+        exp, the sum, the quotient and the product with 2^count adds less than 4 · 10^(1-n). (p is between two integers
+        as soon as both ends of the interval are.)
+        """
+        for digits in naturals(start=count // 3 + 30, step=20):
+            with localcontext(_context(digits)):
+                s = Decimal(self.exponent.numerator) / self.exponent.denominator
+                scaled = (1 / (s.exp() + self.rest)) * (1 << count)
+                error = scaled * (s + _ERROR).scaleb(1 - digits)
+                low, high = int(scaled - error), int(scaled + error)
+            if low == high:
+                return low
+        raise AssertionError("the digits have no end")
+
+    def decides(self, further: Iterator[int], head: int = 0, known: int = 0) -> bool:
+        """Whether U < p, where the first `known` bits of U are `head` and words of 64 bits follow."""
+        while head == (own := self.first_bits(known)):
+            head, known = head << _WORD_BITS | next(further), known + _WORD_BITS
+        return head < own
+
+    def run(self, further: Iterator[int]) -> int:
+        """How often in a row it happens before it does not: geometric, P(n) = (1 - p) p^n."""
+        length = 0
+        while self.decides(further):
+            length += 1
+        return length
+
+
+def _context(digits: int) -> Context:
+    """Arithmetic of our own, whatever the caller's thread has set."""
+    return Context(prec=digits, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation])

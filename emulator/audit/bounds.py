@@ -1,0 +1,143 @@
+"""What guesses prove: lower bounds on a mechanism's ε, and what its noise's variance can be, with confidence.
+
+An adversary guesses world 0 above a threshold. Its two error rates, FPR (world 1 taken for 0) and FNR (0 for 1), are
+bounded from above by Clopper and Pearson (1934), each at half of the allowed error, so that both hold together.
+
+- A μ-private (Gaussian DP) mechanism lets no test have Φ⁻¹(1 - FPR) - Φ⁻¹(FNR) > μ (Dong, Roth and Su 2022). So that
+  expression at the two bounds is a lower bound on μ, shown as the ε that it means at the claim's δ (Nasr and others
+  2023). It speaks of programmes that claim Gaussian DP, as this one does, and is nearly tight.
+- An (ε, δ)-private mechanism has FNR >= 1 - δ - e^ε FPR, and the same with the two swapped (Kairouz, Oh and Viswanath
+  2015). That assumes nothing about the mechanism, and is far from tight for Gaussian noise.
+
+A threshold must not be chosen on the runs that it is judged by: `best_thresholds` takes pilot runs of their own.
+
+The variance of Gaussian noise is bounded by the χ² distribution of its sample variance.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, chi2, norm
+
+from dca_proto.core import accounting
+from emulator.audit.adversary import Samples
+
+_CANDIDATES = 400
+_NEAR_CERTAINTY = 1 - 1e-6
+_ROUNDING = 1e-12
+Rates = NDArray[np.float64]
+
+
+class Errors(NamedTuple):
+    """How often an adversary erred, in `runs` runs of each world: numbers, or arrays for many thresholds."""
+
+    false_positives: Rates
+    false_negatives: Rates
+    runs: int
+
+
+def upper_rate(errors: Rates, runs: int, risk: float) -> Rates:
+    """Clopper and Pearson's upper bound on a rate; below the truth with probability `risk` at most.
+
+    Args:
+        errors: k, from 0 to `runs`, any shape. (Estimates of k that are no integers serve for choosing thresholds.)
+    """
+    k = np.asarray(errors, dtype=np.float64)
+    bound = beta.ppf(1 - risk, k + 1, np.maximum(runs - k, 0.5))
+    return np.where(k >= runs, 1.0, bound)
+
+
+def mu_lower(errors: Errors, confidence: float) -> Rates:
+    """A lower bound on μ, at least 0."""
+    return np.maximum(_gap(errors, confidence), 0.0)
+
+
+def epsilon_lower_gdp(errors: Errors, delta: float, confidence: float) -> float:
+    """A lower bound on the ε at `delta` of a mechanism that claims Gaussian DP."""
+    return accounting.epsilon_of(float(mu_lower(errors, confidence)), delta)
+
+
+def epsilon_lower_cp(errors: Errors, delta: float, confidence: float) -> Rates:
+    """A lower bound on the ε at `delta` of any mechanism, at least 0."""
+    positive, negative = _upper_rates(errors, confidence)
+    ratio = np.maximum((1 - delta - negative) / positive, (1 - delta - positive) / negative)
+    return np.log(np.maximum(ratio, 1.0))
+
+
+def _gap(errors: Errors, confidence: float) -> Rates:
+    positive, negative = _upper_rates(errors, confidence)
+    gap: Rates = norm.isf(positive) - norm.ppf(negative)
+    return gap
+
+
+def _upper_rates(errors: Errors, confidence: float) -> tuple[Rates, Rates]:
+    risk = (1 - confidence) / 2
+    positives = upper_rate(errors.false_positives, errors.runs, risk)
+    return positives, upper_rate(errors.false_negatives, errors.runs, risk)
+
+
+def count_errors(samples: Samples, threshold: float | NDArray[np.float64]) -> Errors:
+    """The errors of guessing world 0 above a threshold, or above each of many."""
+    zero, one = np.sort(samples[0]), np.sort(samples[1])
+    false_negatives = np.searchsorted(zero, threshold, side="right").astype(np.float64)
+    false_positives = (len(one) - np.searchsorted(one, threshold, side="right")).astype(np.float64)
+    return Errors(false_positives, false_negatives, len(one))
+
+
+class Thresholds(NamedTuple):
+    """Where to cut, for the two bounds."""
+
+    gdp: float
+    cp: float
+
+
+def best_thresholds(pilot: Samples, runs: int, delta: float, confidence: float) -> Thresholds:
+    """Where the pilot runs promise most.
+
+    For the bound on ε, the cut whose bound would be largest if `runs` runs erred at the pilot's rates. For the one on
+    μ, whose optimum is flat, the cut that is best with near certainty: elsewhere the pilot's own noise would choose.
+    """
+    merged = np.concatenate(pilot)
+    cuts = np.unique(np.quantile(merged, np.linspace(0, 1, _CANDIDATES + 1)[:-1]))
+    seen = count_errors(pilot, cuts)
+    factor = runs / seen.runs
+    expected = Errors(seen.false_positives * factor, seen.false_negatives * factor, runs)
+    gdp, cp = _gap(seen, _NEAR_CERTAINTY), epsilon_lower_cp(expected, delta, confidence)
+    return Thresholds(float(cuts[np.argmax(gdp)]), float(cuts[np.argmax(cp)]))
+
+
+class Spread(NamedTuple):
+    """The variance of the noise within the worlds, pooled over both. `degrees` of freedom."""
+
+    variance: float
+    degrees: int
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """Two-sided, for Gaussian noise."""
+        half = (1 - confidence) / 2
+        return self._at(chi2.isf(half, self.degrees)), self._at(chi2.ppf(half, self.degrees))
+
+    def upper(self, risk: float) -> float:
+        """One-sided: the true variance is above it with probability `risk` at most."""
+        return self._at(chi2.ppf(risk, self.degrees))
+
+    def _at(self, quantile: float) -> float:
+        return float(self.variance * self.degrees / quantile)
+
+
+def spread(samples: Samples) -> Spread:
+    """The pooled sample variance; zero where there is no more than a projection's rounding."""
+    degrees = sum(len(side) - 1 for side in samples)
+    squares = math.fsum(float(((side - side.mean()) ** 2).sum()) for side in samples)
+    rounding = _ROUNDING * max(float(np.abs(side).max()) for side in samples)
+    variance = squares / degrees
+    return Spread(variance if variance > rounding**2 else 0.0, degrees)
+
+
+def noticeable(degrees: int, risk: float) -> float:
+    """The part by which a variance must be short for `Spread.upper` to miss that with probability `risk` at most."""
+    return float(1 - chi2.ppf(risk, degrees) / chi2.isf(risk, degrees))

@@ -1,0 +1,181 @@
+"""`dca audit`: attack the privacy claim of a round with all that a coalition may hold, and give a verdict."""
+
+from __future__ import annotations
+
+import os
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from dca_proto.cli.output import STDOUT, require_json_target, require_writable, write_json
+from dca_proto.core.errors import UsageError
+from dca_proto.core.sealing import Random
+from dca_proto.testing import seeded
+from emulator.audit.adversary import Adversary, Experiment, experiment
+from emulator.audit.faults import FAULTS, RUNS_MIN, programme
+from emulator.audit.finding import REFUTED, find, same_law
+from emulator.audit.picture import SUFFIXES, plot_audit
+from emulator.audit.programme import IdealRounds, Rounds
+from emulator.audit.protocol import ProtocolRounds
+from emulator.audit.report import Audit, as_json, say_plan, show
+from emulator.audit.uniformity import views
+from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default_coalition
+from emulator.view import say
+
+EXIT_REFUTED = 4
+_RUNS, _RUNS_PROTOCOL = (1000, 20_000_000), (100, 100_000)
+_DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
+_PATIENCE_S = 2.0
+
+EXAMPLES = """Examples:
+
+  dca audit                                               epsilon 1, N = 10, T = 3: does the claim stand?
+
+  dca audit --clients 100 --tolerate 10 --epsilon 2 --plot audit.png
+
+  dca audit --plant noise-scaled-by-n                     a fault that the audit must see (exit code 4)
+
+  dca audit --coalition clients=7,computes=2,broker       more colluders than the claim covers
+
+  dca audit --protocol --runs 500                         rounds held by the real actors (minutes)
+"""
+
+
+def audit(
+    clients: Annotated[int, typer.Option(help="N.")] = 10,
+    tolerate: Annotated[int, typer.Option(help="T.")] = 3,
+    colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
+    epsilon: Annotated[float, typer.Option(help="The claim.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-6,
+    runs: Annotated[int | None, typer.Option(help="Rounds in each of the two worlds; by default 400000.")] = None,
+    computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
+    coalition: Annotated[
+        str | None,
+        typer.Option(help="clients=K,computes=J,broker; by default T + 1, M - 1 and the broker.", show_default=False),
+    ] = None,
+    drop: Annotated[int, typer.Option(help="K honest clients drop out of each round.")] = 0,
+    plant: Annotated[str | None, typer.Option(help=f"Plant a fault: {', '.join(FAULTS)}.")] = None,
+    statistic: Annotated[str, typer.Option(help=f"What is summed: {', '.join(STATISTICS)}.")] = "sum",
+    columns: Annotated[int | None, typer.Option(help="Of the statistic; by default 1 (regression: 2).")] = None,
+    bound: Annotated[float, typer.Option(help="Of each column, to which values are clamped.")] = 1.0,
+    confidence: Annotated[float, typer.Option(help="Of the reported bounds; the verdict's is higher.")] = 0.95,
+    seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat an audit.")] = None,
+    protocol: Annotated[bool, typer.Option("--protocol", help="Let the real actors hold every round.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="A picture: .png, .svg or .pdf.")] = None,
+    json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,
+) -> int:
+    """Attack the privacy claim with all that a coalition may hold; exit code 4 where it is refuted."""
+    began_s = time.monotonic()
+    _check_outputs(plot, json_to)
+    if not 0.5 <= confidence < 1:
+        raise UsageError(f"--confidence {confidence:g}: expected 0.5 to below 1")
+    asked = Setting(
+        clients=clients,
+        tolerated=tolerate,
+        colluders=colluders,
+        computes=computes,
+        dropped=drop,
+        epsilon=epsilon,
+        delta=delta,
+        statistic=statistic,
+        columns=columns if columns is not None else 1 + (statistic == "regression"),
+        bound=bound,
+        coalition=Coalition.parse(coalition) if coalition else default_coalition(clients, tolerate, computes, drop),
+    )
+    asked.check()
+    plan = _plan(asked, plant, protocol, runs, seed)
+    world, console = World(plan.setting), Console(stderr=json_to == STDOUT)
+    say_plan(console, plan)
+    random = os.urandom if seed is None else seeded(f"audit/{seed}")
+    seen, same_law_p = _attack(plan, world, random, console)
+    finding = find(world, seen, views(world, plan.programme, random), confidence, same_law_p)
+    show(console, plan, finding)
+    if plot is not None:
+        say(console, "picture", str(plot_audit(seen.main, finding, plot, title=_title(plan, finding.verdict))))
+    write_json(as_json(plan, finding, time.monotonic() - began_s), json_to)
+    return EXIT_REFUTED if finding.verdict == REFUTED else 0
+
+
+def _check_outputs(plot: Path | None, json_to: str | None) -> None:
+    """Refuse, before the work, what could not be written after it."""
+    require_json_target(json_to)
+    if plot is None:
+        return
+    if find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("for the picture", name="matplotlib")
+    if plot.suffix not in SUFFIXES:
+        raise UsageError(f"--plot {plot}: expected a name that ends in {', '.join(SUFFIXES)}")
+    require_writable(plot)
+
+
+def _plan(asked: Setting, plant: str | None, protocol: bool, runs: int | None, seed: int | None) -> Audit:
+    """The operating point and the number of runs. Raises `UsageError` for what does not go together."""
+    if plant is not None and protocol:
+        raise UsageError("--plant and --protocol exclude each other: the real actors run the real program")
+    chosen = programme(plant)
+    least, most = _RUNS_PROTOCOL if protocol else _RUNS
+    wanted = runs if runs is not None else (_DEFAULT_RUNS_PROTOCOL if protocol else _DEFAULT_RUNS)
+    if not least <= wanted <= most:
+        raise UsageError(f"--runs {wanted}: expected {least} to {most}; fewer prove nothing, more do not fit in memory")
+    number = max(wanted, RUNS_MIN) if plant else wanted
+    return Audit(
+        setting=chosen.operating_point(asked),
+        asked=asked,
+        programme=chosen,
+        protocol=protocol,
+        runs=number,
+        pilot_runs=max(number // 10, least // 2),
+        runs_asked=wanted,
+        seed=seed,
+    )
+
+
+def _attack(plan: Audit, world: World, random: Random, console: Console) -> tuple[Experiment, float | None]:
+    """What the adversary saw; and, of the protocol, how well that agrees with the ideal functionality."""
+    adversary = Adversary(world, plan.programme)
+    ideal = IdealRounds(world, plan.programme, random)
+    rounds: Rounds = ProtocolRounds(world, random) if plan.protocol else ideal
+    with _Patience(console, 2 * (plan.runs + plan.pilot_runs)) as patience:
+        seen = experiment(rounds, adversary, plan.pilot_runs, plan.runs, patience.advance)
+    if not plan.protocol:
+        return seen, None
+    reference = experiment(ideal, adversary, 1, _DEFAULT_RUNS // 10)
+    return seen, same_law(seen.main, reference.main)
+
+
+def _title(plan: Audit, verdict: str) -> str:
+    setting, fault = plan.setting, f"planted fault: {plan.programme.name}" if plan.programme.name else ""
+    point = f"N = {setting.clients}, T = {setting.tolerated}, epsilon {setting.epsilon:g}, delta {setting.delta:g}"
+    first = f"Audit: the claim {'is ' * (verdict != 'stands')}{verdict}" if verdict != "not covered" else "Audit"
+    return f"{first} ({fault or f'coalition {setting.coalition}'})\n{point}, {plan.runs:,} rounds of each world"
+
+
+class _Patience:
+    """A bar that appears on a terminal once the work has taken two seconds."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._terminal = console.is_terminal
+        self._progress = Progress(console=console, transient=True)
+        self._task = self._progress.add_task("rounds", total=total)
+        self._began_s = time.monotonic()
+        self._shown = False
+
+    def __enter__(self) -> _Patience:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._shown:
+            self._progress.stop()
+
+    def advance(self, runs: int) -> None:
+        """So many more runs are done."""
+        self._progress.advance(self._task, runs)
+        if self._terminal and not self._shown and time.monotonic() - self._began_s > _PATIENCE_S:
+            self._progress.start()
+            self._shown = True

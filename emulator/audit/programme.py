@@ -1,0 +1,113 @@
+"""What clients do with their rows, and the ideal functionality that does it for many rounds at once.
+
+`Programme` is the client as it should be: the core's encoding, plan and exact noise. The planted faults (`faults`) are
+subclasses that change one step. The ideal functionality is a trusted party that adds up all contributions; the rounds
+are the coordinates of one long draw per client, exact and millions a second. A test shows that the sum it hands out
+has the law of the protocol's.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.noise import discrete_gaussian
+from dca_proto.core.sealing import KEY_BYTES, Random
+from emulator.audit.worlds import Setting, World
+
+_BATCH_WORDS = 1 << 17
+
+
+class Seen(NamedTuple):
+    """What a coalition sees of some rounds, in grid units, shape ``(rounds, size)`` each.
+
+    Attributes:
+        total: the sums handed out. own: the part of it that the coalition's own clients put in, noise and all.
+    """
+
+    total: NDArray[np.int64]
+    own: NDArray[np.int64]
+
+
+class Rounds(Protocol):
+    """Something that holds rounds to be audited."""
+
+    @property
+    def batch(self) -> int:
+        """How many runs to ask for at once."""
+
+    def hold(self, side: int, runs: int) -> Seen:
+        """So many independent runs in world `side`, 0 or 1."""
+
+
+class Programme:
+    """A client's program, correct as it stands; a fault overrides one step.
+
+    Attributes:
+        name: for `--plant`. meaning: what is wrong, in a sentence.
+    """
+
+    name = ""
+    meaning = ""
+
+    def operating_point(self, setting: Setting) -> Setting:
+        """The setting at which the fault is one."""
+        return setting
+
+    def describe(self, setting: Setting) -> str:
+        """What is wrong, in figures."""
+        return self.meaning
+
+    def encode(self, world: World, client: int, side: int) -> NDArray[np.int64]:
+        """A client's values before noise, shape ``(world.size,)``."""
+        return np.tile(world.encode(world.row(client, side)), world.setting.rounds)
+
+    def share_variance(self, world: World) -> int:
+        """S, in squared grid units."""
+        return world.plan.share_variance
+
+    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+        """A client's noise in so many runs, shape ``(runs, world.size)``."""
+        sampler = discrete_gaussian(self.share_variance(world))
+        return sampler.sample(runs * world.size, random(KEY_BYTES)).reshape(runs, world.size)
+
+    def contribute(self, world: World, value: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What leaves the client, before it is split into shares."""
+        return value + noise
+
+    def direction(self, world: World) -> NDArray[np.float64]:
+        """The line on which the adversary looks, of length 1: by default that from x' to x."""
+        step = (self.encode(world, 0, 0) - self.encode(world, 0, 1)).astype(np.float64)
+        return step / np.linalg.norm(step)
+
+
+class IdealRounds:
+    """The ideal functionality of a programme.
+
+    Args:
+        world: what is summed. programme: what clients do. random: for the noise keys, one per client and batch.
+    """
+
+    def __init__(self, world: World, programme: Programme, random: Random) -> None:
+        self._world = world
+        self._programme = programme
+        self._random = random
+        self._values = [[programme.encode(world, client, side) for client in world.present] for side in (0, 1)]
+
+    @property
+    def batch(self) -> int:
+        return max(1, _BATCH_WORDS // self._world.size)
+
+    def hold(self, side: int, runs: int) -> Seen:
+        world, programme = self._world, self._programme
+        total = np.zeros((runs, world.size), dtype=np.int64)
+        own = np.zeros_like(total)
+        for client in world.present:
+            noise = programme.noise(world, client, runs, self._random)
+            contributed = programme.contribute(world, self._values[side][client], noise)
+            total += contributed
+            if client in world.coalition:
+                own += contributed
+        return Seen(total, own)

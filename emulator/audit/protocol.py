@@ -1,0 +1,108 @@
+"""The same rounds, held by the production actors: announcement, joins, roster, sealed shares, release.
+
+Messages travel through `dca_proto.testing.Network`. A colluding client runs the production actor with a mechanism that
+writes down what it draws, so that the coalition knows its own noise; the others run it as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.client import ClientActor
+from dca_proto.core.effects import Channel
+from dca_proto.core.errors import UsageError
+from dca_proto.core.facts import Declined, RoundCompleted, RoundFailed
+from dca_proto.core.mechanism import DistributedDiscreteGaussian
+from dca_proto.core.sealing import ID_BYTES, Random
+from dca_proto.testing import Cast, Envelope, Network
+from emulator.audit.programme import Seen
+from emulator.audit.worlds import World
+
+_NAME_CHARS = 26  # of 32 that a federation's name may have
+Records = Iterable[tuple[str, bytes, bytes]]
+
+
+class Recording(DistributedDiscreteGaussian):
+    """The production mechanism of a client that tells its coalition what it drew."""
+
+    def __init__(self) -> None:
+        self.drawn: list[NDArray[np.int64]] = []
+
+    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        noise = super().sample(variance, dimension, key)
+        self.drawn.append(noise)
+        return noise
+
+
+class ProtocolRounds:
+    """Rounds of real actors.
+
+    Args:
+        world: what is summed, of one round. random: names the federations, from whose names all keys derive.
+    """
+
+    batch = 16
+
+    def __init__(self, world: World, random: Random) -> None:
+        self._world = world
+        self._random = random
+        columns = tuple(world.plan.question.statistic.columns)
+        self._casts = []
+        for side in (0, 1):
+            rows = [world.row(client, side) for client in range(world.setting.clients)]
+            name = f"audit-{random(ID_BYTES).hex()[:_NAME_CHARS]}"
+            self._casts.append(
+                Cast(world.setting.clients, world.setting.computes, columns=columns, rows=rows, name=name)
+            )
+
+    def hold(self, side: int, runs: int) -> Seen:
+        both = [self._round(self._casts[side], side) for _ in range(runs)]
+        return Seen(np.array([total for total, _ in both]), np.array([own for _, own in both]))
+
+    def _round(self, cast: Cast, side: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        world, spy = self._world, Recording()
+        network = self._network(cast, spy)
+        network.deliver()
+        request = msgspec.structs.replace(world.request, round_id=self._random(ID_BYTES), computes=cast.computes)
+        network.command(cast.trainer_identity.id, request)
+        windows_ms = request.join_window_ms + request.share_window_ms + 2 * request.commit_window_ms
+        network.advance(network.now_ms + (windows_ms if world.setting.dropped else 0))
+        total = np.rint(_value(network) / world.plan.unit).astype(np.int64)
+        data = [world.encode(world.row(client, side)) for client in world.coalition]
+        return total, sum([*data, *spy.drawn], np.zeros(world.size, dtype=np.int64))
+
+    def _network(self, cast: Cast, spy: Recording) -> Network:
+        """All actors; the shares of those who drop out are lost."""
+        network, world = Network(), self._world
+        lost = set(cast.clients[world.present.stop :])
+
+        def passes(envelope: Envelope) -> tuple[Envelope, ...]:
+            return () if envelope.sender in lost and envelope.to.id in cast.computes else (envelope,)
+
+        def client(index: int, records: Records) -> ClientActor:
+            cast.mechanism = spy if index in world.coalition else DistributedDiscreteGaussian()
+            return cast.client(index, records)
+
+        network.tamper = passes
+        for index in range(world.setting.computes):
+            network.add(Channel.COMPUTE, functools.partial(cast.compute, index))
+        for index in range(world.setting.clients):
+            network.add(Channel.CLIENT, functools.partial(client, index))
+        network.add(Channel.TRAINER, cast.trainer)
+        return network
+
+
+def _value(network: Network) -> NDArray[np.float64]:
+    """The sum that the trainer got. Raises `UsageError` where the clients would not take part."""
+    for fact in network.reported(RoundCompleted):
+        assert isinstance(fact, RoundCompleted)
+        return fact.aggregate.value
+    for fact in network.reported(Declined):
+        assert isinstance(fact, Declined)
+        raise UsageError(f"--protocol: the clients decline ({fact.reason}: {fact.found}; expected {fact.expected})")
+    raise UsageError(f"--protocol: the round failed: {network.reported(RoundFailed)}")

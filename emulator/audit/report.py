@@ -1,0 +1,190 @@
+"""What a person sees of an audit: the claim, who attacks it, what they found, and a verdict in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from emulator.audit.finding import FALSE_ALARM, NOT_COVERED, REFUTED, RISK, Finding
+from emulator.audit.programme import Programme
+from emulator.audit.worlds import Setting
+from emulator.view import say
+
+_NAMES = {
+    "clients": "N",
+    "tolerated": "T",
+    "colluders": "c",
+    "computes": "M",
+    "dropped": "K",
+    "reach": "values / bounds",
+}
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """How an audit was made.
+
+    Attributes:
+        setting: the operating point. asked: the one that was asked for, before a planted fault moved it.
+        programme: what the clients ran. protocol: whether real actors held the rounds.
+        runs, pilot_runs: of each world. runs_asked: before a planted fault raised them. seed: None for fresh keys.
+    """
+
+    setting: Setting
+    asked: Setting
+    programme: Programme
+    protocol: bool
+    runs: int
+    pilot_runs: int
+    runs_asked: int
+    seed: int | None
+
+    def moved(self) -> list[str]:
+        """What a planted fault changed of the operating point that was asked for."""
+        before, after = (msgspec.structs.asdict(one) for one in (self.asked, self.setting))
+        changed = [
+            f"{_NAMES.get(name, name)} = {_number(after[name])} (asked for: {_number(before[name])})"
+            for name in after
+            if after[name] != before[name]
+        ]
+        raised = [f"runs = {self.runs} (asked for: {self.runs_asked})"] if self.runs != self.runs_asked else []
+        return changed + raised
+
+
+def say_plan(console: Console, audit: Audit) -> None:
+    """Before the work: the claim, the programme and the coalition."""
+    setting, programme = audit.setting, audit.programme
+    say(console, "claim", _claim(setting))
+    if programme.name:
+        say(console, "planted", f"{programme.name}: {programme.describe(setting)}")
+        say(console, "moved to", "; ".join(audit.moved()) or "nothing else: it is a fault where it was asked for")
+    say(console, "coalition", _coalition(setting))
+    source = "real actors hold the rounds" if audit.protocol else "the ideal functionality, with the protocol's noise"
+    keys = "fresh keys" if audit.seed is None else f"seeded with {audit.seed}, for reproduction"
+    say(
+        console, "runs", f"{audit.runs:,} of each world and {audit.pilot_runs:,} to choose thresholds; {source}; {keys}"
+    )
+
+
+def show(console: Console, audit: Audit, finding: Finding) -> None:
+    """After the work: the figures and the verdict."""
+    console.print(_table(finding))
+    say(console, finding.verdict, sentence(audit.setting, finding))
+
+
+def sentence(setting: Setting, finding: Finding) -> str:
+    """The verdict in plain words."""
+    low, high = (limit / finding.variance_floor for limit in finding.residual_variance_interval)
+    sure = _percent(finding.confidence)
+    if finding.verdict == REFUTED:
+        return (
+            f"The claim of epsilon {setting.epsilon:g} does not hold: {'; '.join(_reasons(finding))}. A correct "
+            f"program would be accused so less than once in {1 / FALSE_ALARM:,.0f} audits."
+        )
+    learned = (
+        f"The coalition can prove epsilon {finding.epsilon_lower_gdp:.3g} of the {setting.epsilon:g} that is "
+        f"claimed ({sure} confidence); the noise that it cannot remove has {finding.variance_ratio:.4g} "
+        f"times the variance that the claim needs ({low:.4g} to {high:.4g})."
+    )
+    if finding.verdict == NOT_COVERED:
+        return (
+            f"The claim says nothing of this coalition: {setting.unknown_noises} noises remain unknown to it, and the "
+            f"claim needs N - T - 1 = {setting.honest}. {learned}"
+        )
+    return (
+        f"{_opening(finding)} {learned} Noise whose variance is short by "
+        f"{_percent(finding.variance_noticeable)} or more would have been noticed."
+    )
+
+
+def as_json(audit: Audit, finding: Finding, seconds: float) -> dict[str, Any]:
+    """Everything, for programs."""
+    setting = msgspec.structs.asdict(audit.setting)
+    coalition = msgspec.structs.asdict(setting.pop("coalition"))
+    return {
+        **msgspec.structs.asdict(finding),
+        "variance_ratio": finding.variance_ratio,
+        "sentence": sentence(audit.setting, finding),
+        "audited": "protocol" if audit.protocol else "ideal functionality",
+        "fault": audit.programme.name or None,
+        "fault_meaning": audit.programme.describe(audit.setting) or None,
+        "operating_point": setting,
+        "moved": audit.moved(),
+        "coalition": coalition,
+        "covered": audit.setting.covered,
+        "noises_unknown": audit.setting.unknown_noises,
+        "noises_needed": audit.setting.honest,
+        "runs": audit.runs,
+        "pilot_runs": audit.pilot_runs,
+        "seed": audit.seed,
+        "seconds": seconds,
+    }
+
+
+def _claim(setting: Setting) -> str:
+    rounds = f" over {setting.rounds} rounds" if setting.rounds > 1 else ""
+    return (
+        f"epsilon {setting.epsilon:g}, delta {setting.delta:g} for each client{rounds}; N = {setting.clients}, "
+        f"T = {setting.tolerated} (c = {setting.colluders}), M = {setting.computes}; {setting.statistic} of "
+        f"{setting.columns} column{'s' * (setting.columns > 1)} within ±{setting.bound:g}"
+    )
+
+
+def _opening(finding: Finding) -> str:
+    """Of a claim that stands; a bound may lie beyond it by chance, as often as its confidence says."""
+    beyond = max(finding.epsilon_lower_gdp, finding.epsilon_lower_cp) > finding.epsilon_claimed
+    if beyond or finding.residual_variance_interval[1] < finding.variance_floor:
+        return (
+            "Not refuted, but a bound lies beyond the claim, as chance has it now and then: audit again with more runs."
+        )
+    return "Nothing speaks against the claim."
+
+
+def _coalition(setting: Setting) -> str:
+    one, absent = setting.coalition, f", {setting.dropped} drop out" if setting.dropped else ""
+    covered = "" if setting.covered else " (so the claim does not cover this coalition)"
+    curious = " (the curious one among them)" if one.clients else ""
+    broker = " and the broker, which sees sealed shares only" if one.broker else ""
+    return (
+        f"{one.clients} of {setting.clients} clients{curious}, {one.computes} of {setting.computes} "
+        f"Compute nodes{broker}{absent}: {setting.unknown_noises} noises remain unknown, the claim needs "
+        f"{setting.honest}{covered}"
+    )
+
+
+def _table(finding: Finding) -> Table:
+    sure, (low, high) = _percent(finding.confidence), finding.residual_variance_interval
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for name in ("", "found", f"{sure} bound", "claim"):
+        table.add_column(name, justify="right" if name else "left")
+    variance = (f"{finding.residual_variance:.4g}", f"{low:.4g} to {high:.4g}", f"≥ {finding.variance_floor:.4g}")
+    table.add_row("variance of the noise left", *variance)
+    claimed = f"≤ {finding.epsilon_claimed:g}"
+    table.add_row("epsilon, as Gaussian DP", "", f"≥ {finding.epsilon_lower_gdp:.3g}", claimed)
+    table.add_row("epsilon, of any mechanism", "", f"≥ {finding.epsilon_lower_cp:.3g}", claimed)
+    if finding.uniformity_p is not None:
+        table.add_row("shares seen are uniform, p", f"{finding.uniformity_p:.2g}", "", f"≥ {RISK:g}")
+    if finding.same_law_p is not None:
+        table.add_row("same as the ideal functionality, p", f"{finding.same_law_p:.2g}", "", "")
+    return table
+
+
+def _reasons(finding: Finding) -> list[str]:
+    said = {
+        "variance": f"the noise that cannot be removed has {finding.variance_ratio:.3g} times the variance needed",
+        "epsilon-gdp": f"the coalition proves epsilon {finding.epsilon_lower_gdp:.3g}",
+        "epsilon-cp": f"even without assumptions on the noise it proves epsilon {finding.epsilon_lower_cp:.3g}",
+        "uniformity": "the shares that it sees are not uniform",
+    }
+    return [text for name, text in said.items() if name in finding.evidence]
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.3g} %"
+
+
+def _number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,216 @@
+"""The claim under audit: a round, two neighbouring inputs that are as hard to hide as any, and a coalition.
+
+Client 0 is the victim. In world 0 it holds the row x, in world 1 the row x'; all else is the same. Of the rows that
+have each coordinate at a bound or at zero, x and x' are the two whose statistics are farthest apart. The clients after
+it are the coalition's, the last ones drop out, those between are honest.
+
+Encodings, noise variance, thresholds and the ring are those that every participant of the protocol works out from the
+announcement (`dca_proto.core.plan`): what is audited is what runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.budget import Budget
+from dca_proto.core.errors import UsageError
+from dca_proto.core.forecast import planned
+from dca_proto.core.plan import Plan
+from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.statistics.contribution import contribution
+from emulator.job import FRACTION_BITS, check_counts
+
+STATISTICS = ("sum", "mean", "second-moments", "regression")
+VICTIM = 0
+COLUMNS_MAX = 6  # 3^6 candidate rows
+_COALITION = "expected clients=K,computes=J,broker (any of them)"
+
+
+class Coalition(msgspec.Struct, frozen=True):
+    """Who works together: K clients, the curious one among them, J Compute nodes, and perhaps the broker."""
+
+    clients: int
+    computes: int
+    broker: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Coalition:
+        """From ``clients=4,computes=2,broker``; what is not named is not in it. Raises `UsageError`."""
+        counts = {"clients": 0, "computes": 0, "broker": 0}
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            name, _, number = part.partition("=")
+            if name not in counts or (name == "broker") != (number == ""):
+                raise UsageError(f"--coalition {text}: {part!r} is unknown; {_COALITION}")
+            if number and not (number.isascii() and number.isdigit()):
+                raise UsageError(f"--coalition {text}: {number!r} is no number; {_COALITION}")
+            counts[name] = int(number or 1)
+        return cls(counts["clients"], counts["computes"], bool(counts["broker"]))
+
+    def __str__(self) -> str:
+        return f"clients={self.clients},computes={self.computes}" + (",broker" if self.broker else "")
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """The operating point of an audit.
+
+    Attributes:
+        clients, tolerated, colluders: N, T, c. computes: M. dropped: how many honest clients drop out.
+        epsilon, delta: the claim, over all rounds.
+        statistic, columns, bound: what is summed, over how many columns, each clamped to ±bound.
+        rounds: how many rounds of equal cost the claim is over.
+        reach: how far beyond its bounds the victim's raw row lies (1: at the bound; the claim holds for any).
+    """
+
+    clients: int = 10
+    tolerated: int = 3
+    colluders: int = 0
+    computes: int = 3
+    dropped: int = 0
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    statistic: str = "sum"
+    columns: int = 1
+    bound: float = 1.0
+    rounds: int = 1
+    reach: float = 1.0
+    coalition: Coalition = Coalition(4, 2)
+
+    @property
+    def honest(self) -> int:
+        """N - T - 1, how many noises the claim needs."""
+        return self.clients - self.tolerated - 1
+
+    @property
+    def unknown_noises(self) -> int:
+        """How many noises the coalition does not know: those of present clients outside of it."""
+        return self.clients - self.dropped - self.coalition.clients
+
+    @property
+    def covered(self) -> bool:
+        """Whether the claim speaks of this coalition."""
+        return self.unknown_noises >= self.honest
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The statistic's public parameters."""
+        columns = [f"x{index}" for index in range(self.columns)]
+        size = self.columns
+        box = {"columns": columns, "centre": [0.0] * size, "scale": [1.0] * size, "bound": [self.bound] * size}
+        return {**box, "target_square": True} if self.statistic == "regression" else box
+
+    def check(self) -> None:
+        """Refuse what cannot be audited. Raises `UsageError` that says which figure to change."""
+        check_counts(self.clients, self.computes, self.tolerated, self.colluders, self.dropped)
+        if self.statistic not in STATISTICS:
+            raise UsageError(f"--statistic {self.statistic}: expected one of {', '.join(STATISTICS)}")
+        least = 2 if self.statistic == "regression" else 1
+        if not least <= self.columns <= COLUMNS_MAX:
+            raise UsageError(f"--columns {self.columns}: expected {least} to {COLUMNS_MAX} for {self.statistic}")
+        if not (math.isfinite(self.bound) and self.bound > 0):
+            raise UsageError(f"--bound {self.bound:g}: expected a finite number above 0")
+        if self.dropped > self.tolerated - self.colluders:
+            raise UsageError(
+                f"--drop {self.dropped}: a round that loses more than T - c = {self.tolerated - self.colluders} "
+                "clients is aborted and releases nothing; lower --drop or raise --tolerate"
+            )
+        self._check_coalition()
+
+    def _check_coalition(self) -> None:
+        coalition, others = self.coalition, self.clients - 1 - self.dropped
+        if coalition.computes >= self.computes:
+            raise UsageError(
+                f"--coalition {coalition}: all M = {self.computes} Compute nodes together can add up a client's "
+                f"shares, and nothing is claimed against that; take at most M - 1 = {self.computes - 1}"
+            )
+        if coalition.clients > others:
+            raise UsageError(
+                f"--coalition {coalition}: beside the victim and {self.dropped} that drop out there are {others} "
+                f"clients; take at most {others}"
+            )
+
+
+def default_coalition(clients: int, tolerated: int, computes: int, dropped: int) -> Coalition:
+    """The worst that the claim covers: clients until N - T - 1 noises remain, M - 1 Compute nodes, the broker."""
+    return Coalition(max(0, tolerated + 1 - dropped), computes - 1)
+
+
+class World:
+    """A setting, planned: two neighbouring inputs and what the protocol makes of them.
+
+    Attributes:
+        setting: the operating point. plan: of one round, as all participants compute it. request: what is asked.
+        pair: x and x', shape ``(2, columns)``, in units of the data.
+
+    Raises:
+        UsageError: the setting cannot be audited or planned.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        setting.check()
+        self.setting = setting
+        self._budget = Budget(setting.epsilon, setting.delta)
+        self.request = OpenRound(
+            round_id=bytes(ID_BYTES),
+            statistic=setting.statistic,
+            parameters=setting.parameters,
+            epsilon=self._budget.round_epsilon(1 / setting.rounds),
+            delta=setting.delta,
+            tolerated=setting.tolerated,
+            colluders=setting.colluders,
+            computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(setting.computes)),
+            fraction_bits=FRACTION_BITS,
+            clients_expected=setting.clients,
+        )
+        self.plan: Plan = planned(self.request, setting.clients)[1]
+        self.pair = self._farthest_pair()
+
+    @property
+    def size(self) -> int:
+        """Coordinates that come out of all rounds."""
+        return self.plan.dimension * self.setting.rounds
+
+    @property
+    def floor(self) -> float:
+        """The variance, on any line through the released space, that the claim needs: (Δ/μ)², in squared units."""
+        return (self.plan.sensitivity / self.plan.question.mu) ** 2
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian DP parameter of the whole claim."""
+        return self._budget.mu
+
+    @property
+    def present(self) -> range:
+        """Indices of the clients that contribute."""
+        return range(self.setting.clients - self.setting.dropped)
+
+    @property
+    def coalition(self) -> range:
+        """Indices of the clients that work together."""
+        return range(1, 1 + self.setting.coalition.clients)
+
+    def row(self, client: int, side: int) -> NDArray[np.float64]:
+        """A client's raw row in world `side`, shape ``(1, columns)``; all but the victim's are the same in both."""
+        if client == VICTIM:
+            return self.pair[side : side + 1] * self.setting.reach
+        return np.full((1, self.setting.columns), self.setting.bound * (client / self.setting.clients - 0.5))
+
+    def encode(self, row: NDArray[np.float64]) -> NDArray[np.int64]:
+        """What the protocol's client makes of a row: clamped, on the grid; shape ``(dimension,)``."""
+        return contribution(self.plan.question.statistic, row, self.request.rows_max, self.request.fraction_bits)
+
+    def _farthest_pair(self) -> NDArray[np.float64]:
+        """Of all rows with coordinates at -bound, 0 or bound, the two whose statistics are farthest apart."""
+        corners = itertools.product((1.0, 0.0, -1.0), repeat=self.setting.columns)
+        rows = np.array(list(corners)) * self.setting.bound
+        values = np.array([self.encode(row[None]) for row in rows]) * self.plan.unit
+        squares = (values**2).sum(axis=1)
+        distances = squares[:, None] + squares[None, :] - 2 * values @ values.T
+        return rows[list(np.unravel_index(np.argmax(distances), distances.shape))]

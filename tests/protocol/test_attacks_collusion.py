@@ -1,0 +1,332 @@
+"""Attacks by those who work together: clients that give their noise away, Sybils, pooled Compute nodes.
+
+All on rounds of the production actors. The sums have 400 coordinates with independent noise each, so that a handful of
+rounds measures a variance. Random streams are seeded; "within 4 standard errors" has a false alarm of 6e-5.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scene import begin, failures, results, until_the_end
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core import accounting, shares, upload
+from dca_proto.core.client import ClientActor
+from dca_proto.core.effects import Channel
+from dca_proto.core.errors import PeerError
+from dca_proto.core.facts import Declined
+from dca_proto.core.fixedpoint import from_ring, ring_sum
+from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.policy import Policy
+from dca_proto.core.shares import ENCODINGS, SEED, VECTOR, share_bodies, split
+from dca_proto.testing import Cast, Network, seeded
+from emulator.audit.protocol import Recording
+from emulator.audit.uniformity import byte_counts, byte_p_value, expanded
+
+WIDTH = 400
+COLUMNS = tuple(f"x{index}" for index in range(WIDTH))
+QUESTION = {
+    "parameters": {"columns": COLUMNS, "centre": [0.0] * WIDTH, "scale": [1.0] * WIDTH, "bound": [1.0] * WIDTH},
+}
+CLIENTS, TOLERATED = 6, 2  # n = N - T - 1 = 3 noises must suffice
+VICTIM, CURIOUS = 0, 1
+ROUNDS = 5
+EASY = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=1000)
+
+
+class Silent(DistributedDiscreteGaussian):
+    """What a dishonest client may run: it says that it adds noise, and adds none. Nobody can tell."""
+
+    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        return np.zeros(dimension, dtype=np.int64)
+
+
+def wide_cast(name: str, clients: int = CLIENTS, policy: Policy = EASY) -> Cast:
+    """Clients with known data on the grid in each of the 400 columns."""
+    generator = np.random.default_rng(clients)
+    rows = [generator.integers(-512, 513, (1, WIDTH)) / 512 for _ in range(clients)]
+    return Cast(clients, 3, columns=COLUMNS, rows=rows, name=name, policy=policy)
+
+
+def network_of(cast: Cast, crooked: Mapping[int, Mechanism], lost: Iterable[int] = ()) -> Network:
+    """All actors, some clients with a mechanism of their own; the shares of the `lost` ones never arrive."""
+    network, silent = Network(), {cast.clients[index] for index in lost}
+
+    def client(index: int, records: Iterable[tuple[str, bytes, bytes]]) -> ClientActor:
+        cast.mechanism = crooked.get(index, DistributedDiscreteGaussian())
+        return cast.client(index, records)
+
+    network.tamper = lambda one: [] if one.sender in silent and one.to.id in cast.computes else [one]
+    for index in range(len(cast.computes)):
+        network.add(Channel.COMPUTE, functools.partial(cast.compute, index))
+    for index in range(len(cast.clients)):
+        network.add(Channel.CLIENT, functools.partial(client, index))
+    network.add(Channel.TRAINER, cast.trainer)
+    return network
+
+
+def left_over(
+    cast: Cast, crooked: Mapping[int, Mechanism], lost: Iterable[int] = (), **changes: object
+) -> tuple[NDArray[np.float64], NoisyAggregate]:
+    """What is left of one round's sum when all data and the noise of the crooked clients are subtracted."""
+    network, _ = begin(cast, network_of(cast, crooked, lost), **{"tolerated": TOLERATED, **QUESTION, **changes})
+    until_the_end(network, 0.1)
+    (result,) = results(network)
+    data = sum(cast.rows[index][0] for index in range(len(cast.clients)) if index not in lost)
+    known = sum(noise for one in crooked.values() if isinstance(one, Recording) for noise in one.drawn)
+    unit = result.sigma_local / np.sqrt(share_variance(result))
+    return result.value - data - known * unit, result
+
+
+def share_variance(result: NoisyAggregate) -> float:
+    """S, in squared grid units of 2^-24."""
+    return result.sigma_local**2 * 2.0**48
+
+
+def floor_of(result: NoisyAggregate) -> float:
+    """The variance that the claim needs, (Δ/μ)²."""
+    return (result.sensitivity / result.mu) ** 2
+
+
+def measured(residuals: NDArray[np.float64], variance: float) -> float:
+    """How many standard errors their mean square is away from a variance."""
+    return float((np.mean(residuals**2) / variance - 1) / np.sqrt(2 / residuals.size))
+
+
+# 14: colluders omit or reveal their noise
+
+
+@pytest.mark.parametrize("how", [Silent, Recording])
+def test_attack_14_t_colluders_without_noise_leave_the_floor(how: type[DistributedDiscreteGaussian]) -> None:
+    """The curious client knows its own noise, and T others add none or tell it theirs: N - T - 1 noises are left."""
+    residuals = []
+    for number in range(ROUNDS):
+        crooked = {index: how() for index in range(CURIOUS + 1, CURIOUS + 1 + TOLERATED)} | {CURIOUS: Recording()}
+        residual, result = left_over(wide_cast(f"collude-{how.__name__}-{number}".lower()), crooked)
+        residuals.append(residual)
+    assert abs(measured(np.concatenate(residuals), floor_of(result))) < 4
+
+
+def test_attack_14_with_drops_c_of_the_t_may_collude() -> None:
+    """T - c drop and c collude with the curious one: the floor again. One more that drops, and nothing is released."""
+    clients, tolerated, colluders = 8, 3, 1
+    residuals = []
+    for number in range(ROUNDS):
+        cast = wide_cast(f"reserved-{number}", clients)
+        crooked = {CURIOUS: Recording(), CURIOUS + 1: Recording()}
+        residual, result = left_over(cast, crooked, lost=(6, 7), tolerated=tolerated, colluders=colluders)
+        residuals.append(residual)
+    assert abs(measured(np.concatenate(residuals), floor_of(result))) < 4
+    cast = wide_cast("reserved-too-few", clients)
+    network = network_of(cast, {}, lost=(5, 6, 7))
+    begin(cast, network, tolerated=tolerated, colluders=colluders, **QUESTION)
+    until_the_end(network)
+    assert results(network) == []
+    assert (failures(network)[0].contributors, failures(network)[0].needed) == (5, 6)
+
+
+def test_attack_14_one_colluder_more_is_a_documented_break() -> None:
+    """T + 1 beside the curious one leave n - 1 = 2 of 3 noises; the test above would see it (10 standard errors)."""
+    residuals = []
+    for number in range(ROUNDS):
+        crooked = {index: Recording() for index in range(CURIOUS, CURIOUS + 2 + TOLERATED)}
+        residual, result = left_over(wide_cast(f"too-many-{number}"), crooked)
+        residuals.append(residual)
+    assert abs(measured(np.concatenate(residuals), floor_of(result) * 2 / 3)) < 4
+    assert measured(np.concatenate(residuals), floor_of(result)) < -6
+
+
+# 5: one honest client among Sybils; overlapping cohorts
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [({"clients_min": 6}, "clients"), ({"honest_min": 3}, "honest"), ({"colluders_min": 2}, "colluders")],
+)
+def test_attack_5_a_client_does_not_let_itself_be_singled_out(policy: dict[str, int], reason: str) -> None:
+    """The trainer wants it with two others only, or reserves nobody for colluders: its own floors say no, uncharged."""
+    cast = wide_cast("single", policy=msgspec.structs.replace(EASY, **policy))
+    network = cast.network()
+    network.down |= set(cast.clients[3:])
+    begin(cast, network, tolerated=1, clients_expected=3, **QUESTION)
+    until_the_end(network)
+    assert reason in {fact.reason for fact in network.reported(Declined, cast.clients[VICTIM])}
+    assert results(network) == []
+    assert network.actors[cast.clients[VICTIM]].ledger.charges == ()
+
+
+def test_attack_5_a_sybil_needs_a_certificate_of_the_federation() -> None:
+    """Whoever is not enrolled joins nothing: the trainer cannot make clients up, only the enrolment key can."""
+    cast, others = wide_cast("enrolled"), wide_cast("others")
+    assert cast.federation.hash != others.federation.hash
+    with pytest.raises(PeerError):
+        cast.federation.check_certificate(others.certificate(0), 0)
+
+
+def test_attack_5_all_others_sybils_is_a_documented_break() -> None:
+    """If everyone else tells its noise, a client's own share is all that hides it: 1/(N - T - 1) of the floor. What it
+    does then cost is known: μ grows by √(N - T - 1), and the client's floors on N and N - T - 1 do not help."""
+    residuals = []
+    for number in range(ROUNDS):
+        crooked = {index: Recording() for index in range(1, CLIENTS)}
+        residual, result = left_over(wide_cast(f"sybils-{number}"), crooked)
+        residuals.append(residual)
+    assert abs(measured(np.concatenate(residuals), floor_of(result) / (CLIENTS - TOLERATED - 1))) < 4
+    assert abs(measured(np.concatenate(residuals), result.sigma_local**2)) < 4
+
+
+def test_attack_5_overlapping_cohorts_are_charged_to_everyone_in_them() -> None:
+    """Rounds over different subsets compose like any others: a client in all of them pays for all and then declines."""
+    policy = Policy(
+        clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=2.0, delta_max=1e-6
+    )  # of ε = 1 at δ = 1e-6, exact composition has room for 3.59 rounds
+    cast = wide_cast("cohorts", policy=policy)
+    network, mu = cast.network(), accounting.mu_of(1.0, 1e-6)
+    for left_out in (3, 4, 5):
+        network.down = {cast.clients[left_out]}
+        begin(cast, network, tolerated=1, clients_expected=CLIENTS - 1, **QUESTION)
+    assert len(results(network)) == 3
+    ledgers = [network.actors[client].ledger for client in cast.clients]
+    assert [len(ledger.charges) for ledger in ledgers] == [3, 3, 3, 2, 2, 2]
+    assert ledgers[VICTIM].spent() == pytest.approx(3**0.5 * mu)
+    network.down = set()
+    begin(cast, network, tolerated=1, **QUESTION)
+    assert "budget" in {fact.reason for fact in network.reported(Declined, cast.clients[VICTIM])}
+    assert len(ledgers[VICTIM].charges) == 3
+
+
+def test_attack_5_the_difference_of_overlapping_cohorts_carries_the_noise_of_both() -> None:
+    """Everybody but the victim is in both rounds, with the same data: its values show through N + (N - 1) noises."""
+    residuals = []
+    for number in range(ROUNDS):
+        cast = wide_cast(f"difference-{number}")
+        network, _ = begin(cast, tolerated=TOLERATED, **QUESTION)
+        network.down = {cast.clients[VICTIM]}
+        begin(cast, network, tolerated=TOLERATED - 1, clients_expected=CLIENTS - 1, **QUESTION)
+        first, second = results(network)
+        residuals.append(first.value - second.value - cast.rows[VICTIM][0])
+    assert (first.contributors, second.contributors) == (CLIENTS, CLIENTS - 1)
+    assert abs(measured(np.concatenate(residuals), first.noise_variance + second.noise_variance)) < 4
+    assert first.noise_variance + second.noise_variance > 2 * floor_of(first)
+
+
+# 19: a coordinate that one client alone sets
+
+
+def test_attack_19_a_coordinate_that_one_client_alone_sets_carries_full_noise() -> None:
+    """Half of the columns are zero but for the victim's. Noise is drawn for every coordinate, whoever has data there:
+    each client's vector has no gap, and in the sum both halves have the variance of N noises."""
+    alone, shared = [], []
+    for number in range(ROUNDS):
+        cast = wide_cast(f"alone-{number}")
+        for index in range(1, CLIENTS):
+            cast.rows[index][:, : WIDTH // 2] = 0
+        spies = {index: Recording() for index in range(CLIENTS)}
+        _, result = left_over(cast, spies)
+        drawn = np.array([noise for spy in spies.values() for noise in spy.drawn])
+        assert drawn.shape == (CLIENTS, WIDTH)
+        assert np.count_nonzero(drawn) > 0.999 * drawn.size
+        noise = result.value - sum(row[0] for row in cast.rows)
+        alone.append(noise[: WIDTH // 2])
+        shared.append(noise[WIDTH // 2 :])
+    assert abs(measured(np.concatenate(alone), result.noise_variance)) < 4
+    assert abs(measured(np.concatenate(shared), result.noise_variance)) < 4
+    assert result.noise_variance > floor_of(result)
+
+
+# 27: M - 1 Compute nodes pool all they have
+
+
+def number_mask(seed: bytes, dimension: int) -> NDArray[np.uint64]:
+    """A mask that is the number that the seed spells: the small ring's stand-in for a ChaCha20 stream."""
+    return np.full(dimension, int.from_bytes(seed, "little"), dtype=np.uint64)
+
+
+@pytest.mark.parametrize("outside", range(3))
+def test_attack_27_any_two_of_three_shares_are_independent_of_the_value_in_a_small_ring(
+    monkeypatch: pytest.MonkeyPatch, outside: int
+) -> None:
+    """All of it, in the ring of 2^4: for each value, the production split with every pair of masks. Reduction modulo 16
+    respects sums, so this is its construction, scaled down. Whichever node stays out, each of the 256 pairs of shares
+    that the others hold comes up exactly once, for every value."""
+    monkeypatch.setattr(shares, "mask", number_mask)
+    for value in range(16):
+        views: Counter[tuple[int, ...]] = Counter()
+        for masks in itertools.product(range(16), repeat=2):
+            full = split(np.array([value], dtype=np.uint64), [bytes((one,)) for one in masks])
+            triple = (int(full[0]) % 16, *masks)
+            assert sum(triple) % 16 == value
+            views[tuple(share for node, share in enumerate(triple) if node != outside)] += 1
+        assert len(views) == 256
+        assert set(views.values()) == {1}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("outside", range(3))
+def test_attack_27_real_shares_of_any_value_look_uniform(encoding: str, outside: int) -> None:
+    """χ² on the bytes of what two nodes hold, of their sum and of their difference, for the most telling values there
+    are. 4 values of 4 tests each: a p-value below 1e-5 has probability 2e-4 at most, and the seeds are fixed."""
+    size = 20_000
+    for value in (0, 1, 2**63 - 1, 2**64 - 1):
+        random = seeded(f"uniform/{value}/{encoding}/{outside}")
+        telling = np.full(size, value, dtype=np.uint64)
+        bodies = share_bodies(telling, random(32), 3, full_at=1, encoding=encoding)
+        first, second = (expanded(body, size) for node, body in enumerate(bodies) if node != outside)
+        for words in (first, second, first + second, first - second):
+            assert byte_p_value(byte_counts(words)) > 1e-5
+
+
+@pytest.fixture
+def handed_out(monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
+    """The share bodies that clients hand to the M Compute nodes, client by client."""
+    seen: list[list[bytes]] = []
+
+    def tapped(*arguments: object) -> list[bytes]:
+        bodies = share_bodies(*arguments)  # type: ignore[arg-type]
+        seen.append(bodies)
+        return bodies
+
+    monkeypatch.setattr(upload, "share_bodies", tapped)
+    return seen
+
+
+@pytest.mark.parametrize("encoding", [SEED, VECTOR])
+def test_attack_27_all_nodes_but_one_see_nothing_of_a_real_round(handed_out: list[list[bytes]], encoding: str) -> None:
+    """What two of three nodes get of 6 clients in 5 rounds, and its sum: six seeded χ² tests at 1e-5 each."""
+    for number in range(ROUNDS):
+        begin(wide_cast(f"pooled-{number}"), tolerated=TOLERATED, encoding=encoding, **QUESTION)
+    assert len(handed_out) == ROUNDS * CLIENTS
+    for outside in range(3):
+        pairs = np.array(
+            [[expanded(body, WIDTH) for node, body in enumerate(bodies) if node != outside] for bodies in handed_out]
+        )
+        for words in (pairs.reshape(-1), pairs.sum(axis=1, dtype=np.uint64).reshape(-1)):
+            assert byte_p_value(byte_counts(words)) > 1e-5
+
+
+def test_attack_27_all_nodes_together_are_a_documented_break(handed_out: list[list[bytes]]) -> None:
+    """All M shares add up to one client's value with its own noise and nobody else's: 1/(N - T - 1) of the floor."""
+    residuals = []
+    for number in range(ROUNDS):
+        cast = wide_cast(f"all-{number}")
+        network, _ = begin(cast, tolerated=TOLERATED, **QUESTION)
+        (result,) = results(network)
+        for client, bodies in enumerate(handed_out[-CLIENTS:]):
+            opened = from_ring(ring_sum([expanded(body, WIDTH) for body in bodies], WIDTH)) * 2.0**-24
+            residuals.append(opened - cast.rows[started(network, cast)[client]][0])
+    assert abs(measured(np.concatenate(residuals), result.sigma_local**2)) < 4
+    assert result.sigma_local**2 == pytest.approx(floor_of(result) / (CLIENTS - TOLERATED - 1), rel=1e-5)
+
+
+def started(network: Network, cast: Cast) -> list[int]:
+    """The clients' indices in the order in which they sent their shares."""
+    senders = [one.sender for one in network.sent if one.sender in cast.clients and one.to.id in cast.computes]
+    return [cast.clients.index(sender) for sender in dict.fromkeys(senders)]

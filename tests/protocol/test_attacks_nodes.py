@@ -1,0 +1,129 @@
+"""Attacks by a Compute node that was restored from an old copy: what it can still do, and until when."""
+
+from __future__ import annotations
+
+import numpy as np
+from scene import (
+    announced,
+    begin,
+    copy_of,
+    exact_cast,
+    exact_sum,
+    losing,
+    restore,
+    restored_client,
+    results,
+    sealed_kind,
+    sent,
+    unsealed,
+    until_the_end,
+)
+
+from dca_proto.core.events import Received
+from dca_proto.core.facts import Dropped, LedgerBehind, NodeAborted, Released
+from dca_proto.core.fixedpoint import ring_from_bytes
+from dca_proto.core.messages import PartialSum, Share
+from dca_proto.testing import Cast, Network, Records
+
+
+def collecting_copies(cast: Cast, network: Network, nodes: tuple[bytes, ...]) -> dict[bytes, Records]:
+    """Copies of nodes that hold all contributions but the last client's; then the round goes on to its release."""
+    network.tamper = losing(Share, sender=cast.clients[3])
+    begin(cast, network, tolerated=1)
+    copies = {node: copy_of(network, node) for node in nodes}
+    network.tamper = lambda one: [one]
+    network.advance(network.now_ms + 20_000)
+    assert len(network.reported(Released)) == len(cast.computes)
+    return copies
+
+
+def test_attack_39_one_restored_node_finds_no_peer_for_a_second_set() -> None:
+    """It freezes the smaller set of its copy; its peers have its first list and drop another one. It aborts, which can
+    undo nothing: there is one sum, and a charge comes back only against all M aborts."""
+    cast = exact_cast(4, 3)
+    network = cast.network()
+    old = cast.computes[0]
+    restore(network, old, collecting_copies(cast, network, (old,))[old])
+    until_the_end(network)
+    assert network.reported(NodeAborted, old)[0].reason == "peer-silent"
+    assert {network.actors[peer].dropped["equivocation"] > 0 for peer in cast.computes[1:]} == {True}
+    assert [result.value.tolist() for result in results(network)] == [[exact_sum(range(4))]]
+    assert all(network.actors[client].ledger.spent() > 0 for client in cast.clients)
+
+
+def test_attack_39_all_nodes_restored_within_the_round_release_twice() -> None:
+    """The documented break: nobody is left who remembers. The two sums differ by one client's contribution, with its
+    own small share of the noise and nothing more."""
+    cast = exact_cast(4, 3)
+    network = cast.network()
+    for node, copy in collecting_copies(cast, network, cast.computes).items():
+        restore(network, node, copy)
+    network.advance(network.now_ms + 60_000)
+    partials: dict[int, list[PartialSum]] = {4: [], 3: []}
+    for one in network.sent:
+        if sealed_kind(network, cast, one.payload) is PartialSum:
+            partial = unsealed(network, cast, one.payload)
+            partials[int.from_bytes(partial.contributors, "little").bit_count()].append(partial)
+    assert [len(found) for found in partials.values()] == [3, 3], "three nodes, two releases each"
+    totals = [
+        np.sum([ring_from_bytes(partial.vector, 1) for partial in found], axis=0, dtype=np.uint64)
+        for found in partials.values()
+    ]
+    scale = 2 ** announced(network, cast).body.fraction_bits
+    assert int((totals[0] - totals[1])[0]) / scale == 4 / 16, "the last client's own value"
+    assert len(results(network)) == 1, "an honest trainer takes the first"
+
+
+def test_attack_39_after_the_rounds_deadline_an_old_copy_releases_nothing() -> None:
+    cast = exact_cast(4, 3)
+    network = cast.network()
+    network.tamper = losing(Share, sender=cast.clients[3])
+    begin(cast, network, tolerated=0)
+    copies = {node: copy_of(network, node) for node in cast.computes}
+    network.tamper = lambda one: [one]
+    network.advance(network.now_ms + 20_000)
+    released = len(network.reported(Released))
+    network.advance(network.now_ms + 3600_000)
+    for node, copy in copies.items():
+        restore(network, node, copy)
+    late = sent(network, Share, sender=cast.clients[3])
+    network.advance(network.now_ms + 60_000)
+    for one in late:
+        network.handle(one.to.id, Received(one.sender, one.payload))
+    until_the_end(network)
+    assert released == len(network.reported(Released)) == 3
+    assert {fact.reason for fact in network.reported(NodeAborted)} == {"too-few"}
+
+
+def test_attack_39_peers_and_clients_refuse_a_lower_epoch() -> None:
+    """An old copy, with the clocks of its time, offers its old key: whoever saw a newer one drops the announcement or
+    the roster that names it. So what an old copy could still open ends with its epoch."""
+    cast = Cast(6, 3)
+    network = cast.network()
+    network.deliver()
+    node, trainer, then_ms = cast.computes[0], cast.trainer_identity.id, network.now_ms
+    copies = {actor: copy_of(network, actor) for actor in (node, trainer)}
+    network.down = set(cast.clients[3:])
+    network.advance(then_ms + 2 * 24 * 3600 * 1000)
+    begin(cast, network, clients_expected=3, tolerated=0)
+    network.down = set()
+    network.now_ms = then_ms
+    for actor, copy in copies.items():
+        restore(network, actor, copy)
+    begin(cast, network, clients_expected=3, tolerated=0)
+    older, *newer = [key.epoch for key in announced(network, cast).epochs]
+    assert {older + 2} == set(newer)
+    dropped = {(who, fact.code) for who, fact in network.facts if isinstance(fact, Dropped)}
+    assert dropped == {(actor, "epoch") for actor in (*cast.clients[:3], *cast.computes[1:])}
+    assert len(results(network)) == 1
+
+
+def test_attack_39_a_restored_node_forgets_charge_numbers_and_the_others_do_not() -> None:
+    cast, network, victim = restored_client(rounds=1, forgotten=1)
+    node = cast.computes[0]
+    fresh = {key: value for key, value in copy_of(network, node).items() if key[0] != "charges"}
+    restore(network, node, fresh)
+    begin(cast, network)
+    until_the_end(network)
+    assert {fact.compute for fact in network.reported(LedgerBehind, victim)} == set(cast.computes[1:])
+    assert results(network)[-1].value.tolist() == [exact_sum(range(1, 4))]

@@ -1,0 +1,307 @@
+"""`dca audit` end to end: a correct program stands, every planted fault is refuted, real actors have the same law.
+
+Everything is seeded. An audit refutes a correct program less than once in 10,000 times (`finding.FALSE_ALARM`), and the
+seeds as they stand give none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dca_proto.cli import main
+from dca_proto.core.fixedpoint import to_ring
+from dca_proto.core.sealing import derive, expand
+from dca_proto.testing import seeded
+from emulator.audit import uniformity
+from emulator.audit.adversary import Adversary, Experiment, experiment
+from emulator.audit.bounds import spread
+from emulator.audit.faults import FAULTS
+from emulator.audit.finding import REFUTED, STANDS, Finding, find, same_law
+from emulator.audit.programme import IdealRounds, Programme
+from emulator.audit.protocol import ProtocolRounds
+from emulator.audit.uniformity import byte_counts, byte_p_value, expanded, joint_p_value, views
+from emulator.audit.worlds import Coalition, Setting, World, default_coalition
+
+FULL = 400_000
+Run = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Calls `dca audit --json -`: exit code, what a program reads from stdout, what a person reads."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> tuple[int, dict[str, Any], str]:
+        code = main(("audit", "--json", "-", *arguments))
+        told, shown = capsys.readouterr()
+        return code, json.loads(told) if told else {}, shown
+
+    return call
+
+
+def ideal(world: World, name: str, runs: int, programme: Programme | None = None) -> Experiment:
+    chosen = programme or Programme()
+    rounds = IdealRounds(world, chosen, seeded(f"ideal/{name}"))
+    return experiment(rounds, Adversary(world, chosen), max(runs // 10, 200), runs)
+
+
+def judged(name: str, runs: int, setting: Setting | None = None) -> Finding:
+    world = World(setting or Setting())
+    return find(world, ideal(world, name, runs), [], 0.95)
+
+
+# The claim
+
+
+def test_the_protocols_claim_stands_and_is_nearly_reached(run: Run) -> None:
+    """ε = 1, δ = 1e-6, N = 10, T = 3, 4·10⁵ runs per side. Over seeds the Gaussian DP bound is 0.959 ± 0.012: outside
+    of [0.9, 1] with probability below 1e-3."""
+    code, found, shown = run("--runs", str(FULL), "--seed", "1")
+    assert code == 0
+    assert found["verdict"] == STANDS
+    assert found["epsilon_claimed"] == 1
+    assert 0.9 <= found["epsilon_lower_gdp"] <= 1
+    assert 0.3 < found["epsilon_lower_cp"] < 1
+    low, high = found["residual_variance_interval"]
+    assert low < found["variance_floor"] < high
+    assert high / low < 1.01
+    assert "seeded with 1, for reproduction" in shown
+    assert "Nothing speaks against the claim" in shown
+
+
+def test_a_correct_program_is_not_accused() -> None:
+    """200 audits of 1,000 runs: 0.02 false alarms are allowed on average, so one in all would have probability 2 %."""
+    verdicts = {judged(f"accused/{number}", 1000).verdict for number in range(200)}
+    assert verdicts == {STANDS}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"statistic": "second-moments", "columns": 2, "bound": 7.5},
+        {"statistic": "regression", "columns": 3},
+        {"statistic": "mean", "epsilon": 10.0, "delta": 1e-4},
+        {"clients": 40, "tolerated": 10, "colluders": 3, "dropped": 7, "epsilon": 0.1},
+        {"reach": 1000.0},
+        {"rounds": 2},
+    ],
+)
+def test_the_claim_stands_elsewhere_too(changes: dict[str, Any]) -> None:
+    setting = Setting(**changes)
+    coalition = default_coalition(setting.clients, setting.tolerated, setting.computes, setting.dropped)
+    found = judged(str(changes), 40_000, Setting(**changes, coalition=coalition))
+    assert found.verdict == STANDS
+    assert found.variance_ratio == pytest.approx(1, abs=0.03)
+
+
+def test_fewer_colluders_are_left_with_more_noise() -> None:
+    """The curious client alone: N - 1 = 9 noises where the claim needs 6. χ²: within 3 % of 1.5, 4 standard errors."""
+    found = judged("alone", 40_000, Setting(coalition=Coalition(1, 2)))
+    assert found.variance_ratio == pytest.approx(1.5, rel=0.03)
+
+
+def test_a_coalition_beyond_the_claim_is_attacked_but_accuses_nobody(run: Run) -> None:
+    code, found, shown = run("--coalition", "clients=7,computes=2", "--runs", "20000", "--seed", "2")
+    assert (code, found["verdict"], found["covered"]) == (0, "not covered", False)
+    assert (found["noises_unknown"], found["noises_needed"]) == (3, 6)
+    assert found["variance_ratio"] == pytest.approx(0.5, rel=0.1)
+    assert "The claim says nothing of this coalition" in shown
+
+
+# Planted faults
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_refuted(run: Run, name: str) -> None:
+    code, found, shown = run("--plant", name, "--runs", "20000", "--seed", "3")
+    assert (code, found["verdict"], found["fault"]) == (4, REFUTED, name)
+    assert "variance" in found["evidence"]
+    assert found["residual_variance_interval"][1] < found["variance_floor"]
+    assert name in shown
+    assert "does not hold" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "point"),
+    [
+        ("classical-sigma", {"epsilon": 10.0, "delta": 1e-4}),
+        ("published-std-sensitivity", {"statistic": "second-moments", "bound": 7.5}),
+        ("omitted-noise", {"tolerated": 3, "epsilon": 1.0}),
+    ],
+)
+def test_the_bound_on_epsilon_sees_the_faults_too(run: Run, name: str, point: dict[str, Any]) -> None:
+    """With all runs even the smallest of the faults shows in ε itself, at the verdict's level of 1 in 10,000."""
+    code, found, shown = run("--plant", name, "--seed", "4")
+    assert code == 4
+    assert "epsilon-gdp" in found["evidence"]
+    assert found["epsilon_lower_gdp"] > found["epsilon_claimed"]
+    assert {key: found["operating_point"][key] for key in point} == point
+    assert all(move in shown for move in found["moved"])
+
+
+def test_too_few_runs_for_a_fault_are_raised_and_told(run: Run) -> None:
+    code, found, shown = run("--plant", "classical-sigma", "--runs", "1000", "--seed", "5")
+    assert (code, found["runs"]) == (4, 20_000)
+    assert "runs = 20000 (asked for: 1000)" in shown
+
+
+# The coalition's shares
+
+
+def test_the_shares_of_a_coalition_look_uniform() -> None:
+    """12 views of 2 tests each; the smallest p-value below 1e-4 after correction has probability 1e-4."""
+    found = views(World(Setting()), Programme(), seeded("views"))
+    assert {(view.side, view.encoding, view.outside) for view in found} == {
+        (side, encoding, outside) for side in (0, 1) for encoding in ("seed", "vector") for outside in (0, 1, 2)
+    }
+    joint = joint_p_value(found)
+    assert joint is not None
+    assert joint > 1e-4
+
+
+def test_a_coalition_without_compute_nodes_sees_no_shares() -> None:
+    assert views(World(Setting(coalition=Coalition(4, 0))), Programme(), seeded("none")) == []
+    assert joint_p_value([]) is None
+
+
+def bounded_masks(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
+    """Shares as a published program made them: masks of a bounded size in place of the whole ring."""
+    streams = [expand(derive(root, b"bounded", bytes((index,))), 8 * value.size) for index in range(nodes)]
+    masks = [np.frombuffer(stream, np.uint64) >> np.uint64(16) for stream in streams]
+    masks[full_at] = value - sum((one for index, one in enumerate(masks) if index != full_at), np.uint64(0))
+    return [mask.tobytes() for mask in masks]
+
+
+def same_mask(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
+    """Shares whose masks cancel each other: one node holds a mask, another its negative, the third the bare value."""
+    mask = np.frombuffer(expand(root, 8 * value.size), np.uint64)
+    bodies = [value + mask, value - mask, value.copy()]
+    return [body.tobytes() for body in (bodies[full_at:] + bodies[:full_at])]
+
+
+@pytest.mark.parametrize("splitting", [bounded_masks, same_mask])
+def test_shares_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, splitting: Any) -> None:
+    monkeypatch.setattr(uniformity, "share_bodies", splitting)
+    world = World(Setting())
+    found = views(world, Programme(), seeded("bad"))
+    assert (joint_p_value(found) or 0) < 1e-12
+    finding = find(world, ideal(world, "bad", 1000), found, 0.95)
+    assert (finding.verdict, finding.evidence) == (REFUTED, ("uniformity",))
+
+
+def test_the_uniformity_tests_p_value_is_one() -> None:
+    """p-values of 200 seeded uniform samples: mean 0.5 within 4.9 standard errors of 0.0204, false alarm 1e-6."""
+    generator = np.random.default_rng(7)
+    samples = [generator.integers(0, 2**64, 20_000, dtype=np.uint64) for _ in range(200)]
+    assert abs(np.mean([byte_p_value(byte_counts(words)) for words in samples]) - 0.5) < 0.1
+    assert byte_p_value(byte_counts(to_ring(np.arange(20_000, dtype=np.int64)))) < 1e-12
+
+
+def test_a_share_is_a_seed_or_a_vector_by_its_length() -> None:
+    seed = bytes(range(32))
+    assert expanded(seed, 100).tobytes() == expand(seed, 800)
+    assert expanded(expand(seed, 800), 100).tobytes() == expand(seed, 800)
+
+
+# The real actors
+
+
+@pytest.fixture(scope="module")
+def by_protocol() -> tuple[World, Experiment]:
+    world = World(Setting(clients=5, tolerated=1, computes=2, coalition=Coalition(2, 1)))
+    rounds = ProtocolRounds(world, seeded("audit-protocol"))
+    return world, experiment(rounds, Adversary(world, Programme()), 1, 120)
+
+
+def test_real_rounds_have_the_law_of_the_ideal_functionality(by_protocol: tuple[World, Experiment]) -> None:
+    """120 rounds of real actors in each world against 20,000 of the ideal functionality, by Kolmogorov and Smirnov, and
+    the variances by F: three seeded tests, each with a false alarm of 1e-4."""
+    from scipy.stats import f
+
+    world, protocol = by_protocol
+    reference = ideal(world, "reference", 20_000)
+    assert same_law(protocol.main, reference.main) > 1e-4
+    real, drawn = spread(protocol.main), spread(reference.main)
+    tail = float(f.sf(real.variance / drawn.variance, real.degrees, drawn.degrees))
+    assert 5e-5 < tail < 1 - 5e-5
+
+
+def test_two_laws_that_differ_are_told_apart() -> None:
+    world, fault = World(Setting()), FAULTS["noise-scaled-by-n"]
+    assert same_law(ideal(world, "one", 300).main, ideal(world, "two", 300).main) > 1e-4
+    assert same_law(ideal(world, "one", 300).main, ideal(world, "short", 300, fault).main) < 1e-4
+
+
+def test_the_command_lets_real_actors_hold_rounds_in_which_clients_drop(run: Run) -> None:
+    small = ("--clients", "4", "--tolerate", "2", "--drop", "1", "--computes", "2")
+    code, found, shown = run(*small, "--protocol", "--runs", "100", "--seed", "6")
+    assert (code, found["verdict"], found["audited"]) == (0, STANDS, "protocol")
+    assert found["same_law_p"] > 1e-4
+    assert "real actors hold the rounds" in shown
+
+
+def test_clients_that_decline_are_named(run: Run) -> None:
+    code, _, shown = run("--epsilon", "30", "--protocol", "--runs", "100")
+    assert code == 2
+    assert "the clients decline (epsilon" in shown
+
+
+# What goes in and comes out
+
+
+def test_the_same_seed_gives_the_same_figures_and_fresh_keys_others(run: Run) -> None:
+    seed, again, fresh, other = (
+        run("--runs", "2000", *seed)[1] for seed in (("--seed", "8"), ("--seed", "8"), (), ("--seed", "9"))
+    )
+    assert {**seed, "seconds": 0} == {**again, "seconds": 0}
+    assert len({found["residual_variance"] for found in (seed, fresh, other)}) == 3
+    assert fresh["seed"] is None
+
+
+def test_the_figures_for_programs(run: Run) -> None:
+    _, found, shown = run("--runs", "2000", "--seed", "8", "--confidence", "0.9")
+    named = {"epsilon_claimed", "epsilon_lower_gdp", "epsilon_lower_cp", "confidence", "residual_variance"}
+    assert named | {"residual_variance_interval", "variance_floor", "verdict"} <= found.keys()
+    assert (found["confidence"], found["verdict_confidence"]) == (0.9, 0.9999)
+    assert found["coalition"] == {"clients": 4, "computes": 2, "broker": True}
+    assert len(found["uniformity"]) == 12
+    assert "variance of the noise left" in shown, "what a person reads is on stderr"
+
+
+@pytest.mark.parametrize("fault", [(), ("--plant", "reused-noise")])
+def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
+    _, _, shown = run("--runs", "2000", "--seed", "8", "--plot", "audit.png", *fault)
+    assert Path("audit.png").read_bytes().startswith(b"\x89PNG")
+    assert "audit.png" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--runs", "999"), "expected 1000 to 20000000"),
+        (("--runs", "50", "--protocol"), "expected 100 to 100000"),
+        (("--coalition", "clients=1,computes=3"), "take at most M - 1 = 2"),
+        (("--coalition", "clients=10"), "take at most 9"),
+        (("--plant", "typo"), "expected one of noise-scaled-by-n"),
+        (("--plant", "reused-noise", "--protocol"), "exclude each other"),
+        (("--confidence", "1"), "expected 0.5 to below 1"),
+        (("--epsilon", "0"), "epsilon"),
+        (("--delta", "1"), "delta"),
+        (("--plot", "audit.gif"), "expected a name that ends in .png"),
+        (("--plot", "nowhere/audit.png"), "does not exist"),
+        (("--columns", "0"), "expected 1 to 6"),
+    ],
+)
+def test_a_wrong_call_is_one_line(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    code, found, shown = run(*arguments)
+    assert (code, found) == (2, {})
+    assert said in shown
+    assert shown.count("\n") == 1

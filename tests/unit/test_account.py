@@ -1,0 +1,403 @@
+"""`dca account` against figures worked out by hand, and against what a round's participants compute.
+
+Everything is deterministic: no test here has a chance of a false alarm.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dca_proto.cli import main
+from dca_proto.cli.account_enquiry import parse_also, question
+from dca_proto.core.accounting import compose, epsilon_of, mu_of
+from dca_proto.core.errors import UsageError
+from dca_proto.core.forecast import EXACT, forecast, planned
+from dca_proto.core.params import Limits
+from dca_proto.core.plan import ask, plan_round
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.privacy_loss import Gaussian, Laplace, PureDP, RandomisedResponse, UnaryEncoding
+from dca_proto.privacy_loss import epsilon_of as epsilon_of_all
+from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Regression, Sensitivity, registered
+from dca_proto.statistics.contribution import client_sensitivity
+
+Run = Callable[..., tuple[int, str, str]]
+FEATURES = ("first", "later", "target")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Calls `dca account` in a folder of its own: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(["account", *arguments])
+        told, error = capsys.readouterr()
+        return code, told, error
+
+    return call
+
+
+@pytest.fixture
+def answer(run: Run) -> Callable[[str], dict[str, Any]]:
+    """What `dca account ... --json -` answers; stdout is nothing but the JSON."""
+
+    def call(options: str) -> dict[str, Any]:
+        code, told, error = run(*options.split(), "--json", "-")
+        assert code == 0, error
+        value: dict[str, Any] = json.loads(told)
+        return value
+
+    return call
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "sigma"), [(1, 3.186), (10**0.5, 1.169), (10, 0.455), (10**1.5, 0.194)])
+def test_the_noise_multiplier_is_the_exact_column_of_the_table(answer: Any, epsilon: float, sigma: float) -> None:
+    """σ per unit sensitivity at δ = 1e-4; the classical rule has 0.434 and 0.137 for the last two: too little."""
+    found = answer(f"--epsilon {epsilon} --delta 1e-4 --clients 100 --tolerate 0")
+    assert found["noise_multiplier"] == pytest.approx(sigma, abs=6e-4)
+
+
+def test_every_figure_of_a_sum_by_hand(answer: Any) -> None:
+    """One column within ±2.5: Δ = 5, and each of N - T - 1 = 89 shares has variance (5/μ)²/89."""
+    found = answer("--epsilon 1 --delta 1e-6 --clients 100 --tolerate 10 --colluders 4 --bound 2.5 --dimension 1")
+    mu = mu_of(1.0, 1e-6)
+    local = 5 / mu / math.sqrt(89)
+    expected = {
+        "mu": mu,
+        "noise_multiplier": 1 / mu,
+        "sensitivity": 5,
+        "sigma_std": 5 / mu,
+        "sigma_local": local,
+        "sigma_sum": local * 10,
+        "sigma_sum_fewest": local * math.sqrt(94),
+        "sigma_floor": 5 / mu,
+        "scale_factor": 100 / 89,
+        "scale_factor_std": math.sqrt(100 / 89),
+        "noise_of_mean": local * 10 / 100 / 2.5,
+        "sampling_error": 1 / 30,
+        "signal_to_noise": 2.5 / 3 / (local * 10 / 100),
+    }
+    (told,) = found["rounds"]
+    assert {name: told[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+    assert (found["contributors_needed"], found["honest_shares"]) == (94, 89)
+    assert (told["relation"], told["epsilon"], told["share"]) == (REPLACE_ONE_CLIENT, 1.0, 1.0)
+    largest = (100 * 2.5 + local * 10 * math.sqrt(2 * 41 * math.log(2))) * 2**24
+    assert told["ring_bits"] == math.ceil(math.log2(largest)) + 1
+    assert told["noise_std"] == pytest.approx([local * 10], rel=1e-6)
+    for name in ("noise_multiplier", "sensitivity", "sigma_local", "scale_factor", "ring_bits"):
+        assert found[name] == told[name]
+
+
+@pytest.mark.parametrize("tolerated", [0, 5, 10])
+def test_the_factor_is_that_of_figure_1b(answer: Any, tolerated: int) -> None:
+    """N/(N - T - 1), the scaling factor of Theorem 1, at ten N of the figure's axis; the grid adds less than 1e-6."""
+    for clients in range(tolerated + 2, 101, 10):
+        found = answer(f"--clients {clients} --tolerate {tolerated}")
+        exact = clients / (clients - tolerated - 1)
+        assert exact <= found["scale_factor"] < exact * (1 + 1e-6)
+
+
+def test_a_coarse_grid_shows_in_the_factor(answer: Any) -> None:
+    """The grid's nine squared units are in it: at σ_std = 5/μ·4 units they are a part 9/σ_std² of the variance."""
+    found = answer("--clients 10 --tolerate 0 --fraction-bits 2 --bound 10 --rows-max 1")
+    sigma_std = 80 / found["mu"]
+    variance = math.ceil((sigma_std**2 * (1 + 1e-9) + 9) / 9)
+    assert found["scale_factor"] == pytest.approx(10 * variance / sigma_std**2, rel=1e-9)
+    assert found["scale_factor"] > 10 / 9 * (1 + 5 / sigma_std**2)
+
+
+def test_the_figures_are_those_that_a_participant_computes(answer: Any) -> None:
+    parameters = {"columns": list(FEATURES), "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [2.0] * 3}
+    request = OpenRound(
+        round_id=bytes(16),
+        statistic="regression",
+        parameters={**parameters, "target_square": True},
+        epsilon=0.7,
+        delta=1e-7,
+        tolerated=3,
+        computes=tuple(bytes([i]) * 16 for i in range(4)),
+        colluders=1,
+    )
+    announcement, plan = planned(request, 40)
+    assert plan == plan_round(announcement, ask(announcement, EXACT, Limits()), 40, EXACT)
+    options = "--epsilon 0.7 --delta 1e-7 --clients 40 --tolerate 3 --colluders 1 --computes 4 --bound 2"
+    found = answer(f"{options} --statistic regression --columns {','.join(FEATURES)} --parameter target_square=true")
+    told = found["rounds"][0]
+    assert told["sigma_local"] == math.sqrt(plan.share_variance) / 2**24
+    assert told["sensitivity"] == pytest.approx(4 * math.sqrt(8), rel=1e-6)  # √8·c² of errata.md's equal bounds
+    assert {name: told[name] for name in forecast(announcement, plan).__struct_fields__} == {
+        name: getattr(forecast(announcement, plan), name) for name in forecast(announcement, plan).__struct_fields__
+    }
+
+
+def test_a_sensitivity_of_another_relation_is_never_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of adding or removing a client is up to half of what a replacement moves."""
+    half = Sensitivity(l1=100, l2_squared=10_000, bound=100, relation=ADD_OR_REMOVE_ONE_CLIENT)
+    monkeypatch.setattr("dca_proto.core.plan.client_sensitivity", lambda *_: half)
+    columns = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
+    request = OpenRound(
+        round_id=bytes(16), statistic="sum", parameters=columns, epsilon=1.0, delta=1e-6, tolerated=0,
+        computes=(bytes(16), bytes([1]) * 16),
+    )  # fmt: skip
+    with pytest.raises(UsageError, match=r"add-or-remove-one-client.*replace-one-client"):
+        planned(request, 10)
+
+
+def test_several_rounds_share_the_budget_by_the_roots_of_their_errors(answer: Any) -> None:
+    """Errors Δ² d: second moments of 3 columns have 3·3, the regression's 9·d with y² (√8, d = 6) has 8·6."""
+    job = "--clients 200 --epsilon 2 --delta 1e-5 --dimension 3 --statistic second-moments --statistic regression"
+    found = answer(f"{job} --parameter target_square=true")
+    roots = (math.sqrt(3 * 3), math.sqrt(8 * 6))
+    assert [told["share"] for told in found["rounds"]] == pytest.approx([root / sum(roots) for root in roots], rel=1e-6)
+    assert found["mu"] == pytest.approx(compose(told["mu"] for told in found["rounds"]), rel=1e-12)
+    assert mu_of(2.0, 1e-5) * (1 - 2e-6) < found["mu"] < mu_of(2.0, 1e-5)
+
+
+def test_given_shares_are_taken(answer: Any) -> None:
+    """At ε = 1, δ = 1e-4 a tenth of μ² for the first round leaves σ = 3.36 Δ for the second."""
+    job = "--clients 200 --epsilon 1 --delta 1e-4 --dimension 2 --statistic second-moments --statistic regression"
+    found = answer(f"{job} --shares 0.1,0.9")
+    assert found["rounds"][1]["noise_multiplier"] == pytest.approx(3.36, abs=0.005)
+
+
+def test_the_curve_is_of_the_whole_job(answer: Any) -> None:
+    found = answer("--clients 50 --epsilon 1 --delta 1e-6 --statistic sum --statistic mean")
+    assert [point["delta"] for point in found["curve"]] == [10.0**-k for k in range(3, 13)]
+    for point in found["curve"]:
+        assert point["epsilon"] == epsilon_of(found["mu"], point["delta"])
+        assert point["epsilon_with_also"] is None
+    assert found["curve"][3]["epsilon"] == pytest.approx(1, rel=1e-5)
+
+
+def test_what_else_is_spent_is_composed(answer: Any) -> None:
+    found = answer("--clients 50 --epsilon 1 --delta 1e-6 --also laplace:0.1 --also randomised-response:0.5,4")
+    releases = [Gaussian(found["mu"]), Laplace(0.1), RandomisedResponse(0.5, 4)]
+    assert found["epsilon_with_also"] == epsilon_of_all(releases, 1e-6)
+    assert 1 < found["epsilon_with_also"] < 1.6
+    assert found["curve"][3]["epsilon_with_also"] == found["epsilon_with_also"]
+    assert [one["kind"] for one in found["also"]] == ["Laplace", "RandomisedResponse"]
+
+
+def test_noise_is_told_in_the_units_of_the_data(answer: Any) -> None:
+    """A mean of two columns with ranges 120 and 50: noise in proportion, Δ = 2√2 half ranges."""
+    found = answer("--clients 100 --tolerate 0 --statistic mean --bounds age=0:120,bmi=10:60")
+    local = 2 * math.sqrt(2) / found["mu"] / math.sqrt(99)
+    assert found["rounds"][0]["labels"] == ["age", "bmi"]
+    assert found["rounds"][0]["noise_std"] == pytest.approx([local / 10 * 60, local / 10 * 25], rel=1e-6)
+
+
+def test_the_best_weights_of_a_regression_are_offered_with_their_gain(run: Run, answer: Any) -> None:
+    job = "--clients 200 --statistic regression --bounds a=-1:1,b=-1:1,y=-1:1 --parameter target_square=true"
+    told = answer(job)["rounds"][0]
+    best = tuple(told["best_weights"])
+    weighted = answer(f"{job} --parameter weights={json.dumps(best).replace(' ', '')}")["rounds"][0]
+    statistic = Regression(
+        columns=("a", "b", "y"), centre=(0.0,) * 3, scale=(1.0,) * 3, bound=(1.0,) * 3, target_square=True, weights=best
+    )
+
+    def total(round_told: dict[str, Any], weights: tuple[int, ...]) -> float:
+        sizes = zip(statistic.block_sizes, weights, strict=True)
+        return float(round_told["sigma_sum"]) * math.sqrt(sum(size / weight**2 for size, weight in sizes))
+
+    gain = 1 - total(weighted, best) / total(told, (1, 1, 1))
+    assert told["best_weights_gain"] == pytest.approx(gain, rel=1e-3)
+    assert 0 < gain < 0.5
+    assert weighted["best_weights_gain"] == pytest.approx(0, abs=1e-12)
+    assert client_sensitivity(statistic, 0, 24).l2 / 2**24 == pytest.approx(weighted["sensitivity"], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", registered())
+def test_every_statistic_can_be_asked_about(answer: Any, name: str) -> None:
+    further = {"gradient": " --parameter theta=[0] --parameter clip=1"}.get(name, "")
+    found = answer(f"--clients 50 --statistic {name} --dimension 2{further}")
+    assert found["rounds"][0]["statistic"] == name
+    assert found["scale_factor"] == pytest.approx(50 / 44, rel=1e-6)
+
+
+def test_a_histogram_has_as_many_bins_as_are_asked() -> None:
+    assert question("histogram", None, 3, None, None, {})[1]["edges"] == [0, 1, 2, 3]
+    ends = {"age": [0.0, 100.0]}
+    assert question("histogram", ["age"], 4, None, ends, {})[1] == {"columns": ["age"], "edges": [0, 25, 50, 75, 100]}
+    assert question("histogram", None, None, None, None, {"edges": [1, 5]})[1]["edges"] == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("gaussian:0.5", Gaussian(0.5)),
+        ("laplace:0.1", Laplace(0.1)),
+        ("laplace:0.1,64", Laplace(0.1, 64)),
+        ("randomised-response:1,4", RandomisedResponse(1.0, 4)),
+        ("unary-encoding:2", UnaryEncoding(2.0)),
+        ("pure:0.3", PureDP(0.3)),
+    ],
+)
+def test_kinds_of_what_else_is_spent(text: str, release: object) -> None:
+    assert parse_also(text) == release
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+def test_people_are_told_what_c_means(run: Run) -> None:
+    code, told, _ = run("--clients", "100", "--tolerate", "10")
+    words = " ".join(told.split())
+    assert code == 0
+    assert "c = 0: if all these do, the promise holds against a curious client that is alone, and any 2 of" in words
+    assert "fewer than 90 contributions is never released, so at most 10 clients may drop out" in words
+    words = " ".join(run("--clients", "100", "--tolerate", "10", "--colluders", "4")[1].split())
+    assert "fewer than 94 contributions is never released, so at most 6 clients may drop out" in words
+    assert "against a curious client with 4 other clients that tell it their noise, and any 2 of" in words
+    words = " ".join(run("--clients", "100", "--tolerate", "0")[1].split())
+    assert "fewer than 100 contributions is never released, so no client may drop out, and the promise holds" in words
+
+
+def test_people_are_told_what_else_is_spent_and_better_weights(run: Run) -> None:
+    _, told, _ = run("--clients", "100", "--also", "pure:0.2")
+    assert "it costs them at most epsilon" in " ".join(told.split())
+    _, told, _ = run("--clients", "100", "--statistic", "regression", "--bounds", "a=-1:1,b=-1:1,y=-9:9")
+    assert "× 1." in told
+
+
+def test_json_alone_is_on_stdout_and_the_table_beside_it(run: Run) -> None:
+    code, told, error = run("--clients", "30", "--json", "-")
+    assert code == 0
+    assert json.loads(told)["clients"] == 30
+    assert "noise multiplier" in error
+    code, told, error = run("--clients", "30", "--json", "figures.json")
+    assert json.loads(Path("figures.json").read_text())["clients"] == 30
+    assert "noise multiplier" in told
+
+
+def test_the_picture_is_a_png(run: Run) -> None:
+    job = ("--clients", "60", "--tolerate", "7", "--statistic", "sum", "--statistic", "histogram", "--dimension", "4")
+    assert run(*job, "--plot", "cost.png")[0] == 0
+    assert Path("cost.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert Path("cost.png").stat().st_size > 20_000
+
+
+def test_help_has_examples(run: Run) -> None:
+    code, told, _ = run("--help")
+    assert code == 0
+    assert "dca account --epsilon 1 --delta 1e-6 --clients 500 --tolerate 50" in told
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--epsilon 0", "epsilon is 0.0, expected a finite number > 0"),
+        ("--epsilon nan", "epsilon is nan"),
+        ("--epsilon 500", "epsilon 500 at delta 1e-06 protects nobody; lower epsilon to 294 or less"),
+        ("--delta 0", "delta is 0.0, expected a number in (0, 1), such as 1e-6"),
+        ("--delta 1", "delta is 1.0"),
+        ("--tolerate 49", "lower T to at most 48, or find at least 51 clients"),
+        ("--tolerate -1", "T = -1, expected 0 or more; change --tolerate"),
+        ("--tolerate 5 --colluders 6", "c = 6 colluders exceed T = 5; lower c to 5, or raise T to 6"),
+        ("--colluders -1", "c = -1, expected 0 or more"),
+        ("--computes 1", "M = 1 Compute nodes; use 2 to 64"),
+        ("--bound inf", "is inf; give a finite number above 0"),
+        ("--bound -1", "is -1; give a finite number above 0"),
+        ("--bounds x=0:inf", "column 'x': bounds 0:inf are no interval; expected finite LO < HI"),
+        ("--bound 1e-7", "expected 8 to 2^40: use at least 4 more fraction bits"),
+        ("--fraction-bits 7", "choose an even number from 0 to 40"),
+        ("--fraction-bits 40 --bound 9000", "use fewer fraction bits"),
+        ("--dimension 0", "--dimension 0: expected 1 or more"),
+        ("--dimension 2 --columns a,b", "without --columns"),
+        ("--dimension 2 --bounds a=0:1", "--bounds names the columns, and so excludes --dimension"),
+        ("--bound 1 --bounds a=0:1", "--bound and --bounds exclude each other"),
+        ("--columns a,b --bounds a=0:1", "public bounds are missing for: b"),
+        ("--statistic summ", "statistic 'summ' is unknown here; known: "),
+        ("--parameter weights=[1]", "--parameter weights: no such parameter of sum"),
+        ("--parameter weights", "expected NAME=JSON"),
+        ("--shares 0.5,0.5", "--shares: found 2, expected one for each of 1 rounds"),
+        ("--shares 1.5", "shares of the budget add up to 1.5, expected at most 1"),
+        ("--shares half", "--shares 'half': expected one number for each round"),
+        ("--also gauss:1", "--also 'gauss:1': expected one of gaussian:MU, laplace:EPSILON"),
+        ("--also laplace:x", "--also 'laplace:x': expected laplace:EPSILON"),
+        ("--also laplace:1,2,3", "--also 'laplace:1,2,3': expected laplace:EPSILON"),
+        ("--also pure:-1", "--also 'pure:-1': epsilon is -1, expected above 0"),
+        ("--plot cost.txt", "--plot cost.txt: expected a name that ends with .png"),
+        ("--plot missing/cost.png", "cannot write missing/cost.png"),
+        ("--json missing/x.json", "cannot write missing/x.json"),
+        ("--rows-max -1", "rows_max is -1"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_that_says_what_to_change(run: Run, options: str, words: str) -> None:
+    code, told, error = run("--clients", "50", *options.split())
+    assert (code, told) == (2, "")
+    assert error.startswith("dca: ")
+    assert error.count("\n") == 1
+    assert words in error
+
+
+@pytest.mark.parametrize(("clients", "words"), [("0", "expected 1 to 1000000"), ("1", "find at least 2 clients")])
+def test_too_few_clients_are_refused(run: Run, clients: str, words: str) -> None:
+    code, _, error = run("--clients", clients)
+    assert code == 2
+    assert words in error
+
+
+def test_a_round_of_several_that_cannot_be_is_named(run: Run) -> None:
+    job = "--clients 50 --statistic sum --statistic mean --shares 0.001,0.999 --epsilon 30 --fraction-bits 2"
+    code, _, error = run(*job.split())
+    assert code == 2
+    assert "round 2, mean at epsilon 29.98: a noise share's standard deviation is" in error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--bound 1e-6",
+        "--bound 1e-3 --fraction-bits 12 --rows-max 1",
+        "--statistic regression --dimension 3 --fraction-bits 4 --epsilon 20",
+        "--statistic histogram --dimension 7 --fraction-bits 0",
+        "--dimension 400 --fraction-bits 2 --epsilon 40 --delta 0.1",
+        "--statistic second-moments --dimension 5 --fraction-bits 6 --epsilon 10 --clients 4000",
+    ],
+)
+def test_the_fraction_bits_that_a_refusal_asks_for_are_enough(run: Run, options: str) -> None:
+    given = ["--clients", "500", *options.split()]
+    code, _, error = run(*given)
+    assert code == 2
+    more = int(error.partition("use at least ")[2].split(maxsplit=1)[0])
+    bits = int(given[given.index("--fraction-bits") + 1]) if "--fraction-bits" in given else 24
+    assert run(*given, "--fraction-bits", str(bits + more))[0] == 0
+
+
+@pytest.mark.parametrize(("bound", "fewer", "by_clients"), [(2.0**11, 4, True), (2.0**15, 8, False)])
+def test_the_ring_that_would_wrap_is_refused_with_what_fits(bound: float, fewer: int, by_clients: bool) -> None:
+    """2^18 or 2^19 clients and 36 bits: the sum reaches 2^65 or 2^70. What the refusal names does fit.
+
+    In the second case no N would do: each of fewer clients would have to add more noise than the sampler draws.
+    """
+    computes = tuple(bytes([i]) * 16 for i in range(2))
+    terms: dict[str, Any] = {"round_id": bytes(16), "statistic": "sum", "epsilon": 40.0, "delta": 0.1, "tolerated": 0}
+    columns = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [bound]}
+    clients = 2**18 if by_clients else 2**19
+
+    def at(clients: int, bits: int) -> int:
+        request = OpenRound(**terms, parameters=columns, computes=computes, fraction_bits=bits, rows_max=1)
+        return planned(request, clients)[1].clients
+
+    with pytest.raises(UsageError, match=rf"less than 2\^63: use at least {fewer} fewer fraction bits") as refusal:
+        at(clients, 36)
+    assert at(clients, 36 - fewer) == clients
+    assert ("or N of at most" in str(refusal.value)) == by_clients
+    if by_clients:
+        most = int(str(refusal.value).rpartition(" ")[2])
+        assert at(most, 36) == most
+        with pytest.raises(UsageError):
+            at(most + 2, 36)

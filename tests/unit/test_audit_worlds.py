@@ -1,0 +1,187 @@
+"""The two worlds of an audit: the worst pair of inputs, what a coalition may be, and what a planted fault changes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from dca_proto.core import accounting
+from dca_proto.core.errors import UsageError
+from dca_proto.testing import seeded
+from emulator.audit.adversary import Adversary
+from emulator.audit.faults import FAULTS, programme
+from emulator.audit.programme import IdealRounds, Programme
+from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default_coalition
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+@pytest.mark.parametrize("columns", [2, 3])
+def test_the_pair_is_as_far_apart_as_the_sensitivity_says(statistic: str, columns: int) -> None:
+    """Nearly: a client's mean may round by half a unit, and with regression's odd number of bounds the search attains
+    less than the corner of the proof."""
+    world = World(Setting(statistic=statistic, columns=columns, bound=3.0))
+    step = (Programme().encode(world, 0, 0) - Programme().encode(world, 0, 1)).astype(float)
+    attained = float(np.linalg.norm(step)) / world.plan.question.sensitivity.l2
+    assert 0.94 <= attained <= 1 + 1e-12
+    assert attained > 1 - 1e-5 or statistic == "regression"
+
+
+def test_the_plan_is_that_of_the_protocol() -> None:
+    """Theorem 1: N - T - 1 shares carry the floor, which is (Δ/μ)²."""
+    world = World(Setting())
+    carried = world.plan.honest * world.plan.share_variance * world.plan.unit**2
+    assert carried == pytest.approx(world.floor, rel=1e-6)
+    assert world.floor == pytest.approx((2 / accounting.mu_of(1.0, 1e-6)) ** 2, rel=1e-6)
+
+
+def test_several_rounds_share_the_claim() -> None:
+    one, two = World(Setting()), World(Setting(rounds=2))
+    assert two.floor == pytest.approx(2 * one.floor, rel=1e-5)
+    assert two.mu == one.mu
+
+
+def test_the_coalition_by_default_leaves_just_the_noises_that_the_claim_needs() -> None:
+    for dropped in (0, 2, 3):
+        coalition = default_coalition(10, 3, 3, dropped)
+        setting = Setting(dropped=dropped, coalition=coalition)
+        assert (setting.unknown_noises, setting.honest, setting.covered) == (6, 6, True)
+        assert coalition.computes == 2
+
+
+def test_one_client_more_is_outside_the_claim() -> None:
+    assert Setting(coalition=Coalition(4, 2)).covered
+    assert not Setting(coalition=Coalition(5, 2)).covered
+    assert not Setting(coalition=Coalition(4, 2), dropped=1).covered
+
+
+def test_a_coalition_is_read_as_it_is_written() -> None:
+    for one in (Coalition(4, 2, True), Coalition(0, 0, False), Coalition(3, 1, False)):
+        assert Coalition.parse(str(one)) == one
+    assert Coalition.parse("computes=1") == Coalition(0, 1, False)
+    assert Coalition.parse(" broker , clients=2 ") == Coalition(2, 0, True)
+
+
+@pytest.mark.parametrize("text", ["clients", "nodes=2", "clients=-1", "clients=two", "broker=1", "clients=²"])
+def test_a_coalition_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"expected clients=K,computes=J,broker"):
+        Coalition.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"coalition": Coalition(4, 3)}, "take at most M - 1 = 2"),
+        ({"coalition": Coalition(10, 2)}, "take at most 9"),
+        ({"coalition": Coalition(9, 2), "dropped": 1}, "take at most 8"),
+        ({"dropped": 4}, "loses more than T - c = 3 clients"),
+        ({"dropped": 2, "colluders": 2}, "loses more than T - c = 1 clients"),
+        ({"colluders": 4}, "c = 4 exceeds T = 3"),
+        ({"tolerated": 9}, "lower"),
+        ({"computes": 1}, "M = 1"),
+        ({"statistic": "median"}, "expected one of sum"),
+        ({"statistic": "regression", "columns": 1}, "expected 2 to 6"),
+        ({"columns": 7}, "expected 1 to 6"),
+        ({"bound": math.nan}, "expected a finite number above 0"),
+        ({"bound": 0.0}, "expected a finite number above 0"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+    ],
+)
+def test_a_setting_that_cannot_be_audited_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        World(Setting(**changes))
+
+
+def test_the_adversary_is_left_with_the_victims_value_and_the_honest_noises() -> None:
+    """With everybody else in the coalition, what is left is the victim's value and one noise, exactly."""
+
+    class Counting(Programme):
+        def noise(self, world: World, client: int, runs: int, random: Any) -> Any:
+            return np.full((runs, world.size), 1000 + client)
+
+    world, counting = World(Setting(coalition=Coalition(9, 2))), Counting()
+    rounds, adversary = IdealRounds(world, counting, seeded("left")), Adversary(world, counting)
+    sides = [adversary.look(rounds.hold(side, 3)) for side in (0, 1)]
+    assert sides[0].tolist() == [1 + 1000 * world.plan.unit] * 3
+    assert sides[1].tolist() == [-1 + 1000 * world.plan.unit] * 3
+
+
+def test_who_drops_out_is_not_in_the_sum() -> None:
+    world = World(Setting(dropped=2, coalition=Coalition(2, 2)))
+    assert list(world.present) == list(range(8))
+    assert list(world.coalition) == [1, 2]
+
+
+# Planted faults
+
+
+def test_every_fault_of_the_list_can_be_planted() -> None:
+    assert list(FAULTS) == [
+        "noise-scaled-by-n",
+        "omitted-noise",
+        "clip-after-noise",
+        "reused-noise",
+        "classical-sigma",
+        "published-std-sensitivity",
+    ]
+    with pytest.raises(UsageError, match="expected one of noise-scaled-by-n"):
+        programme("typo")
+    assert programme(None).name == ""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Setting(),
+        Setting(clients=1000, tolerated=100),
+        Setting(clients=5, tolerated=3),
+        Setting(coalition=Coalition(8, 1), dropped=1),
+        Setting(epsilon=0.1, delta=1e-9, statistic="regression", columns=3),
+    ],
+)
+def test_a_fault_moves_to_a_point_that_the_claim_covers(name: str, asked: Setting) -> None:
+    moved = FAULTS[name].operating_point(asked)
+    moved.check()
+    assert moved.covered
+    assert moved.coalition.computes == moved.computes - 1
+
+
+def test_the_operating_points_of_the_faults() -> None:
+    at = {name: fault.operating_point(Setting()) for name, fault in FAULTS.items()}
+    assert (at["classical-sigma"].epsilon, at["classical-sigma"].delta) == (10, 1e-4)
+    assert at["published-std-sensitivity"].bound == 7.5
+    assert at["published-std-sensitivity"].statistic == "second-moments"
+    assert at["reused-noise"].rounds == 2
+    assert at["clip-after-noise"].reach > 1
+    assert "T + 1 = 4 clients" in FAULTS["omitted-noise"].describe(at["omitted-noise"])
+
+
+def test_the_classical_rule_stays_where_it_is_a_fault_already() -> None:
+    far = Setting(epsilon=31.6, delta=1e-4)
+    assert FAULTS["classical-sigma"].operating_point(far).epsilon == 31.6
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio"),
+    [
+        ("noise-scaled-by-n", 1 / 6),  # n = 6
+        ("classical-sigma", (0.434 / 0.455) ** 2),  # 0.434 and 0.455 per unit sensitivity at ε = 10, δ = 1e-4
+        ("published-std-sensitivity", 1 / 7.5**2),
+    ],
+)
+def test_the_faulty_noise_is_short_by_the_part_that_is_known(name: str, ratio: float) -> None:
+    fault = FAULTS[name]
+    world = World(fault.operating_point(Setting()))
+    assert fault.share_variance(world) / world.plan.share_variance == pytest.approx(ratio, rel=0.005)
+
+
+def test_a_correct_programme_is_right_for_values_of_any_size() -> None:
+    """The operating point of clip-after-noise is no excuse: clamped first, a value of any size is within its bounds."""
+    far = World(msgspec.structs.replace(Setting(), reach=1000.0))
+    assert Programme().encode(far, 0, 0).tolist() == Programme().encode(World(Setting()), 0, 0).tolist()
+    assert FAULTS["clip-after-noise"].encode(far, 0, 0)[0] == 1000 * 2**24

@@ -1,0 +1,279 @@
+"""`dca ledger`: what a device or a trainer is told of its spending, from stores that real actors left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dca_proto.cli import main
+from dca_proto.cli.book import as_plain, read_book
+from dca_proto.core import accounting
+from dca_proto.core.client_round import SESSIONS
+from dca_proto.core.declines import TABLE as DECLINED
+from dca_proto.core.declines import DeclinedRound
+from dca_proto.core.effects import Channel, Persist
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.ledger import Charge
+from dca_proto.core.policy import Policy
+from dca_proto.net.store import SqliteStore
+from dca_proto.testing import Cast, Network
+
+Run = Callable[..., tuple[int, str, str]]
+LIMITS = """
+clients_min = 1
+honest_min = 1
+epsilon_per_round_max = 1
+epsilon_per_period_max = 2
+delta_max = 1e-6
+period_days = 36500
+bounds = { x = [-1, 1] }
+"""
+ROLE = """
+[{role}]
+identity = "{role}.key"
+federation = "federation.toml"
+store = "{role}.db"
+[broker]
+url = "mqtt://localhost"
+[{limits}]
+"""
+ACCOUNT = "epsilon = 3\ndelta = 1e-6\nperiod_days = 36500\n"
+SCALED = {"columns": ["x"], "centre": [0.0], "scale": [10.0], "bound": [1.0]}
+MU = accounting.mu_of(1.0, 1e-6)
+
+
+async def save(path: Path, records: dict[tuple[str, bytes], bytes], owner: bytes = b"") -> None:
+    store = SqliteStore(path)
+    try:
+        await store.view(owner).commit([Persist(table, key, value) for (table, key), value in records.items()])
+    finally:
+        await store.close()
+
+
+@pytest.fixture(scope="module")
+def played() -> tuple[Cast, Network]:
+    """Two rounds with a result, one aborted, three that the clients declined, and one that still joins."""
+    policy = Policy(
+        clients_min=1, honest_min=1, epsilon_per_round_max=1, epsilon_per_period_max=2, delta_max=1e-6,
+        period_days=36500, bounds={"x": (-1.0, 1.0)},
+    )  # fmt: skip
+    cast = Cast(4, 2, name="booked", policy=policy)
+    network = cast.network()
+
+    def hold(**changes: object) -> None:
+        network.command(cast.trainer_identity.id, cast.request(**changes))
+        network.deliver()
+
+    hold()
+    network.tamper = lambda one: [one] if one.to.channel is not Channel.COMPUTE or one.sender in no_clients else []
+    no_clients = {cast.trainer_identity.id, *cast.computes}
+    hold()  # no share comes: aborted, and returned
+    network.advance(network.now_ms + 200_000)
+    network.tamper = lambda one: [one]
+    hold()
+    for changes in ({"parameters": SCALED}, {"epsilon": 1.5}, {"delta": 1e-5}):
+        hold(**changes)
+    network.tamper = lambda one: [one] if one.to.channel is not Channel.ANNOUNCE else []
+    hold(epsilon=0.5)
+    return cast, network
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: tuple[Cast, Network]) -> Path:
+    """A client's, a trainer's and a Compute node's files and stores."""
+    cast, network = played
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    (tmp_path / "federation.toml").write_text(cast.federation.to_toml())
+    (tmp_path / "client.toml").write_text(ROLE.format(role="client", limits="policy") + LIMITS)
+    (tmp_path / "trainer.toml").write_text(ROLE.format(role="trainer", limits="account") + ACCOUNT)
+    (tmp_path / "compute.toml").write_text(ROLE.format(role="compute", limits="floors"))
+    for name, owner in (
+        ("client", cast.clients[0]), ("trainer", cast.trainer_identity.id), ("compute", cast.computes[0]),
+    ):  # fmt: skip
+        asyncio.run(save(tmp_path / f"{name}.db", network.stores[owner]))
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], folder: Path) -> Run:
+    """Calls `dca ledger` there: exit code, stdout, stderr."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(("ledger", *arguments))
+        told, error = capsys.readouterr()
+        return code, told, error
+
+    return call
+
+
+def refused(run: Run, *arguments: str) -> str:
+    code, told, error = run(*arguments)
+    assert (code, told) == (2, "")
+    (line,) = error.splitlines()
+    assert line.startswith("dca: ")
+    return line
+
+
+def test_a_client_is_told_what_was_asked_given_and_declined(run: Run) -> None:
+    code, told, error = run("client.toml")
+    assert (code, error) == (0, "")
+    spent = accounting.epsilon_of(accounting.compose([MU, MU]), 1e-6)
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    assert lines[0].startswith("client of federation booked, ")
+    assert [line.split()[0] for line in lines if line.endswith(("counts", "returned"))] == ["1", "2", "3"]
+    assert "2 2023-11-14 22:13:20 sum trainer 1 1e-06 0.2367 returned" in lines
+    assert f"spent epsilon {spent:.4g} at delta 1e-06 in the last 36500 days (2 charges, mu = 0.3348)" in lines
+    assert "left epsilon 1.284 at delta 1e-06 in one more round, of 2 in all; at most 1 in each round" in lines
+    assert any(line.endswith("bounds x within -10 to 10 x within -1 to 1") for line in lines)
+    assert any(line.endswith("epsilon 1.5 at delta 1e-06 <= 1 at delta 1e-06") for line in lines)
+    assert "in all 1 x bounds, 1 x epsilon, 1 x delta" in lines
+    assert "warning" not in told
+
+
+def test_the_json_says_the_same_to_programs(run: Run, folder: Path) -> None:
+    code, told, error = run("client.toml", "--json", "-")
+    assert code == 0
+    assert "charged" in error, "people read the table there"
+    plain = json.loads(told)
+    assert (plain["role"], plain["federation"], plain["warnings"]) == ("client", "booked", [])
+    assert (plain["epsilon_allowed"], plain["epsilon_per_round_max"], plain["delta"]) == (2.0, 1.0, 1e-6)
+    assert plain["mu_spent"] == pytest.approx(MU * 2**0.5)
+    assert plain["epsilon_spent"] == accounting.epsilon_of(plain["mu_spent"], 1e-6)
+    assert [(one["number"], one["returned"], one["counts"]) for one in plain["charges"]] == [
+        (1, False, True), (2, True, False), (3, False, True),
+    ]  # fmt: skip
+    assert {one["trainer_name"] for one in plain["charges"]} == {"trainer"}
+    assert [one["reason"] for one in plain["declined"]] == ["bounds", "epsilon", "delta"]
+    assert plain["declined"][1]["epsilon"] == 1.5
+    assert run("client.toml", "--json", "out.json")[0] == 0
+    assert json.loads((folder / "out.json").read_text()) == plain
+
+
+def test_what_is_left_is_what_the_policy_lets_through(folder: Path, played: tuple[Cast, Network]) -> None:
+    book, now_ms = read_book(folder / "client.toml"), played[1].now_ms
+    assert book.allowance is not None
+    left = as_plain(book, 1e-6, now_ms)["epsilon_left"]
+    assert book.allowance.check(accounting.mu_of(left, 1e-6), book.ledger, now_ms) is None
+    assert book.allowance.check(accounting.mu_of(left * 1.0001, 1e-6), book.ledger, now_ms) is not None
+
+
+def test_a_trainers_account_counts_what_is_reserved(run: Run) -> None:
+    plain = json.loads(run("trainer.toml", "--json", "-")[1])
+    assert plain["role"] == "trainer"
+    assert plain["mu_spent"] == pytest.approx(MU * 2**0.5), "the aborted round came back"
+    assert plain["epsilon_reserved"] == pytest.approx(0.5, rel=1e-6)
+    told = run("trainer.toml")[1]
+    assert "reserved  epsilon 0.5 at delta 1e-06 for 1 round not yet started" in told
+    assert "declined" not in told
+    allowed, spent, reserved = (accounting.mu_of(epsilon, 1e-6) for epsilon in (3.0, 1.0, 0.5))
+    free = (allowed**2 - 2 * spent**2 - reserved**2) ** 0.5
+    assert plain["epsilon_left"] == pytest.approx(accounting.epsilon_of(free, 1e-6), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["client", "trainer"])
+def test_a_store_by_itself_tells_what_is_spent_at_a_delta(run: Run, name: str) -> None:
+    plain = json.loads(run(f"{name}.db", "--delta", "1e-7", "--json", "-")[1])
+    assert (plain["role"], plain["delta"], plain["federation"]) == (name, 1e-7, None)
+    assert plain["epsilon_spent"] == accounting.epsilon_of(plain["mu_spent"], 1e-7)
+    assert plain["epsilon_left"] is plain["epsilon_allowed"] is plain["period_days"] is None
+    assert plain["charges"][0]["trainer_name"] is None
+    told = run(f"{name}.db")[1]
+    assert "at delta 1e-05 in all (2 charges, mu = 0.3348); its TOML file tells what is left" in told
+
+
+def test_a_charge_past_its_period_is_shown_and_does_not_count(run: Run, folder: Path) -> None:
+    text = (folder / "client.toml").read_text().replace("period_days = 36500", "period_days = 30")
+    (folder / "client.toml").write_text(text)
+    told = run("client.toml")[1]
+    assert told.count("past its period") == 2
+    assert "spent     epsilon 0 at delta 1e-06 in the last 30 days (0 charges, mu = 0)" in told
+    assert "left      epsilon 2 at delta 1e-06 in one more round, of 2 in all" in told
+
+
+def test_no_store_and_an_empty_one_hold_nothing(run: Run, folder: Path) -> None:
+    (folder / "client.db").unlink()
+    assert "0 charges" in run("client.toml")[1]
+    assert not (folder / "client.db").exists(), "looking makes nothing"
+    asyncio.run(save(folder / "client.db", {}))
+    for name in ("client.toml", "client.db"):
+        code, told, _ = run(name)
+        assert code == 0
+        assert "epsilon 0 at delta" in told
+
+
+def test_what_is_no_ledger_is_named(run: Run, folder: Path, played: tuple[Cast, Network]) -> None:
+    assert "cannot read nowhere.toml: No such file or directory" in refused(run, "nowhere.toml")
+    assert "found [compute] of the actors' sections, expected one: [client] or [trainer]" in refused(
+        run, "compute.toml"
+    )
+    assert "compute.db is a Compute node's, which spends nothing" in refused(run, "compute.db")
+    assert "federation.toml: found none of the actors' sections" in refused(run, "federation.toml")
+    assert "--delta goes with a store; the limits in client.toml are at delta 1e-06" in refused(
+        run, "client.toml", "--delta", "1e-6"
+    )
+    assert "delta" in refused(run, "client.db", "--delta", "1")
+    assert "folder no does not exist" in refused(run, "client.db", "--json", "no/out.json")
+    (folder / "half.db").write_bytes((folder / "client.db").read_bytes()[:5000])
+    assert "half.db" in refused(run, "half.db")
+    asyncio.run(save(folder / "odd.db", {(LEDGER, bytes(16)): b"\x93\x01\x02\x03"}))
+    assert "store odd.db is damaged" in refused(run, "odd.db")
+    network = played[1]
+    for owner in played[0].clients[:2]:
+        asyncio.run(save(folder / "many.db", network.stores[owner], owner))
+    assert "many.db is shared by many actors" in refused(run, "many.db")
+
+
+def test_a_running_actor_keeps_its_store_to_itself(run: Run, folder: Path) -> None:
+    async def while_in_use() -> str:
+        store = SqliteStore(folder / "client.db")
+        try:
+            await store.commit([Persist("x", b"k", b"v")])
+            return refused(run, "client.toml")
+        finally:
+            await store.close()
+
+    assert "client.db is in use: stop its actor first" in asyncio.run(while_in_use())
+
+
+def test_a_ledger_that_looks_like_an_old_copy_warns(run: Run, folder: Path, played: tuple[Cast, Network]) -> None:
+    records = dict(played[1].stores[played[0].clients[0]])
+    charges = {key: msgspec.msgpack.decode(value, type=Charge) for key, value in records.items() if key[0] == LEDGER}
+    (second,) = [key for key, charge in charges.items() if charge.number == 2]
+    del records[second]
+    told = DeclinedRound(
+        number=9, round_id=b"r" * 16, statistic="sum\x1b[31m", trainer=bytes(16), epsilon=float("nan"), delta=1e-6,
+        reason="ledger", found="charge number 3 comes next", expected="a number above 7", at_ms=1_700_000_000_000,
+    )  # fmt: skip
+    records[DECLINED, told.round_id] = msgspec.msgpack.encode(told)
+    (folder / "client.db").unlink()
+    asyncio.run(save(folder / "client.db", records))
+    code, shown, _ = run("client.toml")
+    assert code == 0
+    assert "1 of the charges 1 to 3 are not there, the first of them 2: more was spent than is shown" in shown
+    assert "on 2023-11-14T22:13:20Z the ledger was found to be an old copy (charge number 3 comes next; " in shown
+    assert "\x1b[31m" not in shown
+    plain = json.loads(run("client.toml", "--json", "-")[1])
+    assert len(plain["warnings"]) == 2
+    assert plain["declined"][-1]["epsilon"] is None, "JSON knows no NaN"
+
+
+def test_no_secret_is_told(run: Run, played: tuple[Cast, Network]) -> None:
+    cast, network = played
+    hidden = {value.hex() for (table, _), value in network.stores[cast.clients[0]].items() if table == "epoch"}
+    hidden |= {one.seed.hex() for one in (cast.client_identities[0], cast.trainer_identity)}
+    assert SESSIONS in {table for table, _ in network.stores[cast.clients[0]]}
+    for name in ("client.toml", "trainer.toml"):
+        told = "".join(run(name, "--json", "-")[1:])
+        assert not [secret for secret in hidden if secret in told]
+
+
+def test_help_has_examples(run: Run) -> None:
+    code, told, _ = run("--help")
+    assert code == 0
+    assert "dca ledger client.toml" in told
