@@ -39,7 +39,7 @@ EXAMPLES = """Examples:
 
   dca account --clients 500 --statistic mean --bounds "age=0:120,bmi=10:60" --plot account.png
 
-  dca account --clients 400 --epsilon 2 --statistic second-moments --statistic regression --dimension 5 --shares 0.1,0.9
+  dca account --clients 400 --epsilon 2 --statistic second-moments,regression --dimension 5 --shares 0.1,0.9
 
   dca account --clients 400 --also laplace:0.1 --also gaussian:0.2        beside what else is spent
 
@@ -57,13 +57,14 @@ def account(
     colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
     computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
     statistic: Annotated[
-        list[str] | None, typer.Option(help="What is computed, by default sum; repeat for several rounds.")
+        list[str] | None,
+        typer.Option(help="What is computed, by default sum; several rounds: repeat it, or A,B."),
     ] = None,
     columns: Annotated[
         str | None, typer.Option(help="Names of the columns, A,B,C; a regression's target last.")
     ] = None,
     dimension: Annotated[
-        int | None, typer.Option(help="Or how many columns (bins, of a histogram); by default 1.")
+        int | None, typer.Option(help="Or how many columns (bins, of a histogram); by default the fewest.")
     ] = None,
     bound: Annotated[float | None, typer.Option(help="Every column lies within ± this; by default 1.")] = None,
     bounds: Annotated[
@@ -90,7 +91,9 @@ def account(
         tolerated=clients // 10 if tolerate is None else tolerate,
         colluders=colluders,
         computes=computes,
-        questions=_questions(statistic or ["sum"], columns, dimension, bound, bounds, parameter or []),
+        questions=_questions(
+            parse_names(",".join(statistic or ["sum"])) or [], columns, dimension, bound, bounds, parameter or []
+        ),
         shares=parse_shares(shares),
         rows_max=rows_max,
         fraction_bits=fraction_bits,
@@ -121,7 +124,7 @@ def _check_outputs(plot_to: Path | None, json_to: str | None) -> None:
 
 
 def _questions(
-    names: list[str],
+    statistics: list[str],
     columns: str | None,
     dimension: int | None,
     bound: float | None,
@@ -133,6 +136,7 @@ def _questions(
         raise UsageError("--bound and --bounds exclude each other; keep one")
     if dimension is not None and (dimension < 1 or columns is not None):
         raise UsageError(f"--dimension {dimension}: expected 1 or more, without --columns")
+    names = [name.strip() for text in statistics for name in text.split(",")]
     given = dict(map(parse_parameter, further))
     unknown = given.keys() - {key for name in names for key in parameter_names(name)}
     if unknown:

@@ -30,6 +30,8 @@ _KINDS: dict[str, tuple[type[privacy_loss.Release], str]] = {
     "unary-encoding": (privacy_loss.UnaryEncoding, "unary-encoding:EPSILON"),
     "pure": (privacy_loss.PureDP, "pure:EPSILON"),
 }
+_PLAINEST = {"regression": 2, "gradient": 2, "histogram": 2}
+"""Columns (bins) of the plainest question that a statistic can be asked, where it is not 1."""
 
 
 class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,16 +139,21 @@ def question(
     """A statistic's name and all of its parameters, from what options say; `given` are the further ones.
 
     Without public bounds there are `dimension` columns x1, x2, ... about 0, in units of their own, each within
-    ±`bound`; where the statistic is a histogram, as many bins.
+    ±`bound`; where the statistic is a histogram, as many bins; by default as few as it takes. The noise of a gradient
+    follows from its clip alone, so by default it is at θ = 0, and clipped at 1.
 
     Raises:
         UsageError: options that exclude each other, or an unknown name.
     """
     known = parameter_names(name)
     mine = {key: value for key, value in given.items() if key in known}
-    names = list(columns) if columns else list(bounds) if bounds else [f"x{j}" for j in range(1, (dimension or 1) + 1)]
+    size = dimension or _PLAINEST.get(name, 1)
+    names = list(columns) if columns else list(bounds) if bounds else [f"x{j}" for j in range(1, size + 1)]
     if "edges" in known:
-        return name, {"columns": names[:1], "edges": _edges((bounds or {}).get(names[0]), dimension or 1), **mine}
+        return name, {"columns": names[:1], "edges": _edges((bounds or {}).get(names[0]), size), **mine}
+    if "theta" in known:
+        features = len(names) - 1 + bool(mine.get("intercept"))
+        mine = {"theta": [0.0] * features, "clip": 1.0, **mine}
     if bounds is not None and dimension is not None:
         raise UsageError("--bounds names the columns, and so excludes --dimension; keep one")
     if bounds is not None and "bound" in known:
@@ -154,8 +161,8 @@ def question(
         return name, parameters_of(name, names, ends, mine)
     scaling: dict[str, Any] = {}
     if "bound" in known:
-        size = 1.0 if bound is None else bound
-        scaling = {"centre": [0.0] * len(names), "scale": [1.0] * len(names), "bound": [size] * len(names)}
+        ones = [1.0] * len(names)
+        scaling = {"centre": [0.0] * len(names), "scale": ones, "bound": [1.0 if bound is None else bound] * len(names)}
     return name, {"columns": names, **scaling, **mine}
 
 

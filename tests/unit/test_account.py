@@ -218,10 +218,20 @@ def test_the_best_weights_of_a_regression_are_offered_with_their_gain(run: Run, 
 
 @pytest.mark.parametrize("name", registered())
 def test_every_statistic_can_be_asked_about(answer: Any, name: str) -> None:
-    further = {"gradient": " --parameter theta=[0] --parameter clip=1"}.get(name, "")
-    found = answer(f"--clients 50 --statistic {name} --dimension 2{further}")
-    assert found["rounds"][0]["statistic"] == name
-    assert found["scale_factor"] == pytest.approx(50 / 44, rel=1e-6)
+    for dimension in ("", " --dimension 2"):
+        found = answer(f"--clients 50 --statistic {name}{dimension}")
+        assert found["rounds"][0]["statistic"] == name
+        assert found["scale_factor"] == pytest.approx(50 / 44, rel=1e-6)
+
+
+def test_a_gradient_is_planned_at_its_clip_alone(answer: Any) -> None:
+    plain, told = "--clients 50 --statistic gradient", " --dimension 3 --parameter theta=[2,-1] --parameter clip=0.5"
+    assert answer(plain)["sensitivity"] == pytest.approx(2, rel=1e-6)
+    assert answer(plain + told)["sensitivity"] == pytest.approx(1, rel=1e-6)
+
+
+def test_several_statistics_may_stand_in_one_option(answer: Any) -> None:
+    assert answer("--clients 50 --statistic sum,mean") == answer("--clients 50 --statistic sum --statistic mean")
 
 
 def test_a_histogram_has_as_many_bins_as_are_asked() -> None:
