@@ -20,7 +20,7 @@ the continuous law, and τ' sums the like terms of adding one share after anothe
 The variance s² = 9 is paid outright. The slack in ε and δ is bought by widening σ² by ω = 1e-9, which lowers μ by
 more than 4e-10 μ. As ∂δ/∂μ = φ(t), -∂δ/∂ε = φ(t) M(t + μ) and δ <= φ(t) M(t), this is enough where
 4e-10 μ >= dη (M(t) + 2 M(t + μ)). For ε >= 0 is t >= -μ/2, so the right side is below 2.6 dη (exp(μ²/8) + 1), and the
-sum is μ-private outright for d <= 2^40 and 1e-40 <= μ <= 20, where the left side is the larger by 1e15 or more.
+sum is μ-private outright for d <= 2^40 and 1e-40 <= μ <= 20, where the left side is the larger by 1e14 or more.
 """
 
 from __future__ import annotations

@@ -56,11 +56,13 @@ class Budget(msgspec.Struct, frozen=True):
         """(ε, δ) of each round, given their shares of μ²; together they cost no more than this budget.
 
         Raises:
-            UsageError: no shares, one out of range, or a sum above 1.
+            UsageError: no shares, one out of range (1 beside others, too), or a sum above 1.
         """
         total = math.fsum(shares)
         if not shares or not total <= 1 + _SUM_ERROR:
             raise UsageError(f"{len(shares)} shares of the budget add up to {total:g}, expected at most 1 in all")
+        if len(shares) > 1 and max(shares) >= 1:
+            raise UsageError("a round's share of the budget is 1, which leaves nothing to the others; lower it")
         return tuple(Budget(self.round_epsilon(share), self.delta) for share in shares)
 
 

@@ -33,7 +33,7 @@ class Stream:
 
     def __init__(self, key: bytes) -> None:
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-            found = f"{type(key).__name__} of length {len(key)}"
+            found = f"{type(key).__name__} of length {len(key)}" if hasattr(key, "__len__") else type(key).__name__
             raise UsageError(f"the key of a local report is a {found}, expected {KEY_BYTES} secret bytes")
         self._key = key
 

@@ -67,7 +67,7 @@ in a group of coordinates with one weight, and never more than all pairs. The di
 √dim·Δ2.
 
 The maximum need not lie at corners: bounds (10, 1) with y² give 20 there, and 100.5 with zeros. Source: DCA 2017,
-Algorithm 2; its supplement's eq. (12) is a looser bound, and none at all once y² is there.
+Algorithm 2; its supplement's eq. (12) is a looser bound, and none at all once the y² of a large target is there.
 """
 
 from __future__ import annotations

@@ -60,6 +60,10 @@ class Programme:
         """What is wrong, in figures."""
         return self.meaning
 
+    def silent(self, setting: Setting) -> int:
+        """How many clients outside the coalition add no noise."""
+        return 0
+
     def encode(self, world: World, client: int, side: int) -> NDArray[np.int64]:
         """A client's values before noise, shape ``(world.size,)``."""
         return np.tile(world.encode(world.row(client, side)), world.setting.rounds)

@@ -61,7 +61,7 @@ def say_plan(console: Console, audit: Audit) -> None:
     if programme.name:
         say(console, "planted", f"{programme.name}: {programme.describe(setting)}")
         say(console, "moved to", "; ".join(audit.moved()) or "nothing else: it is a fault where it was asked for")
-    say(console, "coalition", _coalition(setting))
+    say(console, "coalition", _coalition(setting, programme.silent(setting)))
     source = "real actors hold the rounds" if audit.protocol else "the ideal functionality, with the protocol's noise"
     keys = "fresh keys" if audit.seed is None else f"seeded with {audit.seed}, for reproduction"
     say(
@@ -85,9 +85,10 @@ def sentence(setting: Setting, finding: Finding) -> str:
             f"program would be accused so less than once in {1 / FALSE_ALARM:,.0f} audits."
         )
     learned = (
-        f"The coalition can prove epsilon {finding.epsilon_lower_gdp:.3g} of the {setting.epsilon:g} that is "
-        f"claimed ({sure} confidence); the noise that it cannot remove has {finding.variance_ratio:.4g} "
-        f"times the variance that the claim needs ({low:.4g} to {high:.4g})."
+        f"The coalition can prove mu {finding.mu_lower:.3g} of the {finding.mu_claimed:.3g} that is claimed, which as "
+        f"Gaussian DP is epsilon {finding.epsilon_lower_gdp:.3g} of {setting.epsilon:g} ({sure} confidence); the noise "
+        f"that it cannot remove has {finding.variance_ratio:.4g} times the variance that the claim needs "
+        f"({low:.4g} to {high:.4g})."
     )
     if finding.verdict == NOT_COVERED:
         return (
@@ -115,7 +116,7 @@ def as_json(audit: Audit, finding: Finding, seconds: float) -> dict[str, Any]:
         "moved": audit.moved(),
         "coalition": coalition,
         "covered": audit.setting.covered,
-        "noises_unknown": audit.setting.unknown_noises,
+        "noises_unknown": audit.setting.unknown_noises - audit.programme.silent(audit.setting),
         "noises_needed": audit.setting.honest,
         "runs": audit.runs,
         "pilot_runs": audit.pilot_runs,
@@ -143,14 +144,15 @@ def _opening(finding: Finding) -> str:
     return "Nothing speaks against the claim."
 
 
-def _coalition(setting: Setting) -> str:
+def _coalition(setting: Setting, silent: int) -> str:
     one, absent = setting.coalition, f", {setting.dropped} drop out" if setting.dropped else ""
     covered = "" if setting.covered else " (so the claim does not cover this coalition)"
     curious = " (the curious one among them)" if one.clients else ""
     broker = " and the broker, which sees sealed shares only" if one.broker else ""
+    missing = f", of which {silent} are not there," if silent else ""
     return (
         f"{one.clients} of {setting.clients} clients{curious}, {one.computes} of {setting.computes} "
-        f"Compute nodes{broker}{absent}: {setting.unknown_noises} noises remain unknown, the claim needs "
+        f"Compute nodes{broker}{absent}: {setting.unknown_noises} noises{missing} remain unknown, the claim needs "
         f"{setting.honest}{covered}"
     )
 
@@ -168,16 +170,17 @@ def _table(finding: Finding) -> Table:
     if finding.uniformity_p is not None:
         table.add_row("shares seen are uniform, p", f"{finding.uniformity_p:.2g}", "", f"≥ {RISK:g}")
     if finding.same_law_p is not None:
-        table.add_row("same as the ideal functionality, p", f"{finding.same_law_p:.2g}", "", "")
+        table.add_row("same as the ideal functionality, p", f"{finding.same_law_p:.2g}", "", f"≥ {RISK:g}")
     return table
 
 
 def _reasons(finding: Finding) -> list[str]:
     said = {
         "variance": f"the noise that cannot be removed has {finding.variance_ratio:.3g} times the variance needed",
-        "epsilon-gdp": f"the coalition proves epsilon {finding.epsilon_lower_gdp:.3g}",
-        "epsilon-cp": f"even without assumptions on the noise it proves epsilon {finding.epsilon_lower_cp:.3g}",
+        "epsilon-gdp": f"the coalition proves mu {finding.mu_lower:.3g} where {finding.mu_claimed:.3g} is claimed",
+        "epsilon-cp": f"whatever the noise, it proves epsilon {finding.epsilon_lower_cp:.3g}",
         "uniformity": "the shares that it sees are not uniform",
+        "same-law": "the real actors' rounds have another law than the ideal functionality that is claimed for them",
     }
     return [text for name, text in said.items() if name in finding.evidence]
 

@@ -23,7 +23,7 @@ from emulator.audit import uniformity
 from emulator.audit.adversary import Adversary, Experiment, experiment
 from emulator.audit.bounds import spread
 from emulator.audit.faults import FAULTS
-from emulator.audit.finding import REFUTED, STANDS, Finding, find, same_law
+from emulator.audit.finding import NOT_COVERED, REFUTED, STANDS, Finding, find, same_law
 from emulator.audit.programme import IdealRounds, Programme
 from emulator.audit.protocol import ProtocolRounds
 from emulator.audit.uniformity import byte_counts, byte_p_value, expanded, joint_p_value, views
@@ -62,8 +62,8 @@ def judged(name: str, runs: int, setting: Setting | None = None) -> Finding:
 
 
 def test_the_protocols_claim_stands_and_is_nearly_reached(run: Run) -> None:
-    """ε = 1, δ = 1e-6, N = 10, T = 3, 4·10⁵ runs per side. Over seeds the Gaussian DP bound is 0.959 ± 0.012: outside
-    of [0.9, 1] with probability below 1e-3."""
+    """ε = 1, δ = 1e-6, N = 10, T = 3, 4·10⁵ runs per side. Over seeds the Gaussian DP bound is 0.963 ± 0.014: outside
+    of [0.9, 1] with probability 0.003."""
     code, found, shown = run("--runs", str(FULL), "--seed", "1")
     assert code == 0
     assert found["verdict"] == STANDS
@@ -125,6 +125,7 @@ def test_a_planted_fault_is_refuted(run: Run, name: str) -> None:
     assert (code, found["verdict"], found["fault"]) == (4, REFUTED, name)
     assert "variance" in found["evidence"]
     assert found["residual_variance_interval"][1] < found["variance_floor"]
+    assert (found["noises_unknown"] == 5) == (name == "omitted-noise")
     assert name in shown
     assert "does not hold" in shown
 
@@ -195,6 +196,16 @@ def test_shares_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, splitt
     assert (joint_p_value(found) or 0) < 1e-12
     finding = find(world, ideal(world, "bad", 1000), found, 0.95)
     assert (finding.verdict, finding.evidence) == (REFUTED, ("uniformity",))
+
+
+def test_what_is_claimed_against_any_number_of_clients_is_refuted_whatever_the_coalition() -> None:
+    """Shares that are not uniform, and real rounds of another law, beside a coalition beyond the claim."""
+    world = World(Setting(coalition=Coalition(7, 2)))
+    seen = ideal(world, "beyond", 1000)
+    uneven = views(world, Programme(), seeded("uneven"))[0]._replace(p_value=1e-30)
+    assert find(world, seen, [uneven], 0.95).verdict == REFUTED
+    assert find(world, seen, [], 0.95, same_law_p=1e-20).verdict == REFUTED
+    assert find(world, seen, [], 0.95, same_law_p=0.5).verdict == NOT_COVERED
 
 
 def test_the_uniformity_tests_p_value_is_one() -> None:

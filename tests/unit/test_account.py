@@ -338,7 +338,7 @@ def test_help_has_examples(run: Run) -> None:
         ("--also gauss:1", "--also 'gauss:1': expected one of gaussian:MU, laplace:EPSILON"),
         ("--also laplace:x", "--also 'laplace:x': expected laplace:EPSILON"),
         ("--also laplace:1,2,3", "--also 'laplace:1,2,3': expected laplace:EPSILON"),
-        ("--also pure:-1", "--also 'pure:-1': epsilon is -1, expected above 0"),
+        ("--also pure:-1", "--also 'pure:-1': epsilon is -1, expected 1e-09 to 100"),
         ("--plot cost.txt", "--plot cost.txt: expected a name that ends with .png"),
         ("--plot missing/cost.png", "cannot write missing/cost.png"),
         ("--json missing/x.json", "cannot write missing/x.json"),

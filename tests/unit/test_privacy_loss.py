@@ -174,6 +174,22 @@ def test_a_coarser_grid_is_never_better() -> None:
     assert spent[-1] == pytest.approx(epsilon_of([Laplace(0.1)] * 20, 1e-6), rel=1e-4)
 
 
+def test_a_delta_below_what_a_grid_resolves_is_no_zero() -> None:
+    assert delta_of([Gaussian(1e-9)], 0.0) >= accounting.delta_of(0.0, 1e-9) > 0
+    assert delta_of([PureDP(1e-9)] * 3, 0.0) > 3e-10
+
+
+def test_very_different_releases_need_no_finer_grid() -> None:
+    """A grid of the least ε would have 10^11 points."""
+    assert 50 < epsilon_of([PureDP(50.0), PureDP(1e-9)], 1e-12) < 50.001
+
+
+def test_two_thousand_small_releases_are_still_bounded_closely() -> None:
+    """Exactly 4.3017 and 6.3989 (binomial mixtures, 40 digits); what the grid costs is said in the docstring."""
+    for delta, exact in ((1e-6, 4.3017040599), (1e-12, 6.3988988467)):
+        assert exact < epsilon_of([PureDP(0.02)] * 2000, delta) < exact * 1.02
+
+
 @pytest.mark.parametrize(("epsilon", "count"), [(0.1, 50), (1.0, 10), (2.0, 1)])
 def test_binary_randomised_response_is_two_binomials(epsilon: float, count: int) -> None:
     truth = 1 / (1 + math.exp(-epsilon))
@@ -246,11 +262,11 @@ def test_more_is_never_cheaper_and_less_than_the_sum() -> None:
     ("make", "words"),
     [
         (lambda: Gaussian(0.0), "mu is 0"),
-        (lambda: Gaussian(21.0), "mu is 21, expected above 0 and at most 20"),
+        (lambda: Gaussian(21.0), "mu is 21, expected 1e-09 to 20"),
         (lambda: Laplace(-1.0), "epsilon is -1"),
         (lambda: Laplace(1.0, -1), "steps is -1"),
         (lambda: PureDP(math.nan), "epsilon is nan"),
-        (lambda: UnaryEncoding(1000.0), "at most 100"),
+        (lambda: UnaryEncoding(1000.0), "1e-09 to 100"),
         (lambda: RandomisedResponse(1.0, 1), "categories is 1, expected at least 2"),
         (lambda: epsilon_of([Gaussian(1.0)], 0.0), "delta is 0, expected at least 1e-12 where a release is Gaussian"),
         (lambda: epsilon_of([Gaussian(1.0)], 1e-13), "at least 1e-12"),
