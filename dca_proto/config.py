@@ -25,7 +25,6 @@ from __future__ import annotations
 import importlib
 import tomllib
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +33,7 @@ import msgspec
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member
 from dca_proto.core.policy import Allowance, Floors, Policy
+from dca_proto.core.wording import in_words, nearest
 from dca_proto.keyfile import read_federation
 from dca_proto.net.settings import BrokerSettings, parse_broker
 from dca_proto.request import RoundSettings
@@ -215,7 +215,7 @@ def check_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
     names = tuple(known)
     for text in given:
         if text not in names:
-            raise UsageError(f"{where}: {text!r} is unknown{_nearest(text, names)}; known: {', '.join(names)}")
+            raise UsageError(f"{where}: {text!r} is unknown{nearest(text, names)}; known: {', '.join(names)}")
 
 
 def convert(where: str, table: Mapping[str, Any], kind: type[T]) -> T:
@@ -230,19 +230,14 @@ def convert(where: str, table: Mapping[str, Any], kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, UsageError):
             raise error.__cause__ from None
-        raise UsageError(f"{where} {error}") from None
+        raise UsageError(f"{where} {in_words(error)}") from None
 
 
 def _check_keys(what: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
     names = tuple(known)
     for key in table:
         if key not in names:
-            raise UsageError(f"unknown key {key!r}{_nearest(key, names)}; {what}: {', '.join(names)}")
-
-
-def _nearest(text: str, names: Iterable[str]) -> str:
-    near = get_close_matches(text, names, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+            raise UsageError(f"unknown key {key!r}{nearest(key, names)}; {what}: {', '.join(names)}")
 
 
 def _path(kind: type, value: object) -> object:

@@ -142,7 +142,10 @@ class Device:
                 return await trainer.hold(request)
 
     async def resume(self, on_report: Report | None = None) -> list[RoundCompleted | RoundFailed]:
-        """Finish the rounds that a trainer's store knows, and say how each ended; finished ones are told again."""
+        """Finish the rounds that a trainer's store knows, and say how each ended; finished ones are told again.
+
+        Failed ones are among them while their charge may come back: missing aborts are asked for again.
+        """
         ended: dict[bytes, RoundCompleted | RoundFailed] = {}
         async with self.open(on_report) as parts:
             waiting = _resumable(parts)
@@ -175,14 +178,12 @@ class Device:
 
 
 def _resumable(parts: Parts) -> set[bytes]:
-    from dca_proto.core.trainer import ROUNDS, TrainerActor
-    from dca_proto.core.trainer_round import FAILED, NEW, RETURNED
+    from dca_proto.core.trainer import TrainerActor
 
     actor = parts.actor
     if not isinstance(actor, TrainerActor):
         raise UsageError("only a trainer's rounds can be resumed by themselves; other actors resume when they run")
-    known = [record.key for record in parts.store.load() if record.table == ROUNDS]
-    return {round_id for round_id in known if actor.phase(round_id) not in (NEW, FAILED, RETURNED)}
+    return actor.unfinished(_now_ms())
 
 
 async def _until(finished: asyncio.Event, runner: Runner) -> None:
@@ -239,7 +240,8 @@ def _client(config: Config, identity: Identity, table: Table) -> Callable[[Recor
     assert isinstance(files, ClientFiles), "the role's own section"
     path = files.certificate or certificate_path(files.identity)
     certificate = read_certificate(path, config.federation, _now_ms())
-    check_known("bounds of the policy", config.policy.bounds, table.columns)
+    if files.policy is None:  # a file of its own is shared, also by devices with other columns
+        check_known("bounds of the policy", config.policy.bounds, table.columns)
     if certificate.client_key != identity.public_key:
         raise UsageError(f"certificate {path} is another client's; name the one for {files.identity}")
     return lambda records: ClientActor(

@@ -164,8 +164,8 @@ def _composed(releases: tuple[Release, ...]) -> Any:
 def _interval(mu: float, others: Mapping[_NotGaussian, int]) -> float:
     """The grid's step: fine beside the range in which the total loss lies but for 1e-21.
 
-    It is a whole part of the least ε above it, so that the losses of many small releases, whose rounding adds up, lie on
-    the grid.
+    It is a whole part of the least ε above it, so that the losses of many small releases, whose rounding adds up, lie
+    on the grid.
     """
     mean = math.fsum(count * one.epsilon * math.tanh(one.epsilon / 2) for one, count in others.items())
     spread = _REACH * math.sqrt(math.fsum(count * one.epsilon**2 for one, count in others.items()))

@@ -25,6 +25,7 @@ from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS, SEED
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics import resolve
+from dca_proto.statistics.base import parameter_names
 from dca_proto.statistics.contribution import client_sensitivity
 
 
@@ -122,13 +123,9 @@ def parameters_of(
     plain: dict[str, object] = {"columns": list(columns), **further}
     if bounds:
         return {**plain, **_scaling(columns, bounds)}
-    try:
-        resolve(statistic, plain)
-    except UsageError as error:
-        if "`centre`" in str(error):
-            missing = ", ".join(columns)
-            raise UsageError(f"public bounds are missing for: {missing}; give column=LO:HI for each") from None
-        raise
+    if "centre" in parameter_names(statistic) and "centre" not in further:
+        raise UsageError(f"public bounds are missing for: {', '.join(columns)}; give column=LO:HI for each")
+    resolve(statistic, plain)
     return plain
 
 

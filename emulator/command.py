@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.cli.output import STDOUT, require_json_target, require_writable, write_json
+from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.forecast import EXACT, planned
@@ -37,7 +37,6 @@ from emulator.view import (
     coefficients_table,
     dropped_lines,
     rounds_table,
-    say,
     times_table,
 )
 from inference.algorithm2 import STD_SHARE, regression_with_projection
@@ -286,15 +285,16 @@ class _Run:
         self._say("broker", f"{name} at {live.broker_url}, {connections} connections")
 
     def show(self, summary: dict[str, Any], output: Path, json_to: str | None) -> None:
-        """Tables on the console, files in the folder, and the object for programs."""
+        """Files in the folder and the object for programs, then tables on the console."""
+        write_json(summary, json_to)
+        if self._result is not None:
+            self._write_files(self._result, summary, output)
         self._console.print(rounds_table(summary), times_table(summary))
         for line in dropped_lines(summary):
             self._say(*line)
-        write_json(summary, json_to)
         if self._result is None:
             self._say_advice()
             return
-        self._write_files(self._result, summary, output)
         self._console.print(coefficients_table(summary))
         for line in closing_lines(summary):
             self._say(*line)
@@ -315,7 +315,8 @@ class _Run:
         except OSError as error:
             raise UsageError(f"cannot make folder {output}: {error.strerror}") from None
         write_json(summary, str(output / RESULT))
-        plot_coefficients(result, self._reference, output / PICTURE, caption=_caption(summary))
+        with whole_file(output / PICTURE) as place:
+            plot_coefficients(result, self._reference, place, caption=_caption(summary))
 
 
 def _caption(summary: dict[str, Any]) -> str:

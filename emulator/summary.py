@@ -79,16 +79,16 @@ def learned(result: RegressionResult, reference: RegressionResult, train: Proble
             {
                 "name": name,
                 "unit": train.schema.slope_unit(name),
-                "private": float(result.coefficients[index]),
-                "private_sd": float(result.coefficient_sd[index]),
+                "estimate": float(result.coefficients[index]),
+                "estimate_sd": float(result.coefficient_sd[index]),
                 "nonprivate": float(reference.coefficients[index]),
                 "nonprivate_sd": float(reference.coefficient_sd[index]),
             }
             for index, name in enumerate(train.schema.features)
         ],
         "intercept": {
-            "private": result.intercept,
-            "private_sd": result.intercept_sd,
+            "estimate": result.intercept,
+            "estimate_sd": result.intercept_sd,
             "nonprivate": reference.intercept,
             "nonprivate_sd": reference.intercept_sd,
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -12,21 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from dca_proto.cli.output import say
 from emulator.timeline import PHASES, RoundLog
 
 _SHOWN_ABSENT = 4
-_LABEL_WIDTH = 12
 _ENDED = {"join": "joined", "share": "shared", "commit": "sum released"}
 Line = tuple[str, str]
 """A label and a text, as `say` prints them."""
-
-
-def say(console: Console, label: str, text: str) -> None:
-    """A text beside its label, in as many lines as the console's width asks for."""
-    width = max(console.width - _LABEL_WIDTH, 20)
-    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-    joined = f"\n{'':{_LABEL_WIDTH}}".join(lines)
-    console.print(f"{label:<{_LABEL_WIDTH}}{joined}", highlight=False, markup=False, soft_wrap=True)
 
 
 class Lines:
@@ -179,7 +170,7 @@ def _table(title: str, names: Iterable[str], rows: Iterable[Iterable[str]]) -> T
 def coefficients_table(summary: dict[str, Any]) -> Table:
     """Posterior means and standard deviations, private beside non-private, in the user's units."""
     entries = [*summary["coefficients"], {"name": "intercept", "unit": "", **summary["intercept"]}]
-    rows = [(row["name"], _pair(row, "private"), _pair(row, "nonprivate"), row["unit"]) for row in entries]
+    rows = [(row["name"], _pair(row, "estimate"), _pair(row, "nonprivate"), row["unit"]) for row in entries]
     label = "private" if summary["private"] else "not private"
     return _table("posterior, mean ± standard deviation", ("", label, "without privacy", "unit"), rows)
 

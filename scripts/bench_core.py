@@ -41,7 +41,7 @@ from dca_proto.core.params import Limits
 from dca_proto.core.plan import ask, plan_round
 from dca_proto.core.sealing import AgreementKey, decrypt, derive, encrypt, expand
 from dca_proto.core.shares import share_bodies
-from dca_proto.core.upload import add_noise, make_contribution
+from dca_proto.core.upload import CHARGE_BYTES, add_noise, make_contribution
 from dca_proto.statistics.contribution import contribution
 from dca_proto.testing import Cast, Network
 
@@ -63,17 +63,17 @@ def timed_us(call: Callable[[], object], calls: int) -> float:
 
 def floor_us(computes: int, dimension: int) -> dict[str, float]:
     """The bare calls, for one contribution: client side, and all M Compute nodes together."""
-    key, nonce, associated = os.urandom(32), os.urandom(24), os.urandom(56)
-    full, seed = os.urandom(8 * dimension), os.urandom(32)
-    message = Share(os.urandom(16), os.urandom(16), 1, nonce, encrypt(key, nonce, seed, associated))
-    large = Share(message.round_id, message.contribution, 1, nonce, encrypt(key, nonce, full, associated))
+    key, nonce, associated = os.urandom(32), os.urandom(24), os.urandom(52)
+    seed, short, full = os.urandom(32), os.urandom(CHARGE_BYTES + 32), os.urandom(CHARGE_BYTES + 8 * dimension)
+    message = Share(os.urandom(16), os.urandom(16), nonce, encrypt(key, nonce, short, associated))
+    large = Share(message.round_id, message.contribution, nonce, encrypt(key, nonce, full, associated))
 
     def one(call: Callable[[], object]) -> float:
         return timed_us(call, 2000 if dimension <= 100 else 500)
 
-    derivation = computes * one(lambda: derive(key, b"dca1-round", associated + associated[:24]))
+    derivation = computes * one(lambda: derive(key, b"dca1-round", associated + associated[:28]))
     expansion = (computes - 1) * one(lambda: expand(seed, 8 * dimension))
-    sealing = (computes - 1) * one(lambda: encrypt(key, nonce, seed, associated))
+    sealing = (computes - 1) * one(lambda: encrypt(key, nonce, short, associated))
     sealing += one(lambda: encrypt(key, nonce, full, associated))
     opening = (computes - 1) * one(lambda: decrypt(key, nonce, message.ciphertext, associated))
     opening += one(lambda: decrypt(key, nonce, large.ciphertext, associated))

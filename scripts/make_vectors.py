@@ -27,7 +27,7 @@ from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.round import list_hash, session_hash
 from dca_proto.core.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
 from dca_proto.core.shares import share_bodies, vector_node
-from dca_proto.core.upload import associated_data, receipt_tag, round_key
+from dca_proto.core.upload import associated_data, plaintext, receipt_tag, round_key
 from dca_proto.testing import Cast, Network
 
 PATH = Path(__file__).parent.parent / "tests" / "protocol" / "vectors" / f"v{PROTOCOL_VERSION}.json"
@@ -93,8 +93,8 @@ def positive(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
     """What must not decode, with the reason."""
-    share, query, start = (encode(found[kind]) for kind in ("Share", "Query", "Start"))
-    charge_at = 2 + 18 + 18
+    share, query, start, behind = (encode(found[kind]) for kind in ("Share", "Query", "Start", "Behind"))
+    nonce_at, charge_at = share.index(b"\xc4\x18"), len(behind) - 2
     announcement = encode(found["Announcement"])
     map_at = announcement.index(b"\x84\xa7columns")
     before, after = announcement[:map_at] + b"\x85", announcement[map_at + 1 :]
@@ -106,16 +106,17 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
         "a frame where a body belongs": ("body", share),
         "a body where a frame belongs": ("frame", query),
         "non-canonical tag": ("frame", share[:1] + b"\xcc\x03" + share[2:]),
-        "non-canonical array": ("frame", b"\xdc\0\x06" + share[1:]),
+        "non-canonical array": ("frame", b"\xdc\0\x05" + share[1:]),
         "non-canonical bytes": ("frame", share[:2] + b"\xc5\0\x10" + share[4:]),
         "text for bytes": ("frame", share[:2] + b"\xb0" + b"a" * 16 + share[20:]),
         "an id too short": ("frame", share[:2] + b"\xc4\x0f" + share[5:]),
-        "charge 0": ("frame", share[:charge_at] + b"\0" + share[charge_at + 1 :]),
-        "a charge of 2^32": ("frame", share[:charge_at] + b"\xcf\0\0\0\1\0\0\0\0" + share[charge_at + 1 :]),
+        "charge 0": ("body", behind[:charge_at] + b"\0" + behind[charge_at + 1 :]),
+        "a charge of 2^32": ("body", behind[:charge_at] + b"\xcf\0\0\0\1\0\0\0\0" + behind[charge_at + 1 :]),
+        "a charge in clear": ("frame", b"\x96" + share[1:nonce_at] + b"\1" + share[nonce_at:]),
         "nil for bytes": ("frame", share[:2] + b"\xc0" + share[20:]),
         "an extension for bytes": ("frame", share[:2] + b"\xd8\x01" + share[4:]),
-        "an unknown field": ("frame", b"\x97" + share[1:] + b"\xc0"),
-        "a missing field": ("frame", b"\x95" + share[1 : share.index(b"\xc4\x18")] + b"\xc4\0"),
+        "an unknown field": ("frame", b"\x96" + share[1:] + b"\xc0"),
+        "a missing field": ("frame", b"\x94" + share[1:nonce_at] + b"\xc4\0"),
         "a map": ("frame", b"\x81\x01\x02"),
         "deep nesting": ("frame", b"\x91" * 5000 + b"\xc0"),
         "an array of 2^32 - 1": ("frame", b"\xdd\xff\xff\xff\xff"),
@@ -141,7 +142,8 @@ def keys() -> list[dict[str, Any]]:
     """Known answers of hashing, derivation, agreement, signatures and encryption."""
     identity, alice, bob = Identity(SECRET), AgreementKey(SECRET), AgreementKey(OTHER_SECRET)
     key = round_key(ROOT, SESSION, ROUND, CONTRIBUTION, CONTRIBUTION)
-    bound = associated_data(SESSION, 7, 6, CONTRIBUTION)
+    bound = associated_data(SESSION, 7, CONTRIBUTION)
+    hidden = plaintext(258, ROOT)
     sealed = Sealed(ROUND, *seal_to(bob.public, b"text", SESSION, lambda size: (SECRET + NONCE)[:size]))
     federation = Cast(1, 2, name="vectors").federation
     answers: list[tuple[str, dict[str, Any], Any]] = [
@@ -154,10 +156,10 @@ def keys() -> list[dict[str, Any]]:
         ("round key", {"pair key": ROOT, "session": SESSION, "client": ROUND, "compute": CONTRIBUTION,
                        "contribution": CONTRIBUTION}, key),
         ("receipt tag", {"round key": key}, receipt_tag(key)),
-        ("associated data", {"session": SESSION, "position": 7, "charge": 6,
-                             "contribution": CONTRIBUTION}, bound),
-        ("share encryption", {"key": key, "nonce": NONCE, "plaintext": ROOT, "associated": bound},
-         encrypt(key, NONCE, ROOT, bound)),
+        ("associated data", {"session": SESSION, "position": 7, "contribution": CONTRIBUTION}, bound),
+        ("share plaintext", {"charge": 258, "share": ROOT}, hidden),
+        ("share encryption", {"key": key, "nonce": NONCE, "plaintext": hidden, "associated": bound},
+         encrypt(key, NONCE, hidden, bound)),
         ("sealed", {"public": bob.public, "ephemeral secret": SECRET, "nonce": (SECRET + NONCE)[:24],
                     "plaintext": b"text", "associated": SESSION}, sealed),
     ]  # fmt: skip

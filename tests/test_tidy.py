@@ -26,7 +26,7 @@ LAYERS = {
     "dca_proto.aggregate": {"numpy"},
     "dca_proto.core": CORE,
     "dca_proto.statistics": {"numpy", "msgspec", "dca_proto.statistics", "dca_proto.core.errors",
-                             "dca_proto.core.fixedpoint"},
+                             "dca_proto.core.fixedpoint", "dca_proto.core.wording"},
     "dca_proto.testing": CORE,
     "dca_proto.local": {"numpy", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.local"},
     "dca_proto.net": DEVICE | {"paho", "dca_proto.core", "dca_proto.aggregate", "dca_proto.net"},

@@ -18,19 +18,22 @@ that its --help ends with. It returns nothing or an exit code, and raises this p
 from __future__ import annotations
 
 import ast
+import errno
 import importlib.metadata
 import importlib.util
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+from dca_proto.core.wording import nearest
+
 GROUP = "dca.commands"
 USAGE, ABORTED, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _OPTIONAL = {"amqtt", "matplotlib", "scipy", "sklearn"}  # of the extras; typer and rich are seen to at once
 
 _NEXT = """Examples:
@@ -62,8 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere, quietly
-        return BROKEN_PIPE
+        return _unread()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # what rich and click make of one
+            return _unread()
+        raise
     except Exception as error:
         failure = explain(error)
         if failure is None:
@@ -71,6 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         return _fail(*failure)
+
+
+def _unread() -> int:
+    """Nobody reads the output any more; what is left of it goes nowhere, quietly."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
 
 
 def _fail(line: str, code: int = USAGE) -> int:
@@ -89,9 +101,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"dca {importlib.metadata.version('dca')}")
         return 0
     if name not in commands:
-        near = get_close_matches(name, commands, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        return _fail(f"{name!r} is no command{hint}; commands: {', '.join(sorted(commands))}")
+        return _fail(f"{name!r} is no command{nearest(name, commands)}; commands: {', '.join(sorted(commands))}")
     return _call(commands[name], rest)
 
 
@@ -157,6 +167,9 @@ def explain(error: Exception) -> tuple[str, int] | None:
         return str(error), USAGE
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in _OPTIONAL:
         return f"this needs {error.name}, which is not installed: pip install 'dca[full]'", USAGE
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        place = error.filename or "the output"
+        return f"cannot write {place}: {error.strerror}; free space or name another place", USAGE
     if isinstance(error, typer.Abort):
         return "interrupted", INTERRUPTED
     click_exception = typer.BadParameter.__mro__[2]  # click's own base class, wherever typer keeps it

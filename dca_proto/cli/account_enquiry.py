@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from dca_proto import privacy_loss
+from dca_proto.cli.account_question import Question
 from dca_proto.core import accounting
 from dca_proto.core.budget import Budget, best_shares
 from dca_proto.core.errors import UsageError
@@ -18,9 +18,8 @@ from dca_proto.core.params import Limits
 from dca_proto.core.plan import Plan, plan_round
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import OpenRound
-from dca_proto.request import parameters_of
+from dca_proto.core.wording import nearest
 from dca_proto.statistics import resolve
-from dca_proto.statistics.base import parameter_names
 from dca_proto.statistics.contribution import client_sensitivity
 
 _KINDS: dict[str, tuple[type[privacy_loss.Release], str]] = {
@@ -30,8 +29,6 @@ _KINDS: dict[str, tuple[type[privacy_loss.Release], str]] = {
     "unary-encoding": (privacy_loss.UnaryEncoding, "unary-encoding:EPSILON"),
     "pure": (privacy_loss.PureDP, "pure:EPSILON"),
 }
-_PLAINEST = {"regression": 2, "gradient": 2, "histogram": 2}
-"""Columns (bins) of the plainest question that a statistic can be asked, where it is not 1."""
 
 
 class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +47,7 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
     tolerated: int
     colluders: int
     computes: int
-    questions: tuple[tuple[str, dict[str, Any]], ...]
+    questions: tuple[Question, ...]
     shares: tuple[float, ...] | None
     rows_max: int
     fraction_bits: int
@@ -70,7 +67,7 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
             )
         return self.shares
 
-    def _error(self, question: tuple[str, dict[str, Any]]) -> float:
+    def _error(self, question: Question) -> float:
         """Δ² d, in the statistic's units."""
         statistic = resolve(*question)
         sensitivity = client_sensitivity(statistic, self.rows_max, self.fraction_bits)
@@ -93,7 +90,7 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
             if count < 0:
                 raise UsageError(f"{name} = {count}, expected 0 or more; change {option}")
 
-    def _planned(self, number: int, question: tuple[str, dict[str, Any]], cost: Budget) -> tuple[Announcement, Plan]:
+    def _planned(self, number: int, question: Question, cost: Budget) -> tuple[Announcement, Plan]:
         request = OpenRound(
             round_id=bytes(ID_BYTES),
             statistic=question[0],
@@ -128,56 +125,12 @@ def total_mu(rounds: Sequence[tuple[Announcement, Plan]]) -> float:
     return accounting.compose(plan.question.mu for _, plan in rounds)
 
 
-def question(
-    name: str,
-    columns: Sequence[str] | None,
-    dimension: int | None,
-    bound: float | None,
-    bounds: dict[str, list[float]] | None,
-    given: dict[str, Any],
-) -> tuple[str, dict[str, Any]]:
-    """A statistic's name and all of its parameters, from what options say; `given` are the further ones.
-
-    Without public bounds there are `dimension` columns x1, x2, ... about 0, in units of their own, each within
-    ±`bound`; where the statistic is a histogram, as many bins; by default as few as it takes. The noise of a gradient
-    follows from its clip alone, so by default it is at θ = 0, and clipped at 1.
-
-    Raises:
-        UsageError: options that exclude each other, or an unknown name.
-    """
-    known = parameter_names(name)
-    mine = {key: value for key, value in given.items() if key in known}
-    size = dimension or _PLAINEST.get(name, 1)
-    names = list(columns) if columns else list(bounds) if bounds else [f"x{j}" for j in range(1, size + 1)]
-    if "edges" in known:
-        return name, {"columns": names[:1], "edges": _edges((bounds or {}).get(names[0]), size), **mine}
-    if "theta" in known:
-        features = len(names) - 1 + bool(mine.get("intercept"))
-        mine = {"theta": [0.0] * features, "clip": 1.0, **mine}
-    if bounds is not None and dimension is not None:
-        raise UsageError("--bounds names the columns, and so excludes --dimension; keep one")
-    if bounds is not None and "bound" in known:
-        ends = {column: (low, high) for column, (low, high) in bounds.items()}
-        return name, parameters_of(name, names, ends, mine)
-    scaling: dict[str, Any] = {}
-    if "bound" in known:
-        ones = [1.0] * len(names)
-        scaling = {"centre": [0.0] * len(names), "scale": ones, "bound": [1.0 if bound is None else bound] * len(names)}
-    return name, {"columns": names, **scaling, **mine}
-
-
-def _edges(ends: Sequence[float] | None, bins: int) -> list[float]:
-    """Of equal bins between two bounds."""
-    low, high = ends or (0.0, float(bins))
-    return [low + (high - low) * k / bins for k in range(bins + 1)]
-
-
 def parse_also(text: str) -> privacy_loss.Release:
     """``KIND:VALUE``. Raises `UsageError` that lists the kinds."""
     kind, _, values = text.partition(":")
     if kind not in _KINDS:
         forms = ", ".join(form for _, form in _KINDS.values())
-        raise UsageError(f"--also {text!r}: expected one of {forms}")
+        raise UsageError(f"--also {text!r}: {kind!r} is unknown{nearest(kind, _KINDS)}; expected one of {forms}")
     release, form = _KINDS[kind]
     try:
         first, *rest = values.split(",")

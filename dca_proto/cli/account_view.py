@@ -7,11 +7,22 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from dca_proto.cli.account_answer import DATA
 from dca_proto.cli.account_enquiry import Enquiry
-from emulator.view import say
+from dca_proto.cli.output import say
 
 _SHOWN_MAX = 12  # coordinates up to which each one's noise is shown
 _GAIN_SHOWN = 0.01  # of the noise; less is not worth telling
+_LEFT_SHOWN = 0.999  # of the budget's mu: what several rounds keep back for rounding is above it
+_SIGNALS = {
+    "sum": ("a sum over all {n} clients that is a third of the largest possible", "values", "their bound"),
+    "mean": ("a mean over all {n} clients that is a third of its bound", "values", "their bound"),
+    "second-moments": ("a mean square that is a third of the largest possible", "squares", "the largest"),
+    "regression": ("a mean product of two columns that is a third of the largest possible", "products", "the largest"),
+    "gradient": ("a mean gradient that has a third of the clip in one coordinate", "gradients", "the clip"),
+}
+"""What is held against the noise, by statistic; then what spreads, and a third of what, for the sampling error."""
+_ANY_SIGNAL = ("a mean over all {n} clients that is a third of the largest possible", "values", "the largest")
 
 
 def show(console: Console, enquiry: Enquiry, answer: dict[str, Any]) -> None:
@@ -22,18 +33,29 @@ def show(console: Console, enquiry: Enquiry, answer: dict[str, Any]) -> None:
         "federation",
         f"{n} clients, {enquiry.computes} Compute nodes, T = {t} (c = {c} reserved for colluders)",
     )
-    cost = f"epsilon {enquiry.budget.epsilon:g}, delta {enquiry.budget.delta:g} of every client in all"
-    say(console, "budget", f"{cost} (mu {answer['mu']:.4g})")
+    say(console, "budget", _budget_in_words(answer))
+    for warning in answer["warnings"]:
+        say(console, "warning", warning)
     console.print(_table(answer["rounds"], needed))
     _show_coordinates(console, answer["rounds"])
     _show_weights(console, answer["rounds"])
     say(console, "factor", _factor_in_words(enquiry, answer))
     say(console, "colluders", _colluders_in_words(enquiry, needed))
-    say(console, "signal", _signal_in_words(answer["rounds"][-1]))
+    say(console, "signal", _signal_in_words(answer))
     console.print(_curve_table(answer["curve"]))
     if enquiry.also:
         together = f"epsilon {answer['epsilon_with_also']:.4g} at delta {enquiry.budget.delta:g}"
         say(console, "also", f"together with what else is spent on the same clients, it costs them at most {together}")
+
+
+def _budget_in_words(answer: dict[str, Any]) -> str:
+    """What may be spent, and what these rounds spend where that is less."""
+    budget = f"epsilon {answer['epsilon']:g}, delta {answer['delta']:g} of every client in all"
+    whole = f"{budget} (mu {answer['mu_budget']:.4g})"
+    if answer["mu"] > _LEFT_SHOWN * answer["mu_budget"]:
+        return whole
+    rounds = "this round spends" if len(answer["rounds"]) == 1 else "these rounds spend"
+    return f"{whole}, of which {rounds} epsilon {answer['epsilon_spent']:.4g} (mu {answer['mu']:.4g})"
 
 
 def _table(rounds: list[dict[str, Any]], needed: int) -> Table:
@@ -55,7 +77,7 @@ def _table(rounds: list[dict[str, Any]], needed: int) -> Table:
         (f"noise in the sum of the fewest, {needed}", lambda r: f"{r['sigma_sum_fewest']:.4g}"),
         ("floor: noise that is unknown to a coalition", lambda r: f"{r['sigma_floor']:.4g}"),
         ("bits of the ring's 64 that the sum can need", lambda r: f"{r['ring_bits']}"),
-        ("noise in a mean, in parts of the bound", lambda r: f"{r['noise_of_mean']:.3g}"),
+        ("noise in a mean over all, in parts of the largest value", lambda r: f"{r['noise_of_mean']:.3g}"),
         ("  beside it, the sampling error of the values", lambda r: f"{r['sampling_error']:.3g}"),
         ("signal to noise", lambda r: f"{r['signal_to_noise']:.3g}"),
     ]  # fmt: skip
@@ -69,7 +91,8 @@ def _show_coordinates(console: Console, rounds: list[dict[str, Any]]) -> None:
     for told in rounds:
         if told["labels"] is not None and 1 < len(told["labels"]) <= _SHOWN_MAX:
             parts = [f"{label} ± {std:.3g}" for label, std in zip(told["labels"], told["noise_std"], strict=True)]
-            say(console, "estimates", f"{told['statistic']}, each with its noise: {', '.join(parts)}")
+            units = "" if told["noise_std_units"] == DATA else f" ({told['noise_std_units']})"
+            say(console, "estimates", f"{told['statistic']}{units}, each with its noise: {', '.join(parts)}")
 
 
 def _show_weights(console: Console, rounds: list[dict[str, Any]]) -> None:
@@ -125,11 +148,21 @@ def _colluders_in_words(enquiry: Enquiry, needed: int) -> str:
     )
 
 
-def _signal_in_words(told: dict[str, Any]) -> str:
-    signal, beside = told["signal_to_noise"], told["noise_of_mean"] / told["sampling_error"]
-    verdict = "drowns in it" if signal < 1 else "stands above it"
+def _signal_in_words(answer: dict[str, Any]) -> str:
+    """Of the round in which the signal is weakest."""
+    number, n = answer["weakest_round"], answer["clients"]
+    told = answer["rounds"][number - 1]
+    which = f"weakest in round {number}, {told['statistic']}: " if len(answer["rounds"]) > 1 else ""
+    signal = told["signal_to_noise"]
+    far = f"{signal:.3g} standard deviations of its noise from 0: it {'drowns in' if signal < 1 else 'stands above'} it"
+    if told["statistic"] == "histogram":
+        return (
+            f"{which}a bin that holds a third of what all {n} clients contribute is {far}. Every bin's noise has a "
+            f"standard deviation of {told['sigma_sum']:.3g}"
+        )
+    what, spread, of = _SIGNALS.get(told["statistic"], _ANY_SIGNAL)
+    beside = told["noise_of_mean"] / told["sampling_error"]
     return (
-        f"a mean over all clients that is a third of its bound is {signal:.3g} standard deviations of its noise from "
-        f"0: it {verdict}. The noise is {beside:.3g} times the sampling error of values spread by a third of their "
-        "bound, which there is without privacy, too"
+        f"{which}{what.format(n=n)} is {far}. The noise is {beside:.3g} times the sampling error of {spread} spread by "
+        f"a third of {of}, which there is without privacy, too"
     )

@@ -68,7 +68,8 @@ A device without the command line runs the same file with: python -m dca_proto c
   dca trainer trainer.toml --statistic mean --columns x --bounds x=0:10 --epsilon 1 --delta 1e-6 --tolerate 2
   dca trainer trainer.toml --statistic histogram --columns age --parameter edges=[0,40,80] --epsilon 1 --delta 1e-6
   dca trainer trainer.toml --clients 100 --json -      the file's [round], started as soon as 100 clients have answered
-  dca trainer trainer.toml --resume                    finish what an earlier run left open (--json: a list)
+  dca trainer trainer.toml --resume                    finish what an earlier run left open, collect what aborted
+                                                       rounds give back (--json: a list)
 
 Example of a file:
 
@@ -136,7 +137,8 @@ def trainer(
     share_s: Annotated[float | None, typer.Option(help="how long they may share,")] = None,
     commit_s: Annotated[float | None, typer.Option(help="and how long the Compute nodes may take.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Finish the store's rounds, tell results again; hold no new one.")
+        bool,
+        typer.Option("--resume", help="Finish the store's rounds, tell results and collect charges; hold no new one."),
     ] = False,
     json_to: Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")] = None,
 ) -> None:
@@ -193,9 +195,9 @@ def _hold(actor: Device, settings: RoundSettings, json_to: str | None) -> None:
             raise
     if aggregate is None:
         raise typer.Exit(143)
+    write_json(outcome(aggregate), json_to)  # first of all: it is paid for
     _show(aggregate, json_to)
     Console(stderr=json_to == STDOUT).print(_account_line(actor), highlight=False, soft_wrap=True)
-    write_json(outcome(aggregate), json_to)
 
 
 def _account_line(actor: Device) -> str:
@@ -213,7 +215,7 @@ def _resume(actor: Device, json_to: str | None) -> None:
     if ended is None:
         raise typer.Exit(143)
     if not ended:
-        raise UsageError("the store holds no round that is open or done: there is nothing to resume")
+        raise UsageError("the store holds no round that is open, done or owed its charge: there is nothing to resume")
     aborts = [_abort(fact) for fact in ended if isinstance(fact, RoundFailed)]
     results = [fact.aggregate for fact in ended if isinstance(fact, RoundCompleted)]
     for aggregate in results:

@@ -22,7 +22,6 @@ from dca_proto.core import (
     declines,
     keyring,
     ledger,
-    trainer,
     trainer_round,
 )
 from dca_proto.core.codec import decode_body, decode_frame
@@ -42,7 +41,10 @@ _PUBLIC = frozenset({
 # fmt: on
 _OMITTED = frozenset({"signature", "version"})
 _ENTRY_BYTES = 4 + ID_BYTES
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, PeerError, UsageError)
 Plain = dict[str, Any]
+YEAR_10000_MS = 253_402_300_800_000
+"""The first time that no calendar of Python's knows, in Unix milliseconds."""
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -119,10 +121,9 @@ def _plain(name: str, value: object) -> object:
 
 
 def _time(at_ms: int) -> str:
-    try:
-        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):  # beyond the year 9999
+    if not 0 <= at_ms < YEAR_10000_MS:
         return f"{at_ms} ms"
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 # --- stores -----------------------------------------------------------------------------------------------------------
@@ -153,15 +154,20 @@ def read_store(path: Path) -> list[tuple[bytes, str, bytes, bytes]]:
         how = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=0)
         try:
-            return connection.execute("SELECT namespace, kind, key, value FROM records ORDER BY 1, 2, 3").fetchall()
+            rows = connection.execute("SELECT namespace, kind, key, value FROM records ORDER BY 1, 2, 3").fetchall()
         finally:
             connection.close()
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
             raise UsageError(f"store {path} is in use: stop its actor first") from None
+        if "decode" in str(error):
+            raise UsageError(f"store {path} is damaged: a record's kind is no text") from None
         raise UsageError(f"{path} is no store of an actor: {error}") from None
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's own message may quote a damaged page
         raise UsageError(f"store {path} is damaged: {error}") from None
+    if any(tuple(map(type, row)) != (bytes, str, bytes, bytes) for row in rows):
+        raise UsageError(f"store {path} is damaged: a record's columns are not of the types that a store has")
+    return rows
 
 
 def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> Plain:
@@ -169,7 +175,7 @@ def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> Plain:
     describe = _KINDS.get(kind)
     try:
         known = describe(key, value) if describe is not None else {}
-    except (msgspec.DecodeError, PeerError) as error:
+    except _UNREADABLE as error:
         known = {"unreadable": str(error)[:200]}
     return {**owner, "kind": kind, **known, "size": f"{len(value)} bytes"}
 
@@ -252,5 +258,5 @@ _KINDS: dict[str, Callable[[bytes, bytes], Plain]] = {
     compute.ROUNDS: _compute_round,
     compute.SHARES: _share,
     charges.TABLE: _seen_charges,
-    trainer.ROUNDS: _trainer_round,
+    trainer_round.ROUNDS: _trainer_round,
 }

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from dca_proto.cli.anatomy import is_store, read_store
+from dca_proto.cli.anatomy import YEAR_10000_MS, is_store, read_store
 from dca_proto.config import Config, read_config
-from dca_proto.core import accounting, charges, compute, declines, ledger, trainer, trainer_round
-from dca_proto.core.errors import UsageError
+from dca_proto.core import accounting, charges, compute, declines, ledger, trainer_round
+from dca_proto.core.codec import decode_body
+from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Charge, Ledger
+from dca_proto.core.messages import Announcement
 from dca_proto.core.policy import Allowance
+from dca_proto.core.records import decoded
 from dca_proto.logs import printable
 
 SPENDERS = ("client", "trainer")
+_LARGEST = {"mu": accounting.MU_MAX, "epsilon": 1e6, "delta": 1.0}
 _HEAD_BYTES = 16
 _OF_A_COMPUTE_NODE = {compute.ROUNDS, compute.SHARES, charges.TABLE}
 Plain = dict[str, Any]
+Dated = TypeVar("Dated", Charge, declines.DeclinedRound)
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """A trainer's round that is announced and not started: its μ, and until when it may start."""
+
+    mu: float
+    until_ms: int
 
 
 class Book(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +44,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         store: its database. role: ``client`` or ``trainer``; empty where a store alone does not tell.
         ledger: the charges. declined: a client's newest declines, in their order.
-        reserved: μ of a trainer's rounds that are announced and not started.
+        reserved: a trainer's rounds that are announced and not started, some of them perhaps past their end.
         allowance: what may be spent in a period, and per_round: the largest ε of one round of a client; from its file.
         federation: from its file.
     """
@@ -40,7 +53,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     ledger: Ledger
     declined: tuple[declines.DeclinedRound, ...]
-    reserved: tuple[float, ...]
+    reserved: tuple[Reserved, ...]
     allowance: Allowance | None = None
     per_round: float | None = None
     federation: Federation | None = None
@@ -76,11 +89,11 @@ def _book(store: Path, config: Config | None) -> Book:
     if kinds & _OF_A_COMPUTE_NODE:
         raise UsageError(f"store {store} is a Compute node's, which spends nothing; name a client's or a trainer's")
     try:
-        spent = Ledger(msgspec.msgpack.decode(value, type=Charge) for kind, _, value in records if kind == ledger.TABLE)
-        told = declines.Declines(records).rounds
-        reserved = tuple(_reserved(value for kind, _, value in records if kind == trainer.ROUNDS))
-    except msgspec.DecodeError as error:
-        raise UsageError(f"store {store} is damaged: {error}; restore it from a copy, or enrol anew") from None
+        spent = Ledger(_sound(decoded(kind, value, Charge)) for kind, _, value in records if kind == ledger.TABLE)
+        told = tuple(map(_dated, declines.Declines(records).rounds))
+        reserved = tuple(_reserved(value for kind, _, value in records if kind == trainer_round.ROUNDS))
+    except UsageError as error:
+        raise UsageError(f"store {store}: {error}") from None
     if config is None:
         return Book(store=store, role=_role(kinds), ledger=spent, declined=told, reserved=reserved)
     is_client = config.role == "client"
@@ -96,15 +109,46 @@ def _book(store: Path, config: Config | None) -> Book:
     )
 
 
-def _reserved(values: Iterable[bytes]) -> Iterable[float]:
+def _reserved(values: Iterable[bytes]) -> Iterable[Reserved]:
     for value in values:
-        stored = msgspec.msgpack.decode(value, type=trainer_round.StoredRound)
+        stored = decoded(trainer_round.ROUNDS, value, trainer_round.StoredRound)
         if stored.phase in (trainer_round.JOINING, trainer_round.STARTING):
-            yield stored.request.mu
+            try:
+                announced = decode_body(stored.announcement.body)
+            except PeerError as error:
+                raise _damaged(f"round {stored.request.round_id.hex()} has no announcement ({error})") from None
+            if not isinstance(announced, Announcement):
+                raise _damaged(f"round {stored.request.round_id.hex()} has no announcement")
+            yield Reserved(stored.request.mu, announced.close_by_ms)
+
+
+def _sound(charge: Charge) -> Charge:
+    """A charge whose figures can be. Raises `UsageError`."""
+    for name, largest in _LARGEST.items():
+        value = getattr(charge, name)
+        if not 0 < value <= largest:
+            raise _damaged(f"charge {charge.number} has {name} = {value:g}, expected above 0 and at most {largest:g}")
+    if charge.number < 1:
+        raise _damaged(f"a charge has number {charge.number}, expected 1 or more")
+    return _dated(charge)
+
+
+def _dated(one: Dated) -> Dated:
+    """An entry with a time that a calendar knows. Raises `UsageError`."""
+    if not 0 <= one.at_ms < YEAR_10000_MS:
+        raise _damaged(f"an entry has time {one.at_ms} ms, expected 0 to below {YEAR_10000_MS}, the year 10000")
+    return one
+
+
+def _damaged(what: str) -> UsageError:
+    return UsageError(
+        f"{what}: it is damaged; start with a fresh store (a client enrolled anew), not with an old copy, which would "
+        "forget what was spent"
+    )
 
 
 def _role(kinds: set[str]) -> str:
-    if trainer.ROUNDS in kinds:
+    if trainer_round.ROUNDS in kinds:
         return "trainer"
     return "client" if kinds - {ledger.TABLE} else ""
 
@@ -120,7 +164,8 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
     """
     allowance = book.allowance
     since_ms = 0 if allowance is None else allowance.since_ms(now_ms)
-    spent, reserved = book.ledger.spent(since_ms), accounting.compose(book.reserved)
+    under_way = [one.mu for one in book.reserved if now_ms < one.until_ms]
+    spent, reserved = book.ledger.spent(since_ms), accounting.compose(under_way)
     names = {} if book.federation is None else {one.id: one.name for one in book.federation.trainers}
     return {
         "role": book.role or None,
@@ -131,6 +176,7 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
         "mu_spent": spent,
         "epsilon_spent": accounting.epsilon_of(spent, delta),
         "epsilon_reserved": accounting.epsilon_of(reserved, delta),
+        "rounds_reserved": len(under_way),
         "epsilon_allowed": None if allowance is None else allowance.epsilon,
         "epsilon_left": None if allowance is None else allowance.left(book.ledger, now_ms, reserved),
         "epsilon_per_round_max": book.per_round,
@@ -174,16 +220,19 @@ def _time(at_ms: int) -> str:
 def _warnings(book: Book) -> Iterable[str]:
     """What makes the ledger look like an old copy of itself."""
     held = {charge.number for charge in book.ledger.charges}
-    missing = sorted(set(range(1, max(held, default=0) + 1)) - held)
+    missing = max(held, default=0) - len(held)
     if missing:
+        first = next(number for number in itertools.count(1) if number not in held)
         yield (
-            f"{len(missing)} of the charges 1 to {max(held)} are not there, the first of them {missing[0]}: more was "
-            "spent than is shown"
+            f"{missing} of the charges 1 to {max(held)} are not there, the first of them {first}: more was spent than "
+            "is shown"
         )
     behind = [one for one in book.declined if one.reason == "ledger"]
     if behind:
         last = behind[-1]
         yield (
-            f"on {_time(last.at_ms)} the ledger was found to be an old copy ({printable(last.found)}; expected "
-            f"{printable(last.expected)}): more was spent than is shown, and nobody can tell what is left"
+            f"a round was declined on {_time(last.at_ms)} for a Compute node's word that this ledger is an old copy "
+            f"({printable(last.found)}; expected {printable(last.expected)}). That is so where the store was restored "
+            "from a copy, or runs twice: then more was spent than is shown, and nobody can tell what is left. "
+            "Otherwise the node lies or errs"
         )

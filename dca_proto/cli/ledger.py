@@ -45,10 +45,10 @@ def ledger(
 
     Fields of the JSON object: role (client, trainer or null), store, federation; delta (at which totals are stated),
     period_days, mu_spent and epsilon_spent (in the period; of everything where no file says a period),
-    epsilon_reserved (a trainer's announced rounds that have not started), epsilon_allowed and epsilon_left (of the
-    largest single round that still fits), epsilon_per_round_max; charges (number, at, round_id, statistic, trainer,
-    trainer_name, epsilon, delta, mu, returned, counts); declined (at, round_id, statistic, trainer, trainer_name,
-    epsilon, delta, reason, found, expected); warnings. What is not known is null.
+    epsilon_reserved and rounds_reserved (a trainer's announced rounds that may still start), epsilon_allowed and
+    epsilon_left (of the largest single round that still fits), epsilon_per_round_max; charges (number, at, round_id,
+    statistic, trainer, trainer_name, epsilon, delta, mu, returned, counts); declined (at, round_id, statistic, trainer,
+    trainer_name, epsilon, delta, reason, found, expected); warnings. What is not known is null.
     """
     require_json_target(json_to)
     book = read_book(file)
@@ -123,8 +123,8 @@ def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
         return [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} in all ({of}); its TOML file tells what is left")]
     period = f"in the last {book.allowance.period_days:g} days"
     lines = [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} {period} ({of})")]
-    if book.reserved:
-        rounds = f"{len(book.reserved)} round{'' if len(book.reserved) == 1 else 's'}"
+    if plain["rounds_reserved"]:
+        rounds = f"{plain['rounds_reserved']} round{'' if plain['rounds_reserved'] == 1 else 's'}"
         lines.append(("reserved", f"epsilon {plain['epsilon_reserved']:.4g} {at} for {rounds} not yet started"))
     left = f"epsilon {plain['epsilon_left']:.4g} {at} in one more round, of {book.allowance.epsilon:g} in all"
     limit = f"; at most {book.per_round:g} in each round" if book.per_round is not None else ""

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.wording import nearest
 from inference.bounds import given_bounds
+
+
+def require_known(option: str, text: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones. Raises `UsageError` that names the nearest, and all."""
+    names = tuple(known)
+    if text not in names:
+        raise UsageError(f"{option} {text[:64]!r} is unknown{nearest(text[:64], names)}; known: {', '.join(names)}")
 
 
 def parse_names(text: str | None) -> list[str] | None:
@@ -15,9 +25,11 @@ def parse_names(text: str | None) -> list[str] | None:
 
 
 def parse_bounds(text: str | None) -> dict[str, list[float]] | None:
-    """``COL=LO:HI,...`` or a TOML file, as [LO, HI] of each column. Raises `DataError` for anything else."""
+    """``COL=LO:HI,...`` or a TOML file, as [LO, HI] of each column. Raises an error for anything else."""
     if text is None:
         return None
+    if "=" not in text and Path(text).suffix != ".toml" and not Path(text).exists():
+        raise UsageError(f"--bounds {text!r}: expected COL=LO:HI,... or the name of a TOML file that is there")
     return {column: [interval.lower, interval.upper] for column, interval in given_bounds(text).items()}
 
 

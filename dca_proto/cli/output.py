@@ -1,15 +1,36 @@
-"""Results for programs: one JSON value to a file or to stdout. That it can be written is seen before the work."""
+"""What commands write: texts beside their labels, and files that are there whole or not at all.
+
+That a file can be written is seen before the work, as far as it can be.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import shutil
 import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dca_proto.core.errors import UsageError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 STDOUT = "-"
+_LABEL_WIDTH = 12
+
+
+def say(console: Console, label: str, text: str) -> None:
+    """A text beside its label, in as many lines as the console's width asks for."""
+    width = max(console.width - _LABEL_WIDTH, 20)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    joined = f"\n{'':{_LABEL_WIDTH}}".join(lines)
+    console.print(f"{label:<{_LABEL_WIDTH}}{joined}", highlight=False, markup=False, soft_wrap=True)
 
 
 def require_writable(path: Path, *, make_folders: bool = False) -> None:
@@ -40,6 +61,34 @@ def require_json_target(target: str | None) -> None:
         require_writable(Path(str(target)))
 
 
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Where to write what becomes the file at `path` when the block ends, and leaves it as it was if the block fails.
+
+    It is a new file beside it, with the same suffix, that takes its place. What cannot be replaced without harm is
+    written itself: a link (as /dev/stdout is), a device, a pipe, or a file in a folder that takes no new ones.
+
+    Raises:
+        UsageError: the system cannot write there, the disk being full for example.
+    """
+    in_place = path.is_symlink() or (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK)
+    place = path if in_place else path.with_name(f".dca-{secrets.token_hex(8)}{path.suffix}")
+    try:
+        if not in_place and path.exists():
+            place.touch()
+            shutil.copymode(path, place)  # before anything stands in it
+        yield place
+        if not in_place:
+            place.replace(path)
+    except BrokenPipeError:
+        raise  # the reader has gone: that is no error
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}; free space or name another place") from None
+    finally:
+        if not in_place:
+            place.unlink(missing_ok=True)
+
+
 def write_json(value: object, target: str | None) -> None:
     """Write one value to a file, or to stdout for ``-``; to nowhere for None. Raises `UsageError` where it cannot."""
     if target is None:
@@ -48,7 +97,5 @@ def write_json(value: object, target: str | None) -> None:
     if target == STDOUT:
         sys.stdout.write(text)
         return
-    try:
-        Path(target).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror}") from None
+    with whole_file(Path(target)) as place:
+        place.write_text(text, encoding="utf-8")

@@ -1,8 +1,8 @@
 """A trainer's account of its federation: what its rounds have cost a client that took part in all of them.
 
 A round is charged in the transaction before its starts leave; from then on clients charge, too. Rounds that are asked
-for and have not started are reserved for. A charge comes back as it does at a client: against the signed aborts of all
-M Compute nodes, once (DESIGN §4.3, §4.7).
+for and have neither started nor ended are reserved for. A charge comes back as it does at a client: against the signed
+aborts of all M Compute nodes, once (DESIGN §4.3, §4.7; `trainer_failures`).
 
 It is this trainer's word to itself. What protects a client is the client's own ledger, which also knows what other
 trainers ask for, and keeps a charge whose aborts it has not seen.
@@ -10,12 +10,16 @@ trainers ask for, and keeps a charge whose aborts it has not seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.policy import Allowance, Refusal
+
+
+class AccountError(UsageError):
+    """Rounds that do not fit into the account now; later they may."""
 
 
 class Account:
@@ -36,11 +40,27 @@ class Account:
             return None
         return self._allowance.check(accounting.compose(mus), self.ledger, now_ms)
 
-    def require(self, mus: Iterable[float], now_ms: int) -> None:
-        """Refuse rounds that do not fit. Raises `UsageError`: what they come to, what is allowed, what is left."""
-        refusal = self.check(mus, now_ms)
-        if refusal is not None:
-            raise UsageError(
-                f"the federation's account: found {refusal.found}, rounds under way included; "
-                f"expected {refusal.expected}; ask for less, wait, or raise epsilon of [account]"
-            )
+    def require(self, mus: Iterable[float], now_ms: int, *, reserved: Sequence[float] = (), failed: int = 0) -> None:
+        """Refuse rounds that do not fit beside those that are under way.
+
+        Args:
+            reserved: μ of each round under way that is not charged yet. failed: how many charges may still come back.
+
+        Raises:
+            AccountError: what they come to, what is allowed, what is left and what to do.
+        """
+        refusal = self.check([*mus, *reserved], now_ms)
+        if refusal is None:
+            return
+        under_way = f", {_rounds(len(reserved))} under way included" if reserved else ""
+        open_ends = [f"finishes {_rounds(len(reserved))}"] * bool(reserved)
+        open_ends += [f"may bring back the charge of {_rounds(failed)} that failed"] * bool(failed)
+        resume = f"`dca trainer FILE --resume` {' and '.join(open_ends)}; " if open_ends else ""
+        raise AccountError(
+            f"the federation's account: found {refusal.found}{under_way}; expected {refusal.expected}; "
+            f"{resume}ask for less, wait, or raise epsilon of [account]"
+        )
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"

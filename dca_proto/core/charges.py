@@ -5,6 +5,9 @@ forgotten what it spent since, and goes on with numbers that were used before. A
 (RFC 4303, section 3.4.3; RFC 6479), a node remembers of each client the highest number, and which of the last `WINDOW`
 it has seen: concurrent rounds may come in any order, but no number twice, and none from long ago.
 
+Numbers are all that is compared. A number whose shares never arrived is new when it comes again, also after later ones;
+and a forgotten number may be charged anew for a round that costs less (DESIGN §9).
+
 A record is 32 bytes with its key, and is never forgotten: a copy may come back after years. There are no more of them
 than clients were ever enrolled, for only an authentic share of a client on a roster leaves one.
 """
@@ -15,6 +18,7 @@ from collections.abc import Iterable
 
 from dca_proto.core.effects import Persist
 from dca_proto.core.errors import PeerError
+from dca_proto.core.records import sized
 
 TABLE = "charges"
 WINDOW = 64
@@ -33,7 +37,8 @@ class SeenCharges:
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]]) -> None:
-        self._windows = {key: int.from_bytes(value, "big") for table, key, value in records if table == TABLE}
+        stored = ((key, sized(TABLE, value, _RECORD_BYTES)) for table, key, value in records if table == TABLE)
+        self._windows = {key: int.from_bytes(value, "big") for key, value in stored}
 
     def highest(self, client: bytes) -> int:
         """The highest number seen of a client; 0 before the first."""

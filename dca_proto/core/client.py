@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,6 +50,7 @@ from dca_proto.core.messages import (
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import Plan, Question, ask, plan_round
 from dca_proto.core.policy import Policy, Refusal
+from dca_proto.core.records import decoded
 from dca_proto.core.round import (
     check_join_time,
     check_terms,
@@ -107,19 +107,18 @@ class ClientActor(Actor):
         def stored(name: str) -> dict[bytes, bytes]:
             return {key: value for table, key, value in records if table == name}
 
-        decode = msgspec.msgpack.decode
-        self.ledger = Ledger(decode(value, type=Charge) for value in stored(LEDGER).values())
+        self.ledger = Ledger(decoded(LEDGER, value, Charge) for value in stored(LEDGER).values())
         self.declines = Declines(records)
         self._seen = SeenEpochs(records, self._timing)
         self._keys = Keyring(records, self._timing, self._random)
         self._rounds: dict[bytes, Round] = {}
         self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
-        self._highest_used = 0  # the highest charge number of a Compute node that found ours used before; 0 if none did
+        self._outdated: Refusal | None = None  # whose word it is that the ledger has forgotten charges
         contributions = stored(CONTRIBUTIONS)
         for round_id, value in stored(SESSIONS).items():
             made = contributions.get(round_id)
-            contribution = None if made is None else decode(made, type=Contribution)
-            self._restore_round(round_id, decode(value, type=Session), contribution)
+            contribution = None if made is None else decoded(CONTRIBUTIONS, made, Contribution)
+            self._restore_round(round_id, decoded(SESSIONS, value, Session), contribution)
 
     def _restore_round(self, round_id: bytes, session: Session, contribution: Contribution | None) -> None:
         try:
@@ -192,6 +191,8 @@ class ClientActor(Actor):
 
     def _consider(self, current: Round, now_ms: int) -> Refusal | None:
         """What the client's own limits say. Looks at no row."""
+        if self._outdated is not None:
+            return self._outdated  # a ledger that forgot charges must not say what is left
         try:
             question = self._ask(current)
         except UsageError as error:
@@ -204,17 +205,7 @@ class ClientActor(Actor):
         everyone = tuple(member.name for member in self._federation.computes)
         trusted = frozenset(self._policy.trusted_computes or everyone)
         missing_computes = trusted - announced
-        refusal = self._policy.check_announcement(current.body, question, missing_computes, self.ledger, now_ms)
-        return self._check_ledger() or refusal
-
-    def _check_ledger(self) -> Refusal | None:
-        """A ledger that forgot charges must not say what is left."""
-        if not self._highest_used:
-            return None
-        found = f"charge number {self.ledger.next_number} comes next: the ledger looks restored from an old copy"
-        return Refusal(
-            "ledger", found, f"a number above {self._highest_used}, the highest that a Compute node has seen"
-        )
+        return self._policy.check_announcement(current.body, question, missing_computes, self.ledger, now_ms)
 
     def _ask(self, current: Round) -> Question:
         """The announcement's question, worked out once per process."""
@@ -258,7 +249,7 @@ class ClientActor(Actor):
             at_ms=now_ms,
         )
         return [
-            current.store(phase=phase, epoch=0, answer=answer),
+            current.store(phase=phase, answer=answer),
             *self.declines.note(declined),
             CancelTimer(Timer(RESEND, current.id)),
             SetTimer(Timer(CLOSE, current.id), max(body.close_by_ms, now_ms)),
@@ -302,13 +293,14 @@ class ClientActor(Actor):
 
     def _plan(self, current: Round, clients: int, now_ms: int) -> Plan | Refusal:
         """The round's own numbers, held against the policy and once more against the ledger."""
+        if self._outdated is not None:
+            return self._outdated
         try:
             question = self._ask(current)
             plan = plan_round(current.body, question, clients, self._mechanism)
         except UsageError as error:
             return Refusal("plan", str(error), "a round whose noise and sum fit")
-        too_small = self._policy.check_size(clients, current.body.tolerated)
-        refusal = too_small or self._check_ledger()
+        refusal = self._policy.check_size(clients, current.body.tolerated)
         return refusal or self._policy.check_budget(question.mu, self.ledger, now_ms) or plan
 
     def _charge(self, current: Round, plan: Plan, now_ms: int) -> Charge:
@@ -385,7 +377,9 @@ class ClientActor(Actor):
         if sender in current.refused:
             return []
         current.refused.add(sender)
-        self._highest_used = max(self._highest_used, body.highest, number)
+        found = f"Compute node {self._federation.compute(sender).name} says that charge number {number} was used before"
+        highest = max(body.highest, number)
+        self._outdated = Refusal("ledger", found, f"a number that no Compute node has seen; the highest is {highest}")
         return [Report(facts.LedgerBehind(current.id, sender, number, body.highest))]
 
     def _on_abort(self, sender: bytes, frame: Signed, body: Abort) -> list[Effect]:

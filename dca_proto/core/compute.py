@@ -52,6 +52,7 @@ from dca_proto.core.messages import (
 )
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Floors
+from dca_proto.core.records import decoded, unreadable
 from dca_proto.core.roster import CheckedRoster, check_roster
 from dca_proto.core.round import list_hash, seal_answer
 from dca_proto.core.sealing import ID_BYTES, Identity, Random
@@ -97,7 +98,7 @@ class ComputeActor(Actor):
         self._charges = SeenCharges(records)
         for table, round_id, value in records:
             if table == ROUNDS:
-                self._restore_round(round_id, msgspec.msgpack.decode(value, type=StoredRound))
+                self._restore_round(round_id, decoded(ROUNDS, value, StoredRound))
         for table, key, value in records:
             if table == SHARES:
                 self._restore_share(key, value)
@@ -111,7 +112,9 @@ class ComputeActor(Actor):
         self._rounds[round_id] = Round(stored, roster)
 
     def _restore_share(self, key: bytes, value: bytes) -> None:
-        current, position = self._rounds[key[:ID_BYTES]], int.from_bytes(key[ID_BYTES:], "big")
+        current, position = self._rounds.get(key[:ID_BYTES]), int.from_bytes(key[ID_BYTES:], "big")
+        if current is None or len(value) <= ID_BYTES:
+            raise unreadable(SHARES, "no round of its own" if current is None else f"{len(value)} bytes")
         current.entries[position] = value[:ID_BYTES]
         current.shares[position] = value[ID_BYTES:]
 
@@ -192,7 +195,7 @@ class ComputeActor(Actor):
         kept = current.entries.get(position)
         step(TABLE, current.phase, "share" if kept is None else "repeated share")
         pair_key = self._keys.agree(roster.own.epoch, roster.client_keys[position])
-        key, body = open_share(
+        key, charge, body = open_share(
             share, pair_key=pair_key, session_hash=roster.session, client=sender, position=position, compute=self.id
         )
         receipt = encode(Receipt(share.round_id, share.contribution, receipt_tag(key)))
@@ -201,28 +204,27 @@ class ComputeActor(Actor):
             return [reply]
         check_body(body, roster.plan.dimension, roster.sends_vector(sender))
         try:
-            self._check_first(sender, share, kept)
+            self._check_first(sender, charge, kept)
         except PeerError as error:
-            return [self._drop(error, sender), self._behind(current, sender, share)]
-        return [*self._keep(current, sender, position, share, body), reply, *self._count(current, now_ms)]
+            return [self._drop(error, sender), self._behind(current, sender, charge)]
+        durable = [self._keep(current, position, share.contribution, body), self._charges.note(sender, charge)]
+        return [*durable, reply, *self._count(current, now_ms)]
 
-    def _check_first(self, client: bytes, share: Share, kept: bytes | None) -> None:
+    def _check_first(self, client: bytes, charge: int, kept: bytes | None) -> None:
         """An authentic share that repeats a round or a charge is of a client that forgot them. Raises `PeerError`."""
         if kept is not None:
             raise PeerError("second-contribution", found="another contribution id", expected="the first one")
-        self._charges.check(client, share.charge)
+        self._charges.check(client, charge)
 
-    def _behind(self, current: Round, client: bytes, share: Share) -> Effect:
+    def _behind(self, current: Round, client: bytes, charge: int) -> Effect:
         highest = self._charges.highest(client)
-        body = Behind(PROTOCOL_VERSION, current.id, current.session, client, share.charge, highest)
+        body = Behind(PROTOCOL_VERSION, current.id, current.session, client, charge, highest)
         return self._signed_to(Address(Channel.CLIENT, client), current.id, body)
 
-    def _keep(self, current: Round, client: bytes, position: int, share: Share, body: bytes) -> list[Effect]:
-        """The share and the number of the charge that pays for it, in one transaction."""
-        current.entries[position] = share.contribution
+    def _keep(self, current: Round, position: int, contribution: bytes, body: bytes) -> Persist:
+        current.entries[position] = contribution
         current.shares[position] = body
-        kept = Persist(SHARES, _share_key(current.id, position), share.contribution + body)
-        return [kept, self._charges.note(client, share.charge)]
+        return Persist(SHARES, _share_key(current.id, position), contribution + body)
 
     def _count(self, current: Round, now_ms: int) -> list[Effect]:
         count, clients = len(current.entries), current.roster.plan.clients

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dca_proto.core.effects import Forget, Persist, Write
+from dca_proto.core.records import decoded
 
 TABLE = "declined"
 KEPT_MAX = 256
@@ -42,7 +43,7 @@ class Declines:
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> None:
-        stored = [msgspec.msgpack.decode(value, type=DeclinedRound) for table, _, value in records if table == TABLE]
+        stored = [decoded(TABLE, value, DeclinedRound) for table, _, value in records if table == TABLE]
         self._rounds = {one.round_id: one for one in sorted(stored, key=lambda one: one.number)}
 
     @property

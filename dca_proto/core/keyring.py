@@ -12,10 +12,12 @@ from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.errors import PeerError
 from dca_proto.core.messages import EpochKey
 from dca_proto.core.params import Timing
+from dca_proto.core.records import sized
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Random
 
 TABLE = "epoch"
 SEEN = "seen"
+_EPOCH_BYTES = 4
 
 
 class Keyring:
@@ -26,7 +28,8 @@ class Keyring:
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing, random: Random) -> None:
-        self._keys = {_epoch(key): AgreementKey(value) for table, key, value in records if table == TABLE}
+        stored = ((_epoch(key), sized(TABLE, value, KEY_BYTES)) for table, key, value in records if table == TABLE)
+        self._keys = {epoch: AgreementKey(secret) for epoch, secret in stored}
         self._epoch_ms = timing.epoch_ms
         self._grace_ms = timing.epoch_grace_ms
         self._random = random
@@ -103,7 +106,8 @@ class SeenEpochs:
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing) -> None:
         self._grace_ms = timing.epoch_grace_ms
-        self._seen = {key: _epoch(value) for table, key, value in records if table == SEEN}
+        stored = ((key, sized(SEEN, value, _EPOCH_BYTES)) for table, key, value in records if table == SEEN)
+        self._seen = {key: _epoch(value) for key, value in stored}
 
     def check(self, keys: Iterable[EpochKey], now_ms: int) -> None:
         """Raises `PeerError("epoch")` for an epoch below one seen before; the one before it is good in its grace."""
@@ -121,7 +125,7 @@ class SeenEpochs:
 
 
 def _key(epoch: int) -> bytes:
-    return epoch.to_bytes(4, "big")
+    return epoch.to_bytes(_EPOCH_BYTES, "big")
 
 
 def _epoch(key: bytes) -> int:

@@ -70,16 +70,23 @@ class Ledger:
         return math.sqrt(math.fsum(kept))
 
     def charge(self, charge: Charge) -> Persist:
-        """Record a charge; the effect must be durable before anything of the round leaves."""
-        assert charge.round_id not in self._charges, "a round is charged once"
-        assert charge.number == self.next_number, "charges are numbered in order"
+        """Record a charge; the effect must be durable before anything of the round leaves.
+
+        Raises:
+            RuntimeError: the round is charged already, or the number is not the next: a bug, which must not spend.
+        """
+        if charge.round_id in self._charges:
+            raise RuntimeError("a round is charged once")
+        if charge.number != self.next_number:
+            raise RuntimeError(f"charges are numbered in order: found {charge.number}, next is {self.next_number}")
         self._highest = charge.number
         return self._store(charge)
 
     def give_back(self, round_id: bytes) -> Persist:
-        """Mark a charge as returned."""
+        """Mark a charge as returned. Raises `RuntimeError` where it was before: a bug."""
         charge = self._charges[round_id]
-        assert not charge.returned, "a charge is returned once"
+        if charge.returned:
+            raise RuntimeError("a charge is returned once")
         return self._store(msgspec.structs.replace(charge, returned=True))
 
     def _store(self, charge: Charge) -> Persist:

@@ -4,7 +4,8 @@ On the wire a payload is one MessagePack array, a *frame*:
 
     Signed   [1, body, signature]                        body: one of the bodies below, encoded
     Sealed   [2, round, ephemeral, nonce, ciphertext]    plaintext: an encoded Signed, for the round's trainer
-    Share    [3, round, contribution, charge, nonce, ciphertext]   plaintext: a share's bytes, for one Compute node
+    Share    [3, round, contribution, nonce, ciphertext]
+                         plaintext: the charge's number (4 bytes, little-endian) and a share, for one Compute node
     Receipt  [4, round, contribution, tag]               proves a durable write to one client
 
 Bodies are arrays too, and begin with the protocol's version behind their tag. Decoding is strict (`codec`).
@@ -58,11 +59,10 @@ class Sealed(_Frame, frozen=True, array_like=True, tag=2):
 
 
 class Share(_Frame, frozen=True, array_like=True, tag=3):
-    """§4.4: one Compute node's share of a contribution. `charge` is the number of the charge that pays for it."""
+    """§4.4: one Compute node's share of a contribution, with the number of the charge that pays for it."""
 
     round_id: Id
     contribution: Id
-    charge: Number
     nonce: Nonce
     ciphertext: bytes
 

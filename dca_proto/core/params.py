@@ -23,6 +23,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """How long actors wait. Deadlines of a round are absolute and come from its announcement and start.
 
     A key outlives its epoch by `epoch_grace_ms`, so that a round announced just before the turn can still start.
+    A trainer waits `settle_ms` for the other nodes' aborts before it tells that a round has failed.
     """
 
     epoch_ms: int = 24 * 3600 * 1000
@@ -33,6 +34,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     resend_jitter: float = 0.5
     abort_grace_ms: int = 3600 * 1000
     retention_ms: int = 7 * 24 * 3600 * 1000
+    settle_ms: int = 5_000
     deadline_ahead_ms_max: int = 30 * 24 * 3600 * 1000
 
     def resend_after_ms(self, attempt: int, entropy: bytes) -> int:

@@ -104,8 +104,8 @@ def _mu(announcement: Announcement) -> float:
     if mu > accounting.MU_MAX:
         largest = math.floor(accounting.epsilon_of(accounting.MU_MAX, announcement.delta))
         raise UsageError(
-            f"epsilon {announcement.epsilon:g} at delta {announcement.delta:g} protects nobody; "
-            f"lower epsilon to {largest} or less"
+            f"epsilon {announcement.epsilon:g} at delta {announcement.delta:g} is more than can be planned with, "
+            f"{largest}; that protects nobody either: lower epsilon to 10 at most, better to 1"
         )
     return mu
 

@@ -3,21 +3,20 @@
 Its rounds and their phases stand in `trainer_round`.
 It never sees a contribution: partial sums add up to the one private sum, or to nothing.
 
-What its rounds may cost in all, it keeps in the federation's `account`.
+What its rounds may cost in all, it keeps in the federation's `account`; what becomes of failed ones is in
+`trainer_failures`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from dca_proto.core import facts
-from dca_proto.core.account import Account
+from dca_proto.core.account import Account, AccountError
 from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
 from dca_proto.core.combine import combine
 from dca_proto.core.commit import TOO_FEW
-from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError, RoundAborted, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
@@ -40,13 +39,18 @@ from dca_proto.core.messages import (
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import Plan, ask, plan_round
 from dca_proto.core.policy import Allowance
+from dca_proto.core.records import decoded
 from dca_proto.core.roster import open_join
 from dca_proto.core.round import OpenedAnnouncement, open_answer
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
+from dca_proto.core.trainer_failures import SETTLE, Failures
 from dca_proto.core.trainer_round import (
+    DONE,
     FAILED,
     JOINING,
     NEW,
+    RESEND,
+    ROUNDS,
     RUNNING,
     STARTING,
     TABLE,
@@ -56,8 +60,8 @@ from dca_proto.core.trainer_round import (
 )
 from dca_proto.core.trainer_waiting import Waiting
 
-ROUNDS = "trainer-round"
-KEYS, JOIN, RESEND, END, CLOSE = "keys", "join", "resend", "end", "close"
+_TOLD_AGAIN = (JOINING, STARTING, RUNNING, DONE)
+KEYS, JOIN, END, CLOSE = "keys", "join", "end", "close"
 
 
 class TrainerActor(Actor):
@@ -90,27 +94,42 @@ class TrainerActor(Actor):
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._waiting = Waiting(federation, self._timing)
         self._rounds: dict[bytes, Round] = {}
+        self._unreadable: set[bytes] = set()
         charges = []
         for table, key, value in records:
             if table == LEDGER:
-                charges.append(msgspec.msgpack.decode(value, type=Charge))
+                charges.append(decoded(LEDGER, value, Charge))
             elif table == ROUNDS:
-                self._restore(key, msgspec.msgpack.decode(value, type=StoredRound))
+                self._restore(key, decoded(ROUNDS, value, StoredRound))
         self._account = Account(account, charges)
         self.ledger = self._account.ledger
+        self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
 
     def _restore(self, round_id: bytes, stored: StoredRound) -> None:
         try:
             current = Round.restored(stored, self._federation, self._limits)
             ask(current.opened.body, self._mechanism, self._limits)
         except (PeerError, UsageError):  # of a replaced federation file, or of a statistic that is not known here now:
-            return  # its record stays, should that come back
+            self._unreadable.add(round_id)  # its record stays, should that come back
+            return
         self._rounds[round_id] = current
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
         known = self._rounds.get(round_id)
         return known.stored.phase if known else NEW
+
+    def unfinished(self, now_ms: int) -> set[bytes]:
+        """The rounds whose end will be told: open ones, results (again), and failures whose charge may come back."""
+        open_or_done = {one.id for one in self._rounds.values() if one.stored.phase in _TOLD_AGAIN}
+        return open_or_done | {one.id for one in self._awaiting(now_ms) if not one.is_told}
+
+    def is_settling(self, now_ms: int) -> bool:
+        """Whether it will soon be known if a failed round's charge comes back."""
+        return any(not one.is_told for one in self._awaiting(now_ms))
+
+    def _awaiting(self, now_ms: int) -> list[Round]:
+        return [one for one in self._rounds.values() if self._failures.awaits_aborts(one, now_ms)]
 
     # --- start and messages ----------------------------------------------------------------------------------------
 
@@ -163,11 +182,17 @@ class TrainerActor(Actor):
 
         Raises:
             UsageError: the round cannot be held.
+            AccountError: it cannot be held now.
         """
-        if request.round_id in self._rounds or request.round_id in self._waiting.requests:
-            raise UsageError(f"round {request.round_id.hex()} is known already; draw a fresh id for each round")
-        request.check(self._federation, self._mechanism, self._limits, self._timing)
+        self._check_terms(request)
         self.check_job([request.mu], now_ms, beside)
+
+    def _check_terms(self, request: OpenRound) -> None:
+        round_id = request.round_id
+        known = round_id in self._rounds or round_id in self._waiting.requests
+        if known or round_id in self.ledger or round_id in self._unreadable:
+            raise UsageError(f"round {round_id.hex()} is known already; draw a fresh id for each round")
+        request.check(self._federation, self._mechanism, self._limits, self._timing)
 
     def check_job(self, mus: Iterable[float], now_ms: int, beside: Iterable[OpenRound] = ()) -> None:
         """Refuse a job of several rounds that would exceed the account, before its first.
@@ -176,20 +201,25 @@ class TrainerActor(Actor):
             mus: μ of each round. beside: as for `check_request`.
 
         Raises:
-            UsageError: with what it would come to, what is allowed and what is left.
+            AccountError: with what it would come to, what is allowed and what is left.
         """
-        self._account.require([*mus, *self._reserved(beside)], now_ms)
+        reserved, failed = self._reserved(now_ms, beside), len(self._awaiting(now_ms))
+        self._account.require(mus, now_ms, reserved=reserved, failed=failed)
 
-    def _reserved(self, beside: Iterable[OpenRound]) -> list[float]:
+    def _reserved(self, now_ms: int, beside: Iterable[OpenRound]) -> list[float]:
         """μ of every round that is asked for and has neither ended nor been charged."""
-        known = [one.stored for one in self._rounds.values()]
-        opened = [stored.request for stored in known if stored.phase in (JOINING, STARTING)]
+        known = [one for one in self._rounds.values() if now_ms < one.opened.body.close_by_ms]
+        opened = [one.stored.request for one in known if one.stored.phase in (JOINING, STARTING)]
         coming = [request for request in beside if request.round_id not in self._rounds]
         requests = {one.round_id: one for one in (*opened, *self._waiting.requests.values(), *coming)}
         return [request.mu for request in requests.values()]
 
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
-        self.check_request(request, now_ms)
+        self._check_terms(request)
+        try:
+            self.check_job([request.mu], now_ms)
+        except AccountError as refusal:  # it was let through before: other rounds go on
+            return [Report(facts.RoundFailed(request.round_id, str(refusal), None, None))]
         self._waiting.requests[request.round_id] = request
         announced = self._announce_waiting(now_ms)
         if announced:
@@ -217,16 +247,13 @@ class TrainerActor(Actor):
         dimension = ask(body, self._mechanism, self._limits).dimension
         return [
             CancelTimer(Timer(KEYS, request.round_id)),
-            self._store(current),
+            current.store(),
             SetTimer(Timer(JOIN, request.round_id), body.join_by_ms),
             SetTimer(Timer(END, request.round_id), body.close_by_ms),
-            self._resend_timer(current, now_ms),
-            self._announced(current),
+            current.again(self._timing, self._random, now_ms),
+            current.announced(),
             Report(facts.Announced(request.round_id, request.statistic, dimension)),
         ]
-
-    def _announced(self, current: Round) -> Send:
-        return Send(Address(Channel.ANNOUNCE), current.id, encode(current.stored.announcement))
 
     # --- joins ----------------------------------------------------------------------------------------------------
 
@@ -275,22 +302,15 @@ class TrainerActor(Actor):
         frame = self._sign(Roster(PROTOCOL_VERSION, current.id, terms, current.opened.frame, joins))
         phase = step(TABLE, current.stored.phase, "roster")
         current.attempt = 0
-        stored = self._store(current, phase=phase, roster=frame)
+        stored = current.store(phase=phase, roster=frame)
         current.set_roster(frame)
         return [
             stored,
             CancelTimer(Timer(JOIN, current.id)),
-            *self._send_roster(current),
-            self._resend_timer(current, now_ms),
+            *current.rostered(),
+            current.again(self._timing, self._random, now_ms),
             Report(facts.Rostered(current.id, current.clients, terms.roster_hash)),
         ]
-
-    def _send_roster(self, current: Round) -> list[Effect]:
-        """The roster to every Compute node that has not said that it is ready."""
-        assert current.stored.roster is not None
-        payload = encode(current.stored.roster)
-        waiting = [compute for compute in current.opened.computes if compute not in current.ready]
-        return [Send(Address(Channel.COMPUTE, compute), current.id, payload) for compute in waiting]
 
     def _on_ready(self, sender: bytes, frame: Signed, body: Ready, now_ms: int) -> list[Effect]:
         current = self._node_round(sender, frame, body)
@@ -307,7 +327,7 @@ class TrainerActor(Actor):
         current.attempt = 0
         return [
             self.ledger.charge(request.charge(self.id, self.ledger.next_number, now_ms)),
-            self._store(current, phase=phase),
+            current.store(phase=phase),
             *(self._start(current, client) for client in current.clients),
             CancelTimer(Timer(RESEND, current.id)),
             SetTimer(Timer(RESEND, current.id), max(current.terms.commit_by_ms, now_ms)),
@@ -322,16 +342,14 @@ class TrainerActor(Actor):
     def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
         self._node_round(sender, frame, body)
         if current.stored.phase == FAILED:
-            step(TABLE, FAILED, "late partial")
-            current.partials[sender] = body  # it has released: it is not asked for its abort again
-            return []
+            return self._failures.on_partial(current)
         if sender in current.partials:
             step(TABLE, current.stored.phase, "repeated partial")
             return []  # the first one counts
         last = len(current.partials) + 1 == len(current.opened.computes)
         phase = step(TABLE, current.stored.phase, "last partial" if last else "partial")
         current.partials[sender] = body
-        stored = self._store(current, partials=(*current.stored.partials, (sender, frame)))
+        stored = current.store(partials=(*current.stored.partials, (sender, frame)))
         return [*self._complete(current, phase, now_ms)] if last else [stored]
 
     def _complete(self, current: Round, phase: str, now_ms: int) -> list[Effect]:
@@ -339,7 +357,7 @@ class TrainerActor(Actor):
             completed = self._combined(current)
         except RoundAborted as error:
             return self._fail(current, error.reason, now_ms, error.contributors, error.needed)
-        return [self._store(current, phase=phase), *self._end_timers(current, now_ms), completed]
+        return [current.store(phase=phase), *self._end_timers(current, now_ms), completed]
 
     def _combined(self, current: Round) -> Report:
         """The result as a fact; the same for the same partial sums, however often it is asked for."""
@@ -354,26 +372,11 @@ class TrainerActor(Actor):
             return []  # aborts are broadcast: another trainer's
         current = self._node_round(sender, frame, body)
         if current.stored.phase not in (STARTING, RUNNING):
-            return self._on_late_abort(sender, current)
+            return self._failures.on_abort(current, sender, now_ms)
         name = self._federation.compute(sender).name
         reason = f"{name} aborted: {body.reason}: {body.detail}"
         contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
         return self._fail(current, reason, now_ms, contributors, needed, (sender,))
-
-    def _on_late_abort(self, sender: bytes, current: Round) -> list[Effect]:
-        """The first abort ended the round; those of all M Compute nodes bring the charge back."""
-        stored = current.stored
-        if stored.phase != FAILED or sender in stored.aborted_by or current.id not in self.ledger:
-            step(TABLE, stored.phase, "late abort")
-            return []
-        aborted_by = (*stored.aborted_by, sender)
-        last = len(aborted_by) == len(current.opened.computes)
-        phase = step(TABLE, stored.phase, "last abort" if last else "abort")
-        kept = self._store(current, phase=phase, aborted_by=aborted_by)
-        if not last:
-            return [kept]
-        returned = self.ledger.give_back(current.id)
-        return [returned, kept, CancelTimer(Timer(RESEND, current.id)), Report(facts.ChargeReturned(current.id))]
 
     def _fail(
         self,
@@ -384,26 +387,22 @@ class TrainerActor(Actor):
         needed: int | None = None,
         aborted_by: tuple[bytes, ...] = (),
     ) -> list[Effect]:
-        phase = step(TABLE, current.stored.phase, "fail")
-        return [
-            self._store(current, phase=phase, partials=(), aborted_by=aborted_by),
-            *self._end_timers(current, now_ms),
-            Report(facts.RoundFailed(current.id, reason, contributors, needed)),
-        ]
+        stored = current.store(
+            phase=step(TABLE, current.stored.phase, "fail"),
+            partials=(),
+            aborted_by=aborted_by,
+            released=bool(current.partials),
+            reason=reason,
+            contributors=contributors,
+            needed=needed,
+        )
+        current.partials.clear()
+        return [stored, *self._end_timers(current, now_ms), *self._failures.settle(current, now_ms)]
 
     def _end_timers(self, current: Round, now_ms: int) -> list[Effect]:
         cancelled: list[Effect] = [CancelTimer(Timer(purpose, current.id)) for purpose in (JOIN, RESEND, END)]
         close_ms = current.opened.body.close_by_ms + self._timing.retention_ms
-        ended = [*cancelled, SetTimer(Timer(CLOSE, current.id), max(now_ms, close_ms))]
-        if not self._awaits_aborts(current, now_ms):
-            return ended
-        assert current.terms is not None
-        return [*ended, SetTimer(Timer(RESEND, current.id), max(now_ms, current.terms.commit_by_ms))]
-
-    def _awaits_aborts(self, current: Round, now_ms: int) -> bool:
-        """Whether lost aborts may still bring a failed round's charge back: nodes keep them until the close."""
-        charged = current.id in self.ledger
-        return charged and current.stored.phase == FAILED and now_ms < current.opened.body.close_by_ms
+        return [*cancelled, SetTimer(Timer(CLOSE, current.id), max(now_ms, close_ms))]
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
@@ -417,24 +416,31 @@ class TrainerActor(Actor):
         phase = current.stored.phase
         if timer.purpose == JOIN and phase == JOINING:
             return self._roster(current, now_ms)
-        if timer.purpose == RESEND and phase == JOINING:
-            return [self._announced(current), self._resend_timer(current, now_ms)]
-        if timer.purpose == RESEND and phase == STARTING:
-            return [*self._send_roster(current), self._resend_timer(current, now_ms)]
-        if timer.purpose == RESEND and (phase == RUNNING or self._awaits_aborts(current, now_ms)):
-            return [*self._query(current), self._resend_timer(current, now_ms)]
+        if timer.purpose == RESEND:
+            return self._resend(current, now_ms)
+        if timer.purpose == SETTLE and phase == FAILED:
+            return self._failures.tell(current)
         if timer.purpose == END and phase in (JOINING, STARTING, RUNNING):
-            return self._fail(current, self._silence(current), now_ms)
+            return self._fail(current, self._failures.silence(current), now_ms)
         if timer.purpose == CLOSE:
             step(TABLE, phase, "close")
+            told = self._failures.tell(current, finally_=True) if phase == FAILED else []
             del self._rounds[timer.round_id]
-            return [Forget(ROUNDS, timer.round_id)]
+            return [*told, Forget(ROUNDS, timer.round_id)]
         return []
 
-    def _silence(self, current: Round) -> str:
-        answered = current.partials if current.stored.phase == RUNNING else current.ready
-        silent = self._names([compute for compute in current.opened.computes if compute not in answered])
-        return f"no answer from Compute node {silent} while {current.stored.phase}"
+    def _resend(self, current: Round, now_ms: int) -> list[Effect]:
+        """What is not answered yet, and the timer for the next time."""
+        match current.stored.phase:
+            case "joining":
+                unanswered: list[Effect] = [current.announced()]
+            case "starting":
+                unanswered = current.rostered()
+            case "running":
+                unanswered = self._query(current)
+            case _:
+                return self._failures.ask_again(current, now_ms)
+        return [*unanswered, current.again(self._timing, self._random, now_ms)]
 
     def _query(self, current: Round) -> list[Effect]:
         """Ask the Compute nodes that are missing for their last word."""
@@ -443,11 +449,6 @@ class TrainerActor(Actor):
         missing = [compute for compute in current.opened.computes if compute not in told]
         return [Send(Address(Channel.COMPUTE, compute), current.id, payload) for compute in missing]
 
-    def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
-        wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))
-        current.attempt += 1
-        return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
-
     def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
         current = self._rounds[round_id]
         body, phase = current.opened.body, current.stored.phase
@@ -455,22 +456,18 @@ class TrainerActor(Actor):
         match phase:
             case "joining":
                 join = SetTimer(Timer(JOIN, round_id), body.join_by_ms)
-                return [join, end, self._announced(current), self._resend_timer(current, now_ms)]
+                return [join, end, *self._resend(current, now_ms)]
             case "starting":
-                return [*self._send_roster(current), self._resend_timer(current, now_ms), end]
+                return [*self._resend(current, now_ms), end]
             case "running":
                 starts = [self._start(current, client) for client in current.clients]
-                return [*starts, *self._query(current), self._resend_timer(current, now_ms), end]
+                return [*starts, *self._resend(current, now_ms), end]
             case "done":
                 return [self._combined(current), *self._end_timers(current, now_ms)]
             case _:
-                return self._end_timers(current, now_ms)
+                return [*self._end_timers(current, now_ms), *self._failures.resume(current, now_ms)]
 
     # --- bookkeeping ----------------------------------------------------------------------------------------------
-
-    def _store(self, current: Round, **changes: object) -> Persist:
-        current.stored = msgspec.structs.replace(current.stored, **changes)
-        return Persist(ROUNDS, current.id, encode(current.stored))
 
     def _round(self, round_id: bytes) -> Round:
         current = self._rounds.get(round_id)
@@ -487,9 +484,6 @@ class TrainerActor(Actor):
             raise PeerError("session", found="another session of the round", expected="the one that was started")
         open_signed(frame, self._federation.compute(sender).key, self._federation_hash, type(body))
         return current
-
-    def _names(self, computes: Iterable[bytes]) -> str:
-        return ", ".join(self._federation.compute(compute).name for compute in computes)
 
     def _plan(self, opened: OpenedAnnouncement, clients: int) -> Plan:
         return plan_round(opened.body, ask(opened.body, self._mechanism, self._limits), clients, self._mechanism)

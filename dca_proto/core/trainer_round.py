@@ -14,7 +14,9 @@ import msgspec
 
 from dca_proto.core import accounting
 from dca_proto.core.codec import decode_body, encode, open_signed
+from dca_proto.core.effects import Address, Channel, Effect, Persist, Send, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Charge
 from dca_proto.core.machine import Table
@@ -23,9 +25,11 @@ from dca_proto.core.messages import Announcement, Join, PartialSum, Roster, Sign
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import ask
 from dca_proto.core.round import OpenedAnnouncement, open_announcement, roster_hash, session_hash
-from dca_proto.core.sealing import KEY_BYTES, AgreementKey, actor_id
+from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Random, actor_id
 from dca_proto.core.shares import SEED
 
+ROUNDS = "trainer-round"
+RESEND = "resend"
 NEW, JOINING, STARTING, RUNNING = "new", "joining", "starting", "running"
 DONE, FAILED, RETURNED, CLOSED = "done", "failed", "returned", "closed"
 TABLE: Table = {
@@ -47,6 +51,7 @@ TABLE: Table = {
     (RUNNING, "last partial"): DONE,
     (RUNNING, "fail"): FAILED,
     **{(phase, "repeated partial"): phase for phase in (RUNNING, DONE)},
+    (FAILED, "ready"): FAILED,
     (FAILED, "late partial"): FAILED,
     (FAILED, "abort"): FAILED,
     (FAILED, "last abort"): RETURNED,
@@ -170,6 +175,8 @@ class StoredRound(msgspec.Struct, frozen=True):
 
     Attributes:
         aborted_by: ids of the Compute nodes whose signed aborts came.
+        released: whether the round failed although a Compute node has released its part.
+        reason, contributors, needed: of a failed one, as in `RoundFailed`.
     """
 
     phase: str
@@ -179,6 +186,10 @@ class StoredRound(msgspec.Struct, frozen=True):
     roster: Signed | None = None
     partials: tuple[tuple[bytes, Signed], ...] = ()
     aborted_by: tuple[bytes, ...] = ()
+    released: bool = False
+    reason: str = ""
+    contributors: int | None = None
+    needed: int | None = None
 
     def __repr__(self) -> str:
         return f"StoredRound({self.phase}, {self.request.round_id.hex()})"
@@ -199,6 +210,7 @@ class Round:
         self.terms: Terms | None = None
         self.partials: dict[bytes, PartialSum] = {}
         self.attempt = 0
+        self.is_told = False  # of a failed round: to the owner, by this process
 
     @classmethod
     def restored(cls, stored: StoredRound, federation: Federation, limits: Limits) -> Round:
@@ -210,6 +222,11 @@ class Round:
             key = federation.compute(compute).key
             current.partials[compute] = open_signed(frame, key, federation.hash, PartialSum)
         return current
+
+    def store(self, **changes: object) -> Persist:
+        """Change what is stored; the effect makes it durable."""
+        self.stored = msgspec.structs.replace(self.stored, **changes)
+        return Persist(ROUNDS, self.id, encode(self.stored))
 
     def set_roster(self, frame: Signed) -> None:
         """What follows from the trainer's own roster, whose joins were checked one by one as they came."""
@@ -236,6 +253,23 @@ class Round:
             share_by_ms=share_by_ms,
             commit_by_ms=share_by_ms + request.commit_window_ms,
         )
+
+    def announced(self) -> Send:
+        """The announcement, once more."""
+        return Send(Address(Channel.ANNOUNCE), self.id, encode(self.stored.announcement))
+
+    def rostered(self) -> list[Effect]:
+        """The roster to every Compute node that has not said that it is ready."""
+        assert self.stored.roster is not None
+        payload = encode(self.stored.roster)
+        waiting = [compute for compute in self.opened.computes if compute not in self.ready]
+        return [Send(Address(Channel.COMPUTE, compute), self.id, payload) for compute in waiting]
+
+    def again(self, timing: Timing, random: Random, now_ms: int) -> SetTimer:
+        """When what waits for an answer is sent again."""
+        wait_ms = timing.resend_after_ms(self.attempt, random(1))
+        self.attempt += 1
+        return SetTimer(Timer(RESEND, self.id), now_ms + wait_ms)
 
     def start_of(self, client: bytes) -> Start:
         """What tells a client of the roster its position."""

@@ -1,6 +1,10 @@
 """A contribution on its way: noise, shares, round keys and receipts (DESIGN §4.4).
 
 Pure functions that a client and a Compute node both build on; the benchmark of the core times exactly these.
+
+The number of the charge that pays for a contribution travels inside the encryption: it says how many rounds a client
+was ever charged for. Compute nodes learn that, for they tell old copies of a ledger by it; the broker does not, unless
+one of them has to say so (`Behind`).
 """
 
 from __future__ import annotations
@@ -12,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.codec import encode
+from dca_proto.core.errors import PeerError
 from dca_proto.core.fixedpoint import to_ring
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Share
 from dca_proto.core.plan import Plan
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES, Random, decrypt, derive, encrypt
 from dca_proto.core.shares import share_bodies, vector_node
+
+CHARGE_BYTES = 4
 
 
 class Contribution(msgspec.Struct, frozen=True):
@@ -46,9 +53,14 @@ def receipt_tag(key: bytes) -> bytes:
     return derive(key, b"dca1-receipt", size=TAG_BYTES)
 
 
-def associated_data(session_hash: bytes, position: int, charge: int, contribution: bytes) -> bytes:
+def associated_data(session_hash: bytes, position: int, contribution: bytes) -> bytes:
     """What a share's encryption is bound to; the session hash covers announcement, N, T, c and roster."""
-    return session_hash + position.to_bytes(4, "little") + charge.to_bytes(4, "little") + contribution
+    return session_hash + position.to_bytes(4, "little") + contribution
+
+
+def plaintext(charge: int, body: bytes) -> bytes:
+    """What a share's encryption hides: the charge's number, and the share's bytes."""
+    return charge.to_bytes(CHARGE_BYTES, "little") + body
 
 
 def add_noise(value: NDArray[np.int64], plan: Plan, mechanism: Mechanism, root: bytes) -> NDArray[np.uint64]:
@@ -85,24 +97,31 @@ def make_contribution(
     nonces = random(NONCE_BYTES * len(computes))
     noisy = add_noise(value, plan, mechanism, root)
     bodies = share_bodies(noisy, root, len(computes), vector_node(round_id, client, len(computes)), encoding)
-    associated = associated_data(session_hash, position, charge, contribution)
+    associated = associated_data(session_hash, position, contribution)
     messages, tags = [], []
     for index, (compute, pair_key, body) in enumerate(zip(computes, pair_keys, bodies, strict=True)):
         key = round_key(pair_key, session_hash, client, compute, contribution)
         nonce = nonces[NONCE_BYTES * index : NONCE_BYTES * (index + 1)]
-        messages.append(encode(Share(round_id, contribution, charge, nonce, encrypt(key, nonce, body, associated))))
+        ciphertext = encrypt(key, nonce, plaintext(charge, body), associated)
+        messages.append(encode(Share(round_id, contribution, nonce, ciphertext)))
         tags.append(receipt_tag(key))
     return Contribution(contribution, tuple(messages), tuple(tags))
 
 
 def open_share(
     share: Share, *, pair_key: bytes, session_hash: bytes, client: bytes, position: int, compute: bytes
-) -> tuple[bytes, bytes]:
-    """The round key and the body of a share that reached a Compute node. Raises `PeerError("ciphertext")`.
+) -> tuple[bytes, int, bytes]:
+    """The round key, the charge's number and the body of a share that reached a Compute node.
 
     Args:
         client: id of its sender, at `position` on the roster. compute: id of the Compute node that opens it.
+
+    Raises:
+        PeerError: ``ciphertext`` where it is not authentic, ``share`` where no charge has such a number.
     """
     key = round_key(pair_key, session_hash, client, compute, share.contribution)
-    associated = associated_data(session_hash, position, share.charge, share.contribution)
-    return key, decrypt(key, share.nonce, share.ciphertext, associated)
+    opened = decrypt(key, share.nonce, share.ciphertext, associated_data(session_hash, position, share.contribution))
+    charge, body = int.from_bytes(opened[:CHARGE_BYTES], "little"), opened[CHARGE_BYTES:]
+    if charge == 0:
+        raise PeerError("share", found="charge number 0", expected="1 or more")
+    return key, charge, body

@@ -2,6 +2,9 @@
 
 async with LiveTrainer(actor, transport, store, federation="demo") as trainer:
     aggregate = await trainer.hold(request)
+
+The start of a trainer also asks again for the aborts of earlier rounds that failed. A round that the account refuses
+waits until that is settled, some seconds at most, for it may bring charges back.
 """
 
 from __future__ import annotations
@@ -9,8 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
 from dca_proto.core.trainer import TrainerActor
@@ -43,6 +48,7 @@ class LiveTrainer:
         self._asked: dict[bytes, OpenRound] = {}
         self._results: dict[bytes, asyncio.Future[NoisyAggregate]] = {}
         self._running: asyncio.Task[None] | None = None
+        self._failed = asyncio.Event()
         self._clock = SystemClock()
         self.runner = Runner(actor, transport, store, federation=federation, on_report=self._report, clock=self._clock)
 
@@ -61,23 +67,45 @@ class LiveTrainer:
         """Hold one round and wait for its result.
 
         Raises:
-            RoundAborted: the round ended without one, by its own rules.
+            RoundAborted: the round ended without one, by its own rules. What became of its charge is said, too.
             UsageError: the request cannot be held, or exceeds the trainer's account.
             TransportError: the broker cannot be reached.
         """
         if self._running is None or request.round_id in self._results:
             raise UsageError("hold a round inside `async with`, each under a fresh round id")
-        # Here it is the caller's mistake; in the runner it would end all rounds.
-        self._actor.check_request(request, self._clock.now_ms(), self._asked.values())
-        self._asked[request.round_id] = request
         result = self._results[request.round_id] = asyncio.get_running_loop().create_future()
-        self.runner.command(request)
-        await asyncio.wait([result, self._running], return_when=asyncio.FIRST_COMPLETED)
-        if not result.done():
-            self._running.result()  # raises what ended the runner
-            raise RoundAborted("the trainer was stopped before the round was over")
-        aggregate: NoisyAggregate = result.result()
-        return aggregate
+        try:
+            await self._check(request)
+            self._asked[request.round_id] = request
+            self.runner.command(request)
+            await self._unless_it_ends(result)
+            aggregate: NoisyAggregate = result.result()
+            return aggregate
+        finally:
+            del self._results[request.round_id]
+
+    async def _check(self, request: OpenRound) -> None:
+        """Raise here what is the caller's mistake; in the runner it would end all rounds."""
+        while True:
+            try:
+                self._actor.check_request(request, self._clock.now_ms(), self._asked.values())
+                return
+            except AccountError:
+                if not self._actor.is_settling(self._clock.now_ms()):
+                    raise
+            self._failed.clear()
+            await self._unless_it_ends(asyncio.ensure_future(self._failed.wait()))
+
+    async def _unless_it_ends(self, awaited: asyncio.Future[Any]) -> None:
+        """Wait, and raise what ended the runner if that comes first."""
+        assert self._running is not None
+        try:
+            await asyncio.wait([awaited, self._running], return_when=asyncio.FIRST_COMPLETED)
+            if not awaited.done():
+                self._running.result()
+                raise RoundAborted("the trainer was stopped before the round was over")
+        finally:
+            awaited.cancel()
 
     def _report(self, fact: object) -> None:
         if self._on_report is not None:
@@ -85,6 +113,8 @@ class LiveTrainer:
         if not isinstance(fact, RoundCompleted | RoundFailed):
             return
         self._asked.pop(fact.round_id, None)
+        if isinstance(fact, RoundFailed):
+            self._failed.set()
         result = self._results.get(fact.round_id)
         if result is None or result.done():
             return  # a round of an earlier run, reported again

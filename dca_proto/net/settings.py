@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.wording import in_words, nearest
 from dca_proto.net.parts import PART_BYTES_DEFAULT, PART_BYTES_LEAST
 from dca_proto.net.private import check_private, read_password
 
@@ -135,15 +135,13 @@ def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> 
     known = BrokerSettings.__struct_fields__
     for name in table:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise UsageError(f"[broker] unknown key {name!r}{hint}; keys: {', '.join(known)}")
+            raise UsageError(f"[broker] unknown key {name!r}{nearest(name, known)}; keys: {', '.join(known)}")
     try:
         settings = msgspec.convert(dict(table), BrokerSettings, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, UsageError):
             raise error.__cause__ from None
-        raise UsageError(f"[broker] {error}") from None
+        raise UsageError(f"[broker] {in_words(error)}") from None
     return _anchored(settings, directory) if directory is not None else settings
 
 

@@ -9,6 +9,9 @@ locked by its process for as long as it is open; a second process with the same 
 replaced values are overwritten in the database (secure_delete), and after a transaction that forgets, the log that may
 still hold them is emptied. What the file system or flash memory keeps beneath is out of reach from here.
 
+A damaged store is not to be replaced by an old copy of itself, which forgets what was spent and what was said (DESIGN
+§7, §9), but by a fresh one; a client is enrolled anew with it.
+
 A file that is neither empty nor a store, by its header, is left as it is. So the first transaction of a store, which
 marks it as ours, goes to the file itself, before the journal becomes WAL.
 """
@@ -36,6 +39,7 @@ _SCHEMA = """CREATE TABLE IF NOT EXISTS records (
     namespace BLOB NOT NULL, kind TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (namespace, kind, key))"""
 _PUT = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)"
+_ANEW = "start with a fresh one (a client enrolled anew), not with an old copy, which forgets what was spent or said"
 _DELETE = "DELETE FROM records WHERE namespace = ? AND kind = ? AND key = ?"
 
 
@@ -229,7 +233,7 @@ def _create_private(path: Path) -> None:
 
 def _check_ours(path: Path, is_file: bool, head: bytes) -> None:
     if not is_file or (head and not head.startswith(_MAGIC)):
-        raise UsageError(f"store {path} is damaged or something else: restore it from a copy, or name another file")
+        raise UsageError(f"store {path} is damaged or something else: name another file, or {_ANEW}")
     if head and head[_ID_AT:] != _APPLICATION_ID.to_bytes(4, "big"):
         raise UsageError(f"{path} is a database of something else: name another file as store")
 
@@ -254,16 +258,19 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise UsageError(_explanation(path, error)) from error
+    except UnicodeDecodeError as error:  # SQLite's own message quotes a damaged page
+        raise UsageError(f"store {path} is damaged; {_ANEW}") from error
     except OSError as error:
         raise UsageError(f"cannot open store {path}: {error.strerror}; check the path and its rights") from error
 
 
 def _explanation(path: Path, error: sqlite3.Error) -> str:
+    what = " ".join(str(error).split())  # a check of the whole file answers in several lines
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return f"store {path} is in use by another process: stop it, or give each actor a store of its own"
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
-            return f"cannot write store {path}: {error}; free disk space and start again"
+            return f"cannot write store {path}: {what}; free disk space and start again"
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | 0:
-            return f"store {path} is damaged ({error}): restore it from a copy, or enrol anew with a fresh one"
-    return f"store {path} cannot be used: {error}"
+            return f"store {path} is damaged ({what}): {_ANEW}"
+    return f"store {path} cannot be used: {what}"

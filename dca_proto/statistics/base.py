@@ -34,6 +34,7 @@ and calls `super().__post_init__()` last.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -41,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.wording import in_words, nearest
 from dca_proto.statistics.sensitivity import Sensitivity
 
 COLUMNS_MAX = 4096
@@ -141,10 +143,25 @@ def registered() -> tuple[str, ...]:
 
 def resolve(name: str, parameters: dict[str, Any]) -> Statistic:
     """The statistic that a round names. Raises `UsageError` for an unknown name or wrong parameters."""
+    kind = _registered(name)
+    _check_keys(name, parameters, kind)
     try:
-        return msgspec.convert(parameters, _registered(name), strict=True)
+        return msgspec.convert(parameters, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise UsageError(f"parameters of statistic {name!r}: {error}") from None
+        raise UsageError(f"parameters of statistic {name!r}: {in_words(error)}") from None
+
+
+def _check_keys(name: str, parameters: Mapping[str, Any], kind: type[Statistic]) -> None:
+    """Refuse a parameter that it does not take, and one that it needs and is not there."""
+    fields = msgspec.structs.fields(kind)
+    known = [field.name for field in fields]
+    for key in parameters:
+        if key not in known:
+            hint = nearest(key[:64], known)
+            raise UsageError(f"statistic {name!r} has no parameter {key[:64]!r}{hint}; it takes: {', '.join(known)}")
+    missing = [field.name for field in fields if field.required and field.name not in parameters]
+    if missing:
+        raise UsageError(f"statistic {name!r} needs the parameter {missing[0]!r}, which is missing")
 
 
 def parameter_names(name: str) -> tuple[str, ...]:
@@ -154,5 +171,7 @@ def parameter_names(name: str) -> tuple[str, ...]:
 
 def _registered(name: str) -> type[Statistic]:
     if name not in _REGISTRY:
-        raise UsageError(f"statistic {name[:64]!r} is unknown here; known: {', '.join(registered())}")
+        raise UsageError(
+            f"statistic {name[:64]!r} is unknown here{nearest(name[:64], _REGISTRY)}; known: {', '.join(registered())}"
+        )
     return _REGISTRY[name]

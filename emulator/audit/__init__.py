@@ -7,6 +7,7 @@ Read in this order:
 - `faults`: programmes with one planted fault each, to show that the audit sees it.
 - `protocol`: the same rounds held by the production actors.
 - `adversary`: what the coalition subtracts, and the one number per round that it guesses from.
-- `bounds`: what the guesses prove, with confidence. `uniformity`: whether the coalition's shares look random.
-- `finding`: the verdict. `report`, `picture`, `command`: what a person sees.
+- `bounds`: what the guesses prove, with confidence. `variance`: how much noise there is, on every line.
+  `uniformity`: whether the coalition's shares look random.
+- `finding`: the verdict. `report`, `picture`, `effort`, `command`: what a person sees.
 """

@@ -1,4 +1,4 @@
-"""What guesses prove: lower bounds on a mechanism's ε, and what its noise's variance can be, with confidence.
+"""What guesses prove: lower bounds on a mechanism's ε, with confidence.
 
 An adversary guesses world 0 above a threshold. Its two error rates, FPR (world 1 taken for 0) and FNR (0 for 1), are
 bounded from above by Clopper and Pearson (1934), each at half of the allowed error, so that both hold together.
@@ -10,25 +10,21 @@ bounded from above by Clopper and Pearson (1934), each at half of the allowed er
   2015). That assumes nothing about the mechanism, and is far from tight for Gaussian noise.
 
 A threshold must not be chosen on the runs that it is judged by: `best_thresholds` takes pilot runs of their own.
-
-The variance of Gaussian noise is bounded by the χ² distribution of its sample variance.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, chi2, norm
+from scipy.stats import beta, norm
 
 from dca_proto.core import accounting
 from emulator.audit.adversary import Samples
 
 _CANDIDATES = 400
 _NEAR_CERTAINTY = 1 - 1e-6
-_ROUNDING = 1e-12
 Rates = NDArray[np.float64]
 
 
@@ -108,36 +104,3 @@ def best_thresholds(pilot: Samples, runs: int, delta: float, confidence: float) 
     expected = Errors(seen.false_positives * factor, seen.false_negatives * factor, runs)
     gdp, cp = _gap(seen, _NEAR_CERTAINTY), epsilon_lower_cp(expected, delta, confidence)
     return Thresholds(float(cuts[np.argmax(gdp)]), float(cuts[np.argmax(cp)]))
-
-
-class Spread(NamedTuple):
-    """The variance of the noise within the worlds, pooled over both. `degrees` of freedom."""
-
-    variance: float
-    degrees: int
-
-    def interval(self, confidence: float) -> tuple[float, float]:
-        """Two-sided, for Gaussian noise."""
-        half = (1 - confidence) / 2
-        return self._at(chi2.isf(half, self.degrees)), self._at(chi2.ppf(half, self.degrees))
-
-    def upper(self, risk: float) -> float:
-        """One-sided: the true variance is above it with probability `risk` at most."""
-        return self._at(chi2.ppf(risk, self.degrees))
-
-    def _at(self, quantile: float) -> float:
-        return float(self.variance * self.degrees / quantile)
-
-
-def spread(samples: Samples) -> Spread:
-    """The pooled sample variance; zero where there is no more than a projection's rounding."""
-    degrees = sum(len(side) - 1 for side in samples)
-    squares = math.fsum(float(((side - side.mean()) ** 2).sum()) for side in samples)
-    rounding = _ROUNDING * max(float(np.abs(side).max()) for side in samples)
-    variance = squares / degrees
-    return Spread(variance if variance > rounding**2 else 0.0, degrees)
-
-
-def noticeable(degrees: int, risk: float) -> float:
-    """The part by which a variance must be short for `Spread.upper` to miss that with probability `risk` at most."""
-    return float(1 - chi2.ppf(risk, degrees) / chi2.isf(risk, degrees))

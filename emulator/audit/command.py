@@ -13,23 +13,22 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from dca_proto.cli.output import STDOUT, require_json_target, require_writable, write_json
+from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
 from dca_proto.core.errors import UsageError
 from dca_proto.core.sealing import Random
 from dca_proto.testing import seeded
-from emulator.audit.adversary import Adversary, Experiment, experiment
+from emulator.audit.adversary import Adversary, Experiment, experiment, survey_runs, watch
+from emulator.audit.effort import pilot_runs, require_runs, require_time
 from emulator.audit.faults import FAULTS, RUNS_MIN, programme
 from emulator.audit.finding import REFUTED, find, same_law
 from emulator.audit.picture import SUFFIXES, plot_audit
 from emulator.audit.programme import IdealRounds, Rounds
 from emulator.audit.protocol import ProtocolRounds
-from emulator.audit.report import Audit, as_json, say_plan, show
+from emulator.audit.report import Audit, as_json, figures_table, plan_lines, sentence
 from emulator.audit.uniformity import views
 from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default_coalition
-from emulator.view import say
 
 EXIT_REFUTED = 4
-_RUNS, _RUNS_PROTOCOL = (1000, 20_000_000), (100, 100_000)
 _DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
 _PATIENCE_S = 2.0
 
@@ -43,7 +42,7 @@ EXAMPLES = """Examples:
 
   dca audit --coalition clients=7,computes=2,broker       more colluders than the claim covers
 
-  dca audit --protocol --runs 500                         rounds held by the real actors (minutes)
+  dca audit --protocol --runs 500                         rounds held by the real actors (half a minute)
 """
 
 
@@ -70,11 +69,21 @@ def audit(
     plot: Annotated[Path | None, typer.Option(help="A picture: .png, .svg or .pdf.")] = None,
     json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,
 ) -> int:
-    """Attack the privacy claim with all that a coalition may hold; exit code 4 where it is refuted."""
+    """Attack the privacy claim with all that a coalition may hold; exit code 4 where it is refuted.
+
+    Fields of the JSON object: epsilon_claimed, delta, mu_claimed; confidence (of bounds and intervals),
+    epsilon_lower_gdp, mu_lower, epsilon_lower_cp, threshold_gdp, threshold_cp; attack_line (a vector of length 1),
+    residual_variance (on that line), residual_variance_interval, variance_ratio (to variance_floor); least_variance (on
+    any of lines lines), least_variance_interval, least_line; variance_floor (what the claim needs on each line),
+    variance_noticeable (a shortage that would have been seen, as a part); uniformity (side, encoding, outside,
+    p_value), uniformity_p, same_law_p; verdict (stands, refuted or not covered), evidence, verdict_confidence, doubts
+    (evidence at 99 % only), sentence; audited, fault, fault_meaning, operating_point, moved, coalition (clients,
+    computes, broker), covered, noises_unknown, noises_needed, runs, pilot_runs, seed, seconds. What does not apply is
+    null.
+    """
     began_s = time.monotonic()
     _check_outputs(plot, json_to)
-    if not 0.5 <= confidence < 1:
-        raise UsageError(f"--confidence {confidence:g}: expected 0.5 to below 1")
+    _check_figures(confidence, seed)
     asked = Setting(
         clients=clients,
         tolerated=tolerate,
@@ -86,19 +95,26 @@ def audit(
         statistic=statistic,
         columns=columns if columns is not None else 1 + (statistic == "regression"),
         bound=bound,
-        coalition=Coalition.parse(coalition) if coalition else default_coalition(clients, tolerate, computes, drop),
+        coalition=(
+            default_coalition(clients, tolerate, computes, drop) if coalition is None else Coalition.parse(coalition)
+        ),
     )
     asked.check()
     plan = _plan(asked, plant, protocol, runs, seed)
     world, console = World(plan.setting), Console(stderr=json_to == STDOUT)
-    say_plan(console, plan)
+    require_time(plan.setting.clients, world.size, plan.runs, protocol)
+    for label, text in plan_lines(plan):
+        say(console, label, text)
     random = os.urandom if seed is None else seeded(f"audit/{seed}")
     seen, same_law_p = _attack(plan, world, random, console)
     finding = find(world, seen, views(world, plan.programme, random), confidence, same_law_p)
-    show(console, plan, finding)
-    if plot is not None:
-        say(console, "picture", str(plot_audit(seen.main, finding, plot, title=_title(plan, finding.verdict))))
+    console.print(figures_table(finding))
+    say(console, finding.verdict, sentence(plan.setting, finding))
     write_json(as_json(plan, finding, time.monotonic() - began_s), json_to)
+    if plot is not None:
+        with whole_file(plot) as place:
+            plot_audit(seen.main, finding, place, title=_title(plan, finding.verdict))
+        say(console, "picture", str(plot))
     return EXIT_REFUTED if finding.verdict == REFUTED else 0
 
 
@@ -114,15 +130,20 @@ def _check_outputs(plot: Path | None, json_to: str | None) -> None:
     require_writable(plot)
 
 
+def _check_figures(confidence: float, seed: int | None) -> None:
+    if not 0.5 <= confidence < 1:
+        raise UsageError(f"--confidence {confidence:g}: expected 0.5 to below 1")
+    if seed is not None and seed < 0:
+        raise UsageError(f"--seed {seed}: expected a whole number from 0")
+
+
 def _plan(asked: Setting, plant: str | None, protocol: bool, runs: int | None, seed: int | None) -> Audit:
     """The operating point and the number of runs. Raises `UsageError` for what does not go together."""
     if plant is not None and protocol:
         raise UsageError("--plant and --protocol exclude each other: the real actors run the real program")
     chosen = programme(plant)
-    least, most = _RUNS_PROTOCOL if protocol else _RUNS
     wanted = runs if runs is not None else (_DEFAULT_RUNS_PROTOCOL if protocol else _DEFAULT_RUNS)
-    if not least <= wanted <= most:
-        raise UsageError(f"--runs {wanted}: expected {least} to {most}; fewer prove nothing, more do not fit in memory")
+    require_runs(wanted, protocol)
     number = max(wanted, RUNS_MIN) if plant else wanted
     return Audit(
         setting=chosen.operating_point(asked),
@@ -130,7 +151,7 @@ def _plan(asked: Setting, plant: str | None, protocol: bool, runs: int | None, s
         programme=chosen,
         protocol=protocol,
         runs=number,
-        pilot_runs=max(number // 10, least // 2),
+        pilot_runs=pilot_runs(number, protocol),
         runs_asked=wanted,
         seed=seed,
     )
@@ -141,12 +162,13 @@ def _attack(plan: Audit, world: World, random: Random, console: Console) -> tupl
     adversary = Adversary(world, plan.programme)
     ideal = IdealRounds(world, plan.programme, random)
     rounds: Rounds = ProtocolRounds(world, random) if plan.protocol else ideal
-    with _Patience(console, 2 * (plan.runs + plan.pilot_runs)) as patience:
+    held = survey_runs(world.size, plan.pilot_runs) + plan.pilot_runs + plan.runs
+    with _Patience(console, 2 * held) as patience:
         seen = experiment(rounds, adversary, plan.pilot_runs, plan.runs, patience.advance)
     if not plan.protocol:
         return seen, None
-    reference = experiment(ideal, adversary, 1, _DEFAULT_RUNS // 10)
-    return seen, same_law(seen.main, reference.main)
+    reference = watch(ideal, adversary, seen.lines[0], _DEFAULT_RUNS // 10)
+    return seen, same_law(seen.main, reference.samples)
 
 
 def _title(plan: Audit, verdict: str) -> str:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.sealing import Random
+from dca_proto.core.wording import nearest
 from dca_proto.statistics.contribution import contribution
 from emulator.audit.programme import Programme
-from emulator.audit.worlds import Setting, World, default_coalition
+from emulator.audit.worlds import VICTIM, Setting, World, default_coalition
 
 RUNS_MIN = 20_000
 """So few runs still show every fault: the smallest lowers a variance by 8 %, which is 11 standard errors then."""
@@ -111,10 +112,36 @@ class ReusedNoise(Programme):
     def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         return np.tile(super().noise(world, client, runs, random)[:, : world.plan.dimension], 2)
 
-    def direction(self, world: World) -> NDArray[np.float64]:
-        """The first round minus the second."""
-        first = super().direction(world)[: world.plan.dimension]
-        return np.concatenate([first, -first]) / (math.sqrt(2) * float(np.linalg.norm(first)))
+
+class BareCoordinate(Programme):
+    """A loop that ends one early: each coordinate but one is noised."""
+
+    name = "bare-coordinate"
+    meaning = "one coordinate of every sum, in which x and x' differ, carries no noise"
+
+    def operating_point(self, setting: Setting) -> Setting:
+        return _plain(setting, columns=max(setting.columns, 2))
+
+    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+        noise = super().noise(world, client, runs, random)
+        step = self.encode(world, VICTIM, 0) - self.encode(world, VICTIM, 1)
+        noise[:, np.argmax(np.abs(step))] = 0
+        return noise
+
+
+class CorrelatedNoise(Programme):
+    """One draw where there should be d; differences of coordinates are bare."""
+
+    name = "correlated-noise"
+    meaning = "a client adds the same noise to all coordinates"
+
+    def operating_point(self, setting: Setting) -> Setting:
+        return _plain(setting, statistic="regression", columns=max(setting.columns, 3))
+
+    def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
+        noise = super().noise(world, client, runs, random)
+        noise[:] = noise[:, :1]
+        return noise
 
 
 class ClassicalSigma(Programme):
@@ -158,6 +185,8 @@ FAULTS: dict[str, Programme] = {
         OmittedNoise(),
         ClipAfterNoise(),
         ReusedNoise(),
+        BareCoordinate(),
+        CorrelatedNoise(),
         ClassicalSigma(),
         PublishedStdSensitivity(),
     )
@@ -169,5 +198,5 @@ def programme(name: str | None) -> Programme:
     if name is None:
         return Programme()
     if name not in FAULTS:
-        raise UsageError(f"--plant {name}: expected one of {', '.join(FAULTS)}")
+        raise UsageError(f"--plant {name!r} is unknown{nearest(name, FAULTS)}; known: {', '.join(FAULTS)}")
     return FAULTS[name]

@@ -22,8 +22,8 @@ _BINS = 80
 _POINTS = 400
 
 
-def plot_audit(samples: Samples, finding: Finding, path: Path, *, title: str) -> Path:
-    """Write the picture and return its path.
+def plot_audit(samples: Samples, finding: Finding, path: Path, *, title: str) -> None:
+    """Write the picture.
 
     Args:
         samples: what the adversary saw in each world. path: the suffix says the format, one of `SUFFIXES`.
@@ -41,7 +41,6 @@ def plot_audit(samples: Samples, finding: Finding, path: Path, *, title: str) ->
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=12)
     figure.savefig(path, dpi=150)
-    return path
 
 
 def gaussian_trade_off(positives: NDArray[np.float64], mu: float) -> NDArray[np.float64]:
@@ -68,7 +67,7 @@ def _worlds(axes: Any, samples: Samples, finding: Finding) -> None:
         axes.hist(values, bins, density=True, color=colour, alpha=0.25)
         axes.hist(values, bins, density=True, histtype="step", color=colour, linestyle=dashes, linewidth=2, label=label)
     axes.axvline(finding.threshold_gdp, color="0.3", linewidth=1, linestyle=":", label="threshold of the guess")
-    axes.set(xlabel="what is left, along x - x' (statistic's units)", ylabel="density", yticks=[])
+    axes.set(xlabel="what is left, on the line attacked (statistic's units)", ylabel="density", yticks=[])
     axes.set_title(f"noise variance left: {finding.variance_ratio:.4g} of what the claim needs", fontsize=10)
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9)
 

@@ -81,11 +81,6 @@ class Programme:
         """What leaves the client, before it is split into shares."""
         return value + noise
 
-    def direction(self, world: World) -> NDArray[np.float64]:
-        """The line on which the adversary looks, of length 1: by default that from x' to x."""
-        step = (self.encode(world, 0, 0) - self.encode(world, 0, 1)).astype(np.float64)
-        return step / np.linalg.norm(step)
-
 
 class IdealRounds:
     """The ideal functionality of a programme.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from emulator.audit.finding import FALSE_ALARM, NOT_COVERED, REFUTED, RISK, Finding
+from emulator.audit.finding import DOUBT, FALSE_ALARM, KINDS, NOT_COVERED, REFUTED, Finding
 from emulator.audit.programme import Programme
 from emulator.audit.worlds import Setting
-from emulator.view import say
 
 _NAMES = {
     "clients": "N",
@@ -22,6 +21,10 @@ _NAMES = {
     "dropped": "K",
     "reach": "values / bounds",
 }
+
+_NEARLY_ALONG = 0.99
+Line = tuple[str, str]
+"""A label and a text."""
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,25 +57,18 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         return changed + raised
 
 
-def say_plan(console: Console, audit: Audit) -> None:
+def plan_lines(audit: Audit) -> Iterator[Line]:
     """Before the work: the claim, the programme and the coalition."""
     setting, programme = audit.setting, audit.programme
-    say(console, "claim", _claim(setting))
+    yield "claim", _claim(setting)
     if programme.name:
-        say(console, "planted", f"{programme.name}: {programme.describe(setting)}")
-        say(console, "moved to", "; ".join(audit.moved()) or "nothing else: it is a fault where it was asked for")
-    say(console, "coalition", _coalition(setting, programme.silent(setting)))
+        yield "planted", f"{programme.name}: {programme.describe(setting)}"
+        yield "moved to", "; ".join(audit.moved()) or "nothing else: it is a fault where it was asked for"
+    yield "coalition", _coalition(setting, programme.silent(setting))
     source = "real actors hold the rounds" if audit.protocol else "the ideal functionality, with the protocol's noise"
     keys = "fresh keys" if audit.seed is None else f"seeded with {audit.seed}, for reproduction"
-    say(
-        console, "runs", f"{audit.runs:,} of each world and {audit.pilot_runs:,} to choose thresholds; {source}; {keys}"
-    )
-
-
-def show(console: Console, audit: Audit, finding: Finding) -> None:
-    """After the work: the figures and the verdict."""
-    console.print(_table(finding))
-    say(console, finding.verdict, sentence(audit.setting, finding))
+    runs = f"{audit.runs:,} of each world and {audit.pilot_runs:,} to choose thresholds on"
+    yield "runs", f"{runs}; {source}; {keys}"
 
 
 def sentence(setting: Setting, finding: Finding) -> str:
@@ -81,14 +77,14 @@ def sentence(setting: Setting, finding: Finding) -> str:
     sure = _percent(finding.confidence)
     if finding.verdict == REFUTED:
         return (
-            f"The claim of epsilon {setting.epsilon:g} does not hold: {'; '.join(_reasons(finding))}. A correct "
+            f"The claim of epsilon {setting.epsilon:g} does not hold: {_reasons(finding, finding.evidence)}. A correct "
             f"program would be accused so less than once in {1 / FALSE_ALARM:,.0f} audits."
         )
     learned = (
         f"The coalition can prove mu {finding.mu_lower:.3g} of the {finding.mu_claimed:.3g} that is claimed, which as "
         f"Gaussian DP is epsilon {finding.epsilon_lower_gdp:.3g} of {setting.epsilon:g} ({sure} confidence); the noise "
         f"that it cannot remove has {finding.variance_ratio:.4g} times the variance that the claim needs "
-        f"({low:.4g} to {high:.4g})."
+        f"({low:.4g} to {high:.4g}){_elsewhere(finding)}."
     )
     if finding.verdict == NOT_COVERED:
         return (
@@ -96,8 +92,8 @@ def sentence(setting: Setting, finding: Finding) -> str:
             f"claim needs N - T - 1 = {setting.honest}. {learned}"
         )
     return (
-        f"{_opening(finding)} {learned} Noise whose variance is short by "
-        f"{_percent(finding.variance_noticeable)} or more would have been noticed."
+        f"{_opening(finding)} {learned} Noise whose variance is short by {_percent(finding.variance_noticeable)} or "
+        f"more{' on one of these lines' if finding.lines > 1 else ''} would have been noticed."
     )
 
 
@@ -135,13 +131,35 @@ def _claim(setting: Setting) -> str:
 
 
 def _opening(finding: Finding) -> str:
-    """Of a claim that stands; a bound may lie beyond it by chance, as often as its confidence says."""
-    beyond = max(finding.epsilon_lower_gdp, finding.epsilon_lower_cp) > finding.epsilon_claimed
-    if beyond or finding.residual_variance_interval[1] < finding.variance_floor:
+    """Of a claim that stands."""
+    if finding.doubts:
         return (
-            "Not refuted, but a bound lies beyond the claim, as chance has it now and then: audit again with more runs."
+            f"Not refuted, but {_reasons(finding, finding.doubts)}: a correct program shows as much in "
+            f"{_percent(DOUBT)} of audits. Audit again with more runs."
+        )
+    beyond = max(finding.epsilon_lower_gdp, finding.epsilon_lower_cp) > finding.epsilon_claimed
+    if beyond or finding.least_variance_interval[1] < finding.variance_floor:
+        return (
+            f"Nothing speaks against the claim: a bound at {_percent(finding.confidence)} lies beyond it, which chance "
+            f"does in about {_percent((1 - finding.confidence) / 2)} of audits of a correct program."
         )
     return "Nothing speaks against the claim."
+
+
+def _elsewhere(finding: Finding) -> str:
+    """The least noise on any line, where there are several."""
+    if finding.lines == 1:
+        return ""
+    ratio = finding.least_variance / finding.variance_floor
+    return f", and {ratio:.4g} times on {_line(finding.least_line)}, the least of {finding.lines} lines"
+
+
+def _line(vector: tuple[float, ...]) -> str:
+    """A line in words: the coordinate that it runs along, or through how many it does."""
+    largest = max(range(len(vector)), key=lambda place: abs(vector[place]))
+    if abs(vector[largest]) > _NEARLY_ALONG:
+        return f"coordinate {largest + 1} of {len(vector)}"
+    return f"a line across {len(vector)} coordinates"
 
 
 def _coalition(setting: Setting, silent: int) -> str:
@@ -157,32 +175,40 @@ def _coalition(setting: Setting, silent: int) -> str:
     )
 
 
-def _table(finding: Finding) -> Table:
+def figures_table(finding: Finding) -> Table:
+    """After the work: the figures, their bounds and the claim."""
     sure, (low, high) = _percent(finding.confidence), finding.residual_variance_interval
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in ("", "found", f"{sure} bound", "claim"):
         table.add_column(name, justify="right" if name else "left")
     variance = (f"{finding.residual_variance:.4g}", f"{low:.4g} to {high:.4g}", f"≥ {finding.variance_floor:.4g}")
     table.add_row("variance of the noise left", *variance)
-    claimed = f"≤ {finding.epsilon_claimed:g}"
+    if finding.lines > 1:
+        low, high = finding.least_variance_interval
+        least = (f"{finding.least_variance:.4g}", f"{low:.4g} to {high:.4g}", f"≥ {finding.variance_floor:.4g}")
+        table.add_row(f"least on any of {finding.lines} lines", *least)
+    claimed, likely = f"≤ {finding.epsilon_claimed:g}", f"≥ {FALSE_ALARM / KINDS:g}"
     table.add_row("epsilon, as Gaussian DP", "", f"≥ {finding.epsilon_lower_gdp:.3g}", claimed)
     table.add_row("epsilon, of any mechanism", "", f"≥ {finding.epsilon_lower_cp:.3g}", claimed)
     if finding.uniformity_p is not None:
-        table.add_row("shares seen are uniform, p", f"{finding.uniformity_p:.2g}", "", f"≥ {RISK:g}")
+        table.add_row("shares seen are uniform, p", f"{finding.uniformity_p:.2g}", "", likely)
     if finding.same_law_p is not None:
-        table.add_row("same as the ideal functionality, p", f"{finding.same_law_p:.2g}", "", f"≥ {RISK:g}")
+        table.add_row("same as the ideal functionality, p", f"{finding.same_law_p:.2g}", "", likely)
     return table
 
 
-def _reasons(finding: Finding) -> list[str]:
+def _reasons(finding: Finding, evidence: tuple[str, ...]) -> str:
+    ratio, where = finding.least_variance / finding.variance_floor, ""
+    if finding.lines > 1:
+        where = f" ({_line(finding.least_line)})"
     said = {
-        "variance": f"the noise that cannot be removed has {finding.variance_ratio:.3g} times the variance needed",
+        "variance": f"the noise that cannot be removed has {ratio:.3g} times the variance needed{where}",
         "epsilon-gdp": f"the coalition proves mu {finding.mu_lower:.3g} where {finding.mu_claimed:.3g} is claimed",
         "epsilon-cp": f"whatever the noise, it proves epsilon {finding.epsilon_lower_cp:.3g}",
         "uniformity": "the shares that it sees are not uniform",
         "same-law": "the real actors' rounds have another law than the ideal functionality that is claimed for them",
     }
-    return [text for name, text in said.items() if name in finding.evidence]
+    return "; ".join(text for name, text in said.items() if name in evidence)
 
 
 def _percent(part: float) -> str:

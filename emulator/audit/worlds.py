@@ -21,15 +21,18 @@ from numpy.typing import NDArray
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import planned
+from dca_proto.core.params import Limits
 from dca_proto.core.plan import Plan
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.wording import nearest
 from dca_proto.statistics.contribution import contribution
 from emulator.job import FRACTION_BITS, check_counts
 
 STATISTICS = ("sum", "mean", "second-moments", "regression")
 VICTIM = 0
 COLUMNS_MAX = 6  # 3^6 candidate rows
+_MEMBERS = ("clients", "computes", "broker")
 _COALITION = "expected clients=K,computes=J,broker (any of them)"
 
 
@@ -43,18 +46,33 @@ class Coalition(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Coalition:
         """From ``clients=4,computes=2,broker``; what is not named is not in it. Raises `UsageError`."""
-        counts = {"clients": 0, "computes": 0, "broker": 0}
+        counts: dict[str, int] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
-            name, _, number = part.partition("=")
-            if name not in counts or (name == "broker") != (number == ""):
-                raise UsageError(f"--coalition {text}: {part!r} is unknown; {_COALITION}")
-            if number and not (number.isascii() and number.isdigit()):
-                raise UsageError(f"--coalition {text}: {number!r} is no number; {_COALITION}")
-            counts[name] = int(number or 1)
-        return cls(counts["clients"], counts["computes"], bool(counts["broker"]))
+            name, separator, number = part.partition("=")
+            if name in counts:
+                raise UsageError(f"--coalition {text}: {name} is named twice; {_COALITION}")
+            counts[name] = _member(text, name, number if separator else None)
+        if not counts:
+            raise UsageError(f"--coalition {text!r} names nobody; {_COALITION}, or clients=0 for an onlooker")
+        return cls(counts.get("clients", 0), counts.get("computes", 0), "broker" in counts)
 
     def __str__(self) -> str:
         return f"clients={self.clients},computes={self.computes}" + (",broker" if self.broker else "")
+
+
+def _member(text: str, name: str, number: str | None) -> int:
+    """How many of a coalition's members a part of its text says."""
+    if name not in _MEMBERS:
+        raise UsageError(f"--coalition {text}: {name!r} is unknown{nearest(name, _MEMBERS)}; {_COALITION}")
+    if name == "broker":
+        if number is not None:
+            raise UsageError(f"--coalition {text}: there is one broker, name it without a number; {_COALITION}")
+        return 1
+    if number is None:
+        raise UsageError(f"--coalition {text}: {name} needs a number, as in {name}=2; {_COALITION}")
+    if not (number.isascii() and number.isdigit()):
+        raise UsageError(f"--coalition {text}: {number!r} is no number; {_COALITION}")
+    return int(number)
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +126,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Refuse what cannot be audited. Raises `UsageError` that says which figure to change."""
         check_counts(self.clients, self.computes, self.tolerated, self.colluders, self.dropped)
+        if self.clients > Limits().clients_max:
+            raise UsageError(f"--clients {self.clients}: a round takes at most {Limits().clients_max}; lower it")
         if self.statistic not in STATISTICS:
-            raise UsageError(f"--statistic {self.statistic}: expected one of {', '.join(STATISTICS)}")
+            hint, known = nearest(self.statistic, STATISTICS), ", ".join(STATISTICS)
+            raise UsageError(f"--statistic {self.statistic!r} is unknown{hint}; known: {known}")
         least = 2 if self.statistic == "regression" else 1
         if not least <= self.columns <= COLUMNS_MAX:
             raise UsageError(f"--columns {self.columns}: expected {least} to {COLUMNS_MAX} for {self.statistic}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,13 +79,13 @@ def echo(event: Event) -> Sequence[Effect]:
 class WatchedStore(MemoryStore):
     """Notes when commits begin and end."""
 
-    def __init__(self, diary: list[str]) -> None:
+    def __init__(self, diary: list[Any]) -> None:
         super().__init__()
         self._diary = diary
 
     async def commit(self, writes: Sequence[Write]) -> None:
         self._diary.append(f"commit {len(writes)}")
-        await asyncio.sleep(0)
+        await settle()  # time enough for whatever does not wait
         await super().commit(writes)
         self._diary.append("durable")
 
@@ -105,7 +106,7 @@ class Stage:
             store or MemoryStore(),
             federation=FEDERATION,
             clock=self.clock,
-            on_report=self.facts.append,
+            on_report=lambda fact: self.facts.append(fact),
             limits=RunnerLimits(batch_events_max=8, outbox_messages_max=16, publishing_max=4),
         )
 
@@ -171,13 +172,16 @@ def test_writes_are_durable_before_anything_leaves() -> None:
 
 
 def test_facts_are_reported_in_order_once_durable() -> None:
-    diary: list[str] = []
+    diary: list[object] = []
 
     async def scene(stage: Stage) -> None:
-        assert diary == ["commit 1", "durable"]
-        assert stage.facts == ["one", "two"]
+        await settle()
+        await settle()  # the commit takes as long
+        assert diary == ["commit 1", "durable", "one", "two"]
 
-    Stage(lambda event: (Report("one"), Persist("t", b"k", b""), Report("two")), WatchedStore(diary)).play(scene)
+    stage = Stage(lambda event: (Report("one"), Persist("t", b"k", b""), Report("two")), WatchedStore(diary))
+    stage.facts = diary
+    stage.play(scene)
 
 
 def test_nothing_leaves_when_the_store_fails(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dca_proto.cli.anatomy import read_store
 from dca_proto.core.effects import Forget, Persist
 from dca_proto.core.errors import UsageError
 from dca_proto.net.store import MemoryStore, Record, SqliteStore
@@ -203,7 +204,8 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
     else:
         content = bytearray(b"this is no database, it is a letter of some length " * 200)
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"store .*store.db is damaged"):
+    advice = "a client enrolled anew.*not with an old copy"
+    with pytest.raises(UsageError, match=rf"store .*store.db is damaged[^\n]*{advice}[^\n]*$"):
         SqliteStore(path)
 
 
@@ -258,3 +260,16 @@ def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
 
 def test_records_do_not_show_their_values() -> None:
     assert "hidden" not in repr(Record("t", b"k", b"hidden"))
+
+
+def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    """SQLite quotes the schema's own damaged bytes, and then its message is no text itself."""
+    path = tmp_path / "store.db"
+    store = SqliteStore(path)
+    asyncio.run(store.close())
+    content = path.read_bytes()
+    where = content.index(b"CREATE TABLE")
+    path.write_bytes(content[:where] + b"\xe8" * 12 + content[where + 12 :])
+    for read in (SqliteStore, read_store):
+        with pytest.raises(UsageError, match=r"store .*store.db is damaged"):
+            read(path)

@@ -18,8 +18,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import main
+from dca_proto.core.facts import RoundCompleted
+from dca_proto.device import Device
 from dca_proto.net.broker import Broker
+from dca_proto.testing import Cast
 
 DEVICE = (sys.executable, "-m", "dca_proto")
 DCA = (sys.executable, "-m", "dca_proto.cli")
@@ -205,6 +209,65 @@ def test_an_aborted_round_ends_with_code_3_and_says_why(
     assert trainer.returncode == 3, narrated
     assert "dca: the round was aborted: 4 clients joined: N - T - 1 = 4 - 3 - 1 is below 1" in narrated
     assert json.loads((tmp_path / "out.json").read_text())["ok"] is False
+
+
+def test_a_charge_whose_aborts_were_missing_comes_back_with_resume(
+    embedded_broker: Broker, tmp_path: Path, processes: Processes
+) -> None:
+    """A client goes away after its join, a Compute node before its abort: the charge stays until the node is back."""
+    federation(tmp_path, embedded_broker.url)
+    start_all(processes, clients=CLIENTS - 1)
+    node, client = processes.started[1], processes.start(*DEVICE, f"client-{CLIENTS}.toml", "--json", "--verbose")
+    until(client, "Connected")
+    windows = ("--tolerate", "0", "--join-s", "1", "--share-s", "1", "--commit-s", "0.5")
+    trainer = processes.start(*DCA, "trainer", "trainer.toml", *ROUND, *windows)
+    until(client, "Joined")
+    client.kill()
+    until(trainer, "may share")
+    node.kill()
+    _, narrated = trainer.communicate(timeout=PATIENCE_S)
+    assert trainer.returncode == 3
+    last = narrated.splitlines()[-1]
+    assert last.startswith("dca: the round was aborted: compute-1 aborted: peer-silent: no list from compute-2")
+    assert last.endswith(
+        "no word yet from compute-2 that nothing was released, so the account keeps the charge: "
+        "`dca trainer FILE --resume` asks again"
+    )
+    until(processes.start(*DEVICE, "compute-2.toml"), "Connected")
+    again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-")
+    told, narrated = again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 3, narrated
+    (ended,) = json.loads(told)
+    assert ended["ok"] is False
+    assert ended["error"].endswith("; its charge came back to the account")
+    assert "aborted by every Compute node, the charge is returned" in narrated
+    done = subprocess.run([*DCA, "ledger", "trainer.toml"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "left      epsilon 4 at delta 1e-05" in done.stdout
+    nothing = processes.start(*DCA, "trainer", "trainer.toml", "--resume")
+    assert "there is nothing to resume" in nothing.communicate(timeout=PATIENCE_S)[1]
+
+
+def test_a_result_is_written_before_anything_else_can_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is paid for; what the account has left is read from the store afterwards."""
+    federation(tmp_path, "mqtt://127.0.0.1:1")
+    cast = Cast(4, 2)
+    network = cast.network()
+    network.command(cast.trainer_identity.id, cast.request())
+    network.deliver()
+    (completed,) = network.reported(RoundCompleted)
+
+    async def hold(*_: object) -> NoisyAggregate:
+        (tmp_path / "trainer.db").write_bytes(b"no store")
+        return completed.aggregate
+
+    monkeypatch.setattr(Device, "hold", hold)
+    capsys.readouterr()
+    out = tmp_path / "out.json"
+    assert main(["trainer", str(tmp_path / "trainer.toml"), *ROUND, "--tolerate", "1", "--json", str(out)]) == 2
+    assert "trainer.db" in capsys.readouterr().err
+    assert json.loads(out.read_text())["ok"] is True
 
 
 def test_clients_decline_what_their_policy_does_not_allow(

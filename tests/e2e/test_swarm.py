@@ -79,6 +79,9 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert (result["mechanism"], result["not_private_because"]) == ("distributed-discrete-gaussian", [])
     assert (result["clients"], result["computes"], result["tolerated"], result["colluders"]) == (31, 3, 3, 0)
     assert set(result["test"]) >= {"rmse_private", "rmse_nonprivate", "rmse_zero"}
+    figures = {"estimate", "estimate_sd", "nonprivate", "nonprivate_sd"}
+    assert [set(one) for one in result["coefficients"]] == [{"name", "unit", *figures}] * 2
+    assert set(result["intercept"]) == figures
     assert [one["name"] for one in result["rounds"]] == ["second-moments", "regression"]
     for one in result["rounds"]:
         assert (one["dropped"], one["contributors"]) == (2, 29)
@@ -254,7 +257,12 @@ def test_fast_noise_claims_nothing(
     dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captions = []
-    monkeypatch.setattr("emulator.command.plot_coefficients", lambda *_, caption: captions.append(caption))
+
+    def plot(private: object, reference: object, path: Path, *, caption: str) -> None:
+        captions.append(caption)
+        path.touch()
+
+    monkeypatch.setattr("emulator.command.plot_coefficients", plot)
     done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "2", "--fast-noise", "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -6,20 +6,25 @@ of a `Cast` are all known), writes any message it likes, and looks at what the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from wiretap import opened_share
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.client import ClientActor
 from dca_proto.core.codec import decode_body, decode_frame, encode, sign
-from dca_proto.core.effects import Effect, Report, Send
+from dca_proto.core.effects import Effect, Forget, Persist, Report, Send
 from dca_proto.core.errors import PeerError
-from dca_proto.core.events import Received
+from dca_proto.core.events import Event, Received
 from dca_proto.core.facts import Dropped, RoundCompleted, RoundFailed
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.ledger import Charge
 from dca_proto.core.messages import Announcement, Body, Sealed, Share, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.policy import Policy
@@ -115,6 +120,101 @@ def failures(network: Network) -> list[RoundFailed]:
 def the_sum(network: Network) -> NDArray[np.float64]:
     (aggregate,) = results(network)
     return aggregate.value
+
+
+# --- power failures --------------------------------------------------------------------------------------------------
+
+
+class PowerCuts(Network):
+    """A network with transactions, some of whose actors are killed at random points of them.
+
+    They run as `net.runner` runs them: the events that are ready are handled together, all their writes are one
+    transaction, and messages leave after it. A seeded cut kills a victim before the transaction, after it, or between
+    any two of its messages. No share leaves anyone uncharged.
+
+    Attributes:
+        victims: ids of the actors that may be killed.
+        kills: how many there were, by where they cut, and how many of them cut a charge.
+        left: (round, contribution, charge number) of each client's shares on the wire.
+    """
+
+    def __init__(self, generator: random.Random) -> None:
+        super().__init__()
+        self.generator = generator
+        self.victims: set[bytes] = set()
+        self.kills: defaultdict[str, int] = defaultdict(int)
+        self.left: defaultdict[bytes, set[tuple[bytes, bytes, int]]] = defaultdict(set)
+
+    def handle(self, actor_id: bytes, event: Event) -> list[Effect]:
+        return self.handle_together(actor_id, [event])
+
+    def handle_together(self, actor_id: bytes, events: Sequence[Event]) -> list[Effect]:
+        """One batch: all writes in one transaction, then the rest in order, unless the power fails."""
+        effects = [effect for event in events for effect in self.actors[actor_id].handle(event, self.now_ms)]
+        writes = [effect for effect in effects if isinstance(effect, Persist | Forget)]
+        rest = [effect for effect in effects if not isinstance(effect, Persist | Forget)]
+        sends = sum(isinstance(effect, Send) for effect in rest)
+        charges = any(write.table == LEDGER for write in writes)
+        cut = self._cut(actor_id, sends, probability=0.5 if charges else 0.2) if writes or sends else None
+        if cut is not None:
+            self.kills["before" if cut == "before" else "after" if cut in (0, sends) else "between"] += 1
+            self.kills["of a charge"] += charges
+        for effect in writes if cut != "before" else ():
+            self._carry_out(actor_id, effect)
+        for effect in rest if cut is None else rest[: self._up_to(rest, cut)]:
+            self._carry_out(actor_id, effect)
+        if cut is not None:
+            self.crash(actor_id)
+        return effects
+
+    def _cut(self, actor_id: bytes, sends: int, probability: float) -> str | int | None:
+        """Where the power fails: before the transaction, or after so many messages; mostly nowhere."""
+        if actor_id not in self.victims or self.generator.random() > probability:
+            return None
+        return self.generator.choice(["before", *range(sends + 1)])
+
+    @staticmethod
+    def _up_to(rest: Sequence[Effect], cut: str | int) -> int:
+        """The index behind the message number `cut`; of messages that were not sent no fact is reported either."""
+        behind = [index + 1 for index, effect in enumerate(rest) if isinstance(effect, Send)]
+        return 0 if cut == "before" or cut == 0 else behind[int(cut) - 1]
+
+    def deliver_some(self, count: int) -> None:
+        """Deliver up to `count` waiting messages, out of order, those of one receiver together."""
+        waiting = [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
+        self.generator.shuffle(waiting)
+        inboxes: defaultdict[bytes, list[Event]] = defaultdict(list)
+        for envelope in waiting:
+            if self.generator.random() < 0.05:
+                continue  # lost
+            if self.generator.random() < 0.05:
+                self._queue.append(envelope)  # and once more, later
+            for receiver in self._receivers(envelope.to):
+                inboxes[receiver].append(Received(envelope.sender, envelope.payload))
+        for receiver, events in inboxes.items():
+            if receiver not in self.down:
+                self.handle_together(receiver, events)
+
+    def restart_some(self, share: float) -> None:
+        for actor_id in sorted(self.down):
+            if self.generator.random() < share:
+                self.restart(actor_id)
+
+    def _post(self, sender: bytes, send: Send) -> None:
+        share = body_of(send.payload)
+        if isinstance(share, Share):
+            stored = self.stores[sender].get((LEDGER, send.round_id))
+            assert stored is not None, "a share left without a durable charge"
+            number, _ = opened_share(self.actors[sender], send)
+            assert msgspec.msgpack.decode(stored, type=Charge).number == number
+            self.left[sender].add((send.round_id, share.contribution, number))
+        super()._post(sender, send)
+
+    def charges(self, actor_id: bytes) -> dict[bytes, Charge]:
+        """What an actor's store says, now."""
+        decode = msgspec.msgpack.decode
+        stored = self.stores[actor_id].items()
+        return {key: decode(value, type=Charge) for (table, key), value in stored if table == LEDGER}
 
 
 # --- old copies ------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from dca_proto.core.events import Received
 from dca_proto.core.messages import Announcement, Join, Share, Signed, Start
 from dca_proto.core.round import session_hash
 from dca_proto.core.sealing import encrypt
-from dca_proto.core.upload import associated_data, round_key
+from dca_proto.core.upload import associated_data, plaintext, round_key
 from dca_proto.testing import Cast, Network
 
 FUZZ = settings(
@@ -70,16 +70,21 @@ def test_attack_20_no_rows_and_other_dtypes_contribute_zero_like_any_other(rows:
     assert the_sum(network).tolist() == [0.75]
 
 
-def sealed_share(cast: Cast, network: Network, node: int, body: bytes, client: int = 0) -> bytes:
-    """A body of that client's choice, rightly encrypted for that node."""
+def sealed_share(cast: Cast, network: Network, node: int, body: bytes, client: int = 0, charge: int = 1) -> bytes:
+    """A body and a charge number of that client's choice, rightly encrypted for that node."""
+    return sealed_plaintext(cast, network, node, plaintext(charge, body), client)
+
+
+def sealed_plaintext(cast: Cast, network: Network, node: int, hidden: bytes, client: int = 0) -> bytes:
     opened = announced(network, cast)
     session = session_hash(body_of(sent(network, Start)[0].payload).terms)
     actor = network.actors[cast.clients[client]]
     pair_key = actor._keys.agree(actor._keys.epoch, opened.epochs[node].public)
     identity = bytes(range(16))
     key = round_key(pair_key, session, actor.id, opened.computes[node], identity)
-    bound = associated_data(session, sorted(cast.clients).index(actor.id), 1, identity)
-    return encode(Share(opened.body.round_id, identity, 1, bytes(24), encrypt(key, bytes(24), body, bound)))
+    bound = associated_data(session, sorted(cast.clients).index(actor.id), identity)
+    ciphertext = encrypt(key, bytes(24), hidden, bound)
+    return encode(Share(opened.body.round_id, identity, bytes(24), ciphertext))
 
 
 @pytest.mark.parametrize("encoding", ["seed", "vector"])
@@ -90,6 +95,16 @@ def test_attack_20_a_share_of_the_wrong_length_is_refused(encoding: str, length:
     for node, compute in enumerate(cast.computes):
         payload = sealed_share(cast, network, node, bytes(length))
         refused(network, compute, cast.clients[0], payload, "share")
+
+
+def test_attack_20_a_charge_number_of_zero_or_cut_short_is_refused() -> None:
+    cast, network = without_shares()
+    for node, compute in enumerate(cast.computes):
+        for length in (8, 32):
+            payload = sealed_share(cast, network, node, bytes(length), charge=0)
+            refused(network, compute, cast.clients[0], payload, "share")
+        for hidden in (b"", b"\1", b"\1\0\0", b"\1\0\0\0"):
+            refused(network, compute, cast.clients[0], sealed_plaintext(cast, network, node, hidden), "share")
 
 
 def test_attack_20_a_seed_where_the_vector_belongs_and_the_other_way_round() -> None:

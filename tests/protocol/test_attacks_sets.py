@@ -32,7 +32,7 @@ from dca_proto.core.messages import Behind, Frozen, FrozenList, PartialSum, Rost
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.round import list_hash, roster_hash, session_hash
 from dca_proto.core.sealing import actor_id, decrypt, encrypt
-from dca_proto.core.upload import associated_data, round_key
+from dca_proto.core.upload import CHARGE_BYTES, associated_data, plaintext, round_key
 from dca_proto.testing import Cast, Envelope
 
 
@@ -181,9 +181,9 @@ def test_attack_22_shares_that_do_not_match_spoil_one_sum_and_nothing_else() -> 
             share = decode_frame(payload)
             pair_key = liar._keys.agree(liar._keys.epoch, opened.epochs[0].public)
             key = round_key(pair_key, session, liar.id, one.to.id, share.contribution)
-            bound = associated_data(session, place, share.charge, share.contribution)
-            body = decrypt(key, share.nonce, share.ciphertext, bound)
-            wrong = encrypt(key, share.nonce, bytes(len(body)), bound)
+            bound = associated_data(session, place, share.contribution)
+            hidden = decrypt(key, share.nonce, share.ciphertext, bound)
+            wrong = encrypt(key, share.nonce, plaintext(1, bytes(len(hidden) - CHARGE_BYTES)), bound)
             payload = encode(msgspec.structs.replace(share, ciphertext=wrong))
         network.handle(one.to.id, Received(one.sender, payload))
     network.tamper = lambda one: [one]

@@ -353,7 +353,7 @@ def test_a_withheld_sum_means_nothing_is_learned() -> None:
     until_the_end(network)
     assert results(network) == []
     assert len(network.reported(Released)) == 3
-    assert failures(network)[0].reason == "no answer from Compute node compute-1 while running"
+    assert failures(network)[0].reason.startswith("no answer from Compute node compute-1 while running")
 
 
 def test_members_are_named_by_their_keys_alone() -> None:

@@ -97,7 +97,7 @@ class Scene:
                 client = self.cast.clients[0]
                 known = sent(self.network, Share, sender=client, to=self.node)
                 return client, known[0].payload if known else encode(
-                    Share(self.round_id, bytes(16), 1, bytes(24), bytes(48))
+                    Share(self.round_id, bytes(16), bytes(24), bytes(48))
                 )
             case "view":
                 return self.peer.id, forged(self.cast, self.peer, self.view())

@@ -118,8 +118,10 @@ class Scene:
 
 
 def is_legal(phase: str, event: str) -> bool:
-    if event == "abort":  # before the roster there is no session that an abort could be of
-        return phase in ("starting", "running", "done") or ((phase, "late abort") in TABLE and phase != "failed")
+    if event in ("abort", "ready") and phase == "failed":
+        return False  # before the roster there is no session that they could be of
+    if event == "abort":
+        return phase in ("starting", "running", "done")
     return any((phase, name) in TABLE for name in EVENTS[event])
 
 
@@ -215,6 +217,25 @@ def test_a_known_round_and_an_unknown_command_are_the_callers_errors() -> None:
     with pytest.raises(UsageError, match="takes OpenRound, found int"):
         scene.actor.handle(Command(3), scene.network.now_ms)
     assert snapshot(scene.actor) == before
+
+
+def test_the_id_of_a_round_that_is_over_and_forgotten_is_not_used_again() -> None:
+    """Its charge is there for good, and a round is charged once."""
+    scene = Scene("done")
+    until_the_end(scene.network, 24 * 8)
+    assert scene.actor.phase(scene.round_id) == "new"
+    with pytest.raises(UsageError, match="known already"):
+        scene.actor.check_request(scene.cast.request(round_id=scene.round_id), scene.network.now_ms)
+
+
+def test_the_id_of_a_round_that_cannot_be_read_now_is_not_used_again() -> None:
+    scene = Scene("joining")
+    records = [(table, key, value) for (table, key), value in scene.network.stores[scene.id].items()]
+    other = msgspec.structs.replace(scene.cast.federation, name="other")
+    actor = TrainerActor(scene.cast.trainer_identity, other, random=bytes, records=records)
+    assert actor.phase(scene.round_id) == "new"
+    with pytest.raises(UsageError, match="known already"):
+        actor.check_request(scene.cast.request(round_id=scene.round_id), scene.network.now_ms)
 
 
 # Epoch keys

@@ -31,7 +31,7 @@ from dca_proto.core.sealing import (
     verify,
 )
 from dca_proto.core.shares import check_body, mask, share_bodies, vector_node
-from dca_proto.core.upload import associated_data, receipt_tag, round_key
+from dca_proto.core.upload import associated_data, plaintext, receipt_tag, round_key
 
 FILE = Path(__file__).parent / "vectors" / f"v{PROTOCOL_VERSION}.json"
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_vectors.py"
@@ -107,7 +107,9 @@ def test_hashes_and_keys() -> None:
     given, expected = answer("receipt tag")
     assert receipt_tag(given["round key"]) == expected
     given, expected = answer("associated data")
-    assert associated_data(*(given[name] for name in ("session", "position", "charge", "contribution"))) == expected
+    assert associated_data(*(given[name] for name in ("session", "position", "contribution"))) == expected
+    given, expected = answer("share plaintext")
+    assert plaintext(given["charge"], given["share"]) == expected == b"\2\1\0\0" + given["share"]
 
 
 def test_signatures_agreement_and_encryption() -> None:

@@ -22,20 +22,20 @@ def request(cast: Cast) -> OpenRound:
     return cast.request(tolerated=1, epsilon=1.0, delta=1e-6)
 
 
-def by_protocol(number: int) -> NoisyAggregate:
-    cast = Cast(CLIENTS, COMPUTES, name=f"ideal-{number}")
+def by_protocol(cast: Cast) -> NoisyAggregate:
+    """A round of a cast's actors, started afresh: its id and all keys are new."""
     computes = [cast.compute(index) for index in range(COMPUTES)]
     clients = [cast.client(index) for index in range(CLIENTS)]
     return play(cast.trainer(), computes, clients, request(cast), 1_700_000_000_000)
 
 
-def by_ideal(number: int) -> NoisyAggregate:
-    cast = Cast(CLIENTS, COMPUTES, name=f"ideal-{number}")
-    return noisy_sum(request(cast), cast.rows, cast.columns, frozenset(), seeded(f"noise/{number}"))
+def by_ideal(cast: Cast) -> NoisyAggregate:
+    asked = request(cast)
+    return noisy_sum(asked, cast.rows, cast.columns, frozenset(), seeded(f"noise/{asked.round_id.hex()}"))
 
 
 def test_what_is_known_of_the_sum_is_the_same() -> None:
-    protocol, ideal = by_protocol(0), by_ideal(0)
+    protocol, ideal = (draw(Cast(CLIENTS, COMPUTES)) for draw in (by_protocol, by_ideal))
     for field in fields(NoisyAggregate):
         if field.name not in BY_ROUND:
             assert getattr(protocol, field.name) == getattr(ideal, field.name), field.name
@@ -72,7 +72,9 @@ def test_the_noise_is_the_same() -> None:
     of each of the four comparisons below 1e-4, and none on the seeds as they stand."""
     truth = 0.5 * CLIENTS
     for draw in (by_protocol, by_ideal):
-        results = [draw(number) for number in range(REPEATS)]
+        cast = Cast(CLIENTS, COMPUTES, name="ideal")
+        results = [draw(cast) for _ in range(REPEATS)]
+        assert len({one.value[0] for one in results}) == REPEATS
         errors = np.array([one.value[0] - truth for one in results]) / np.sqrt(results[0].noise_variance)
         assert abs(errors.mean()) < 4 / np.sqrt(REPEATS)
         assert abs(errors.var() - 1) < 4 * np.sqrt(2 / REPEATS)

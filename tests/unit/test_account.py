@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,8 @@ from typing import Any
 import pytest
 
 from dca_proto.cli import main
-from dca_proto.cli.account_enquiry import parse_also, question
+from dca_proto.cli.account_enquiry import parse_also
+from dca_proto.cli.account_question import Columns, question
 from dca_proto.core.accounting import compose, epsilon_of, mu_of
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import EXACT, forecast, planned
@@ -235,10 +239,10 @@ def test_several_statistics_may_stand_in_one_option(answer: Any) -> None:
 
 
 def test_a_histogram_has_as_many_bins_as_are_asked() -> None:
-    assert question("histogram", None, 3, None, None, {})[1]["edges"] == [0, 1, 2, 3]
-    ends = {"age": [0.0, 100.0]}
-    assert question("histogram", ["age"], 4, None, ends, {})[1] == {"columns": ["age"], "edges": [0, 25, 50, 75, 100]}
-    assert question("histogram", None, None, None, None, {"edges": [1, 5]})[1]["edges"] == [1, 5]
+    assert question("histogram", Columns(dimension=3), {})[1]["edges"] == [0, 1, 2, 3]
+    quarters = Columns(names=["age"], dimension=4, bounds={"age": [0.0, 100.0]})
+    assert question("histogram", quarters, {})[1] == {"columns": ["age"], "edges": [0, 25, 50, 75, 100]}
+    assert question("histogram", Columns(), {"edges": [1, 5]})[1]["edges"] == [1, 5]
 
 
 @pytest.mark.parametrize(
@@ -275,8 +279,108 @@ def test_people_are_told_what_c_means(run: Run) -> None:
 def test_people_are_told_what_else_is_spent_and_better_weights(run: Run) -> None:
     _, told, _ = run("--clients", "100", "--also", "pure:0.2")
     assert "it costs them at most epsilon" in " ".join(told.split())
-    _, told, _ = run("--clients", "100", "--statistic", "regression", "--bounds", "a=-1:1,b=-1:1,y=-9:9")
-    assert "× 1." in told
+    _, told, _ = run("--clients", "100", "--statistic", "regression")
+    assert "--parameter weights=[" in told
+
+
+def test_the_budget_has_its_own_mu_and_what_less_the_rounds_spend(run: Run, answer: Any) -> None:
+    """Shares of 0.3 and 0.3 leave √0.6 of the budget's μ to these rounds; the curve is theirs."""
+    job = "--clients 100 --statistic mean,sum --shares 0.3,0.3"
+    found, mu = answer(job), mu_of(1.0, 1e-6)
+    assert found["mu_budget"] == mu
+    assert found["mu"] == pytest.approx(mu * math.sqrt(0.6), rel=2e-6)
+    assert found["epsilon_spent"] == epsilon_of(found["mu"], 1e-6) == found["curve"][3]["epsilon"]
+    words = " ".join(run(*job.split())[1].split())
+    assert f"in all (mu {mu:.4g}), of which these rounds spend epsilon 0.7597 (mu {found['mu']:.4g})" in words
+    whole = answer("--clients 100 --statistic mean,sum")
+    assert 0.99999 < whole["epsilon_spent"] <= 1
+    assert "of which" not in run("--clients", "100", "--statistic", "mean,sum")[1]
+    assert answer("--clients 100")["epsilon_spent"] == 1
+
+
+def test_the_signal_is_that_of_the_weakest_round_which_is_named(run: Run, answer: Any) -> None:
+    job = "--clients 100 --statistic sum,mean,histogram --shares 0.6,0.1,0.3 --dimension 3"
+    found = answer(job)
+    assert found["weakest_round"] == 2
+    signals = [told["signal_to_noise"] for told in found["rounds"]]
+    assert signals[1] == min(signals)
+    words = " ".join(run(*job.split())[1].split())
+    assert "weakest in round 2, mean: a mean over all 100 clients that is a third of its bound is" in words
+    assert f"is {signals[1]:.3g} standard deviations of its noise from 0" in words
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sum", "a sum over all 100 clients that is a third of the largest possible is"),
+        ("second-moments", "a mean square that is a third of the largest possible is"),
+        ("regression", "a mean product of two columns that is a third of the largest possible is"),
+        ("gradient", "a mean gradient that has a third of the clip in one coordinate is"),
+        ("histogram", "a bin that holds a third of what all 100 clients contribute is"),
+    ],
+)
+def test_each_statistic_has_a_signal_in_words_of_its_own(run: Run, name: str, words: str) -> None:
+    told = " ".join(run("--clients", "100", "--statistic", name)[1].split())
+    assert words in told
+    assert ("weakest in round" in told, "a third of its bound" in told) == (False, False)
+
+
+def test_estimates_in_units_of_scaled_columns_say_so(run: Run, answer: Any) -> None:
+    bounds = "--bounds age=0:120,y=0:300"
+    for name in ("regression", "gradient"):
+        job = f"--clients 100 --statistic {name}"
+        assert answer(f"{job} {bounds}")["rounds"][0]["noise_std_units"] == "columns scaled to ±1"
+        assert answer(f"{job} --bound 3")["rounds"][0]["noise_std_units"] == "data"
+        scaled = answer(f"{job} --bound 3 --parameter scale=[2,1]")["rounds"][0]["noise_std_units"]
+        assert scaled == "scaled columns"
+    assert answer(f"--clients 100 --statistic mean {bounds}")["rounds"][0]["noise_std_units"] == "data"
+    told = run("--clients", "100", "--statistic", "regression", *bounds.split())[1]
+    assert "regression (columns scaled to ±1), each with its noise: age·age ± " in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--delta 0.5", ["delta 0.5 is 1/N = 0.01 or more: a delta of at least 1/N allows to publish somebody's data"]),
+        ("--delta 0.01", ["delta 0.01 is 1/N"]),
+        ("--delta 0.0099", []),
+        ("--epsilon 10", []),
+        (
+            "--epsilon 800 --delta 1e-300",
+            ["epsilon 800 promises little: a result is no more than e^800 = 10^347 times"],
+        ),
+        ("--epsilon 12", ["epsilon 12 promises little: a result is no more than e^12 = 10^5.21 times as likely"]),
+        ("--epsilon 190 --delta 0.5", ["delta 0.5 is", "epsilon 190 promises little"]),
+    ],
+)
+def test_figures_that_promise_little_are_taken_with_a_warning(
+    run: Run, answer: Any, options: str, expected: list[str]
+) -> None:
+    found = answer(f"--clients 100 {options}")["warnings"]
+    assert len(found) == len(expected)
+    assert all(warning.startswith(start) for warning, start in zip(found, expected, strict=True))
+    told = run("--clients", "100", *options.split())[1]
+    assert told.count("\nwarning") == len(expected)
+
+
+def test_a_reader_of_the_tables_head_gets_the_whole_json_and_141(tmp_path: Path) -> None:
+    """rich and click both turn a broken pipe into an exit of 1."""
+    for options in ([], ["--json", str(tmp_path / "a.json")], ["--json", "-"], ["--help"]):
+        command = [sys.executable, "-m", "dca_proto.cli", "account", "--clients", "100", *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            assert b"Traceback" not in process.stderr.read()
+        assert process.returncode == 141
+    assert json.loads((tmp_path / "a.json").read_text())["clients"] == 100
+
+
+def test_help_lists_every_field_of_the_json(run: Run, answer: Any) -> None:
+    told = run("--help")[1]
+    found = answer("--clients 50")
+    for name in (*found, *found["rounds"][0], *found["curve"][0]):
+        assert re.search(rf"\b{name}\b", told), name
 
 
 def test_json_alone_is_on_stdout_and_the_table_beside_it(run: Run) -> None:
@@ -300,114 +404,3 @@ def test_help_has_examples(run: Run) -> None:
     code, told, _ = run("--help")
     assert code == 0
     assert "dca account --epsilon 1 --delta 1e-6 --clients 500 --tolerate 50" in told
-
-
-# --- bad input --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--epsilon 0", "epsilon is 0.0, expected a finite number > 0"),
-        ("--epsilon nan", "epsilon is nan"),
-        ("--epsilon 500", "epsilon 500 at delta 1e-06 protects nobody; lower epsilon to 294 or less"),
-        ("--delta 0", "delta is 0.0, expected a number in (0, 1), such as 1e-6"),
-        ("--delta 1", "delta is 1.0"),
-        ("--tolerate 49", "lower T to at most 48, or find at least 51 clients"),
-        ("--tolerate -1", "T = -1, expected 0 or more; change --tolerate"),
-        ("--tolerate 5 --colluders 6", "c = 6 colluders exceed T = 5; lower c to 5, or raise T to 6"),
-        ("--colluders -1", "c = -1, expected 0 or more"),
-        ("--computes 1", "M = 1 Compute nodes; use 2 to 64"),
-        ("--bound inf", "is inf; give a finite number above 0"),
-        ("--bound -1", "is -1; give a finite number above 0"),
-        ("--bounds x=0:inf", "column 'x': bounds 0:inf are no interval; expected finite LO < HI"),
-        ("--bound 1e-7", "expected 8 to 2^40: use at least 4 more fraction bits"),
-        ("--fraction-bits 7", "choose an even number from 0 to 40"),
-        ("--fraction-bits 40 --bound 9000", "use fewer fraction bits"),
-        ("--dimension 0", "--dimension 0: expected 1 or more"),
-        ("--dimension 2 --columns a,b", "without --columns"),
-        ("--dimension 2 --bounds a=0:1", "--bounds names the columns, and so excludes --dimension"),
-        ("--bound 1 --bounds a=0:1", "--bound and --bounds exclude each other"),
-        ("--columns a,b --bounds a=0:1", "public bounds are missing for: b"),
-        ("--statistic summ", "statistic 'summ' is unknown here; known: "),
-        ("--parameter weights=[1]", "--parameter weights: no such parameter of sum"),
-        ("--parameter weights", "expected NAME=JSON"),
-        ("--shares 0.5,0.5", "--shares: found 2, expected one for each of 1 rounds"),
-        ("--shares 1.5", "shares of the budget add up to 1.5, expected at most 1"),
-        ("--shares half", "--shares 'half': expected one number for each round"),
-        ("--also gauss:1", "--also 'gauss:1': expected one of gaussian:MU, laplace:EPSILON"),
-        ("--also laplace:x", "--also 'laplace:x': expected laplace:EPSILON"),
-        ("--also laplace:1,2,3", "--also 'laplace:1,2,3': expected laplace:EPSILON"),
-        ("--also pure:-1", "--also 'pure:-1': epsilon is -1, expected 1e-09 to 100"),
-        ("--plot cost.txt", "--plot cost.txt: expected a name that ends with .png"),
-        ("--plot missing/cost.png", "cannot write missing/cost.png"),
-        ("--json missing/x.json", "cannot write missing/x.json"),
-        ("--rows-max -1", "rows_max is -1"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_line_that_says_what_to_change(run: Run, options: str, words: str) -> None:
-    code, told, error = run("--clients", "50", *options.split())
-    assert (code, told) == (2, "")
-    assert error.startswith("dca: ")
-    assert error.count("\n") == 1
-    assert words in error
-
-
-@pytest.mark.parametrize(("clients", "words"), [("0", "expected 1 to 1000000"), ("1", "find at least 2 clients")])
-def test_too_few_clients_are_refused(run: Run, clients: str, words: str) -> None:
-    code, _, error = run("--clients", clients)
-    assert code == 2
-    assert words in error
-
-
-def test_a_round_of_several_that_cannot_be_is_named(run: Run) -> None:
-    job = "--clients 50 --statistic sum --statistic mean --shares 0.001,0.999 --epsilon 30 --fraction-bits 2"
-    code, _, error = run(*job.split())
-    assert code == 2
-    assert "round 2, mean at epsilon 29.98: a noise share's standard deviation is" in error
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        "--bound 1e-6",
-        "--bound 1e-3 --fraction-bits 12 --rows-max 1",
-        "--statistic regression --dimension 3 --fraction-bits 4 --epsilon 20",
-        "--statistic histogram --dimension 7 --fraction-bits 0",
-        "--dimension 400 --fraction-bits 2 --epsilon 40 --delta 0.1",
-        "--statistic second-moments --dimension 5 --fraction-bits 6 --epsilon 10 --clients 4000",
-    ],
-)
-def test_the_fraction_bits_that_a_refusal_asks_for_are_enough(run: Run, options: str) -> None:
-    given = ["--clients", "500", *options.split()]
-    code, _, error = run(*given)
-    assert code == 2
-    more = int(error.partition("use at least ")[2].split(maxsplit=1)[0])
-    bits = int(given[given.index("--fraction-bits") + 1]) if "--fraction-bits" in given else 24
-    assert run(*given, "--fraction-bits", str(bits + more))[0] == 0
-
-
-@pytest.mark.parametrize(("bound", "fewer", "by_clients"), [(2.0**11, 4, True), (2.0**15, 8, False)])
-def test_the_ring_that_would_wrap_is_refused_with_what_fits(bound: float, fewer: int, by_clients: bool) -> None:
-    """2^18 or 2^19 clients and 36 bits: the sum reaches 2^65 or 2^70. What the refusal names does fit.
-
-    In the second case no N would do: each of fewer clients would have to add more noise than the sampler draws.
-    """
-    computes = tuple(bytes([i]) * 16 for i in range(2))
-    terms: dict[str, Any] = {"round_id": bytes(16), "statistic": "sum", "epsilon": 40.0, "delta": 0.1, "tolerated": 0}
-    columns = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [bound]}
-    clients = 2**18 if by_clients else 2**19
-
-    def at(clients: int, bits: int) -> int:
-        request = OpenRound(**terms, parameters=columns, computes=computes, fraction_bits=bits, rows_max=1)
-        return planned(request, clients)[1].clients
-
-    with pytest.raises(UsageError, match=rf"less than 2\^63: use at least {fewer} fewer fraction bits") as refusal:
-        at(clients, 36)
-    assert at(clients, 36 - fewer) == clients
-    assert ("or N of at most" in str(refusal.value)) == by_clients
-    if by_clients:
-        most = int(str(refusal.value).rpartition(" ")[2])
-        assert at(most, 36) == most
-        with pytest.raises(UsageError):
-            at(most + 2, 36)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -65,10 +66,27 @@ def test_a_coalition_is_read_as_it_is_written() -> None:
     assert Coalition.parse(" broker , clients=2 ") == Coalition(2, 0, True)
 
 
-@pytest.mark.parametrize("text", ["clients", "nodes=2", "clients=-1", "clients=two", "broker=1", "clients=²"])
-def test_a_coalition_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected clients=K,computes=J,broker"):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("clients", "clients needs a number, as in clients=2"),
+        ("clients=", "'' is no number"),
+        ("clients=-1", "'-1' is no number"),
+        ("clients=two", "'two' is no number"),
+        ("clients=²", "'²' is no number"),
+        ("clients=1,clients=2", "clients is named twice"),
+        ("broker,computes=1,broker", "broker is named twice"),
+        ("nodes=2", "'nodes' is unknown"),
+        ("compute=2", "'compute' is unknown (did you mean 'computes'?)"),
+        ("broker=1", "name it without a number"),
+        ("", "names nobody"),
+        (" , ", "names nobody"),
+    ],
+)
+def test_a_coalition_that_cannot_be_read_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)) as error:
         Coalition.parse(text)
+    assert "expected clients=K,computes=J,broker" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +98,10 @@ def test_a_coalition_that_cannot_be_read_is_refused(text: str) -> None:
         ({"dropped": 4}, "loses more than T - c = 3 clients"),
         ({"dropped": 2, "colluders": 2}, "loses more than T - c = 1 clients"),
         ({"colluders": 4}, "c = 4 exceeds T = 3"),
+        ({"clients": 1_000_001}, "a round takes at most 1000000"),
         ({"tolerated": 9}, "lower"),
         ({"computes": 1}, "M = 1"),
-        ({"statistic": "median"}, "expected one of sum"),
+        ({"statistic": "median"}, "known: sum"),
         ({"statistic": "regression", "columns": 1}, "expected 2 to 6"),
         ({"columns": 7}, "expected 1 to 6"),
         ({"bound": math.nan}, "expected a finite number above 0"),
@@ -105,9 +124,10 @@ def test_the_adversary_is_left_with_the_victims_value_and_the_honest_noises() ->
 
     world, counting = World(Setting(coalition=Coalition(9, 2))), Counting()
     rounds, adversary = IdealRounds(world, counting, seeded("left")), Adversary(world, counting)
-    sides = [adversary.look(rounds.hold(side, 3)) for side in (0, 1)]
-    assert sides[0].tolist() == [1 + 1000 * world.plan.unit] * 3
-    assert sides[1].tolist() == [-1 + 1000 * world.plan.unit] * 3
+    sides = [adversary.residual(rounds.hold(side, 3)) for side in (0, 1)]
+    assert sides[0].tolist() == [[1 + 1000 * world.plan.unit]] * 3
+    assert sides[1].tolist() == [[-1 + 1000 * world.plan.unit]] * 3
+    assert adversary.step.tolist() == [2]
 
 
 def test_who_drops_out_is_not_in_the_sum() -> None:
@@ -125,10 +145,12 @@ def test_every_fault_of_the_list_can_be_planted() -> None:
         "omitted-noise",
         "clip-after-noise",
         "reused-noise",
+        "bare-coordinate",
+        "correlated-noise",
         "classical-sigma",
         "published-std-sensitivity",
     ]
-    with pytest.raises(UsageError, match="expected one of noise-scaled-by-n"):
+    with pytest.raises(UsageError, match="known: noise-scaled-by-n"):
         programme("typo")
     assert programme(None).name == ""
 
@@ -158,6 +180,8 @@ def test_the_operating_points_of_the_faults() -> None:
     assert at["published-std-sensitivity"].statistic == "second-moments"
     assert at["reused-noise"].rounds == 2
     assert at["clip-after-noise"].reach > 1
+    assert at["bare-coordinate"].columns == 2
+    assert (at["correlated-noise"].statistic, at["correlated-noise"].columns) == ("regression", 3)
     assert "T + 1 = 4 clients" in FAULTS["omitted-noise"].describe(at["omitted-noise"])
 
 

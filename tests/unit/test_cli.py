@@ -457,7 +457,7 @@ def test_every_message_is_shown_without_its_secrets(played: tuple[Cast, Network]
 
 
 def test_a_message_can_be_given_in_many_ways(run: Run, tmp_path: Path) -> None:
-    payload = encode(Share(bytes(16), bytes(16), 1, bytes(24), bytes(range(40))))
+    payload = encode(Share(bytes(16), bytes(16), bytes(24), bytes(range(40))))
     (tmp_path / "m.bin").write_bytes(payload)
     (tmp_path / "m.txt").write_text(payload.hex() + "\n")
     texts = (payload.hex(), base64.b64encode(payload).decode())

@@ -1,17 +1,24 @@
-"""What `dca federation init` and `dca broker` do with files that are there: replace none, trust no open secret."""
+"""What commands do with files that are there: replace none, trust no open secret, tell damage in a line."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dca_proto.cli import broker, main
 from dca_proto.cli import federation as commands
-from dca_proto.core.effects import Channel
+from dca_proto.core import client_round, ledger
+from dca_proto.core.effects import Channel, Persist
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import enrol
 from dca_proto.keyfile import read_federation, read_identity, write_certificate
+from dca_proto.net.store import SqliteStore
 
 INIT = ("federation", "init", "fed", "--computes", "2", "--clients", "3", "--broker", "mqtt://127.0.0.1")
 
@@ -95,3 +102,65 @@ def test_a_broker_takes_no_private_key_that_others_can_read(folder: Path, capsys
     (folder / "key").chmod(0o644)
     tls = ("--tls-ca", "ca", "--tls-certificate", "cert", "--tls-key", "key")
     assert "found mode 0644, expected 0600; run: chmod 600 key" in refused(capsys, "broker", "--port", "0", *tls)
+
+
+@pytest.fixture
+def store(folder: Path) -> Path:
+    """A client's store with one charge that can be read."""
+    charge = ledger.Charge(bytes(16), "mean", bytes(16), mu=0.2, epsilon=1.0, delta=1e-6, at_ms=0, number=1)
+    path = folder / "client.db"
+
+    async def fill() -> None:
+        opened = SqliteStore(path)
+        try:
+            await opened.commit([Persist(ledger.TABLE, bytes(16), msgspec.msgpack.encode(charge))])
+        finally:
+            await opened.close()
+
+    asyncio.run(fill())
+    return path
+
+
+def changed(store: Path, statement: str, *values: object) -> None:
+    """The store, as damage or another hand might have left it."""
+    with closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute(statement, values)
+
+
+def test_records_that_cannot_be_read_are_told_beside_those_that_can(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text that is no UTF-8 is no `msgspec.DecodeError`."""
+    (value,) = _values(store)
+    assert value.count(b"\xa4mean") == 1
+    changed(
+        store,
+        "INSERT INTO records VALUES (x'', ?, ?, ?)",
+        ledger.TABLE,
+        b"bad",
+        value.replace(b"mean", b"\xff\xfe\xfdn"),
+    )
+    changed(store, "INSERT INTO records VALUES (x'', ?, ?, ?)", client_round.SESSIONS, b"bad", b"\x91" * 5000)
+    assert main(["inspect", "client.db", "--json"]) == 0
+    told = {(one["kind"], "unreadable" in one) for one in json.loads(capsys.readouterr().out)}
+    assert told == {(ledger.TABLE, False), (ledger.TABLE, True), (client_round.SESSIONS, True)}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE records SET kind = CAST(x'fffe' AS TEXT)",
+        "UPDATE records SET value = 'text'",
+        "UPDATE records SET key = 7",
+    ],
+)
+def test_a_store_whose_columns_are_not_its_own_is_one_line(
+    store: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    changed(store, damage)
+    assert "store client.db is damaged: a record's " in refused(capsys, "inspect", "client.db")
+
+
+def _values(store: Path) -> list[bytes]:
+    with closing(sqlite3.connect(store)) as connection:
+        return [value for (value,) in connection.execute("SELECT value FROM records")]

@@ -19,7 +19,9 @@ from dca_proto.core.declines import DeclinedRound
 from dca_proto.core.effects import Channel, Persist
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
+from dca_proto.core.messages import Signed
 from dca_proto.core.policy import Policy
+from dca_proto.core.trainer_round import ROUNDS, StoredRound
 from dca_proto.net.store import SqliteStore
 from dca_proto.testing import Cast, Network
 
@@ -163,17 +165,37 @@ def test_what_is_left_is_what_the_policy_lets_through(folder: Path, played: tupl
     assert book.allowance.check(accounting.mu_of(left * 1.0001, 1e-6), book.ledger, now_ms) is not None
 
 
-def test_a_trainers_account_counts_what_is_reserved(run: Run) -> None:
+def at(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
+    monkeypatch.setattr("dca_proto.cli.ledger.time.time_ns", lambda: now_ms * 1_000_000)
+
+
+def test_a_trainers_account_counts_what_is_reserved(
+    run: Run, played: tuple[Cast, Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at(monkeypatch, played[1].now_ms)
     plain = json.loads(run("trainer.toml", "--json", "-")[1])
     assert plain["role"] == "trainer"
     assert plain["mu_spent"] == pytest.approx(MU * 2**0.5), "the aborted round came back"
     assert plain["epsilon_reserved"] == pytest.approx(0.5, rel=1e-6)
     told = run("trainer.toml")[1]
     assert "reserved  epsilon 0.5 at delta 1e-06 for 1 round not yet started" in told
+    assert plain["rounds_reserved"] == 1
     assert "declined" not in told
     allowed, spent, reserved = (accounting.mu_of(epsilon, 1e-6) for epsilon in (3.0, 1.0, 0.5))
     free = (allowed**2 - 2 * spent**2 - reserved**2) ** 0.5
     assert plain["epsilon_left"] == pytest.approx(accounting.epsilon_of(free, 1e-6), rel=1e-6)
+
+
+def test_nothing_is_reserved_for_a_round_whose_end_has_passed(
+    run: Run, played: tuple[Cast, Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = played[0].request()
+    windows_ms = request.join_window_ms + request.share_window_ms + 2 * request.commit_window_ms
+    for past, rounds in ((-1, 1), (0, 0)):
+        at(monkeypatch, played[1].now_ms + windows_ms + past)
+        plain = json.loads(run("trainer.toml", "--json", "-")[1])
+        assert (plain["rounds_reserved"], plain["epsilon_reserved"] > 0) == (rounds, rounds > 0)
+        assert ("reserved  epsilon" in run("trainer.toml")[1]) == (rounds > 0)
 
 
 @pytest.mark.parametrize("name", ["client", "trainer"])
@@ -222,7 +244,7 @@ def test_what_is_no_ledger_is_named(run: Run, folder: Path, played: tuple[Cast, 
     (folder / "half.db").write_bytes((folder / "client.db").read_bytes()[:5000])
     assert "half.db" in refused(run, "half.db")
     asyncio.run(save(folder / "odd.db", {(LEDGER, bytes(16)): b"\x93\x01\x02\x03"}))
-    assert "store odd.db is damaged" in refused(run, "odd.db")
+    assert "store odd.db: a record in the store's table 'ledger' cannot be read" in refused(run, "odd.db")
     network = played[1]
     for owner in played[0].clients[:2]:
         asyncio.run(save(folder / "many.db", network.stores[owner], owner))
@@ -256,11 +278,67 @@ def test_a_ledger_that_looks_like_an_old_copy_warns(run: Run, folder: Path, play
     code, shown, _ = run("client.toml")
     assert code == 0
     assert "1 of the charges 1 to 3 are not there, the first of them 2: more was spent than is shown" in shown
-    assert "on 2023-11-14T22:13:20Z the ledger was found to be an old copy (charge number 3 comes next; " in shown
+    said = "declined on 2023-11-14T22:13:20Z for a Compute node's word that this ledger is an old copy (charge number 3"
+    assert said in shown
+    assert "Otherwise the node lies or errs" in shown
     assert "\x1b[31m" not in shown
     plain = json.loads(run("client.toml", "--json", "-")[1])
     assert len(plain["warnings"]) == 2
     assert plain["declined"][-1]["epsilon"] is None, "JSON knows no NaN"
+
+
+def charge(**changes: object) -> dict[tuple[str, bytes], bytes]:
+    sound = Charge(b"r" * 16, "sum", bytes(16), 0.2, 1.0, 1e-6, 1_700_000_000_000, 1)
+    return {(LEDGER, b"r" * 16): msgspec.msgpack.encode(msgspec.structs.replace(sound, **changes))}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"at_ms": 1 << 62}, "an entry has time 4611686018427387904 ms"),
+        ({"at_ms": -1}, "an entry has time -1 ms"),
+        ({"mu": 1e300}, "charge 1 has mu = 1e+300, expected above 0 and at most 20"),
+        ({"mu": -1.0}, "charge 1 has mu = -1"),
+        ({"mu": 0.0}, "charge 1 has mu = 0"),
+        ({"mu": float("nan")}, "charge 1 has mu = nan"),
+        ({"epsilon": float("inf")}, "charge 1 has epsilon = inf"),
+        ({"delta": float("nan")}, "charge 1 has delta = nan"),
+        ({"number": 0}, "a charge has number 0"),
+    ],
+)
+def test_figures_that_cannot_be_are_damage_in_one_line(
+    run: Run, folder: Path, changes: dict[str, object], says: str
+) -> None:
+    asyncio.run(save(folder / "odd.db", charge(**changes)))
+    told = refused(run, "odd.db")
+    assert f"store odd.db: {says}" in told
+    assert told.endswith("not with an old copy, which would forget what was spent")
+
+
+def test_damaged_times_of_declines_and_announcements_of_rounds_are_named(
+    run: Run, folder: Path, played: tuple[Cast, Network]
+) -> None:
+    told = DeclinedRound(
+        number=1, round_id=b"r" * 16, statistic="sum", trainer=bytes(16), epsilon=1.0, delta=1e-6, reason="clients",
+        found="N = 1", expected="N >= 2", at_ms=1 << 62,
+    )  # fmt: skip
+    asyncio.run(save(folder / "odd.db", {(DECLINED, told.round_id): msgspec.msgpack.encode(told)}))
+    assert "an entry has time 4611686018427387904 ms" in refused(run, "odd.db")
+    records = played[1].stores[played[0].trainer_identity.id]
+    rounds = {
+        key: msgspec.msgpack.decode(value, type=StoredRound) for key, value in records.items() if key[0] == ROUNDS
+    }
+    ((key, joining),) = [(key, one) for key, one in rounds.items() if one.phase == "joining"]
+    broken = msgspec.structs.replace(joining, announcement=Signed(b"", bytes(64)))
+    asyncio.run(save(folder / "other.db", {key: msgspec.msgpack.encode(broken)}))
+    assert "has no announcement (malformed: " in refused(run, "other.db")
+
+
+def test_a_charge_of_an_immense_number_takes_no_immense_time(run: Run, folder: Path) -> None:
+    asyncio.run(save(folder / "odd.db", charge(number=1 << 60)))
+    code, told, _ = run("odd.db")
+    assert code == 0
+    assert f"{(1 << 60) - 1} of the charges 1 to {1 << 60} are not there, the first of them 1: more was" in told
 
 
 def test_no_secret_is_told(run: Run, played: tuple[Cast, Network]) -> None:

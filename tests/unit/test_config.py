@@ -137,13 +137,13 @@ def test_mistakes_in_a_clients_file_are_named(folder: Path, old: str, new: str, 
     ("text", "message"),
     [
         ("[policy]\nclients_mn = 3", "unknown key 'clients_mn' (did you mean 'clients_min'?); [policy] keys:"),
-        ("[policy]\nclients_min = 'x'", "[policy] Expected `int`, got `str` - at `$.clients_min`"),
+        ("[policy]\nclients_min = 'x'", "[policy] clients_min is a text, expected a whole number"),
         ("[policy]\ncomputes_min = 1", "policy: computes_min is 1; give at least 2"),
         ("[policy]\nepsilon_per_round_max = -1", "epsilon"),
         ("[policy]\ntrusted_computes = ['hospital-c']", "'hospital-c' is unknown (did you mean 'hospital-b'?)"),
         ("[policy]\ntrainers = ['lob']", "[policy] trainers: 'lob' is unknown (did you mean 'lab'?)"),
         ("[policy]\nstatistics = ['maen']", "'maen' is unknown (did you mean 'mean'?)"),
-        ("[policy]\nbounds = { x = [0] }", "[policy] Expected `array` of length 2, got 1 - at `$.bounds[...]`"),
+        ("[policy]\nbounds = { x = [0] }", "[policy] bounds[...] has 1 values, expected 2"),
         ("[policy]\nbounds = { x = [1, 0] }", "policy: bounds of 'x' are [1, 0]; give finite LOW < HIGH"),
         ("[policy]\nbounds = { z = [0, 1] }", "bounds of the policy: 'z' is unknown; known: x, y"),
         ("[policy]\nepsilon_per_period_max = inf", "policy: epsilon_per_period_max is inf; give a finite number"),
@@ -206,6 +206,13 @@ def test_mistakes_about_a_policy_file_are_named(folder: Path, client: str, polic
     if policy is not None:
         (folder / "policy.toml").write_text(policy)
     assert message in refusal(folder, client)
+
+
+def test_a_shared_policy_may_bound_columns_that_a_device_lacks(folder: Path) -> None:
+    (folder / "policy.toml").write_text(FULL_POLICY.replace("x = [0, 120]", "x = [0, 120], z = [0, 1]"))
+    (folder / "client.toml").write_text(NAMES_A_POLICY)
+    device = load(folder / "client.toml")
+    assert device.config.policy.bounds == {"x": (0.0, 120.0), "z": (0.0, 1.0)}
 
 
 def test_a_trainers_account_has_defaults_and_is_given_to_its_actor(folder: Path) -> None:
@@ -369,7 +376,7 @@ def test_a_statistic_without_bounds_takes_parameters() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"statistic": "maen"}, "statistic 'maen' is unknown here; known: gradient, histogram, mean"),
+        ({"statistic": "maen"}, "statistic 'maen' is unknown here (did you mean 'mean'?); known: gradient"),
         ({"bounds": {}}, "public bounds are missing for: x; give column=LO:HI"),
         ({"columns": ("x", "y")}, "public bounds are missing for: y"),
         ({"bounds": {"x": (0, 1), "z": (0, 1)}}, "bounds of z: no such column is asked for: x"),
@@ -385,7 +392,7 @@ def test_a_statistic_without_bounds_takes_parameters() -> None:
         ({"join_s": 0.0}, "join_s is 0"),
         ({"computes": ("hospital-a",)}, "found 1 Compute nodes, expected at least 2"),
         ({"computes": ("hospital-a", "hospital-c")}, "hospital-c is not in the federation file"),
-        ({"parameters": {"edges": [1]}}, "parameters of statistic 'mean'"),
+        ({"parameters": {"edges": [1]}}, "statistic 'mean' has no parameter 'edges'"),
         ({"fraction_bits": 3}, "fraction_bits is 3"),
     ],
 )

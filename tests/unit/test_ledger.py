@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -42,7 +44,7 @@ def test_charges_are_numbered_in_order_and_a_number_never_comes_twice() -> None:
     ledger.give_back(charge(1).round_id)
     assert ledger.next_number == 2, "also after a return"
     for wrong in (1, 3):
-        with pytest.raises(AssertionError, match="numbered in order"):
+        with pytest.raises(RuntimeError, match="numbered in order"):
             ledger.charge(msgspec.structs.replace(charge(2), number=wrong))
     assert Ledger([charge(7), charge(3)]).next_number == 8
 
@@ -66,13 +68,25 @@ def test_a_returned_charge_costs_nothing_and_is_remembered() -> None:
 
 def test_a_round_is_charged_once_and_returned_once() -> None:
     ledger = Ledger([charge(1)])
-    with pytest.raises(AssertionError, match="charged once"):
+    with pytest.raises(RuntimeError, match="charged once"):
         ledger.charge(charge(1, 0.1))
     ledger.give_back(charge(1).round_id)
-    with pytest.raises(AssertionError, match="returned once"):
+    with pytest.raises(RuntimeError, match="returned once"):
         ledger.give_back(charge(1).round_id)
-    with pytest.raises(AssertionError, match="charged once"):
+    with pytest.raises(RuntimeError, match="charged once"):
         ledger.charge(charge(1, 0.1))
+
+
+def test_an_optimised_interpreter_charges_once_too() -> None:
+    """`python -O` strips assertions; a charge that is written over would be spent twice."""
+    program = (
+        "from dca_proto.core.ledger import Charge, Ledger\n"
+        "charge = Charge(bytes(16), 'sum', bytes(16), 0.5, 1.0, 1e-6, 0, 1)\n"
+        "Ledger([charge]).charge(charge)"
+    )
+    ran = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode != 0
+    assert "a round is charged once" in ran.stderr
 
 
 def test_many_small_charges_do_not_get_lost_in_rounding() -> None:

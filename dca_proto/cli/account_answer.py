@@ -1,0 +1,123 @@
+"""What `dca account` answers, as plain JSON values: a forecast of each round, and what the whole job costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dca_proto import privacy_loss
+from dca_proto.cli.account_enquiry import Enquiry, total_mu
+from dca_proto.core import accounting
+from dca_proto.core.budget import Budget
+from dca_proto.core.forecast import forecast
+from dca_proto.core.messages import Announcement
+from dca_proto.core.plan import Plan
+from dca_proto.statistics import Statistic
+from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.statistics.gradient import Gradient
+from dca_proto.statistics.regression import Regression
+from dca_proto.statistics.regression_sensitivity import Weights
+from dca_proto.statistics.weights import best_regression_weights
+
+DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
+DATA, SCALED_TO_ONE, SCALED = "data", "columns scaled to ±1", "scaled columns"
+_FIRST = ("noise_multiplier", "sensitivity", "sigma_local", "scale_factor", "ring_bits")
+_LABELLED_MAX = 100  # coordinates up to which each is listed by name
+_EPSILON_LARGE = 10.0
+
+
+def answer(enquiry: Enquiry, shares: tuple[float, ...], rounds: list[tuple[Announcement, Plan]]) -> dict[str, Any]:
+    """Everything; the figures of the first round at the top as well."""
+    budget, mu, plan = enquiry.budget, total_mu(rounds), rounds[0][1]
+    told = [{"share": share, **_round(*planned)} for share, planned in zip(shares, rounds, strict=True)]
+    signals = [one["signal_to_noise"] for one in told]
+    return {
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "mu_budget": budget.mu,
+        "mu": mu,
+        "epsilon_spent": min(accounting.epsilon_of(mu, budget.delta), budget.epsilon),  # it is rounded up
+        "clients": enquiry.clients,
+        "tolerated": enquiry.tolerated,
+        "colluders": enquiry.colluders,
+        "computes": enquiry.computes,
+        "contributors_needed": plan.needed,
+        "honest_shares": plan.honest,
+        **{name: told[0][name] for name in _FIRST},
+        "rounds": told,
+        "weakest_round": 1 + signals.index(min(signals)),
+        "curve": _curve(mu, enquiry.also),
+        "also": [{"kind": type(one).__name__, **msgspec.to_builtins(one)} for one in enquiry.also],
+        "epsilon_with_also": _with_also(mu, enquiry.also, budget.delta),
+        "warnings": warnings(budget, enquiry.clients),
+    }
+
+
+def warnings(budget: Budget, clients: int) -> list[str]:
+    """What a budget of such figures allows to happen, where that is no protection to speak of."""
+    found = []
+    if budget.delta * clients >= 1:
+        found.append(
+            f"delta {budget.delta:g} is 1/N = {1 / clients:.2g} or more: a delta of at least 1/N allows to publish "
+            f"somebody's data whole; take one far below, such as {10 ** -math.ceil(math.log10(clients) + 2):g}"
+        )
+    if budget.epsilon > _EPSILON_LARGE:
+        found.append(
+            f"epsilon {budget.epsilon:g} promises little: a result is no more than e^{budget.epsilon:g} = "
+            f"10^{budget.epsilon / math.log(10):.3g} times as likely with one client's data as with any other's, and "
+            f"so may tell them apart; take {_EPSILON_LARGE:g} at most, better 1"
+        )
+    return found
+
+
+def _round(announcement: Announcement, plan: Plan) -> dict[str, Any]:
+    """A round's forecast, and where there are few coordinates, the noise of each in the units of its estimate."""
+    statistic = plan.question.statistic
+    told: dict[str, Any] = msgspec.to_builtins(forecast(announcement, plan))
+    told |= {"labels": None, "noise_std": None, "noise_std_units": _units(statistic)}
+    if plan.dimension <= _LABELLED_MAX:
+        zero = np.zeros(plan.dimension)
+        shifted = statistic.estimate(zero + told["sigma_sum"], plan.clients) - statistic.estimate(zero, plan.clients)
+        told |= {"labels": list(statistic.labels()), "noise_std": np.abs(shifted).tolist()}
+    told |= {"best_weights": None, "best_weights_gain": None}
+    if isinstance(statistic, Regression):
+        told |= _best_weights(statistic, announcement)
+    return told
+
+
+def _units(statistic: Statistic) -> str:
+    """What units a statistic's estimates are in: products and gradients stay in those of the scaled columns."""
+    if not isinstance(statistic, Regression | Gradient):
+        return DATA
+    if set(statistic.scale) == {1.0} and set(statistic.centre) == {0.0}:
+        return DATA
+    return SCALED_TO_ONE if set(statistic.bound) == {1.0} else SCALED
+
+
+def _best_weights(statistic: Regression, announcement: Announcement) -> dict[str, Any]:
+    """The weights of xxᵀ, xy and y² that minimise the total noise variance, and what part of its standard deviation
+    that saves, beside the weights that were asked for."""
+
+    def error(weights: Weights) -> float:
+        weighted = msgspec.structs.replace(statistic, weights=weights)
+        sensitivity = client_sensitivity(weighted, announcement.rows_max, announcement.fraction_bits)
+        sizes = zip(statistic.block_sizes, weights, strict=True)
+        return math.sqrt(sensitivity.l2_squared * math.fsum(size / weight**2 for size, weight in sizes))
+
+    best = best_regression_weights(statistic, announcement.fraction_bits)
+    return {"best_weights": list(best), "best_weights_gain": 1 - error(best) / error(statistic.weights)}
+
+
+def _curve(mu: float, also: tuple[privacy_loss.Release, ...]) -> list[dict[str, float | None]]:
+    """ε of the whole job at several δ, alone and beside what else is spent."""
+    return [
+        {"delta": d, "epsilon": accounting.epsilon_of(mu, d), "epsilon_with_also": _with_also(mu, also, d)}
+        for d in DELTAS
+    ]
+
+
+def _with_also(mu: float, also: tuple[privacy_loss.Release, ...], delta: float) -> float | None:
+    return privacy_loss.epsilon_of((privacy_loss.Gaussian(mu), *also), delta) if also else None

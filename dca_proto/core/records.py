@@ -1,0 +1,38 @@
+"""The records of a store, read back: what cannot be read any more stops the start, in one line."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from dca_proto.core.errors import UsageError
+
+T = TypeVar("T")
+
+
+def decoded(table: str, value: bytes, kind: type[T]) -> T:
+    """A record of one table, as it was stored.
+
+    Raises:
+        UsageError: it is damaged, or another version of this program wrote it. To go on without it could spend twice.
+    """
+    try:
+        return msgspec.msgpack.decode(value, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise unreadable(table, str(error)) from None
+
+
+def sized(table: str, value: bytes, size: int) -> bytes:
+    """A record of one table that is so many plain bytes. Raises `UsageError` as `decoded`."""
+    if len(value) != size:
+        raise unreadable(table, f"{len(value)} bytes")
+    return value
+
+
+def unreadable(table: str, why: str) -> UsageError:
+    """The error of a record that cannot be read."""
+    return UsageError(
+        f"a record in the store's table {table!r} cannot be read ({why}): it is damaged, or of another version; "
+        "run the version that wrote it, or start with a fresh store (a client enrolled anew), not with an old copy"
+    )

@@ -1,0 +1,130 @@
+"""Failed rounds at a trainer: how a charge comes back, and when the failure is told (DESIGN §4.7).
+
+The first abort ends a round; against those of all M Compute nodes its charge comes back. The others follow within
+moments where all is well. So the failure is told as soon as it is known what it cost, with that in words: when all M
+aborts have come, when a node is known to have released (then the charge stays), or after `settle_ms` at the latest.
+
+A node keeps its abort for the retention. So long the missing ones are asked for, ever more rarely, and anew whenever
+the trainer starts: a charge comes back also where the trainer, or a node, was away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+
+import msgspec
+
+from dca_proto.core import facts
+from dca_proto.core.effects import CancelTimer, Effect, Report, SetTimer
+from dca_proto.core.events import Timer
+from dca_proto.core.federation import Federation
+from dca_proto.core.ledger import Ledger
+from dca_proto.core.machine import step
+from dca_proto.core.params import Timing
+from dca_proto.core.sealing import Random
+from dca_proto.core.trainer_round import FAILED, RETURNED, RUNNING, TABLE, Round
+
+SETTLE = "settle"
+
+
+class Failures:
+    """What happens to failed rounds.
+
+    Args:
+        ledger: of the federation's account. query: asks the Compute nodes of a round that have not had their last word.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        federation: Federation,
+        timing: Timing,
+        random: Random,
+        query: Callable[[Round], list[Effect]],
+    ) -> None:
+        self._ledger = ledger
+        self._federation = federation
+        self._timing = msgspec.structs.replace(timing, resend_max_ms=timing.retention_ms)
+        self._random = random
+        self._query = query
+
+    def awaits_aborts(self, current: Round, now_ms: int) -> bool:
+        """Whether missing aborts may still bring a failed round's charge back."""
+        stored = current.stored
+        open_ms = current.opened.body.close_by_ms + self._timing.retention_ms
+        return stored.phase == FAILED and current.id in self._ledger and not stored.released and now_ms < open_ms
+
+    def settle(self, current: Round, now_ms: int) -> list[Effect]:
+        """Wait for the aborts of a round that has just failed, where they are of use, and tell its failure."""
+        if not self.awaits_aborts(current, now_ms):
+            return self.tell(current)
+        current.attempt = 0
+        settled = SetTimer(Timer(SETTLE, current.id), now_ms + self._timing.settle_ms)
+        return [settled, current.again(self._timing, self._random, now_ms)]
+
+    def resume(self, current: Round, now_ms: int) -> list[Effect]:
+        """Ask anew, after a start."""
+        waits = self.awaits_aborts(current, now_ms)
+        return [*self._query(current), *self.settle(current, now_ms)] if waits else []
+
+    def ask_again(self, current: Round, now_ms: int) -> list[Effect]:
+        """Ask once more, if it is still of use."""
+        waits = self.awaits_aborts(current, now_ms)
+        return [*self._query(current), current.again(self._timing, self._random, now_ms)] if waits else []
+
+    def on_abort(self, current: Round, sender: bytes, now_ms: int) -> list[Effect]:
+        """A node's word that it has released nothing for a round that is over, and never will."""
+        stored = current.stored
+        if sender in stored.aborted_by or not self.awaits_aborts(current, now_ms):
+            step(TABLE, stored.phase, "late abort")
+            return []
+        aborted_by = (*stored.aborted_by, sender)
+        last = len(aborted_by) == len(current.opened.computes)
+        kept = current.store(phase=step(TABLE, stored.phase, "last abort" if last else "abort"), aborted_by=aborted_by)
+        if not last:
+            return [kept]
+        returned = self._ledger.give_back(current.id)
+        return [returned, kept, Report(facts.ChargeReturned(current.id)), *self.tell(current)]
+
+    def on_partial(self, current: Round) -> list[Effect]:
+        """A node has released: the charge stays, whatever is signed afterwards."""
+        step(TABLE, current.stored.phase, "late partial")
+        return [] if current.stored.released else [current.store(released=True), *self.tell(current)]
+
+    def tell(self, current: Round, *, finally_: bool = False) -> list[Effect]:
+        """Say once that a round has failed, and what became of its charge.
+
+        Args:
+            finally_: the nodes have forgotten the round, and nobody can be asked any more.
+        """
+        if current.is_told:
+            return []
+        current.is_told = True
+        stored = current.stored
+        figures = (None, None) if stored.released else (stored.contributors, stored.needed)
+        advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
+        failure = facts.RoundFailed(current.id, stored.reason + self._charge(current, advice), *figures)
+        return [CancelTimer(Timer(SETTLE, current.id)), Report(failure)]
+
+    def _charge(self, current: Round, advice: str) -> str:
+        if current.id not in self._ledger:
+            return ""
+        if current.stored.phase == RETURNED:
+            return "; its charge came back to the account"
+        if current.stored.released:
+            return "; a Compute node has released its part, so the account keeps the charge"
+        return (
+            f"; no word yet from {self._others(current, current.stored.aborted_by)} that nothing was released, so the "
+            f"account keeps the charge{advice}"
+        )
+
+    def silence(self, current: Round) -> str:
+        """Why a round fails at its close, in words."""
+        phase = current.stored.phase
+        silent = self._others(current, current.partials if phase == RUNNING else current.ready)
+        return f"no answer from Compute node {silent} while {phase}"
+
+    def _others(self, current: Round, heard: Container[bytes]) -> str:
+        """The names of the Compute nodes that were not heard."""
+        silent = [compute for compute in current.opened.computes if compute not in heard]
+        return ", ".join(self._federation.compute(compute).name for compute in silent)

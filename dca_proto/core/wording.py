@@ -1,0 +1,41 @@
+"""What errors have in common in their words: the name that was perhaps meant, and msgspec's findings in plain terms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import msgspec
+
+_TYPES = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "null": "nothing",
+    "object": "a table",
+    "str": "a text",
+}
+_MISMATCH = re.compile(r"Expected `(?P<wanted>[^`]+)`(?: of length (?P<length>\d+))?, got `?(?P<found>\w+)`?")
+_PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
+
+
+def nearest(text: str, names: Iterable[str]) -> str:
+    """The hint " (did you mean 'name'?)" for the known name most like the given one, or nothing."""
+    near = get_close_matches(text, list(names), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def in_words(error: msgspec.ValidationError) -> str:
+    """What msgspec found in a table: the key, what stands there, and what is expected."""
+    text = str(error)
+    where = _PLACE.search(text)
+    if where is None or not (mismatch := _MISMATCH.match(text)):
+        return text
+    if mismatch["length"]:
+        return f"{where['place']} has {mismatch['found']} values, expected {mismatch['length']}"
+    wanted = " or ".join(_TYPES.get(part, part) for part in mismatch["wanted"].split(" | "))
+    return f"{where['place']} is {_TYPES.get(mismatch['found'], mismatch['found'])}, expected {wanted}"

@@ -1,0 +1,99 @@
+"""Stores that another version wrote, or that were damaged: each actor says in one line what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from scene import begin, losing
+
+from dca_proto.core.errors import UsageError
+from dca_proto.core.messages import Receipt, Share
+from dca_proto.core.policy import Policy
+from dca_proto.testing import Cast
+
+Records = list[tuple[str, bytes, bytes]]
+CANNOT = (
+    "a record in the store's table '{}' cannot be read ({}): it is damaged, or of another version; "
+    "run the version that wrote it, or start with a fresh store (a client enrolled anew), not with an old copy"
+)
+
+
+def records(role: str) -> tuple[Callable[[Records], object], Records]:
+    """An actor's builder, and what its store holds in the middle of a round, or after a declined one."""
+    cast = Cast(4, 2)
+    if role == "declining client":
+        cast.policy = Policy()
+    network = cast.network()
+    network.tamper = losing(Receipt) if role != "node" else losing(Share, sender=cast.clients[0])
+    begin(cast, network, share_window_ms=600_000)
+    actor, build = {
+        "client": (cast.clients[0], lambda stored: cast.client(0, stored)),
+        "declining client": (cast.clients[0], lambda stored: cast.client(0, stored)),
+        "node": (cast.computes[0], lambda stored: cast.compute(0, stored)),
+        "trainer": (cast.trainer_identity.id, cast.trainer),
+    }[role]
+    return build, [(table, key, value) for (table, key), value in network.stores[actor].items()]
+
+
+def test_a_ledger_without_numbers_is_of_an_older_version() -> None:
+    """The protocol's first version did not number charges. Such a ledger must neither start nor be taken for empty."""
+    build, stored = records("client")
+    plain = msgspec.msgpack.decode
+    without = [(table, key, plain(value)) for table, key, value in stored if table == "ledger"]
+    old = [(table, key, value) for table, key, value in stored if table != "ledger"]
+    for table, key, charge in without:
+        del charge["number"]
+        old.append((table, key, msgspec.msgpack.encode(charge)))
+    with pytest.raises(UsageError) as raised:
+        build(old)
+    assert str(raised.value) == CANNOT.format("ledger", "Object missing required field `number`")
+
+
+@pytest.mark.parametrize(
+    ("role", "table"),
+    [
+        ("client", "ledger"),
+        ("client", "session"),
+        ("client", "contribution"),
+        ("declining client", "declined"),
+        ("node", "round"),
+        ("trainer", "ledger"),
+        ("trainer", "trainer-round"),
+    ],
+)
+@pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x81\xa1\xff\x00", b"\x01"])
+def test_a_record_that_cannot_be_read_stops_the_start_by_name(role: str, table: str, damage: bytes) -> None:
+    build, stored = records(role)
+    assert table in {kind for kind, _, _ in stored}
+    build(stored)
+    with pytest.raises(UsageError, match=rf"^a record in the store's table '{table}' cannot be read \(.*version"):
+        build([(kind, key, damage if kind == table else value) for kind, key, value in stored])
+
+
+@pytest.mark.parametrize(
+    ("role", "table"),
+    [
+        ("client", "epoch"),
+        ("client", "seen"),
+        ("node", "epoch"),
+        ("node", "seen"),
+        ("node", "charges"),
+        ("node", "share"),
+    ],
+)
+@pytest.mark.parametrize("damage", [b"", b"\xc1"])
+def test_plain_bytes_of_a_wrong_length_stop_the_start_by_name(role: str, table: str, damage: bytes) -> None:
+    """A charge window that became empty would forget all of a client's numbers without a word."""
+    build, stored = records(role)
+    kinds = {kind for kind, _, _ in stored}
+    assert table in kinds, kinds
+    with pytest.raises(UsageError, match=rf"^a record in the store's table '{table}' cannot be read \(.*version"):
+        build([(kind, key, damage if kind == table else value) for kind, key, value in stored])
+
+
+def test_a_share_without_its_round_stops_the_start() -> None:
+    build, stored = records("node")
+    with pytest.raises(UsageError, match="table 'share' cannot be read"):
+        build([record for record in stored if record[0] != "round"])

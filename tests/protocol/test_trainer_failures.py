@@ -1,0 +1,324 @@
+"""Failed rounds at the trainer: charges come back against the aborts of all M nodes, once, and however late."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from lab import MU, abort_of, lab, running, trainer_of
+from scene import begin, body_of, failures, forged, losing, refused, results, sealed_by, sent, until_the_end
+
+from dca_proto.core.account import AccountError
+from dca_proto.core.effects import Channel
+from dca_proto.core.events import Received
+from dca_proto.core.facts import ChargeReturned, RoundFailed, SharingStarted
+from dca_proto.core.messages import (
+    Abort,
+    Announcement,
+    Frozen,
+    FrozenList,
+    PartialSum,
+    Query,
+    Ready,
+    Sealed,
+    Share,
+    Start,
+)
+from dca_proto.core.params import PROTOCOL_VERSION, Timing
+from dca_proto.core.policy import DAY_MS, Allowance
+from dca_proto.core.round import session_hash
+from dca_proto.testing import Cast, Envelope, Network
+
+SETTLE_MS = Timing().settle_ms
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_aborts_of_all_nodes_bring_the_charge_back_once(restarts: bool) -> None:
+    cast, network, round_id = running()
+    trainer = cast.trainer_identity.id
+
+    def tell(node: int) -> None:
+        network.handle(trainer, Received(*abort_of(cast, network, node)))
+        if restarts:
+            network.restart(trainer)
+
+    for node in (0, 0, 1, 1, 0):
+        tell(node)
+        assert trainer_of(cast, network).phase(round_id) == "failed"
+        assert trainer_of(cast, network).ledger.spent() == MU
+    for node in (2, 2, 0):
+        tell(node)
+        assert trainer_of(cast, network).phase(round_id) == "returned"
+        assert trainer_of(cast, network).ledger.spent() == 0
+    assert network.reported(ChargeReturned, trainer) == [ChargeReturned(round_id)]
+    assert len(network.reported(RoundFailed)) == 1
+    assert trainer_of(cast, network).ledger.next_number == 2, "its number is not used again"
+
+
+def test_what_came_back_can_be_spent_again() -> None:
+    cast, network, _ = running()
+    for node in range(3):
+        network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
+    network.tamper = lambda one: [one]
+    for _ in range(2):
+        begin(cast, network)
+    assert len(results(network)) == 2
+    with pytest.raises(AccountError):
+        trainer_of(cast, network).check_request(cast.request(), network.now_ms)
+
+
+def test_forged_aborts_bring_nothing_back() -> None:
+    cast, network, _ = running()
+    trainer = cast.trainer_identity.id
+    network.handle(trainer, Received(*abort_of(cast, network, 0)))
+    node, genuine = abort_of(cast, network, 1)
+    refused(network, trainer, cast.computes[2], genuine, "signature")
+    refused(network, trainer, cast.clients[0], genuine, "unknown-compute")
+    refused(network, trainer, node, forged(cast, cast.client_identities[0], body_of(genuine)), "signature")
+    refused(network, trainer, *abort_of(cast, network, 1, session_hash=bytes(32)), "session")
+    assert trainer_of(cast, network).ledger.spent() == MU
+
+
+def test_the_charge_stays_when_some_have_released() -> None:
+    """One node never hears of the others' lists and aborts, the others release: nobody knows who has what."""
+    cast, network = lab()
+    odd = cast.computes[2]
+    network.tamper = losing(Frozen, FrozenList, Query, Abort, to=odd)
+    begin(cast, network)
+    network.tamper = lambda one: [one] if one.to.channel in (Channel.TRAINER, Channel.ABORT) else []
+    until_the_end(network)
+    assert [one.sender for one in sent(network, Abort)] == [odd]
+    assert len(failures(network)) == 1
+    assert trainer_of(cast, network).ledger.spent() == MU
+    until_the_end(network, 24 * 8)
+    assert trainer_of(cast, network).ledger.spent() == MU, "for good"
+
+
+def test_a_result_keeps_the_charge_whatever_is_signed_afterwards() -> None:
+    cast, network = lab()
+    _, request = begin(cast, network)
+    for node in range(3):
+        network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
+    assert trainer_of(cast, network).phase(request.round_id) == "done"
+    assert not trainer_of(cast, network).dropped
+    assert trainer_of(cast, network).ledger.spent() == MU
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
+    """The round fails with the first abort; the other nodes' were lost, and come when they are asked for."""
+    cast, network = lab()
+    first = cast.computes[0]
+
+    def tamper(one):
+        lost = one.to.channel is Channel.ABORT and one.sender != first
+        return [] if lost or isinstance(body_of(one.payload), Share) else [one]
+
+    network.tamper = tamper
+    _, request = begin(cast, network)
+    network.advance(network.now_ms + 60_001)
+    if restarted:
+        network.restart(cast.trainer_identity.id)
+    until_the_end(network)
+    assert {query.to.id for query in sent(network, Query)} == set(cast.computes[1:])
+    assert len(failures(network)) == 1
+    assert trainer_of(cast, network).phase(request.round_id) == "returned"
+    assert trainer_of(cast, network).ledger.spent() == 0
+
+
+def test_a_node_that_has_released_is_not_asked_for_its_abort_for_ever() -> None:
+    cast, network = lab()
+    odd, trainer = cast.computes[2], cast.trainer_identity.id
+    network.tamper = losing(Frozen, FrozenList, Abort, to=odd)
+    asked: list[bytes] = []
+
+    def lose_partials_at_first(one):
+        if isinstance(body_of(one.payload), Query):
+            asked.append(one.to.id)
+        lost = isinstance(body_of(one.payload), Sealed) and one.sender in cast.computes and one.to.id == trainer
+        odd_is_cut_off = one.to.id == odd and isinstance(body_of(one.payload), Frozen | FrozenList)
+        return [] if odd_is_cut_off or (lost and not failures(network)) else [one]
+
+    network.tamper = lose_partials_at_first
+    begin(cast, network)
+    until_the_end(network)
+    after = [query for query in asked if query in cast.computes[:2]]
+    assert 1 <= after.count(cast.computes[0]) <= 3
+    assert not network.actors[trainer].dropped, "a partial sum that is too late is no mistake of the node's"
+    assert trainer_of(cast, network).ledger.spent() == MU
+
+
+def test_a_round_that_failed_before_its_starts_costs_nothing() -> None:
+    cast, network = lab()
+    network.tamper = losing(Ready)
+    begin(cast, network)
+    until_the_end(network)
+    assert network.reported(SharingStarted) == []
+    assert trainer_of(cast, network).ledger.charges == ()
+
+
+# Told when it is known what it cost
+
+
+def test_the_failure_is_told_with_the_last_abort_and_what_came_back() -> None:
+    cast, network, round_id = running()
+    for node in range(3):
+        assert failures(network) == []
+        network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
+    reason = "compute-0 aborted: too-few: x; its charge came back to the account"
+    assert failures(network) == [RoundFailed(round_id, reason, 1, 3)]
+    network.advance(network.now_ms + 2 * SETTLE_MS)
+    assert len(failures(network)) == 1
+
+
+def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_they_speak() -> None:
+    cast, network, round_id = running()
+    trainer = cast.trainer_identity.id
+    network.handle(trainer, Received(*abort_of(cast, network, 0)))
+    assert trainer_of(cast, network).is_settling(network.now_ms)
+    network.advance(network.now_ms + SETTLE_MS - 1)
+    assert failures(network) == []
+    network.advance(network.now_ms + 1)
+    (failure,) = failures(network)
+    assert failure.reason == (
+        "compute-0 aborted: too-few: x; no word yet from compute-1, compute-2 that nothing was released, so the "
+        "account keeps the charge: `dca trainer FILE --resume` asks again"
+    )
+    assert not trainer_of(cast, network).is_settling(network.now_ms)
+    for node in (1, 2):
+        network.handle(trainer, Received(*abort_of(cast, network, node)))
+    assert network.reported(ChargeReturned, trainer) == [ChargeReturned(round_id)]
+    assert len(failures(network)) == 1, "it is told once"
+    assert trainer_of(cast, network).ledger.spent() == 0
+
+
+def with_a_partial_sum(cast: Cast, network: Network, round_id: bytes) -> None:
+    """The first node releases."""
+    opened = trainer_of(cast, network)._rounds[round_id].opened
+    session = session_hash(body_of(sent(network, Start)[0].payload).terms)
+    body = PartialSum(PROTOCOL_VERSION, round_id, session, bytes(32), b"\xf0", (bytes(32),) * 3, bytes(8))
+    identity = cast.compute_identities[0]
+    payload = sealed_by(cast, identity, body, opened)
+    network.handle(cast.trainer_identity.id, Received(identity.id, payload))
+
+
+@pytest.mark.parametrize("released_first", [False, True])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_node_that_has_released_settles_that_the_charge_stays(released_first: bool, restarted: bool) -> None:
+    """Also against the aborts of all nodes, of which one then lies. No sum of a failed round is kept."""
+    cast, network, round_id = running()
+    trainer = cast.trainer_identity.id
+    if released_first:
+        with_a_partial_sum(cast, network, round_id)
+    network.handle(trainer, Received(*abort_of(cast, network, 1)))
+    assert len(failures(network)) == released_first
+    if not released_first:
+        with_a_partial_sum(cast, network, round_id)
+    (failure,) = failures(network)
+    assert failure.reason.endswith("; a Compute node has released its part, so the account keeps the charge")
+    assert (failure.contributors, failure.needed) == (None, None), "with figures, nothing was released"
+    if restarted:
+        network.restart(trainer)
+    assert trainer_of(cast, network).unfinished(network.now_ms) == set()
+    for node in range(3):
+        network.handle(trainer, Received(*abort_of(cast, network, node)))
+    with_a_partial_sum(cast, network, round_id)
+    until_the_end(network, 24 * 2)
+    assert sent(network, Query) == []
+    assert len(failures(network)) == 1
+    assert trainer_of(cast, network).ledger.spent() == MU
+    assert trainer_of(cast, network)._rounds[round_id].partials == {}
+    assert not network.actors[trainer].dropped
+
+
+# However late
+
+
+def aborted_by_one() -> tuple[Cast, Network, bytes, int]:
+    """A round in which no share comes and all aborts but the first are lost; with its id and its close."""
+    cast, network = lab()
+    first = cast.computes[0]
+
+    def tamper(one: Envelope) -> list[Envelope]:
+        body = body_of(one.payload)
+        return [] if isinstance(body, Share) or (isinstance(body, Abort) and one.sender != first) else [one]
+
+    network.tamper = tamper
+    _, request = begin(cast, network)
+    network.advance(network.now_ms + 60_001)
+    assert trainer_of(cast, network).phase(request.round_id) == "failed"
+    return cast, network, request.round_id, body_of(sent(network, Announcement)[0].payload).close_by_ms
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_nodes_are_asked_until_they_forget_ever_more_rarely(restarted: bool) -> None:
+    cast, network, round_id, close_ms = aborted_by_one()
+    network.advance(close_ms + 3 * DAY_MS)
+    asked = Counter(query.to.id for query in sent(network, Query))
+    assert asked.keys() == set(cast.computes[1:])
+    assert max(asked.values()) <= 20
+    assert network.reported(ChargeReturned, cast.trainer_identity.id) == []
+    network.tamper = lambda one: [one]
+    if restarted:
+        network.restart(cast.trainer_identity.id)
+        network.deliver()
+        assert trainer_of(cast, network).phase(round_id) == "returned", "at once"
+        assert len(failures(network)) == 2, "told again, now with its charge"
+        assert failures(network)[1].reason.endswith("its charge came back to the account")
+    network.advance(close_ms + 7 * DAY_MS - 1)
+    assert network.reported(ChargeReturned, cast.trainer_identity.id) == [ChargeReturned(round_id)]
+    assert trainer_of(cast, network).ledger.spent() == 0
+
+
+def test_when_nodes_have_forgotten_they_are_asked_no_more() -> None:
+    cast, network, round_id, close_ms = aborted_by_one()
+    network.advance(close_ms + 7 * DAY_MS - 1)
+    before = len(sent(network, Query))
+    assert trainer_of(cast, network).unfinished(network.now_ms) == set(), "this process has told it"
+    network.restart(cast.trainer_identity.id)
+    assert len(sent(network, Query)) == before + 2
+    assert trainer_of(cast, network).unfinished(network.now_ms) == {round_id}
+    assert trainer_of(cast, network).unfinished(network.now_ms + 1) == set()
+    network.advance(close_ms + 8 * DAY_MS)
+    assert trainer_of(cast, network).phase(round_id) == "new"
+    assert len(sent(network, Query)) == before + 2
+    assert trainer_of(cast, network).ledger.spent() == MU
+
+
+def test_a_failure_is_told_at_the_latest_when_its_round_is_forgotten() -> None:
+    """A trainer that starts a moment before the retention ends does not keep its caller waiting for ever."""
+    cast, network, round_id, close_ms = aborted_by_one()
+    network.advance(close_ms + 7 * DAY_MS - 100)
+    network.down.update(cast.computes)
+    network.restart(cast.trainer_identity.id)
+    assert trainer_of(cast, network).unfinished(network.now_ms) == {round_id}
+    before = len(network.reported(RoundFailed))
+    network.advance(close_ms + 8 * DAY_MS)
+    told = [fact.reason for fact in network.reported(RoundFailed)[before:]]
+    assert len(told) == 1
+    assert told[0].endswith("so the account keeps the charge")
+
+
+def test_a_node_that_has_not_heard_of_the_end_says_so_and_is_asked_again() -> None:
+    """Asked before its own deadline, it is still ready."""
+    cast, network = lab()
+    late = cast.computes[2]
+    network.tamper = losing(Share, Frozen, FrozenList)
+    begin(cast, network)
+    network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, 0)))
+    network.advance(network.now_ms + SETTLE_MS)
+    assert len(sent(network, Ready, sender=late)) > 1
+    assert not network.actors[cast.trainer_identity.id].dropped
+    until_the_end(network)
+    assert len(sent(network, Query, to=late)) >= 2
+    assert trainer_of(cast, network).ledger.spent() == 0
+
+
+def test_an_account_that_refuses_names_the_charges_that_may_come_back() -> None:
+    cast, network, *_ = aborted_by_one()
+    cast.account = Allowance(epsilon=1.2, delta=1e-6)
+    network.restart(cast.trainer_identity.id)
+    with pytest.raises(
+        AccountError, match="`dca trainer FILE --resume` may bring back the charge of 1 round that failed"
+    ):
+        trainer_of(cast, network).check_request(cast.request(), network.now_ms)

@@ -1,0 +1,185 @@
+"""A trainer in a process: what its caller is told, and when.
+
+Everyone runs over a broker in memory, on the machine's clock; what must come later waits for what it must follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+import pytest
+from lab import Lab
+from scene import begin, body_of
+
+from dca_proto.core.account import AccountError
+from dca_proto.core.codec import decode_frame
+from dca_proto.core.effects import Channel, Persist, Write
+from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.facts import Announced, ChargeReturned, RoundFailed
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.ledger import Charge
+from dca_proto.core.machine import Actor
+from dca_proto.core.messages import Abort, Share
+from dca_proto.core.params import Timing
+from dca_proto.core.policy import Allowance
+from dca_proto.core.topics import subscriptions
+from dca_proto.core.trainer_round import ROUNDS, StoredRound
+from dca_proto.net.live import LiveTrainer
+from dca_proto.net.memory import MemoryBroker, MemoryTransport
+from dca_proto.net.runner import Runner
+from dca_proto.net.store import MemoryStore
+from dca_proto.testing import Envelope, Network, NoNoise
+
+ONE_ROUND = Allowance(epsilon=1.2, delta=1e-6)
+MINUTE_MS = 60_000
+
+
+class Mute(MemoryTransport):
+    """Loses its actor's shares, and keeps back its aborts until what they must follow."""
+
+    after: asyncio.Event | None = None
+
+    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        if isinstance(decode_frame(payload), Share):
+            return
+        if "/abort/" in topic and self.after is not None:
+            await self.after.wait()
+        await super().publish(topic, payload, retain)
+
+
+class TrainersStore(MemoryStore):
+    """Tells when a round is stored as failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed = asyncio.Event()
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        await super().commit(writes)
+        rounds = [one.value for one in writes if isinstance(one, Persist) and one.table == ROUNDS]
+        if any(msgspec.msgpack.decode(value, type=StoredRound).phase == "failed" for value in rounds):
+            self.failed.set()
+
+
+def transport(broker: MemoryBroker, role: Channel, actor_id: bytes) -> Mute:
+    return Mute(broker, actor_id.hex(), subscriptions("test", role, actor_id))
+
+
+@contextlib.asynccontextmanager
+async def running(*members: tuple[Actor, Mute]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(Runner(one, way, MemoryStore(), federation="test").run()) for one, way in members]
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def charges(store: MemoryStore) -> list[tuple[int, bool]]:
+    stored = [msgspec.msgpack.decode(one.value, type=Charge) for one in store.load() if one.table == LEDGER]
+    return [(charge.number, charge.returned) for charge in stored]
+
+
+def test_a_live_trainer_refuses_the_caller_and_goes_on_with_its_rounds() -> None:
+    """Three asked for at once, before the actor has seen any: the third is its caller's mistake alone."""
+    cast = Lab(4, 3)
+
+    async def play() -> list[object]:
+        way = MemoryTransport(MemoryBroker(), cast.trainer_identity.id.hex(), ())
+        async with LiveTrainer(cast.trainer(), way, MemoryStore(), federation="test") as live:
+            held = [asyncio.create_task(live.hold(cast.request())) for _ in range(3)]
+            await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
+            done = [one.exception() if one.done() else None for one in held]
+            for one in held:
+                one.cancel()
+            await asyncio.wait(held)
+            return done
+
+    first, second, third = asyncio.run(play())
+    assert (first, second) == (None, None)
+    assert isinstance(third, UsageError)
+
+
+def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be_held() -> None:
+    """The second node's abort leaves after the first has ended the round at the trainer."""
+    cast = Lab(3, 2, mechanism=NoNoise())
+    cast.account = ONE_ROUND
+    store, told = TrainersStore(), []
+
+    async def play() -> None:
+        broker, actor = MemoryBroker(), cast.trainer()
+        computes = [(one, transport(broker, Channel.COMPUTE, one.id)) for one in map(cast.compute, range(2))]
+        clients = [(one, transport(broker, Channel.CLIENT, one.id)) for one in map(cast.client, range(3))]
+        way = transport(broker, Channel.TRAINER, actor.id)
+        async with (
+            running(*computes, *clients),
+            LiveTrainer(actor, way, store, federation="test", on_report=told.append) as live,
+        ):
+            computes[1][1].after = store.failed
+            for number in (1, 2):
+                store.failed.clear()
+                with pytest.raises(RoundAborted, match=r"too-few.*; its charge came back to the account") as caught:
+                    await asyncio.wait_for(live.hold(cast.request(share_window_ms=200)), 20)
+                assert (caught.value.contributors, caught.value.needed) == (0, 2)
+                assert charges(store) == [(one, True) for one in range(1, number + 1)]
+            assert live._results == {}, "nothing is kept of rounds that are over"
+
+    asyncio.run(play())
+    assert sum(isinstance(fact, ChargeReturned) for fact in told) == 2
+
+
+def earlier_failure() -> tuple[Lab, Network]:
+    """A round ten minutes ago, of which the trainer heard one abort of two; nobody is up since."""
+    cast = Lab(3, 2, mechanism=NoNoise(), timing=Timing(settle_ms=200))
+    cast.account = ONE_ROUND
+    network = cast.network(Network(time.time_ns() // 1_000_000 - 10 * MINUTE_MS))
+
+    def tamper(one: Envelope) -> list[Envelope]:
+        body = body_of(one.payload)
+        lost = isinstance(body, Share) or (isinstance(body, Abort) and one.sender != cast.computes[0])
+        return [] if lost else [one]
+
+    network.tamper = tamper
+    begin(cast, network)
+    network.advance(network.now_ms + MINUTE_MS + 1)
+    return cast, network
+
+
+def records(network: Network, actor_id: bytes) -> list[tuple[str, bytes, bytes]]:
+    return [(table, key, value) for (table, key), value in network.stores[actor_id].items()]
+
+
+@pytest.mark.parametrize("nodes_are_up", [True, False])
+def test_a_round_that_the_account_refuses_waits_for_charges_of_earlier_ones(nodes_are_up: bool) -> None:
+    cast, network = earlier_failure()
+    told: list[object] = []
+    announced = asyncio.Event()
+
+    def note(fact: object) -> None:
+        told.append(fact)
+        if isinstance(fact, Announced):
+            announced.set()
+
+    async def play() -> None:
+        broker, actor = MemoryBroker(), cast.trainer(records(network, cast.trainer_identity.id))
+        computes = [cast.compute(index, records(network, cast.computes[index])) for index in range(2)]
+        ways = [(one, transport(broker, Channel.COMPUTE, one.id)) for one in computes]
+        way = transport(broker, Channel.TRAINER, actor.id)
+        async with (
+            running(*ways) if nodes_are_up else contextlib.nullcontext(),
+            LiveTrainer(actor, way, MemoryStore(), federation="test", on_report=note) as live,
+        ):
+            held = asyncio.create_task(live.hold(cast.request()))
+            going_on = asyncio.create_task(announced.wait())
+            await asyncio.wait([held, going_on], return_when=asyncio.FIRST_COMPLETED)
+            going_on.cancel()
+            held.cancel()
+            await held
+
+    with pytest.raises(asyncio.CancelledError if nodes_are_up else AccountError):
+        asyncio.run(play())
+    assert len([fact for fact in told if isinstance(fact, RoundFailed)]) == 1
+    assert len([fact for fact in told if isinstance(fact, ChargeReturned)]) == nodes_are_up

@@ -1,0 +1,151 @@
+"""`dca account` refuses in one line what cannot be, and names what would do.
+
+Everything is deterministic: no test here has a chance of a false alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dca_proto.cli import main
+from dca_proto.core.errors import UsageError
+from dca_proto.core.forecast import planned
+from dca_proto.core.trainer_round import OpenRound
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Calls `dca account` in a folder of its own: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(["account", *arguments])
+        told, error = capsys.readouterr()
+        return code, told, error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--epsilon 0", "epsilon is 0.0, expected a finite number > 0"),
+        ("--epsilon nan", "epsilon is nan"),
+        ("--epsilon 500", "epsilon 500 at delta 1e-06 is more than can be planned with, 294; that protects"),
+        ("--delta 0", "delta is 0.0, expected a number in (0, 1), such as 1e-6"),
+        ("--delta 1", "delta is 1.0"),
+        ("--tolerate 49", "lower T to at most 48, or find at least 51 clients"),
+        ("--tolerate -1", "T = -1, expected 0 or more; change --tolerate"),
+        ("--tolerate 5 --colluders 6", "c = 6 colluders exceed T = 5; lower c to 5, or raise T to 6"),
+        ("--colluders -1", "c = -1, expected 0 or more"),
+        ("--computes 1", "M = 1 Compute nodes; use 2 to 64"),
+        ("--bound inf", "is inf; give a finite number above 0"),
+        ("--bound -1", "is -1; give a finite number above 0"),
+        ("--bounds x=0:inf", "column 'x': bounds 0:inf are no interval; expected finite LO < HI"),
+        ("--bound 1e-7", "expected 8 to 2^40: use at least 4 more fraction bits"),
+        ("--fraction-bits 7", "choose an even number from 0 to 40"),
+        ("--fraction-bits 40 --bound 9000", "use fewer fraction bits"),
+        ("--dimension 0", "--dimension 0: expected 1 to 4096 columns"),
+        ("--dimension 1000000000", "--dimension 1000000000: expected 1 to 4096 columns"),
+        ("--dimension 65537 --statistic histogram", "--dimension 65537: expected 1 to 65536 bins"),
+        ("--dimension 2 --columns a,b", "--columns names the columns of a sum, and so excludes --dimension"),
+        ("--dimension 2 --bounds a=0:1", "--bounds names the columns of a sum, and so excludes --dimension"),
+        ("--bound 1 --bounds a=0:1", "--bound and --bounds exclude each other"),
+        ("--columns a,b --bounds a=0:1", "public bounds are missing for: b"),
+        ("--statistic summ", "--statistic 'summ' is unknown (did you mean 'sum'?); known: gradient, histogram, mean, "),
+        ("--parameter weights=[1]", "--parameter weights: no such parameter of sum"),
+        ("--statistic mean,", "--statistic 'mean,': a name is missing beside a comma"),
+        ("--statistic histogram --parameter edgs=[1]", "no such parameter of histogram (did you mean 'edges'?)"),
+        ("--statistic histogram --parameter edges=3", "edges is a whole number, expected a list"),
+        ("--statistic regression --dimension 1", "no feature: name the features"),
+        ("--bounds age", "--bounds 'age': expected COL=LO:HI,... or the name of a TOML file that is there"),
+        ("--parameter weights", "expected NAME=JSON"),
+        ("--shares 0.5,0.5", "--shares: found 2, expected one for each of 1 rounds"),
+        ("--shares 1.5", "shares of the budget add up to 1.5, expected at most 1"),
+        ("--shares half", "--shares 'half': expected one number for each round"),
+        ("--also gauss:1", "'gauss' is unknown (did you mean 'gaussian'?); expected one of gaussian:MU, laplace:"),
+        ("--also laplace:x", "--also 'laplace:x': expected laplace:EPSILON"),
+        ("--also laplace:1,2,3", "--also 'laplace:1,2,3': expected laplace:EPSILON"),
+        ("--also pure:-1", "--also 'pure:-1': epsilon is -1, expected 1e-09 to 100"),
+        ("--plot cost.txt", "--plot cost.txt: expected a name that ends with .png"),
+        ("--plot missing/cost.png", "cannot write missing/cost.png"),
+        ("--json missing/x.json", "cannot write missing/x.json"),
+        ("--json full.json", "cannot write full.json: No space left on device"),
+        ("--plot full.png", "cannot write full.png: No space left on device"),
+        ("--rows-max -1", "rows_max is -1"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_that_says_what_to_change(run: Run, options: str, words: str) -> None:
+    for name in ("full.json", "full.png"):
+        Path(name).symlink_to("/dev/full")
+    code, told, error = run("--clients", "50", *options.split())
+    assert (code, told) == (2, "")
+    assert error.startswith("dca: ")
+    assert error.count("\n") == 1
+    assert words in error
+
+
+@pytest.mark.parametrize(("clients", "words"), [("0", "expected 1 to 1000000"), ("1", "find at least 2 clients")])
+def test_too_few_clients_are_refused(run: Run, clients: str, words: str) -> None:
+    code, _, error = run("--clients", clients)
+    assert code == 2
+    assert words in error
+
+
+def test_a_round_of_several_that_cannot_be_is_named(run: Run) -> None:
+    job = "--clients 50 --statistic sum --statistic mean --shares 0.001,0.999 --epsilon 30 --fraction-bits 2"
+    code, _, error = run(*job.split())
+    assert code == 2
+    assert "round 2, mean at epsilon 29.98: a noise share's standard deviation is" in error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--bound 1e-6",
+        "--bound 1e-3 --fraction-bits 12 --rows-max 1",
+        "--statistic regression --dimension 3 --fraction-bits 4 --epsilon 20",
+        "--statistic histogram --dimension 7 --fraction-bits 0",
+        "--dimension 400 --fraction-bits 2 --epsilon 40 --delta 0.1",
+        "--statistic second-moments --dimension 5 --fraction-bits 6 --epsilon 10 --clients 4000",
+    ],
+)
+def test_the_fraction_bits_that_a_refusal_asks_for_are_enough(run: Run, options: str) -> None:
+    given = ["--clients", "500", *options.split()]
+    code, _, error = run(*given)
+    assert code == 2
+    more = int(error.partition("use at least ")[2].split(maxsplit=1)[0])
+    bits = int(given[given.index("--fraction-bits") + 1]) if "--fraction-bits" in given else 24
+    assert run(*given, "--fraction-bits", str(bits + more))[0] == 0
+
+
+@pytest.mark.parametrize(("bound", "fewer", "by_clients"), [(2.0**11, 4, True), (2.0**15, 8, False)])
+def test_the_ring_that_would_wrap_is_refused_with_what_fits(bound: float, fewer: int, by_clients: bool) -> None:
+    """2^18 or 2^19 clients and 36 bits: the sum reaches 2^65 or 2^70. What the refusal names does fit.
+
+    In the second case no N would do: each of fewer clients would have to add more noise than the sampler draws.
+    """
+    computes = tuple(bytes([i]) * 16 for i in range(2))
+    terms: dict[str, Any] = {"round_id": bytes(16), "statistic": "sum", "epsilon": 40.0, "delta": 0.1, "tolerated": 0}
+    columns = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [bound]}
+    clients = 2**18 if by_clients else 2**19
+
+    def at(clients: int, bits: int) -> int:
+        request = OpenRound(**terms, parameters=columns, computes=computes, fraction_bits=bits, rows_max=1)
+        return planned(request, clients)[1].clients
+
+    with pytest.raises(UsageError, match=rf"less than 2\^63: use at least {fewer} fewer fraction bits") as refusal:
+        at(clients, 36)
+    assert at(clients, 36 - fewer) == clients
+    assert ("or N of at most" in str(refusal.value)) == by_clients
+    if by_clients:
+        most = int(str(refusal.value).rpartition(" ")[2])
+        assert at(most, 36) == most
+        with pytest.raises(UsageError):
+            at(most + 2, 36)

@@ -1,0 +1,82 @@
+"""Files that commands write: whole or not at all, in place where replacing would harm, one line where they cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from dca_proto.cli import explain
+from dca_proto.cli.output import whole_file, write_json
+from dca_proto.core.errors import UsageError
+
+
+def test_a_file_is_replaced_whole_and_keeps_its_rights(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    with whole_file(path) as place:
+        place.write_text("new")
+        assert (place.parent, place.suffix, path.read_text()) == (tmp_path, ".json", "old")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o640)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("before", ["old", None])
+def test_what_fails_half_way_leaves_all_as_it_was(tmp_path: Path, before: str | None) -> None:
+    path = tmp_path / "result.json"
+    if before is not None:
+        path.write_text(before)
+
+    def fail(error: Exception) -> None:
+        with whole_file(path) as place:
+            place.write_text("half")
+            raise error
+
+    with pytest.raises(UsageError, match=r"cannot write .*result.json: No space left on device; free space or name"):
+        fail(OSError(28, os.strerror(28)))
+    with pytest.raises(ZeroDivisionError):
+        fail(ZeroDivisionError())
+    with pytest.raises(BrokenPipeError):
+        fail(BrokenPipeError())
+    assert [file.read_text() for file in tmp_path.iterdir()] == ([] if before is None else [before])
+
+
+def test_what_links_name_is_written_where_it_is(tmp_path: Path) -> None:
+    """As /dev/stdout is one: a file that took its place would not reach whoever reads the output."""
+    (tmp_path / "there").mkdir()
+    target = tmp_path / "there/target.json"
+    target.write_text("a longer text than the new one")
+    inode = target.stat().st_ino
+    link = tmp_path / "link.json"
+    link.symlink_to(target)
+    write_json([1], str(link))
+    assert (link.is_symlink(), target.stat().st_ino, json.loads(target.read_text())) == (True, inode, [1])
+    assert list((tmp_path / "there").iterdir()) == [target]
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe, told = tmp_path / "pipe.json", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: told.append(pipe.read_text()))
+    reader.start()
+    write_json({"a": 1}, str(pipe))
+    reader.join(timeout=10)
+    assert json.loads(told[0]) == {"a": 1}
+    assert pipe.is_fifo()
+
+
+def test_a_full_device_is_one_line(tmp_path: Path) -> None:
+    link = tmp_path / "full.json"
+    link.symlink_to("/dev/full")
+    with pytest.raises(UsageError, match=r"cannot write .*full.json: No space left on device"):
+        write_json([1], str(link))
+    assert link.is_symlink()
+    assert explain(OSError(28, os.strerror(28))) == (
+        "cannot write the output: No space left on device; free space or name another place",
+        2,
+    )
+    assert explain(OSError(9, os.strerror(9))) is None, "a bug of ours"

@@ -1,0 +1,60 @@
+"""What errors say: the nearest known name, and which parameter is of the wrong type, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dca_proto.cli.options import parse_bounds, require_known
+from dca_proto.core.errors import UsageError
+from dca_proto.core.wording import nearest
+from dca_proto.statistics import resolve
+from inference.errors import DataError
+
+ONE = {"columns": ["a"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
+TWO = {"columns": ["a", "b"], "centre": [0.0] * 2, "scale": [1.0] * 2, "bound": [1.0] * 2}
+
+
+def test_the_nearest_name_is_told_where_one_is_near() -> None:
+    assert nearest("regresion", ("mean", "regression")) == " (did you mean 'regression'?)"
+    assert nearest("xyz", ("mean", "regression")) == ""
+    require_known("--statistic", "mean", ("mean", "sum"))
+    with pytest.raises(UsageError, match=r"--plant 'nois' is unknown \(did you mean 'noise'\?\); known: noise, clip"):
+        require_known("--plant", "nois", ("noise", "clip"))
+    with pytest.raises(UsageError) as caught:
+        require_known("--plant", "x" * 10_000, ("noise",))
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "said"),
+    [
+        ("maen", ONE, "statistic 'maen' is unknown here (did you mean 'mean'?); known: "),
+        ("mean", {"columns": ["a"]}, "statistic 'mean' needs the parameter 'centre', which is missing"),
+        ("mean", {**ONE, "bonud": 1}, "statistic 'mean' has no parameter 'bonud' (did you mean 'bound'?); it takes: "),
+        ("mean", {**ONE, "bound": 3}, "bound is a whole number, expected a list"),
+        ("mean", {**ONE, "bound": ["x"]}, "bound[0] is a text, expected a number"),
+        ("mean", {**ONE, "bound": [None]}, "bound[0] is nothing, expected a number"),
+        ("mean", {**ONE, "radius": {}}, "radius is a table, expected a number or nothing"),
+        ("mean", {**ONE, "radius": -1}, "radius is -1; give a finite number above 0"),
+        ("regression", {**TWO, "weights": [1, 2]}, "weights has 2 values, expected 3"),
+        ("regression", {**TWO, "weights": [1, 2, 1.5]}, "weights[2] is a number, expected a whole number"),
+        ("regression", {**TWO, "intercept": "yes"}, "intercept is a text, expected true or false"),
+        ("histogram", {"columns": ["a"], "edges": 3}, "edges is a whole number, expected a list"),
+    ],
+)  # fmt: skip
+def test_wrong_parameters_are_told_in_words(name: str, parameters: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(name, parameters)
+    assert said in str(caught.value)
+    assert "`" not in str(caught.value)
+
+
+def test_bounds_that_name_a_file_are_told_apart_from_bounds_that_are_none() -> None:
+    with pytest.raises(UsageError, match=r"--bounds 'age': expected COL=LO:HI,... or the name of a TOML file"):
+        parse_bounds("age")
+    with pytest.raises(DataError, match=r"bounds file nowhere.toml: No such file"):
+        parse_bounds("nowhere.toml")
+    assert parse_bounds("age=0:9") == {"age": [0, 9]}
+    assert parse_bounds(None) is None
