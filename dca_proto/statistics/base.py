@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -50,7 +51,7 @@ COLUMN_NAME_CHARS_MAX = 128
 DIMENSION_MAX = 2**24
 
 
-class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A named statistic of one row; the fields of a subclass are its public parameters.
 
     Attributes:
@@ -87,6 +88,16 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
         Empty where a statistic does not say; a client's policy can then not check it.
         """
+        return {}
+
+    def stated_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        """`row_sensitivity`, worked out once: it is asked for with every contribution."""
+        if fraction_bits not in self._stated:
+            self._stated[fraction_bits] = self.row_sensitivity(fraction_bits)
+        return self._stated[fraction_bits]
+
+    @cached_property
+    def _stated(self) -> dict[int, Sensitivity]:
         return {}
 
     @abstractmethod

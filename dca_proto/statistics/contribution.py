@@ -96,7 +96,7 @@ def _row_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) ->
         raise UsageError(f"fraction_bits is {fraction_bits}; choose an even number from 0 to {FRACTION_BITS_MAX}")
     if not 0 <= rows_max <= ROWS_MAX:
         raise UsageError(f"rows_max is {rows_max}; choose 0 for the mean of a client's rows, or 1 to {ROWS_MAX}")
-    row = statistic.row_sensitivity(fraction_bits)
+    row = statistic.stated_sensitivity(fraction_bits)
     if not isinstance(row, Sensitivity):  # a user's own may err
         raise UsageError(f"statistic {statistic.name!r} states {row!r}; row_sensitivity must give a Sensitivity")
     row.require(REPLACE_ONE_CLIENT)

@@ -29,7 +29,7 @@ class _Box(NamedTuple):
     edge: NDArray[np.float64]  # the largest grid point within the bound
 
 
-class ScaledColumns(Statistic, frozen=True, kw_only=True, dict=True):
+class ScaledColumns(Statistic, frozen=True, kw_only=True):
     """Shared parameters, one of each per column; all public, and none may be read from private data.
 
     Attributes:
