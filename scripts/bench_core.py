@@ -32,7 +32,6 @@ import nacl
 import numpy as np
 
 from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
-from dca_proto.core.commit import sum_shares
 from dca_proto.core.effects import Channel, Send
 from dca_proto.core.events import Received
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
@@ -40,7 +39,7 @@ from dca_proto.core.messages import Share, Signed, Start
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import ask, plan_round
 from dca_proto.core.sealing import AgreementKey, decrypt, derive, encrypt, expand
-from dca_proto.core.shares import share_bodies
+from dca_proto.core.shares import share_bodies, sum_shares
 from dca_proto.core.upload import CHARGE_BYTES, add_noise, make_contribution
 from dca_proto.statistics.contribution import contribution
 from dca_proto.testing import Cast, Network

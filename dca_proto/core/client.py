@@ -7,8 +7,9 @@ charge together with the ciphertexts that it pays for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +25,7 @@ from dca_proto.core.client_round import (
     Round,
     Session,
 )
-from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
+from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.core.declines import DeclinedRound, Declines
 from dca_proto.core.effects import CancelTimer, Effect, Forget, Persist, Report, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
@@ -112,6 +113,7 @@ class ClientActor(Actor):
         self._seen = SeenEpochs(records, self._timing)
         self._keys = Keyring(records, self._timing, self._random)
         self._rounds: dict[bytes, Round] = {}
+        self._held_bytes = 0  # of the announcements of these rounds
         self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
         self._outdated: Refusal | None = None  # whose word it is that the ledger has forgotten charges
         contributions = stored(CONTRIBUTIONS)
@@ -126,7 +128,7 @@ class ClientActor(Actor):
         except PeerError:
             self._foreign.append(round_id)
         else:
-            self._rounds[round_id] = Round(session, opened, contribution)
+            self._hold(Round(msgspec.structs.replace(session, announcement=opened.frame), opened, contribution))
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -174,7 +176,7 @@ class ClientActor(Actor):
         opened = open_announcement(frame, self._federation, self._limits)
         check_join_time(opened, self._timing, now_ms)
         self._seen.check(opened.epochs, now_ms)
-        current = Round(Session(NEW, frame), opened)
+        current = Round(Session(NEW, opened.frame), opened)
         refusal = self._consider(current, now_ms)
         seen: list[Effect] = [*self._seen.note(opened.epochs)]
         if refusal is not None:
@@ -183,11 +185,16 @@ class ClientActor(Actor):
 
     def _check_room(self, frame: Signed) -> None:
         """Rounds at the same time are limited in number and in bytes."""
-        held = sum(len(current.stored.announcement.body) for current in self._rounds.values())
         if len(self._rounds) >= self._limits.rounds_open_max:
             raise PeerError("rounds", found=f"{len(self._rounds)} rounds", expected="fewer at the same time")
-        if held + len(frame.body) > self._limits.announcements_bytes_max:
-            raise PeerError("rounds", found=f"{held} bytes of announcements", expected="fewer at the same time")
+        if self._held_bytes + len(frame.body) > self._limits.announcements_bytes_max:
+            found = f"{self._held_bytes} bytes of announcements"
+            raise PeerError("rounds", found=found, expected="fewer at the same time")
+
+    def _hold(self, current: Round) -> None:
+        if current.id not in self._rounds:
+            self._held_bytes += len(current.stored.announcement.body)
+        self._rounds[current.id] = current
 
     def _consider(self, current: Round, now_ms: int) -> Refusal | None:
         """What the client's own limits say. Looks at no row."""
@@ -197,8 +204,8 @@ class ClientActor(Actor):
             question = self._ask(current)
         except UsageError as error:
             return Refusal("announcement", str(error), "a question that can be answered")
-        missing = [column for column in question.statistic.columns if column not in self._columns]
-        if missing:
+        if not self._columns.issuperset(question.statistic.columns):
+            missing = [column for column in question.statistic.columns if column not in self._columns]
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
         named = [self._federation.compute(compute) for compute in current.opened.computes]
         announced = frozenset(name for member in named for name in (member.name, member.id.hex()))
@@ -218,7 +225,7 @@ class ClientActor(Actor):
         keys, opened = self._keys, current.opened
         join = Join(PROTOCOL_VERSION, current.id, opened.hash, self._certificate, keys.epoch, keys.public)
         answer = seal_answer(self._sign(join), opened, self._random)
-        self._rounds[current.id] = current
+        self._hold(current)
         return [
             *renewed,
             *self._epoch_timer(now_ms),
@@ -235,7 +242,7 @@ class ClientActor(Actor):
         reason, found, expected = refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX]
         body, known_as = current.body, (PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate)
         answer = seal_answer(self._sign(Decline(*known_as, reason, found, expected)), current.opened, self._random)
-        self._rounds[current.id] = current
+        self._hold(current)
         declined = DeclinedRound(
             number=self.declines.next_number,
             round_id=current.id,
@@ -263,7 +270,7 @@ class ClientActor(Actor):
         current = self._rounds.get(body.round_id)
         if current is None:
             raise PeerError("phase", found="a start of an unknown round", expected="an announcement first")
-        open_signed(frame, self._federation.trainer(current.body.trainer).key, self._federation_hash, Start)
+        verify_signed(frame, self._federation.trainer(current.body.trainer).key, self._federation_hash)
         started = session_hash(body.terms)
         if current.stored.session:
             if started != current.stored.session:
@@ -281,6 +288,7 @@ class ClientActor(Actor):
         value, trouble = self._contribution(plan.question.statistic, current.body)
         made = self._make(current, plan, value, started, body.position, charge.number)
         current.contribution, current.attempt = made, 1  # the first receipts wait for durable writes
+        current.question = None  # answered
         return [
             self.ledger.charge(charge),
             Persist(CONTRIBUTIONS, current.id, encode(made)),
@@ -408,7 +416,7 @@ class ClientActor(Actor):
         """The word of a Compute node of the round, about its session. Raises `PeerError`."""
         if sender not in current.opened.computes:
             raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
-        open_signed(frame, self._federation.compute(sender).key, self._federation_hash, type(body))
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
         if body.session_hash != current.stored.session:
             raise PeerError("session", found="word of another session", expected=current.stored.session.hex())
 
@@ -428,12 +436,14 @@ class ClientActor(Actor):
     def _forget(self, current: Round) -> list[Effect]:
         """Everything of a round but its charge."""
         del self._rounds[current.id]
+        self._held_bytes -= len(current.stored.announcement.body)
         return [Forget(SESSIONS, current.id), *self._forget_contribution(current)]
 
     def _forget_contribution(self, current: Round) -> list[Effect]:
         if current.contribution is None:
             return []
         current.contribution = None
+        current.received.clear()
         return [Forget(CONTRIBUTIONS, current.id)]
 
     def _expire_keys(self, now_ms: int) -> list[Effect]:
@@ -445,9 +455,9 @@ class ClientActor(Actor):
         turn_ms = self._keys.next_turn_ms(now_ms)
         return [] if turn_ms is None else [SetTimer(Timer(EPOCH), turn_ms)]
 
-    def _epochs_in_use(self) -> set[int]:
+    def _epochs_in_use(self) -> Iterator[int]:
         """The epochs of joins that wait for their start; shares that were made need no key any more."""
-        return {current.stored.epoch for current in self._rounds.values() if current.phase == JOINED}
+        return (current.stored.epoch for current in self._rounds.values() if current.phase == JOINED)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """A join until the start has come, shares until their receipts have; nothing after the round's end."""

@@ -55,5 +55,10 @@ def open_signed(frame: Signed, public_key: bytes, federation_hash: bytes, kind: 
     body = decode_body(frame.body)
     if not isinstance(body, kind):
         raise PeerError("kind", found=type(body).__name__, expected=kind.__name__)
-    verify(public_key, federation_hash, frame.body, frame.signature)
+    verify_signed(frame, public_key, federation_hash)
     return body
+
+
+def verify_signed(frame: Signed, public_key: bytes, federation_hash: bytes) -> None:
+    """`open_signed` where the body has been decoded before. Raises `PeerError("signature")`."""
+    verify(public_key, federation_hash, frame.body, frame.signature)

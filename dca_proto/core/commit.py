@@ -1,4 +1,4 @@
-"""One set of contributions, and its sum (DESIGN §4.5; DCA, section 3.1.3 and Algorithm 1, step 3).
+"""One set of contributions (DESIGN §4.5; DCA, section 3.1.3 and Algorithm 1, step 3).
 
 A frozen list maps positions on the roster to contribution ids. S holds the pairs that all M lists hold: a client whose
 contribution differs between nodes, or is missing at one, is in nobody's sum.
@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import PeerError
-from dca_proto.core.fixedpoint import WORD_BYTES
-from dca_proto.core.sealing import ID_BYTES, expand
-from dca_proto.core.shares import RingVector
+from dca_proto.core.sealing import ID_BYTES
 
 TOO_FEW = "too-few"
 """The abort reason whose figures say how many contributed and how many were needed."""
@@ -23,7 +21,6 @@ Entries = dict[int, bytes]
 """Position on the roster -> contribution id."""
 
 ENTRY_BYTES = 4 + ID_BYTES
-_CHUNK_BYTES = 1 << 20
 
 
 def encode_entries(entries: Mapping[int, bytes]) -> bytes:
@@ -67,35 +64,3 @@ def positions_of(bits: bytes, clients: int) -> NDArray[np.int64]:
     if len(bits) != (clients + 7) // 8 or flags[clients:].any():
         raise PeerError("contributors", found=f"{len(bits)} bytes", expected=f"one bit for each of {clients} clients")
     return np.flatnonzero(flags)
-
-
-def sum_shares(full: Iterable[bytes], seeds: Iterable[bytes], dimension: int) -> RingVector:
-    """The sum of shares modulo 2^64.
-
-    Args:
-        full: shares that are vectors of ``8 * dimension`` bytes. seeds: those that are 32-byte seeds.
-    """
-    total = np.zeros(dimension, dtype=np.uint64)
-    for vectors in _chunks(full, dimension):
-        _add(total, vectors)
-    for chunk in _chunks(seeds, dimension):
-        _add(total, [expand(seed, WORD_BYTES * dimension) for seed in chunk])
-    return total
-
-
-def _add(total: RingVector, vectors: list[bytes]) -> None:
-    stacked = np.frombuffer(b"".join(vectors), dtype="<u8").reshape(len(vectors), total.size)
-    total += np.add.reduce(stacked, axis=0)
-
-
-def _chunks(bodies: Iterable[bytes], dimension: int) -> Iterable[list[bytes]]:
-    """Lists of bodies whose vectors fill about a megabyte: few numpy calls, little memory."""
-    size = max(1, _CHUNK_BYTES // (8 * dimension))
-    chunk: list[bytes] = []
-    for body in bodies:
-        chunk.append(body)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

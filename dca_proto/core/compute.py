@@ -13,8 +13,8 @@ import msgspec
 
 from dca_proto.core import facts
 from dca_proto.core.charges import SeenCharges
-from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
-from dca_proto.core.commit import TOO_FEW, Entries, agree, encode_entries, parse_entries, position_bits, sum_shares
+from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
+from dca_proto.core.commit import TOO_FEW, Entries, agree, encode_entries, parse_entries, position_bits
 from dca_proto.core.compute_round import (
     ABORTED,
     COLLECTING,
@@ -56,7 +56,7 @@ from dca_proto.core.records import decoded, unreadable
 from dca_proto.core.roster import CheckedRoster, check_roster
 from dca_proto.core.round import list_hash, seal_answer
 from dca_proto.core.sealing import ID_BYTES, Identity, Random
-from dca_proto.core.shares import check_body
+from dca_proto.core.shares import check_body, sum_shares
 from dca_proto.core.upload import open_share, receipt_tag
 
 ROUNDS, SHARES = "round", "share"
@@ -89,6 +89,7 @@ class ComputeActor(Actor):
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._floors = floors or Floors()
         self._rounds: dict[bytes, Round] = {}
+        self._open: set[bytes] = set()  # those of them that have not ended
         self._unreadable: list[bytes] = []  # of a replaced federation file, or of a statistic that is missing here
         self._restore(tuple(records))
 
@@ -110,6 +111,8 @@ class ComputeActor(Actor):
             self._unreadable.append(round_id)
             roster = None
         self._rounds[round_id] = Round(stored, roster)
+        if stored.phase not in ENDS:
+            self._open.add(round_id)
 
     def _restore_share(self, key: bytes, value: bytes) -> None:
         current, position = self._rounds.get(key[:ID_BYTES]), int.from_bytes(key[ID_BYTES:], "big")
@@ -160,9 +163,8 @@ class ComputeActor(Actor):
             if roster_digest(frame) != known.stored.roster_digest:
                 raise PeerError("known-round", found="another roster", expected="the one that is known")
             return self._answer(known)
-        still_open = sum(one.phase not in ENDS for one in self._rounds.values())
-        if still_open >= self._limits.rounds_open_max:
-            raise PeerError("rounds", found=f"{still_open} open rounds", expected="fewer at the same time")
+        if len(self._open) >= self._limits.rounds_open_max:
+            raise PeerError("rounds", found=f"{len(self._open)} open rounds", expected="fewer at the same time")
         roster = self._check(frame, now_ms)
         roster.check_fresh(sender, now_ms)
         if not self._keys.holds(roster.own.epoch, roster.own.public):
@@ -170,6 +172,7 @@ class ComputeActor(Actor):
         self._seen.check(roster.announcement.epochs, now_ms)
         seen = self._seen.note(roster.announcement.epochs)
         current = self._rounds[body.round_id] = Round.opened(frame, roster)
+        self._open.add(body.round_id)
         refusal = roster.refusal(self._floors)
         if refusal is not None:
             return [*seen, *self._abort(current, refusal.reason, f"{refusal.found}; needs {refusal.expected}")]
@@ -202,7 +205,7 @@ class ComputeActor(Actor):
         reply = Send(Address(Channel.CLIENT, sender), share.round_id, receipt)
         if kept == share.contribution:
             return [reply]
-        check_body(body, roster.plan.dimension, roster.sends_vector(sender))
+        check_body(body, roster.plan.dimension, position in roster.vectors)
         try:
             self._check_first(sender, charge, kept)
         except PeerError as error:
@@ -297,9 +300,8 @@ class ComputeActor(Actor):
         """The one partial sum of this round: stored, then sent."""
         roster, plan = current.roster, current.roster.plan
         phase = step(TABLE, current.phase, "release")
-        is_full = {position: roster.sends_vector(roster.clients[position]) for position in agreed}
-        full = (current.shares[position] for position in agreed if is_full[position])
-        seeds = (current.shares[position] for position in agreed if not is_full[position])
+        full = (current.shares[position] for position in agreed if position in roster.vectors)
+        seeds = (current.shares[position] for position in agreed if position not in roster.vectors)
         views = {**current.views, self.id: current.view}
         partial = PartialSum(
             PROTOCOL_VERSION,
@@ -341,6 +343,7 @@ class ComputeActor(Actor):
         forgotten = [Forget(SHARES, _share_key(current.id, position)) for position in current.shares]
         timers = [CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, COMMIT, RESEND)]
         current.shares.clear()
+        self._open.discard(current.id)
         stored = self._store(current, phase=phase, answer=answer, roster=None)
         return [stored, *forgotten, *timers, SetTimer(Timer(CLOSE, current.id), current.stored.close_by_ms)]
 
@@ -361,7 +364,7 @@ class ComputeActor(Actor):
         current = self._round(body.round_id)
         if sender != current.stored.trainer or body.session_hash != current.session:
             raise PeerError("sender", found=sender.hex(), expected="the round's trainer, about its session")
-        open_signed(frame, self._federation.trainer(sender).key, self._federation_hash, Query)
+        verify_signed(frame, self._federation.trainer(sender).key, self._federation_hash)
         step(TABLE, current.phase, "query")
         return self._answer(current)
 
@@ -407,8 +410,7 @@ class ComputeActor(Actor):
 
         It is published again and again: a broker may forget what it retained.
         """
-        open_rounds = (r for r in self._rounds.values() if r.phase not in ENDS)
-        renewed = self._keys.renew(now_ms, {r.roster.own.epoch for r in open_rounds})
+        renewed = self._keys.renew(now_ms, (self._rounds[one].roster.own.epoch for one in self._open))
         keys = self._keys
         body = EpochKey(PROTOCOL_VERSION, self.id, keys.epoch, keys.public, keys.expires_ms)
         frame = encode(self._sign(body))
@@ -466,7 +468,7 @@ class ComputeActor(Actor):
             raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
         if body.session_hash != current.session:
             raise PeerError("session", found="another session of the round", expected=current.session.hex())
-        open_signed(frame, self._federation.compute(sender).key, self._federation_hash, type(body))
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
         return current
 
     def _signed_to(self, to: Address, round_id: bytes, body: Ready | Frozen | FrozenList | Behind) -> Effect:

@@ -81,6 +81,7 @@ class Round:
         self.views: dict[bytes, bytes] = {}  # peer -> hash of its frozen list
         self.lists: dict[bytes, Entries] = {}  # peer -> its frozen list, where it differs from ours
         self.attempt = 0
+        self._viewed, self._view = b"", list_hash(stored.session, b"")  # the frozen list, and its hash
 
     @classmethod
     def opened(cls, frame: Signed, roster: CheckedRoster) -> Round:
@@ -117,8 +118,10 @@ class Round:
 
     @property
     def view(self) -> bytes:
-        """Hash of the frozen list."""
-        return list_hash(self.session, self.stored.entries)
+        """Hash of the frozen list, worked out once: it is held against every word of a peer."""
+        if self._viewed is not self.stored.entries:
+            self._viewed, self._view = self.stored.entries, list_hash(self.session, self.stored.entries)
+        return self._view
 
     @property
     def count(self) -> int:

@@ -28,14 +28,14 @@ class Channel(enum.Enum):
         return self in (Channel.ANNOUNCE, Channel.ABORT, Channel.EPOCH)
 
 
-class Address(msgspec.Struct, frozen=True):
+class Address(msgspec.Struct, frozen=True, gc=False):
     """A channel and, for an inbox, the 16-byte id of its owner."""
 
     channel: Channel
     id: bytes = b""
 
 
-class Send(msgspec.Struct, frozen=True):
+class Send(msgspec.Struct, frozen=True, gc=False):
     """Hand `payload` to the broker at least once. `retain` asks it to keep the message for late subscribers."""
 
     to: Address
@@ -44,20 +44,20 @@ class Send(msgspec.Struct, frozen=True):
     retain: bool = False
 
 
-class SetTimer(msgspec.Struct, frozen=True):
+class SetTimer(msgspec.Struct, frozen=True, gc=False):
     """Fire `timer` at `at_ms` (Unix milliseconds), replacing an earlier setting of the same timer."""
 
     timer: Timer
     at_ms: int
 
 
-class CancelTimer(msgspec.Struct, frozen=True):
+class CancelTimer(msgspec.Struct, frozen=True, gc=False):
     """Forget the timer, if it is set."""
 
     timer: Timer
 
 
-class Persist(msgspec.Struct, frozen=True):
+class Persist(msgspec.Struct, frozen=True, gc=False):
     """Write a record durably, replacing one of the same table and key."""
 
     table: str
@@ -68,14 +68,14 @@ class Persist(msgspec.Struct, frozen=True):
         return f"Persist({self.table!r}, {self.key.hex()!r}, <{len(self.value)} bytes>)"
 
 
-class Forget(msgspec.Struct, frozen=True):
+class Forget(msgspec.Struct, frozen=True, gc=False):
     """Delete a record durably and overwrite what it held."""
 
     table: str
     key: bytes
 
 
-class Report(msgspec.Struct, frozen=True):
+class Report(msgspec.Struct, frozen=True, gc=False):
     """A fact for the actor's owner: logs, progress, results. Holds no secret."""
 
     fact: object

@@ -7,7 +7,7 @@ import msgspec
 from dca_proto.aggregate import NoisyAggregate
 
 
-class _Fact(msgspec.Struct, frozen=True):
+class _Fact(msgspec.Struct, frozen=True, gc=False):
     """Base of all facts; they print with ids cut to what tells them apart, and long values as their type."""
 
     def __repr__(self) -> str:

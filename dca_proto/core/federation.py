@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import re
 import tomllib
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import msgspec
 
 from dca_proto.core.codec import encode
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.messages import Certificate
+from dca_proto.core.params import CERTIFICATES_KNOWN_MAX
 from dca_proto.core.sealing import Identity, actor_id, digest, verify
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
-class Member(msgspec.Struct, frozen=True):
+class Member(msgspec.Struct, frozen=True, dict=True):
     """A Compute node or a trainer: a name for people and an Ed25519 public key of 32 bytes."""
 
     name: str
     key: bytes
 
-    @property
+    @cached_property
     def id(self) -> bytes:
+        """16 bytes: a hash of the key."""
         return actor_id(self.key)
 
 
@@ -62,18 +64,26 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 
     def compute(self, compute_id: bytes) -> Member:
         """The Compute node of that id. Raises `PeerError("unknown-compute")`."""
-        return _find(self.computes, compute_id, "unknown-compute")
+        return _find(self._computes_by_id, compute_id, "unknown-compute")
 
     def trainer(self, trainer_id: bytes) -> Member:
         """The trainer of that id. Raises `PeerError("unknown-trainer")`."""
-        return _find(self.trainers, trainer_id, "unknown-trainer")
+        return _find(self._trainers_by_id, trainer_id, "unknown-trainer")
+
+    @cached_property
+    def _computes_by_id(self) -> dict[bytes, Member]:
+        return {member.id: member for member in self.computes}
+
+    @cached_property
+    def _trainers_by_id(self) -> dict[bytes, Member]:
+        return {member.id: member for member in self.trainers}
 
     def check_certificate(self, certificate: Certificate, now_ms: int) -> bytes:
         """The client's id, if the certificate is this federation's and has not expired. Raises `PeerError`."""
-        verify(self.enrolment_key, self.hash, _certified(certificate), certificate.signature)
+        client = certified_client(self.enrolment_key, self.hash, certificate)
         if now_ms >= certificate.expires_ms:
             raise PeerError("certificate", found=f"expired at {certificate.expires_ms} ms", expected=f"after {now_ms}")
-        return actor_id(certificate.client_key)
+        return client
 
     def to_toml(self) -> str:
         """The file's text."""
@@ -122,15 +132,22 @@ def enrol(authority: Identity, federation: Federation, client_key: bytes, expire
     return Certificate(client_key, expires_ms, authority.sign(federation.hash, _certified(unsigned)))
 
 
+@lru_cache(maxsize=CERTIFICATES_KNOWN_MAX)  # a client shows the same one in every round; what fails is not kept
+def certified_client(enrolment_key: bytes, federation_hash: bytes, certificate: Certificate) -> bytes:
+    """The client's id, if the certificate is signed, whether it has expired or not. Raises `PeerError("signature")`."""
+    verify(enrolment_key, federation_hash, _certified(certificate), certificate.signature)
+    return actor_id(certificate.client_key)
+
+
 def _certified(certificate: Certificate) -> bytes:
     return b"dca1-certificate" + certificate.client_key + certificate.expires_ms.to_bytes(8, "little")
 
 
-def _find(members: tuple[Member, ...], member_id: bytes, code: str) -> Member:
-    for member in members:
-        if member.id == member_id:
-            return member
-    raise PeerError(code, found=member_id.hex(), expected="an id of the federation file")
+def _find(members: dict[bytes, Member], member_id: bytes, code: str) -> Member:
+    member = members.get(member_id)
+    if member is None:
+        raise PeerError(code, found=member_id.hex(), expected="an id of the federation file")
+    return member
 
 
 def _quoted(text: str) -> str:

@@ -6,7 +6,7 @@ whatever the clock does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.errors import PeerError
@@ -66,7 +66,7 @@ class Keyring:
         """Whether the secret of that public key is kept here."""
         return epoch in self._keys and self._keys[epoch].public == public
 
-    def renew(self, now_ms: int, in_use: Collection[int]) -> list[Write]:
+    def renew(self, now_ms: int, in_use: Iterable[int]) -> list[Write]:
         """Make the current epoch's key if there is none, and delete what is over."""
         writes: list[Write] = []
         if not self.is_current(now_ms):
@@ -75,13 +75,16 @@ class Keyring:
             writes.append(Persist(TABLE, _key(epoch), secret))
         return [*writes, *self.expire(now_ms, in_use)]
 
-    def expire(self, now_ms: int, in_use: Collection[int]) -> list[Write]:
+    def expire(self, now_ms: int, in_use: Iterable[int]) -> list[Write]:
         """Delete the keys of past epochs that no open round uses, once their grace is over."""
-        past = [epoch for epoch in self._keys if self._over_ms(epoch) <= now_ms and epoch not in in_use]
+        past = {epoch for epoch in self._keys if self._over_ms(epoch) <= now_ms}
+        if not past:
+            return []  # as nearly always: looks neither at the open rounds nor at the agreed keys
+        past.difference_update(in_use)
         for epoch in past:
             del self._keys[epoch]
         self._agreed = {pair: key for pair, key in self._agreed.items() if pair[0] not in past}
-        return [Forget(TABLE, _key(epoch)) for epoch in past]
+        return [Forget(TABLE, _key(epoch)) for epoch in sorted(past)]
 
     def agree(self, epoch: int, peer_public: bytes) -> bytes:
         """The key shared with a peer in one of the own epochs, computed once. Raises `PeerError`."""

@@ -47,6 +47,8 @@ class Ledger:
     def __init__(self, charges: Iterable[Charge] = ()) -> None:
         self._charges = {charge.round_id: charge for charge in charges}
         self._highest = max((charge.number for charge in self._charges.values()), default=0)
+        # When and mu², of the charges that count: all that is looked at for every announcement.
+        self._counting = {c.round_id: (c.at_ms, c.mu**2) for c in self._charges.values() if not c.returned}
 
     def __contains__(self, round_id: bytes) -> bool:
         return round_id in self._charges
@@ -66,8 +68,7 @@ class Ledger:
 
     def spent(self, since_ms: int = 0) -> float:
         """The mu of all charges made at or after `since_ms` and not returned."""
-        kept = (c.mu**2 for c in self._charges.values() if not c.returned and c.at_ms >= since_ms)
-        return math.sqrt(math.fsum(kept))
+        return math.sqrt(math.fsum([square for at_ms, square in self._counting.values() if at_ms >= since_ms]))
 
     def charge(self, charge: Charge) -> Persist:
         """Record a charge; the effect must be durable before anything of the round leaves.
@@ -80,6 +81,7 @@ class Ledger:
         if charge.number != self.next_number:
             raise RuntimeError(f"charges are numbered in order: found {charge.number}, next is {self.next_number}")
         self._highest = charge.number
+        self._counting[charge.round_id] = (charge.at_ms, charge.mu**2)
         return self._store(charge)
 
     def give_back(self, round_id: bytes) -> Persist:
@@ -87,6 +89,7 @@ class Ledger:
         charge = self._charges[round_id]
         if charge.returned:
             raise RuntimeError("a charge is returned once")
+        del self._counting[round_id]
         return self._store(msgspec.structs.replace(charge, returned=True))
 
     def _store(self, charge: Charge) -> Persist:

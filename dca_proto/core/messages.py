@@ -38,7 +38,7 @@ Parameter = Scalar | list[Scalar | list[Scalar]]
 Version = Annotated[int, Meta(ge=PROTOCOL_VERSION, le=PROTOCOL_VERSION)]
 
 
-class _Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _Frame(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """Base of everything that is encoded: fields by position, nothing unknown."""
 
 

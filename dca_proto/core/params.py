@@ -1,4 +1,4 @@
-"""Every limit and timeout of the protocol, in two frozen classes, units last."""
+"""Every limit and timeout of the protocol: of an actor in two frozen classes, of a process beside them; units last."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     announcement_bytes_max: int = 1 << 20
     announcements_bytes_max: int = 16 << 20
     rounds_open_max: int = 4096
+
+
+CERTIFICATES_KNOWN_MAX = 1 << 20
+"""How many certificates a process remembers to be signed, the latest used: as many as a roster holds, 500 MB."""
+EPOCH_KEYS_KNOWN_MAX = 256
+"""How many announcements' lists of signed epoch keys a process remembers to be signed, the latest used."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

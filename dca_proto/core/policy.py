@@ -11,6 +11,7 @@ rounds of a period *together* are (ε, δ)-private at the total's own δ, whatev
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import msgspec
 
@@ -139,31 +140,33 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Args:
             missing: the trusted Compute nodes that the announcement leaves out.
         """
-        checks = (
-            (not self.trainers or announcement.trainer.hex() in self.trainers, "trainer", announcement.trainer.hex(),
-             f"one of {', '.join(self.trainers)}"),
-            (not self.statistics or announcement.statistic in self.statistics, "statistic", announcement.statistic,
-             f"one of {', '.join(self.statistics)}"),
-            (question.dimension <= self.dimension_max, "dimension", f"d = {question.dimension}",
-             f"d <= {self.dimension_max}"),
-            (len(announcement.computes) >= self.computes_min, "computes", f"M = {len(announcement.computes)}",
-             f"M >= {self.computes_min}"),
-            (not missing, "trusted-computes", f"without {', '.join(sorted(missing))}", "every trusted Compute node"),
-            (announcement.colluders >= self.colluders_min, "colluders", f"c = {announcement.colluders}",
-             f"c >= {self.colluders_min}"),
-            (announcement.delta <= self.delta_max, "delta", f"{announcement.delta:g}", f"<= {self.delta_max:g}"),
-            (question.mu <= accounting.mu_of(self.epsilon_per_round_max, self.delta_max), "epsilon",
-             f"{announcement.epsilon:g} at delta {announcement.delta:g}",
-             f"<= {self.epsilon_per_round_max:g} at delta {self.delta_max:g}"),
-        )  # fmt: skip
-        for holds, reason, found, expected in checks:
-            if not holds:
-                return Refusal(reason, found, expected)
-        return self.check_bounds(question.statistic) or self.check_budget(question.mu, ledger, now_ms)
+        refusal = next(self._refusals(announcement, question, missing), None)
+        return refusal or self.check_bounds(question.statistic) or self.check_budget(question.mu, ledger, now_ms)
+
+    def _refusals(self, asked: Announcement, question: Question, missing: frozenset[str]) -> Iterator[Refusal]:
+        """What is wrong with the announcement's own figures; words are only found for what is."""
+        computes = len(asked.computes)
+        if self.trainers and asked.trainer.hex() not in self.trainers:
+            yield Refusal("trainer", asked.trainer.hex(), f"one of {', '.join(self.trainers)}")
+        if self.statistics and asked.statistic not in self.statistics:
+            yield Refusal("statistic", asked.statistic, f"one of {', '.join(self.statistics)}")
+        if question.dimension > self.dimension_max:
+            yield Refusal("dimension", f"d = {question.dimension}", f"d <= {self.dimension_max}")
+        if computes < self.computes_min:
+            yield Refusal("computes", f"M = {computes}", f"M >= {self.computes_min}")
+        if missing:
+            yield Refusal("trusted-computes", f"without {', '.join(sorted(missing))}", "every trusted Compute node")
+        if asked.colluders < self.colluders_min:
+            yield Refusal("colluders", f"c = {asked.colluders}", f"c >= {self.colluders_min}")
+        if not asked.delta <= self.delta_max:
+            yield Refusal("delta", f"{asked.delta:g}", f"<= {self.delta_max:g}")
+        if not question.mu <= accounting.mu_of(self.epsilon_per_round_max, self.delta_max):
+            expected = f"<= {self.epsilon_per_round_max:g} at delta {self.delta_max:g}"
+            yield Refusal("epsilon", f"{asked.epsilon:g} at delta {asked.delta:g}", expected)
 
     def check_bounds(self, statistic: Statistic) -> Refusal | None:
         """Hold the intervals to which a statistic clamps its columns against `bounds`."""
-        limited = [column for column in statistic.columns if column in self.bounds]
+        limited = [column for column in statistic.columns if column in self.bounds] if self.bounds else []
         ranges = statistic.ranges() if limited else {}
         for column in limited:
             low, high = self.bounds[column]

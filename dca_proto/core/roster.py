@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-from dca_proto.core.codec import decode_body, open_signed
+from dca_proto.core.codec import decode_body, verify_signed
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.messages import EpochKey, Join, Roster, Signed, Terms
+from dca_proto.core.messages import Announcement, EpochKey, Join, Roster, Signed, Terms
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import Plan, ask, plan_round
 from dca_proto.core.policy import Floors, Refusal
 from dca_proto.core.round import OpenedAnnouncement, check_terms, open_announcement, roster_hash, session_hash
-from dca_proto.core.sealing import actor_id
 from dca_proto.core.shares import VECTOR, vector_node
 
 
@@ -25,6 +25,7 @@ class CheckedRoster(msgspec.Struct, frozen=True):
     Attributes:
         announcement: opened. terms: of the start. session: their hash.
         clients: ids, sorted. positions: id -> index. client_keys: X25519 public keys, in the same order.
+        vectors: the positions of the clients whose share for this node is a full vector rather than a seed.
         plan: the round's numbers. own: the Compute node's own epoch key. own_index: its place among the M.
     """
 
@@ -34,6 +35,7 @@ class CheckedRoster(msgspec.Struct, frozen=True):
     clients: tuple[bytes, ...]
     positions: dict[bytes, int]
     client_keys: tuple[bytes, ...]
+    vectors: Collection[int]
     plan: Plan
     own: EpochKey
     own_index: int
@@ -45,12 +47,6 @@ class CheckedRoster(msgspec.Struct, frozen=True):
     @property
     def trainer(self) -> bytes:
         return self.announcement.body.trainer
-
-    def sends_vector(self, client: bytes) -> bool:
-        """Whether that client's share for this node is a full vector rather than a seed."""
-        if self.announcement.body.encoding == VECTOR:
-            return True
-        return vector_node(self.round_id, client, len(self.announcement.epochs)) == self.own_index
 
     def check_fresh(self, sender: bytes, now_ms: int) -> None:
         """No round opens after its deadline, or from another than its trainer. Raises `PeerError`."""
@@ -73,18 +69,18 @@ def check_roster(
     Args:
         own: id of the Compute node that checks. now_ms: for the certificates' expiry.
     """
-    claimed = decode_body(frame.body)
-    if not isinstance(claimed, Roster):
-        raise PeerError("kind", found=type(claimed).__name__, expected="Roster")
-    announcement = open_announcement(claimed.announcement, federation, limits)
-    body = open_signed(frame, federation.trainer(announcement.body.trainer).key, federation.hash, Roster)
+    body = decode_body(frame.body)
+    if not isinstance(body, Roster):
+        raise PeerError("kind", found=type(body).__name__, expected="Roster")
+    announcement = open_announcement(body.announcement, federation, limits)
+    verify_signed(frame, federation.trainer(announcement.body.trainer).key, federation.hash)
     if body.round_id != announcement.body.round_id or body.terms.announcement_hash != announcement.hash:
         raise PeerError("announcement", found="a roster of another announcement", expected=announcement.hash.hex())
     if own not in announcement.computes:
         raise PeerError("computes", found="a round without this Compute node", expected="one that names it")
     if not len(body.joins) == body.terms.clients <= limits.clients_max:
         raise PeerError("roster", found=f"{len(body.joins)} joins", expected=f"N = {body.terms.clients}")
-    members = [_check_join(join, announcement, federation, now_ms) for join in body.joins]
+    members = [_open_join(join, announcement, federation, now_ms) for join in body.joins]
     clients = tuple(client for client, _ in members)
     if any(later <= earlier for earlier, later in itertools.pairwise(clients)):
         raise PeerError("roster", found="clients out of order or twice", expected="ids sorted, each once")
@@ -98,31 +94,43 @@ def check_roster(
         clients=clients,
         positions={client: position for position, client in enumerate(clients)},
         client_keys=tuple(join.public for _, join in members),
+        vectors=_vectors(announcement.body, clients, own_index),
         plan=_plan(announcement, len(clients), mechanism, limits),
         own=announcement.epochs[own_index],
         own_index=own_index,
     )
 
 
-def _check_join(
+def _open_join(
     frame: Signed, announcement: OpenedAnnouncement, federation: Federation, now_ms: int
 ) -> tuple[bytes, Join]:
-    claimed = decode_body(frame.body)
-    if not isinstance(claimed, Join):
-        raise PeerError("kind", found=type(claimed).__name__, expected="Join")
-    return open_join(frame, claimed, announcement, federation, now_ms)
+    join = decode_body(frame.body)
+    if not isinstance(join, Join):
+        raise PeerError("kind", found=type(join).__name__, expected="Join")
+    return check_join(frame, join, announcement, federation, now_ms), join
 
 
-def open_join(
-    frame: Signed, claimed: Join, announcement: OpenedAnnouncement, federation: Federation, now_ms: int
-) -> tuple[bytes, Join]:
-    """The client's id and its join, if certificate and signature hold and it joins this round. Raises `PeerError`."""
-    client = federation.check_certificate(claimed.certificate, now_ms)
-    join = open_signed(frame, claimed.certificate.client_key, federation.hash, Join)
+def check_join(
+    frame: Signed, join: Join, announcement: OpenedAnnouncement, federation: Federation, now_ms: int
+) -> bytes:
+    """The client's id, if certificate and signature hold and it joins this round. Raises `PeerError`.
+
+    Args:
+        join: the decoded body of `frame`.
+    """
+    client = federation.check_certificate(join.certificate, now_ms)
+    verify_signed(frame, join.certificate.client_key, federation.hash)
     if join.announcement_hash != announcement.hash or join.round_id != announcement.body.round_id:
-        raise PeerError("join", found=f"a join of another round by {actor_id(join.certificate.client_key).hex()}",
-                        expected=announcement.hash.hex())  # fmt: skip
-    return client, join
+        found = f"a join of another round by {client.hex()}"
+        raise PeerError("join", found=found, expected=announcement.hash.hex())
+    return client
+
+
+def _vectors(body: Announcement, clients: Sequence[bytes], own_index: int) -> Collection[int]:
+    if body.encoding == VECTOR:
+        return range(len(clients))
+    nodes = (vector_node(body.round_id, client, len(body.computes)) for client in clients)
+    return frozenset(position for position, node in enumerate(nodes) if node == own_index)
 
 
 def _plan(announcement: OpenedAnnouncement, clients: int, mechanism: Mechanism, limits: Limits) -> Plan:

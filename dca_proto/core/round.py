@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
+from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.core.errors import PeerError
 from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Announcement, EpochKey, Sealed, Signed, Terms
-from dca_proto.core.params import Limits, Timing
-from dca_proto.core.sealing import AgreementKey, Random, check_public, digest, open_sealed, seal_to, verify
+from dca_proto.core.params import EPOCH_KEYS_KNOWN_MAX, Limits, Timing
+from dca_proto.core.sealing import AgreementKey, Random, check_public, digest, open_sealed, seal_to
 
 
-class OpenedAnnouncement(msgspec.Struct, frozen=True):
+class OpenedAnnouncement(msgspec.Struct, frozen=True, weakref=True):
     """An announcement whose signatures hold.
 
     Attributes:
         frame: as it was signed. body: what it says. hash: of the frame, 32 bytes.
-        epochs: the Compute nodes' epoch keys, in the announcement's order.
+        epochs: the Compute nodes' epoch keys, in the announcement's order. computes: their ids, in the same order.
     """
 
     frame: Signed
     body: Announcement
     hash: bytes
     epochs: tuple[EpochKey, ...]
+    computes: tuple[bytes, ...]
 
-    @property
-    def computes(self) -> tuple[bytes, ...]:
-        """Ids of the Compute nodes, in the announcement's order."""
-        return tuple(epoch.compute for epoch in self.epochs)
+
+_held: WeakValueDictionary[bytes, OpenedAnnouncement] = WeakValueDictionary()
+"""What this process's actors hold, by hash: each of many clients checks an announcement, and they keep one copy."""
 
 
 def announcement_hash(frame: Signed) -> bytes:
@@ -75,12 +77,23 @@ def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> 
     body = decode_body(frame.body)
     if not isinstance(body, Announcement):
         raise PeerError("kind", found=type(body).__name__, expected="Announcement")
-    verify(federation.trainer(body.trainer).key, federation.hash, frame.body, frame.signature)
+    verify_signed(frame, federation.trainer(body.trainer).key, federation.hash)
     check_public(body.reply_key)
-    epochs = tuple(open_epoch_key(epoch, federation) for epoch in body.computes)
-    if len({epoch.compute for epoch in epochs}) != len(epochs):
+    epochs, computes = open_epoch_keys(body.computes, federation)
+    opened = OpenedAnnouncement(frame, body, announcement_hash(frame), epochs, computes)
+    return _held.setdefault(opened.hash, opened)
+
+
+@lru_cache(maxsize=EPOCH_KEYS_KNOWN_MAX)  # they stay the same for an epoch, round after round; what fails is not kept
+def open_epoch_keys(
+    frames: tuple[Signed, ...], federation: Federation
+) -> tuple[tuple[EpochKey, ...], tuple[bytes, ...]]:
+    """The signed epoch keys of distinct Compute nodes, expired or not, and the nodes' ids. Raises `PeerError`."""
+    epochs = tuple(open_epoch_key(frame, federation) for frame in frames)
+    computes = tuple(epoch.compute for epoch in epochs)
+    if len(set(computes)) != len(computes):
         raise PeerError("computes", found="a Compute node twice", expected="distinct Compute nodes")
-    return OpenedAnnouncement(frame, body, announcement_hash(frame), epochs)
+    return epochs, computes
 
 
 def open_epoch_key(frame: Signed, federation: Federation) -> EpochKey:
@@ -88,7 +101,8 @@ def open_epoch_key(frame: Signed, federation: Federation) -> EpochKey:
     claimed = decode_body(frame.body)
     if not isinstance(claimed, EpochKey):
         raise PeerError("kind", found=type(claimed).__name__, expected="EpochKey")
-    return open_signed(frame, federation.compute(claimed.compute).key, federation.hash, EpochKey)
+    verify_signed(frame, federation.compute(claimed.compute).key, federation.hash)
+    return claimed
 
 
 def check_join_time(opened: OpenedAnnouncement, timing: Timing, now_ms: int) -> None:

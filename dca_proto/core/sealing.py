@@ -33,11 +33,8 @@ TAG_BYTES = 16
 
 def digest(person: bytes, *parts: bytes) -> bytes:
     """BLAKE2b-256 of the parts, each behind its length, personalised by `person` (at most 16 bytes)."""
-    state = hashlib.blake2b(digest_size=32, person=person)
-    for part in parts:
-        state.update(len(part).to_bytes(8, "little"))
-        state.update(part)
-    return state.digest()
+    framed = b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)])
+    return hashlib.blake2b(framed, digest_size=32, person=person).digest()
 
 
 def derive(key: bytes, person: bytes, message: bytes = b"", size: int = KEY_BYTES) -> bytes:
@@ -104,10 +101,7 @@ class AgreementKey:
 
         Raises `PeerError("key")` where the peer's key is a point of low order.
         """
-        try:
-            point = bindings.crypto_scalarmult(self.secret, peer_public)
-        except (CryptoError, ValueError, RuntimeError):
-            raise PeerError("key", found="a point of low order", expected="an X25519 public key") from None
+        point = _shared_point(self.secret, peer_public)
         return digest(b"dca1-agreement", point, *sorted((self.public, peer_public)))
 
     def __repr__(self) -> str:
@@ -116,7 +110,14 @@ class AgreementKey:
 
 def check_public(key: bytes) -> None:
     """Raises `PeerError("key")` for an X25519 public key of low order, before anything is decided on it."""
-    AgreementKey(bytes(KEY_BYTES)).agree(key)
+    _shared_point(bytes(KEY_BYTES), key)
+
+
+def _shared_point(secret: bytes, public: bytes) -> bytes:
+    try:
+        return bindings.crypto_scalarmult(secret, public)
+    except (CryptoError, ValueError, RuntimeError):
+        raise PeerError("key", found="a point of low order", expected="an X25519 public key") from None
 
 
 def encrypt(key: bytes, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:

@@ -8,7 +8,8 @@ expansions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ SEED = "seed"
 VECTOR = "vector"
 ENCODINGS = (SEED, VECTOR)
 SEED_BYTES = 32
+_CHUNK_BYTES = 1 << 17
 RingVector = NDArray[np.uint64]
 
 
@@ -36,10 +38,21 @@ def mask(seed: bytes, dimension: int) -> RingVector:
 
 def split(value: RingVector, seeds: Sequence[bytes]) -> RingVector:
     """The full share: `value` minus all masks, modulo 2^64."""
-    full = value.copy()
-    for seed in seeds:
-        ring_subtract(full, mask(seed, value.size), out=full)
-    return full
+    return ring_subtract(value, sum_shares((), seeds, value.size))
+
+
+def sum_shares(full: Iterable[bytes], seeds: Iterable[bytes], dimension: int) -> RingVector:
+    """The sum of shares modulo 2^64.
+
+    Args:
+        full: shares that are vectors of ``8 * dimension`` bytes. seeds: those that are 32-byte seeds.
+    """
+    total = np.zeros(dimension, dtype=np.uint64)
+    vectors = itertools.chain(full, (expand(seed, WORD_BYTES * dimension) for seed in seeds))
+    at_once = max(1, _CHUNK_BYTES // (WORD_BYTES * dimension))  # few numpy calls, all in the cache
+    while chunk := b"".join(itertools.islice(vectors, at_once)):
+        total += np.add.reduce(np.frombuffer(chunk, dtype="<u8").reshape(-1, dimension), axis=0)
+    return total
 
 
 def share_bodies(value: RingVector, root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:

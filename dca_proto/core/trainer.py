@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from dca_proto.core import facts
 from dca_proto.core.account import Account, AccountError
-from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
+from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.core.combine import combine
 from dca_proto.core.commit import TOO_FEW
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Report, Send, SetTimer
@@ -40,7 +40,7 @@ from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import Plan, ask, plan_round
 from dca_proto.core.policy import Allowance
 from dca_proto.core.records import decoded
-from dca_proto.core.roster import open_join
+from dca_proto.core.roster import check_join
 from dca_proto.core.round import OpenedAnnouncement, open_answer
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.core.trainer_failures import SETTLE, Failures
@@ -261,7 +261,7 @@ class TrainerActor(Actor):
         phase = step(TABLE, current.stored.phase, "join")
         if sender in current.joins:
             return [self._start(current, sender)] if phase == RUNNING and sender in current.clients else []
-        client, _ = open_join(frame, body, current.opened, self._federation, now_ms)
+        client = check_join(frame, body, current.opened, self._federation, now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
         if phase != JOINING:
@@ -274,7 +274,7 @@ class TrainerActor(Actor):
     def _on_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
         step(TABLE, current.stored.phase, "decline")
         client = self._federation.check_certificate(body.certificate, now_ms)
-        open_signed(frame, body.certificate.client_key, self._federation_hash, Decline)
+        verify_signed(frame, body.certificate.client_key, self._federation_hash)
         if sender != client or body.announcement_hash != current.opened.hash:
             raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
         if client in current.declined:
@@ -402,6 +402,7 @@ class TrainerActor(Actor):
     def _end_timers(self, current: Round, now_ms: int) -> list[Effect]:
         cancelled: list[Effect] = [CancelTimer(Timer(purpose, current.id)) for purpose in (JOIN, RESEND, END)]
         close_ms = current.opened.body.close_by_ms + self._timing.retention_ms
+        current.joins.clear()  # N of them, for days, and nobody asks any more
         return [*cancelled, SetTimer(Timer(CLOSE, current.id), max(now_ms, close_ms))]
 
     # --- time and restarts ----------------------------------------------------------------------------------------
@@ -482,7 +483,7 @@ class TrainerActor(Actor):
             raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
         if current.terms is None or body.session_hash != current.session:
             raise PeerError("session", found="another session of the round", expected="the one that was started")
-        open_signed(frame, self._federation.compute(sender).key, self._federation_hash, type(body))
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
         return current
 
     def _plan(self, opened: OpenedAnnouncement, clients: int) -> Plan:

@@ -63,9 +63,9 @@ class Failures:
         return [settled, current.again(self._timing, self._random, now_ms)]
 
     def resume(self, current: Round, now_ms: int) -> list[Effect]:
-        """Ask anew, after a start."""
+        """Ask anew, after a start; what is settled is told again, as results are: the last run may have ended before."""
         waits = self.awaits_aborts(current, now_ms)
-        return [*self._query(current), *self.settle(current, now_ms)] if waits else []
+        return [*self._query(current), *self.settle(current, now_ms)] if waits else self.tell(current)
 
     def ask_again(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask once more, if it is still of use."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -125,12 +125,12 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 def _check_columns(columns: tuple[str, ...]) -> None:
     if not 1 <= len(columns) <= COLUMNS_MAX:
         raise UsageError(f"{len(columns)} columns; name 1 to {COLUMNS_MAX}")
-    for column in columns:
-        if not (0 < len(column) <= COLUMN_NAME_CHARS_MAX and column.isprintable()):
-            raise UsageError(
-                f"column name {column[:COLUMN_NAME_CHARS_MAX]!r} is empty, longer than {COLUMN_NAME_CHARS_MAX} "
-                "characters or not printable"
-            )
+    if not (all(columns) and max(map(len, columns)) <= COLUMN_NAME_CHARS_MAX and "".join(columns).isprintable()):
+        wrong = next(name for name in columns if not (0 < len(name) <= COLUMN_NAME_CHARS_MAX and name.isprintable()))
+        raise UsageError(
+            f"column name {wrong[:COLUMN_NAME_CHARS_MAX]!r} is empty, longer than {COLUMN_NAME_CHARS_MAX} "
+            "characters or not printable"
+        )
     if len(set(columns)) < len(columns):
         raise UsageError("a column is named twice; name each once")
 
@@ -164,7 +164,7 @@ def resolve(name: str, parameters: dict[str, Any]) -> Statistic:
 
 def _check_keys(name: str, parameters: Mapping[str, Any], kind: type[Statistic]) -> None:
     """Refuse a parameter that it does not take, and one that it needs and is not there."""
-    fields = msgspec.structs.fields(kind)
+    fields = _fields(kind)
     known = [field.name for field in fields]
     for key in parameters:
         if key not in known:
@@ -177,7 +177,12 @@ def _check_keys(name: str, parameters: Mapping[str, Any], kind: type[Statistic])
 
 def parameter_names(name: str) -> tuple[str, ...]:
     """The parameters that a statistic of that name takes. Raises `UsageError` for an unknown name."""
-    return tuple(field.name for field in msgspec.structs.fields(_registered(name)))
+    return tuple(field.name for field in _fields(_registered(name)))
+
+
+@lru_cache(maxsize=256)  # msgspec reads a class's annotations anew each time
+def _fields(kind: type[Statistic]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(kind)
 
 
 def _registered(name: str) -> type[Statistic]:

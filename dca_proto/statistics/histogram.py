@@ -6,8 +6,7 @@ zero, nearer than that. With a single bin, a count, only a missing row makes a d
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -40,9 +39,10 @@ class Histogram(Statistic, frozen=True, kw_only=True):
             raise UsageError(f"{len(self.columns)} columns; a histogram is of one")
         if not 2 <= len(self.edges) <= BINS_MAX + 1:
             raise UsageError(f"{len(self.edges)} edges; give 2 to {BINS_MAX + 1}")
-        if not all(math.isfinite(edge) for edge in self.edges):
+        edges = np.array(self.edges, dtype=np.float64)
+        if not np.isfinite(edges).all():
             raise UsageError("edges has a value that is NaN or infinite; values outside count in the outer bins anyway")
-        if any(left >= right for left, right in pairwise(self.edges)):
+        if (edges[:-1] >= edges[1:]).any():
             raise UsageError("edges do not increase; give each once, in increasing order")
         super().__post_init__()
 
@@ -63,13 +63,11 @@ class Histogram(Statistic, frozen=True, kw_only=True):
         return Sensitivity(l1=changed * unit, l2_squared=changed * unit**2, bound=unit)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
-        inner = _inner_edges(self.edges)
         counts = np.zeros((len(rows), self.dimension), dtype=np.int64)
-        counts[np.arange(len(rows)), np.searchsorted(inner, rows[:, 0], side="right")] = 1 << fraction_bits
+        counts[np.arange(len(rows)), np.searchsorted(self._inner_edges, rows[:, 0], side="right")] = 1 << fraction_bits
         return counts
 
-
-@lru_cache(maxsize=32)  # the edges of a round are the same for all rows
-def _inner_edges(edges: tuple[float, ...]) -> NDArray[np.float64]:
-    """Where one bin ends and the next begins: all edges but the outermost."""
-    return np.array(edges[1:-1], dtype=np.float64)
+    @cached_property
+    def _inner_edges(self) -> NDArray[np.float64]:
+        """Where one bin ends and the next begins: all edges but the outermost."""
+        return np.array(self.edges[1:-1], dtype=np.float64)

@@ -47,11 +47,11 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
             values = getattr(self, field)
             if len(values) != len(self.columns):
                 raise UsageError(f"{field} has {len(values)} values for {len(self.columns)} columns; give one for each")
-            least = -math.inf if field == "centre" else 0.0
-            for column, value in zip(self.columns, values, strict=True):
-                if not least < value < math.inf:
-                    above = "" if field == "centre" else " above 0"
-                    raise UsageError(f"{field} of column {column[:64]!r} is {value:g}; give a finite number{above}")
+            least, above = (-math.inf, "") if field == "centre" else (0.0, " above 0")
+            if self.columns and not (all(map(math.isfinite, values)) and min(values) > least):
+                pairs = zip(self.columns, values, strict=True)
+                column, value = next(pair for pair in pairs if not least < pair[1] < math.inf)
+                raise UsageError(f"{field} of column {column[:64]!r} is {value:g}; give a finite number{above}")
         super().__post_init__()
 
     def ranges(self) -> dict[str, tuple[float, float]]:
@@ -78,9 +78,8 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
         """The parameters as arrays, worked out once: they are the same for all rows of a round."""
         if bits not in self._boxes:
             limits = grid_limits(self.columns, self.bound, bits)
-            edge = [math.ldexp(limit, -bits) for limit in limits]
-            arrays = (np.array(values, dtype=np.float64) for values in (self.centre, self.scale, edge))
-            self._boxes[bits] = _Box(limits, *arrays)
+            centre, scale, edge = (np.array(values, dtype=np.float64) for values in (self.centre, self.scale, limits))
+            self._boxes[bits] = _Box(limits, centre, scale, np.ldexp(edge, -bits))
         return self._boxes[bits]
 
     @cached_property
@@ -94,18 +93,19 @@ def grid_limits(columns: tuple[str, ...], bounds: tuple[float, ...], bits: int) 
     Raises:
         UsageError: one is 0 (the column would always be 0) or not below 2^53 (not exact).
     """
-    limit = math.ldexp(INTEGER_LIMIT, -bits)
-    for column, bound in zip(columns, bounds, strict=True):
-        if bound >= limit:
+    limit, unit = math.ldexp(INTEGER_LIMIT, -bits), math.ldexp(1, -bits)
+    if not unit <= min(bounds) <= max(bounds) < limit:
+        pairs = zip(columns, bounds, strict=True)
+        column, bound = next(pair for pair in pairs if not unit <= pair[1] < limit)
+        if bound < unit:
             raise UsageError(
-                f"bound {bound:g} of column {column!r} is not below {limit:g}; lower it or use fewer fraction bits"
-            )
-        if math.ldexp(bound, bits) < 1:
-            raise UsageError(
-                f"bound {bound:g} of column {column!r} is below one grid unit of {math.ldexp(1, -bits):g}; "
+                f"bound {bound:g} of column {column!r} is below one grid unit of {unit:g}; "
                 "raise it or use more fraction bits"
             )
-    return tuple(math.floor(math.ldexp(bound, bits)) for bound in bounds)
+        raise UsageError(
+            f"bound {bound:g} of column {column!r} is not below {limit:g}; lower it or use fewer fraction bits"
+        )
+    return tuple(np.floor(np.ldexp(bounds, bits)).astype(np.int64).tolist())
 
 
 def half_bits(fraction_bits: int) -> int:

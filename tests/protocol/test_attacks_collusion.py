@@ -23,7 +23,7 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import Declined
-from dca_proto.core.fixedpoint import from_ring, ring_sum
+from dca_proto.core.fixedpoint import WORD_BYTES, from_ring, ring_sum
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.policy import Policy
 from dca_proto.core.shares import ENCODINGS, SEED, VECTOR, share_bodies, split
@@ -245,9 +245,9 @@ def test_attack_19_a_coordinate_that_one_client_alone_sets_carries_full_noise() 
 # 27: M - 1 Compute nodes pool all they have
 
 
-def number_mask(seed: bytes, dimension: int) -> NDArray[np.uint64]:
+def number_mask(seed: bytes, size: int) -> bytes:
     """A mask that is the number that the seed spells: the small ring's stand-in for a ChaCha20 stream."""
-    return np.full(dimension, int.from_bytes(seed, "little"), dtype=np.uint64)
+    return seed.ljust(WORD_BYTES, b"\0") * (size // WORD_BYTES)
 
 
 @pytest.mark.parametrize("outside", range(3))
@@ -257,7 +257,7 @@ def test_attack_27_any_two_of_three_shares_are_independent_of_the_value_in_a_sma
     """All of it, in the ring of 2^4: for each value, the production split with every pair of masks. Reduction modulo 16
     respects sums, so this is its construction, scaled down. Whichever node stays out, each of the 256 pairs of shares
     that the others hold comes up exactly once, for every value."""
-    monkeypatch.setattr(shares, "mask", number_mask)
+    monkeypatch.setattr(shares, "expand", number_mask)
     for value in range(16):
         views: Counter[tuple[int, ...]] = Counter()
         for masks in itertools.product(range(16), repeat=2):

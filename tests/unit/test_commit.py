@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dca_proto.core.commit import agree, encode_entries, parse_entries, position_bits, positions_of, sum_shares
+from dca_proto.core.commit import agree, encode_entries, parse_entries, position_bits, positions_of
 from dca_proto.core.errors import PeerError
-from dca_proto.core.shares import mask
+from dca_proto.core.shares import mask, sum_shares
 
 ENTRIES = st.dictionaries(st.integers(0, 49), st.binary(min_size=16, max_size=16))
 SOME = settings(max_examples=50, deadline=None, derandomize=True)

@@ -1,0 +1,256 @@
+"""What is checked once and remembered is what was checked, byte for byte; it expires all the same, and is bounded."""
+
+from __future__ import annotations
+
+import gc
+
+import msgspec
+import pytest
+from scene import announced, begin, exact_cast, forged, losing, refused, resigned, sent, until_the_end
+
+from dca_proto.core import facts
+from dca_proto.core.codec import decode_body, decode_frame, encode, sign
+from dca_proto.core.errors import PeerError
+from dca_proto.core.events import Received
+from dca_proto.core.federation import certified_client, enrol
+from dca_proto.core.messages import Announcement, EpochKey, Roster, Share, Signed
+from dca_proto.core.params import CERTIFICATES_KNOWN_MAX, EPOCH_KEYS_KNOWN_MAX, Limits, Timing
+from dca_proto.core.roster import check_roster
+from dca_proto.core.round import _held, check_join_time, open_announcement, open_epoch_keys
+from dca_proto.testing import Cast, Network, NoNoise
+
+LIMITS = Limits()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered() -> None:
+    for remembered in (certified_client, open_epoch_keys):
+        remembered.cache_clear()
+
+
+def misses() -> tuple[int, int]:
+    """How many certificates, and lists of epoch keys, were verified and not remembered."""
+    return certified_client.cache_info().misses, open_epoch_keys.cache_info().misses
+
+
+def kept() -> tuple[int, int]:
+    return certified_client.cache_info().currsize, open_epoch_keys.cache_info().currsize
+
+
+def broken(frame: Signed) -> Signed:
+    return Signed(frame.body, frame.signature[:-1] + bytes((frame.signature[-1] ^ 1,)))
+
+
+def test_a_second_round_of_an_epoch_verifies_no_certificate_and_no_epoch_key_again() -> None:
+    cast = exact_cast(5, 3)
+    network, _ = begin(cast)
+    once = misses()
+    begin(cast, network)
+    assert once == misses() == (5, 1)
+    assert len(network.reported(facts.RoundCompleted)) == 2
+
+
+# Certificates
+
+
+def test_a_certificate_that_is_remembered_expires() -> None:
+    cast = Cast(1, 2)
+    certificate = cast.certificate(0, expires_ms=1000)
+    assert cast.federation.check_certificate(certificate, 999) == cast.clients[0]
+    with pytest.raises(PeerError, match="certificate: found expired"):
+        cast.federation.check_certificate(certificate, 1000)
+    assert misses() == (1, 0), "and it was not verified again"
+
+
+@pytest.mark.parametrize("field", ["client_key", "expires_ms", "signature"])
+def test_one_bit_of_a_remembered_certificate_makes_another_one(field: str) -> None:
+    cast = Cast(2, 2)
+    certificate = cast.certificate(0)
+    cast.federation.check_certificate(certificate, 0)
+    value = getattr(certificate, field)
+    other = value ^ 1 if isinstance(value, int) else bytes((value[0] ^ 1,)) + value[1:]
+    for _ in range(2):
+        with pytest.raises(PeerError, match="signature"):
+            cast.federation.check_certificate(msgspec.structs.replace(certificate, **{field: other}), 0)
+
+
+def test_a_certificate_that_one_federation_remembers_is_no_other_ones() -> None:
+    cast = Cast(1, 2)
+    certificate = cast.certificate(0)
+    cast.federation.check_certificate(certificate, 0)
+    for change in ({"name": "another"}, {"enrolment_key": cast.client_identities[0].public_key}):
+        with pytest.raises(PeerError, match="signature"):
+            msgspec.structs.replace(cast.federation, **change).check_certificate(certificate, 0)
+
+
+def test_what_fails_is_not_remembered_and_what_holds_only_up_to_the_limit() -> None:
+    cast = Cast(1, 2)
+    certificate = cast.certificate(0)
+    for signature in (bytes(64), certificate.signature[::-1]):
+        with pytest.raises(PeerError):
+            cast.federation.check_certificate(msgspec.structs.replace(certificate, signature=signature), 0)
+    assert kept() == (0, 0)
+    assert certified_client.cache_info().maxsize == CERTIFICATES_KNOWN_MAX >= LIMITS.clients_max
+    assert open_epoch_keys.cache_info().maxsize == EPOCH_KEYS_KNOWN_MAX
+
+
+def test_a_roster_with_a_remembered_certificate_that_has_expired_is_refused() -> None:
+    cast = exact_cast(4, 3)
+    network = cast.network()
+    soon_ms = network.now_ms + 5
+    for index in range(2):  # the second time with remembered ones
+        network, _ = begin(cast, network)
+        frame = decode_frame(sent(network, Roster)[-1].payload)
+        joins = list(decode_body(frame.body).joins)
+        old = decode_body(joins[0].body)
+        identity = next(one for one in cast.client_identities if one.public_key == old.certificate.client_key)
+        expiring = enrol(cast.authority, cast.federation, identity.public_key, soon_ms)
+        joins[0] = sign(identity, cast.federation.hash, msgspec.structs.replace(old, certificate=expiring))
+        certified_client(cast.authority.public_key, cast.federation.hash, expiring)
+        roster = msgspec.structs.replace(decode_body(frame.body), joins=tuple(joins))
+        forged_frame = decode_frame(forged(cast, cast.trainer_identity, roster))
+        with pytest.raises(PeerError, match="certificate: found expired"):
+            check_roster(forged_frame, cast.federation, NoNoise(), LIMITS, cast.computes[0], now_ms=soon_ms + index)
+
+
+def test_a_joins_own_signature_is_verified_although_its_certificate_is_remembered() -> None:
+    cast = exact_cast(4, 3)
+    network, _ = begin(cast)
+    begin(cast, network)
+    frame = decode_frame(sent(network, Roster)[-1].payload)
+    body = decode_body(frame.body)
+    roster = msgspec.structs.replace(body, joins=(broken(body.joins[0]), *body.joins[1:]))
+    for compute in cast.computes:
+        with pytest.raises(PeerError, match="signature"):
+            check_roster(
+                decode_frame(forged(cast, cast.trainer_identity, roster)),
+                cast.federation, NoNoise(), LIMITS, compute, network.now_ms,
+            )  # fmt: skip
+
+
+# Epoch keys
+
+
+def test_remembered_epoch_keys_expire() -> None:
+    cast = exact_cast(4, 3)
+    network, _ = begin(cast)
+    opened = announced(network, cast)
+    over_ms = opened.epochs[0].expires_ms + Timing().epoch_grace_ms
+    later = msgspec.structs.replace(opened.body, join_by_ms=over_ms + 1000, close_by_ms=over_ms + 2000)
+    again = open_announcement(sign(cast.trainer_identity, cast.federation.hash, later), cast.federation, LIMITS)
+    assert misses()[1] == 1, "remembered"
+    check_join_time(again, Timing(), over_ms - 1)
+    with pytest.raises(PeerError, match="epoch: found expired keys"):
+        check_join_time(again, Timing(), over_ms)
+
+
+def test_one_bit_of_remembered_epoch_keys_makes_others() -> None:
+    cast = exact_cast(4, 3)
+    network, _ = begin(cast)
+    body = announced(network, cast).body
+    first = msgspec.structs.replace(decode_body(body.computes[0].body), public=bytes(range(32)))
+    for wrong in (broken(body.computes[0]), Signed(encode(first), body.computes[0].signature)):
+        payload = resigned(
+            cast, cast.trainer_identity, sent(network, Announcement)[-1].payload,
+            computes=(wrong, *body.computes[1:]), round_id=bytes(16),
+        )  # fmt: skip
+        for client in cast.clients:
+            refused(network, client, cast.trainer_identity.id, payload, "signature")
+    assert kept()[1] == 1
+
+
+def test_remembered_epoch_keys_of_one_node_twice_are_refused_each_time() -> None:
+    cast = exact_cast(4, 3)
+    network, _ = begin(cast)
+    key = announced(network, cast).body.computes[0]
+    assert isinstance(decode_body(key.body), EpochKey)
+    for _ in range(2):
+        with pytest.raises(PeerError, match="a Compute node twice"):
+            open_epoch_keys((key, key), cast.federation)
+
+
+# One copy
+
+
+def test_the_clients_of_a_process_hold_one_copy_of_what_each_has_checked() -> None:
+    cast = exact_cast(4, 3)
+    network, request = begin(cast)
+    held = {id(network.actors[client]._rounds[request.round_id].opened) for client in cast.clients}
+    frames = {id(network.actors[client]._rounds[request.round_id].stored.announcement) for client in cast.clients}
+    assert len(held) == len(frames) == 1
+    opened_hash = announced(network, cast).hash
+    until_the_end(network, hours=8 * 24)
+    network.actors.clear()
+    gc.collect()
+    assert opened_hash not in _held, "nobody holds it any more"
+
+
+def test_a_copy_that_others_hold_lets_no_unsigned_one_through() -> None:
+    cast = exact_cast(4, 3)
+    network, _ = begin(cast)
+    frame = decode_frame(sent(network, Announcement)[-1].payload)
+    with pytest.raises(PeerError, match="signature"):
+        open_announcement(broken(frame), cast.federation, LIMITS)
+    other = Cast(4, 3, name="elsewhere")
+    with pytest.raises(PeerError, match="unknown-trainer"):
+        open_announcement(frame, other.federation, LIMITS)
+
+
+# Running totals
+
+
+def test_a_clients_room_for_announcements_is_free_again_when_rounds_are_over() -> None:
+    cast = exact_cast(4, 3)
+    network, request = begin(cast)
+    client = network.actors[cast.clients[0]]
+    size = len(announced(network, cast).frame.body)
+    assert client._held_bytes == size
+    client._limits = msgspec.structs.replace(LIMITS, announcements_bytes_max=2 * size - 1)
+    opened = announced(network, cast)
+    second = resigned(cast, cast.trainer_identity, encode(opened.frame), round_id=bytes(16))
+    refused(network, client.id, cast.trainer_identity.id, second, "rounds")
+    network.restart(client.id)
+    client = network.actors[client.id]
+    assert client._held_bytes == size, "counted again from the store"
+    until_the_end(network)
+    assert (client._held_bytes, client.phase(request.round_id)) == (0, "new")
+
+
+def test_a_repeated_refusal_or_announcement_is_counted_once() -> None:
+    cast = exact_cast(3, 2)
+    network, _ = begin(cast, epsilon=100.0)  # beyond every policy
+    client = network.actors[cast.clients[0]]
+    size = client._held_bytes
+    assert size > 0
+    for envelope in sent(network, Announcement):
+        network.handle(client.id, Received(envelope.sender, envelope.payload))
+    assert client._held_bytes == size
+
+
+def test_rounds_that_have_ended_leave_room_at_a_compute_node() -> None:
+    cast = exact_cast(4, 3)
+    network, _ = begin(cast)
+    node = network.actors[cast.computes[0]]
+    node._limits = msgspec.structs.replace(LIMITS, rounds_open_max=1)
+    assert node._open == set()
+    network.tamper = losing(Share, sender=cast.clients[0])
+    begin(cast, network)
+    assert len(node._open) == 1, "one client's share is missing"
+    refused(network, node.id, cast.trainer_identity.id, third_roster(cast, network), "rounds")
+    network.restart(node.id)
+    assert len(network.actors[node.id]._open) == 1
+    until_the_end(network)
+    assert network.actors[node.id]._open == set()
+
+
+def third_roster(cast: Cast, network: Network) -> bytes:
+    """Another round's roster."""
+    return resigned(cast, cast.trainer_identity, sent(network, Roster)[-1].payload, round_id=bytes(16))
+
+
+def test_a_trainer_forgets_the_joins_of_rounds_that_are_over() -> None:
+    cast = exact_cast(4, 3)
+    network, request = begin(cast)
+    current = network.actors[cast.trainer_identity.id]._rounds[request.round_id]
+    assert current.stored.phase == "done"
+    assert (current.joins, len(current.clients)) == ({}, 4)
