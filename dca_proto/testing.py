@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -246,7 +246,7 @@ class Cast:
         self.timing = timing or Timing()
         self._column = {column: place for place, column in enumerate(columns)}
         self._name = name
-        self._incarnations = itertools.count()
+        self._starts: Counter[str] = Counter()
 
     @property
     def computes(self) -> tuple[bytes, ...]:
@@ -256,8 +256,13 @@ class Cast:
     def clients(self) -> tuple[bytes, ...]:
         return tuple(one.id for one in self.client_identities)
 
-    def _common(self, records: Iterable[tuple[str, bytes, bytes]]) -> dict[str, Any]:
-        random = seeded(f"{self._name}/{next(self._incarnations)}")
+    def _count(self, what: str) -> int:
+        self._starts[what] += 1
+        return self._starts[what] - 1
+
+    def _common(self, records: Iterable[tuple[str, bytes, bytes]], actor: str) -> dict[str, Any]:
+        """Each start of each actor has a random stream of its own, so that a restart of one changes no other's."""
+        random = seeded(f"{self._name}/{actor}/start{self._count(actor)}")
         return {"random": random, "mechanism": self.mechanism, "timing": self.timing, "records": records}
 
     def certificate(self, index: int, expires_ms: int = 1 << 52) -> Certificate:
@@ -278,18 +283,21 @@ class Cast:
             columns=self.columns,
             rows=rows,
             policy=self.policy,
-            **self._common(records),
+            **self._common(records, f"client{index}"),
         )
 
     def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeActor:
         """Compute node `index`, from the records of its store."""
         return ComputeActor(
-            self.compute_identities[index], self.federation, floors=self.floors, **self._common(records)
+            self.compute_identities[index],
+            self.federation,
+            floors=self.floors,
+            **self._common(records, f"compute{index}"),
         )
 
     def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
         """The trainer, from the records of its store."""
-        return TrainerActor(self.trainer_identity, self.federation, **self._common(records))
+        return TrainerActor(self.trainer_identity, self.federation, **self._common(records, "trainer"))
 
     def network(self, network: Network | None = None) -> Network:
         """All actors, started, on one network."""
@@ -304,7 +312,7 @@ class Cast:
     def request(self, **changes: Any) -> OpenRound:
         """A round that sums column ``x`` within [-1, 1]; any field can be changed."""
         plain: dict[str, Any] = {
-            "round_id": seeded(f"{self._name}/round{next(self._incarnations)}")(ID_BYTES),
+            "round_id": seeded(f"{self._name}/round{self._count('round')}")(ID_BYTES),
             "statistic": "sum",
             "parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]},
             "epsilon": 1.0,

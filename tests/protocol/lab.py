@@ -13,7 +13,7 @@ from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.policy import Allowance
 from dca_proto.core.round import session_hash
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.testing import Cast, Network, NoNoise, seeded
+from dca_proto.testing import Cast, Network, NoNoise
 
 TWO_ROUNDS = Allowance(epsilon=1.6, delta=1e-6)
 """Room for two rounds at (1, 1e-6), and not for three."""
@@ -29,11 +29,8 @@ class Lab(Cast):
         return TrainerActor(
             self.trainer_identity,
             self.federation,
-            random=seeded(f"lab/{next(self._incarnations)}"),
-            mechanism=self.mechanism,
             account=self.account,
-            timing=self.timing,
-            records=records,
+            **self._common(records, "trainer"),
         )
 
 

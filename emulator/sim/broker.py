@@ -1,0 +1,283 @@
+"""A model of an MQTT 3.1.1 broker: sessions, subscriptions, retained messages, QoS 1, bounded queues, restarts.
+
+A message goes from its sender's machine over a link to the broker, and over another to each subscriber. What a machine
+cannot hand over (it is cut off, or the broker is away) waits in its memory. What the broker cannot deliver waits in the
+receiver's session if that is persistent, within bounds; beyond them it is lost, as it is where a broker restarts
+without having kept its state: acknowledged, and gone. Receipts and resends are the protocol's answer to that.
+
+Whoever loses its connection tries again after a moment of its own: after a restart, after a partition, after a packet
+that was too large, and where another machine has connected under the same id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dca_proto.core.effects import Address, Channel, Send
+from dca_proto.core.errors import PeerError
+from dca_proto.core.topics import subscriptions
+from dca_proto.net.parts import PART_BYTES_DEFAULT, split
+from emulator.sim.packet import Packet, packet_on
+from emulator.sim.session import Session, Uplink
+
+if TYPE_CHECKING:
+    from emulator.sim.process import Process
+    from emulator.sim.simulator import Simulator
+
+_US = 1000
+
+
+class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker's limits.
+
+    Attributes:
+        queue_messages_max: what waits for one session at most. packet_bytes_max: whoever sends a larger packet is
+            disconnected.
+        part_bytes_max: the largest packet that machines send.
+        persistent_sessions: whether messages wait for machines that are away.
+        session_expiry_ms: how long they do; 0 is for ever.
+        keeps_state: whether sessions and retained messages survive a restart.
+        connects_per_s_max: how many connections it accepts; 0 is without limit.
+        reconnect_ms: a machine tries again after a half to the whole of that.
+    """
+
+    queue_messages_max: int = 10_000
+    packet_bytes_max: int = 1 << 20
+    part_bytes_max: int = PART_BYTES_DEFAULT
+    persistent_sessions: bool = True
+    session_expiry_ms: int = 0
+    keeps_state: bool = True
+    connects_per_s_max: int = 0
+    reconnect_ms: int = 1000
+
+
+class Broker:
+    """The broker of a simulation.
+
+    Attributes:
+        options: its limits. is_up: whether it runs. dropped: packets lost here, by reason.
+        packets, packet_bytes: that it took from machines so far. connections: that it accepted.
+    """
+
+    def __init__(self, simulator: Simulator, options: BrokerOptions) -> None:
+        self.options = options
+        self.is_up = True
+        self.dropped: Counter[str] = Counter()
+        self.packets = 0
+        self.packet_bytes = 0
+        self.connections = 0
+        self._simulator = simulator
+        self._machines: dict[Process, Uplink] = {}
+        self._sessions: dict[bytes, Session] = {}
+        self._inboxes: dict[bytes, tuple[Channel, Session]] = {}
+        self._listeners: dict[Channel, dict[Session, None]] = {channel: {} for channel in Channel}
+        self._retained: dict[tuple[Address, bytes, bytes], Packet] = {}
+        self._next_connect_us = 0
+
+    # --- machines come and go --------------------------------------------------------------------------------------
+
+    def connect(self, process: Process) -> None:
+        """A machine that starts connects, and gets what waited and what is retained."""
+        if process not in self._machines:
+            self._machines[process] = Uplink(self._simulator, process)
+        self._seek(process, 0)
+
+    def disconnect(self, process: Process) -> None:
+        """A machine is dead, and with it what had not left; its session stays if it is persistent."""
+        self._machines[process].power_off()
+        session = self._sessions.get(process.id)
+        if session is not None and session.process is process:
+            session.forget_parts()
+            self._leave(session)
+
+    def is_connected(self, process: Process) -> bool:
+        """Whether a machine has a connection."""
+        return self._machines[process].is_open
+
+    def cut(self, process: Process, *, up: bool, down: bool) -> None:
+        """Let nothing pass from (`up`) or to (`down`) a machine; what passes the other way comes again later."""
+        process.link.up.is_cut, process.link.down.is_cut = up, down
+        uplink, session = self._machines[process], self._sessions.get(process.id)
+        if uplink.is_open and not up:
+            uplink.open()
+        if session is not None and session.process is process and session.is_open and not down:
+            session.open()
+
+    def mend(self, process: Process) -> None:
+        """Let everything pass again, without further delay; where something was cut there is a new connection soon."""
+        link = process.link
+        was_cut, link.clogged_ms = link.is_cut, 0
+        link.up.is_cut = link.down.is_cut = False
+        if was_cut:
+            self._hang_up(process)
+
+    def stop(self) -> None:
+        """The broker goes down; machines keep what they send, and lose what was not kept here."""
+        self.is_up = False
+        for uplink in self._machines.values():
+            uplink.close()
+        for session in self._sessions.values():
+            self._leave(session)
+            if not self.options.keeps_state:
+                self._end(session, "broker restarted")
+        if not self.options.keeps_state:
+            self._retained.clear()
+
+    def start(self) -> None:
+        """The broker is back; all machines that run connect soon."""
+        self.is_up = True
+        for process in self._machines:
+            self._seek_later(process)
+
+    def _hang_up(self, process: Process) -> None:
+        """A machine's connection ends, and it tries again."""
+        self._machines[process].close()
+        session = self._sessions.get(process.id)
+        if session is not None and session.process is process:
+            self._leave(session)
+        self._seek_later(process)
+
+    def _seek_later(self, process: Process) -> None:
+        if process.is_up:
+            spread = 0.5 + 0.5 * self._simulator.streams(f"reconnect/{process.link_name}").random()
+            self._seek(process, int(self.options.reconnect_ms * _US * spread))
+
+    def _seek(self, process: Process, wait_us: int) -> None:
+        """Try to connect after a while, and after those that came before if the broker accepts only so many."""
+        now_us = self._simulator.now_us
+        at_us = max(now_us + wait_us, self._next_connect_us)
+        if self.options.connects_per_s_max:
+            self._next_connect_us = at_us + 1_000_000 // self.options.connects_per_s_max
+        if at_us > now_us:
+            self._simulator.at_us(at_us, self._enter, process, process.starts)
+        else:
+            self._enter(process, process.starts)
+
+    def _enter(self, process: Process, start: int) -> None:
+        if start != process.starts or not process.is_up or not self.is_up or process.link.is_cut:
+            return  # whoever starts the broker or mends the link has it tried again
+        uplink = self._machines[process]
+        session = self._sessions.get(process.id) or self._subscribe(process)
+        if uplink.is_open and session.is_open and session.is_over(process.link):
+            return
+        if session.is_open:
+            self._hang_up(session.process)  # one id, one connection: the older is closed
+        self.connections += 1
+        session.belong_to(process)
+        session.open()
+        self._deliver_retained(session)
+        uplink.open()
+
+    def _subscribe(self, process: Process) -> Session:
+        """A new session, under the filters of its role: two of their levels say it all, for all have one shape."""
+        session = self._sessions[process.id] = Session(self._simulator, self, process)
+        for topic_filter in subscriptions(self._simulator.federation, process.role, process.id):
+            _, _, any_round, channel, receiver, any_sender = topic_filter.split("/")
+            assert any_round == any_sender == "+"
+            if receiver == "all":
+                self._listeners[Channel(channel)][session] = None
+            else:
+                self._inboxes[bytes.fromhex(receiver)] = Channel(channel), session
+        return session
+
+    def _deliver_retained(self, session: Session) -> None:
+        for packet in self._retained.values():
+            if session in self._receivers(packet.to):
+                self.deliver(session, packet)
+
+    def _leave(self, session: Session) -> None:
+        """A session without a connection: it stays for a while, or not at all."""
+        if not session.is_open:
+            return
+        session.close()
+        if not self.options.persistent_sessions:
+            self._end(session, "session ended")
+        elif self.options.session_expiry_ms:
+            self._simulator.after(self.options.session_expiry_ms, self._expire, session, session.connections)
+
+    def _expire(self, session: Session, connections: int) -> None:
+        if connections == session.connections:
+            self._end(session, "session expired")
+
+    def _end(self, session: Session, why: str) -> None:
+        session.is_kept = False
+        lost = session.lose()
+        if lost:
+            self.dropped[why] += lost
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    def publish(self, process: Process, send: Send) -> None:
+        """A machine hands a message over, in packets."""
+        uplink, to, payload = self._machines[process], send.to, send.payload
+        if len(payload) < self.options.part_bytes_max:
+            uplink.put(Packet(process.id, to, send.round_id, payload, b"", send.retain))
+            return
+        for wire in split(payload, self.options.part_bytes_max, retain=send.retain):
+            uplink.put(Packet(process.id, to, send.round_id, None, wire, send.retain))
+
+    def inject(self, topic: str, wire: bytes) -> None:
+        """A packet from nowhere, as a malicious broker or a stolen connection sends it."""
+        try:
+            self._route(packet_on(topic, wire))
+        except PeerError:
+            self.dropped["topic of nobody"] += 1
+
+    def take(self, uplink: Uplink, packet: Packet) -> None:
+        """A packet arrives at the broker."""
+        if not self.is_up:
+            return  # its sender had died; from others it comes again
+        size = packet.size
+        if size > self.options.packet_bytes_max:
+            self._refuse(uplink, packet)
+            return
+        self.packets += 1
+        self.packet_bytes += size
+        self._route(packet)
+
+    def deliver(self, session: Session, packet: Packet) -> None:
+        """Send a packet to whoever has the session, or let it wait there."""
+        if not session.is_open and not session.is_kept:
+            self.dropped["receiver away"] += 1
+        elif (session.flying or session.waiting) and session.held >= self.options.queue_messages_max:
+            self.dropped["queue full"] += 1
+        else:
+            session.put(packet)
+
+    def pending(self) -> list[str]:
+        """What waits, for whom."""
+        down = [] if self.is_up else ["the broker is down"]
+        at_it = [
+            f"{uplink.held} packets wait at {process.name}" for process, uplink in self._machines.items() if uplink.held
+        ]
+        for_it = [
+            f"{session.held} packets wait for {session.process.name}"
+            for session in self._sessions.values()
+            if session.held
+        ]
+        return down + at_it + for_it
+
+    def _refuse(self, uplink: Uplink, packet: Packet) -> None:
+        """The connection ends without an answer, so that its sender, as ours does, tries again and again, and alone."""
+        self.dropped["packet too large"] += 1
+        if uplink.is_open:
+            self._hang_up(uplink.process)
+            if packet not in (uplink.waiting or ()):
+                uplink.keep(packet)
+
+    def _route(self, packet: Packet) -> None:
+        if packet.retain:
+            self._retained[packet.to, packet.round_id, packet.sender] = packet
+        for session in self._receivers(packet.to):
+            self.deliver(session, packet)
+
+    def _receivers(self, to: Address) -> Iterable[Session]:
+        """Who has subscribed to what is sent to that address."""
+        inbox = self._inboxes.get(to.id)
+        if inbox is not None and inbox[0] is to.channel:
+            return (inbox[1],)
+        return self._listeners[to.channel]

@@ -1,0 +1,129 @@
+"""QoS 1 in one direction of one session: a packet is kept where it comes from until it is acknowledged there.
+
+        put --> waiting --connection--> flying --acknowledgement--> done
+                   ^                      |
+                   +---- connection ends -+      so it may arrive again, on the next connection
+
+A packet in the air is lost with its connection. One that had arrived, but whose acknowledgement had not, arrives twice:
+so it is when one direction of a link is cut. A machine whose power fails loses all that it kept.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING
+
+from emulator.sim.link import IDEAL, Link, Wire
+from emulator.sim.packet import Packet
+
+if TYPE_CHECKING:
+    from emulator.sim.simulator import Simulator
+
+
+class Flight:
+    """A packet in the air. `left_us`: when it has left its machine for good. `is_lost`: it will not arrive."""
+
+    __slots__ = ("is_lost", "left_us", "packet")
+
+    def __init__(self, packet: Packet) -> None:
+        self.packet = packet
+        self.is_lost = False
+        self.left_us = 0
+
+
+class Lane(ABC):
+    """Packets from a machine to the broker, or from the broker to whichever machine has the session.
+
+    Attributes:
+        waiting: for a connection. flying: sent, and not acknowledged. is_open: whether there is a connection.
+    """
+
+    __slots__ = ("_back", "_link", "_simulator", "_wire", "flying", "is_open", "waiting")
+
+    def __init__(self, simulator: Simulator, link: Link, wire: Wire, back: Wire) -> None:
+        self.is_open = False
+        self.waiting: deque[Packet] | None = None  # made when it is needed: most are never
+        self.flying: dict[Flight, None] = {}
+        self._simulator = simulator
+        self._link = link
+        self._wire = wire
+        self._back = back
+
+    @abstractmethod
+    def arrive(self, packet: Packet) -> None:
+        """A packet is at the other end."""
+
+    @abstractmethod
+    def pass_at_once(self, packet: Packet) -> None:
+        """A packet goes over a link that takes no time."""
+
+    @property
+    def held(self) -> int:
+        """Packets that are not acknowledged."""
+        return len(self.flying) + (len(self.waiting) if self.waiting else 0)
+
+    def put(self, packet: Packet) -> None:
+        """Send a packet, as soon as there is a way."""
+        if not self.is_open or self._wire.is_cut:
+            self.keep(packet)
+        elif self._link.options is IDEAL and not self._link.clogged_ms:
+            self.pass_at_once(packet)
+        else:
+            self._fly(packet)
+
+    def keep(self, packet: Packet) -> None:
+        """Let a packet wait for the next connection."""
+        if self.waiting is None:
+            self.waiting = deque()
+        self.waiting.append(packet)
+
+    def open(self) -> None:
+        """There is a connection, or a direction of it is mended: send what waits."""
+        self.is_open = True
+        waiting, self.waiting = self.waiting, None
+        for packet in waiting or ():
+            self.put(packet)
+
+    def close(self) -> None:
+        """The connection has ended: what was not acknowledged waits for the next, in order, before the rest."""
+        self.is_open = False
+        self._wire.clear()
+        again = [flight.packet for flight in self.flying]
+        for flight in self.flying:
+            flight.is_lost = True
+        self.flying.clear()
+        if again:
+            self.waiting = deque([*again, *(self.waiting or ())])
+
+    def lose(self) -> int:
+        """Forget what waits; how much that was."""
+        lost = len(self.waiting or ())
+        self.waiting = None
+        return lost
+
+    def power_off(self) -> None:
+        """The machine that sends is dead: only what has left it for good may still arrive."""
+        for flight in self.flying:
+            flight.is_lost = flight.left_us > self._simulator.now_us
+        self.flying.clear()
+        self.close()
+        self.lose()
+
+    def _fly(self, packet: Packet) -> None:
+        flight = Flight(packet)
+        self.flying[flight] = None
+        for left_us, arrival_us in self._link.flights_us(self._wire, self._simulator.now_us, packet.size):
+            flight.left_us = flight.left_us or left_us
+            self._simulator.at_us(arrival_us, self._land, flight)
+
+    def _land(self, flight: Flight) -> None:
+        if flight.is_lost or self._wire.is_cut:
+            return
+        simulator = self._simulator
+        simulator.at_us(simulator.now_us + self._link.delay_us, self._acknowledge, flight)
+        self.arrive(flight.packet)
+
+    def _acknowledge(self, flight: Flight) -> None:
+        if not self._back.is_cut:
+            self.flying.pop(flight, None)

@@ -1,0 +1,128 @@
+"""The way between one machine and the broker: how long a packet takes, and whether it gets through.
+
+A packet that is lost is sent again after a while (TCP, or MQTT's QoS 1), so loss shows as delay. Packets of one
+direction keep their order unless one is held back on purpose. Each link and purpose has its own random stream.
+"""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from emulator.sim.streams import Streams
+
+_US = 1000
+
+
+class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a link does to packets; the default repeats and reorders some.
+
+    Attributes:
+        delay_ms, jitter_ms: one way; the jitter is uniform from 0. bandwidth_bytes_s: 0 is without limit.
+        loss: probability, below 1, that a transmission is lost; it is repeated after `retry_ms`.
+        duplicate: probability that a packet arrives twice.
+        reorder: probability that a packet is held back by up to `reorder_ms`, and so overtaken.
+    """
+
+    delay_ms: float = 20.0
+    jitter_ms: float = 10.0
+    bandwidth_bytes_s: float = 0.0
+    loss: float = 0.0
+    retry_ms: float = 500.0
+    duplicate: float = 0.02
+    reorder: float = 0.05
+    reorder_ms: float = 200.0
+
+
+IDEAL = LinkOptions(delay_ms=0, jitter_ms=0, duplicate=0, reorder=0)
+"""At once, once, in order: for measurements of everything else."""
+
+
+class Wire:
+    """One direction of a link. `is_cut`: nothing passes. `free_us`: when it can take a packet. `last_us`: arrivals."""
+
+    __slots__ = ("free_us", "is_cut", "last_us")
+
+    def __init__(self) -> None:
+        self.is_cut = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the packets that are on it: their connection has ended."""
+        self.free_us = self.last_us = 0
+
+
+class Link:
+    """One machine's link, in both directions.
+
+    Args:
+        streams: of the run. name: of this link in them.
+
+    Attributes:
+        options: may be replaced at any time. clogged_ms: what every packet waits in addition.
+        up, down: to the broker, and from it.
+    """
+
+    __slots__ = ("_draws", "_name", "_streams", "clogged_ms", "down", "options", "up")
+
+    def __init__(self, streams: Streams, name: str, options: LinkOptions) -> None:
+        self.options = options
+        self.clogged_ms = 0
+        self.up = Wire()
+        self.down = Wire()
+        self._streams = streams
+        self._name = name
+        self._draws: dict[str, random.Random] | None = None  # made when it is needed
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether no connection can be made: that takes both directions."""
+        return self.up.is_cut or self.down.is_cut
+
+    @property
+    def delay_us(self) -> int:
+        """How long an answer of the other end takes, such as an acknowledgement."""
+        return int((self.options.delay_ms + self.clogged_ms) * _US)
+
+    def flights_us(self, wire: Wire, now_us: int, size: int) -> list[tuple[int, int]]:
+        """When a packet of `size` bytes leaves for good, and arrives; a second pair where it is repeated."""
+        options = self.options
+        sent_us = self._transmitted_us(wire, now_us, size)
+        left_us, arrival_us = self._flight_us(sent_us)
+        if self._happens("reorder", options.reorder):
+            arrival_us += self._uniform_us("reorder-by", options.reorder_ms)
+        else:
+            arrival_us = wire.last_us = max(arrival_us, wire.last_us)
+        if self._happens("duplicate", options.duplicate):
+            again_us, late_us = self._flight_us(arrival_us)
+            return [(left_us, arrival_us), (again_us, late_us)]
+        return [(left_us, arrival_us)]
+
+    def _transmitted_us(self, wire: Wire, now_us: int, size: int) -> int:
+        """When the wire has taken the packet, after those before it."""
+        if not self.options.bandwidth_bytes_s:
+            return now_us
+        wire.free_us = max(now_us, wire.free_us) + int(1e6 * size / self.options.bandwidth_bytes_s)
+        return wire.free_us
+
+    def _flight_us(self, sent_us: int) -> tuple[int, int]:
+        """When the transmission that succeeds begins and ends."""
+        options = self.options
+        while self._happens("loss", options.loss):
+            sent_us += int(options.retry_ms * _US)
+        return sent_us, sent_us + self.delay_us + self._uniform_us("jitter", options.jitter_ms)
+
+    def _happens(self, purpose: str, probability: float) -> bool:
+        return probability > 0 and self._draw(purpose) < probability
+
+    def _uniform_us(self, purpose: str, width_ms: float) -> int:
+        return int(self._draw(purpose) * width_ms * _US) if width_ms else 0
+
+    def _draw(self, purpose: str) -> float:
+        if self._draws is None:
+            self._draws = {}
+        stream = self._draws.get(purpose)
+        if stream is None:
+            stream = self._draws[purpose] = self._streams(f"link/{self._name}/{purpose}")
+        return stream.random()

@@ -1,0 +1,397 @@
+"""One actor as its machine runs it, after the model of `net.runner`.
+
+The events that are ready are handled together; their writes become one durable transaction; then messages leave and
+facts are told, in order. Timers are set at once, so that none fires stale. A process can be killed before that
+transaction, in the middle of it, after it, or between two messages; whatever waited in memory is gone, and the next
+start has the disk and nothing else.
+
+Its clock may be wrong by a constant, and be set anew. A slow machine takes its time over each batch, and a slow disk
+over each transaction; what arrives meanwhile is the next batch, within bounds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from dca_proto.core.effects import Channel, Effect, Report, Send, SetTimer, Write
+from dca_proto.core.errors import UsageError
+from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.core.machine import Actor
+from dca_proto.testing import Build
+from emulator.sim.disk import Disk, DiskFullError
+from emulator.sim.events import Crashed, Killed, Refused, Restarted
+from emulator.sim.link import Link, LinkOptions
+
+if TYPE_CHECKING:
+    from emulator.sim.simulator import Simulator
+
+Where = Literal["before", "torn", "after", "between"]
+Tell = Send | Report
+_US = 1000
+
+
+class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine. `skew_ms`: its clock is that much ahead. `work_ms`, `commit_ms`: of each batch, each transaction.
+
+    At most `inbox_events_max` messages wait for a slow one; more are dropped, as `net.inbox` does.
+    """
+
+    skew_ms: int = 0
+    work_ms: int = 0
+    commit_ms: int = 0
+    batch_events_max: int = 256
+    inbox_events_max: int = 200_000
+
+
+class KillPoint(msgspec.Struct, frozen=True):
+    """Where the power fails: at the transaction with that number (from 0, over all starts), and where in it.
+
+    ``before`` it is written, ``torn`` half way, ``after`` it and before any message, ``between`` two messages.
+    """
+
+    transaction: int
+    where: Where
+
+
+class Traffic:
+    """Whole messages and payload bytes of one process so far; messages that its full inbox dropped."""
+
+    __slots__ = ("bytes_received", "bytes_sent", "dropped", "messages_received", "messages_sent")
+
+    def __init__(self) -> None:
+        self.messages_sent = self.bytes_sent = self.messages_received = self.bytes_received = self.dropped = 0
+
+
+class _Due(NamedTuple):
+    """A timer that came due while its machine was at work."""
+
+    timer: Timer
+    at_ms: int
+
+
+class _Batch:
+    """What became of some events: durable first, then told."""
+
+    __slots__ = ("tells", "writes")
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self.tells: list[Tell] = []
+
+
+class Process:
+    """One actor on its machine.
+
+    Attributes:
+        id: of its actor. role: its channel. name: for people. actor: None while it is down.
+        disk, link: its own. traffic: so far. starts: how often it was started. link_name: of its link in the streams.
+    """
+
+    __slots__ = (
+        "_build", "_inbox", "_is_busy", "_options", "_simulator", "_timers", "actor", "disk", "id", "kill_points",
+        "link", "link_name", "role", "starts", "traffic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        role: Channel,
+        build: Build,
+        options: ProcessOptions,
+        link: LinkOptions,
+        disk: Disk,
+    ) -> None:
+        self.role = role
+        self.disk = disk
+        self.traffic = Traffic()
+        self.starts = 0
+        self.kill_points: list[KillPoint] | None = None
+        self.actor: Actor | None = build(disk.load())
+        self.id = self.actor.id
+        copies = sum(other.id == self.id for other in simulator.machines) if self.id in simulator.processes else 0
+        self.link_name = self.id.hex() + (f"-{copies}" if copies else "")
+        self.link = Link(simulator.streams, self.link_name, link)
+        self._options = options
+        self._simulator = simulator
+        self._build = build
+        self._inbox: deque[Event | _Due] | None = None  # made when it is needed
+        self._timers: dict[Timer, int] = {}
+        self._is_busy = False
+
+    @property
+    def is_up(self) -> bool:
+        return self.actor is not None
+
+    @property
+    def name(self) -> str:
+        return f"{self.role.value} {self.id.hex()[:8]}"
+
+    @property
+    def now_ms(self) -> int:
+        """What its own clock says."""
+        return self._simulator.now_us // _US + self._options.skew_ms
+
+    @property
+    def waiting(self) -> int:
+        """Events that wait until it has done its work."""
+        return len(self._inbox or ())
+
+    @property
+    def options(self) -> ProcessOptions:
+        """May be replaced at any time; if its clock is set anew, timers follow."""
+        return self._options
+
+    @options.setter
+    def options(self, options: ProcessOptions) -> None:
+        self._options = options
+        for timer, at_ms in self._timers.items():
+            self._wake_at(timer, at_ms)
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run, and connect to the broker."""
+        self.starts += 1
+        self._simulator.broker.connect(self)
+        self.deliver(Started())
+
+    def kill(self, why: str) -> None:
+        """End without warning: memory, timers and what has not left are gone."""
+        if self.actor is None:
+            return
+        self.actor = None
+        self._inbox = None
+        self._timers.clear()
+        self._is_busy = False
+        self._simulator.broker.disconnect(self)
+        self._simulator.trace.note(self._simulator.now_ms, self.id, Killed(why))
+        for observer in self._simulator.observers:
+            observer.on_kill(self)
+
+    def restart(self) -> None:
+        """Start again from what the disk holds; kills it first where it runs."""
+        self.kill("restarted")
+        records = self.disk.load()
+        self.actor = self._build(records)
+        self._simulator.trace.note(self._simulator.now_ms, self.id, Restarted(len(records)))
+        for observer in self._simulator.observers:
+            observer.on_restart(self)
+        self.start()
+
+    def plan_kill(self, point: KillPoint) -> None:
+        """Have the power fail at a transaction to come."""
+        self.kill_points = [*(self.kill_points or ()), point]
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def receive(self, sender: bytes, payload: bytes) -> None:
+        """A whole message has come; a process that is down does not notice."""
+        if self.actor is None:
+            return
+        if self._inbox and len(self._inbox) >= self._options.inbox_events_max:
+            self.traffic.dropped += 1
+            return
+        self.traffic.messages_received += 1
+        self.traffic.bytes_received += len(payload)
+        for observer in self._simulator.observers:
+            observer.on_deliver(self, sender, payload)
+        self.deliver(Received(sender, payload))
+
+    def deliver(self, event: Event) -> None:
+        """Have the actor handle an event, as soon as it is free."""
+        if self._is_busy:
+            self._queue(event)
+        elif self.actor is not None:
+            batch = _Batch()
+            if self._handle(event, batch):
+                self._work_on(batch)
+
+    def _queue(self, event: Event | _Due) -> None:
+        if self._inbox is None:
+            self._inbox = deque()
+        self._inbox.append(event)
+
+    def _handle(self, event: Event, batch: _Batch) -> bool:
+        """Add to the batch what the actor answers; False if that ended it."""
+        assert self.actor is not None
+        try:
+            effects = self.actor.handle(event, self.now_ms)
+        except Exception as error:
+            if isinstance(event, Command) and isinstance(error, UsageError):
+                raise  # the owner's mistake, told to the owner
+            self._crash(error)
+            return False
+        if self._simulator.observers and not self._show_handled(event, effects):
+            return False
+        self._sort(effects, batch)
+        return True
+
+    def _show_handled(self, event: Event, effects: Sequence[Effect]) -> bool:
+        """Whether the process still runs when all observers have looked."""
+        start = self.starts
+        for observer in self._simulator.observers:
+            observer.on_handled(self, event, effects)
+        return self.actor is not None and self.starts == start
+
+    def _sort(self, effects: Sequence[Effect], batch: _Batch) -> None:
+        """Into what is durable and what is told; timers are set at once."""
+        for effect in effects:
+            if isinstance(effect, Tell):
+                batch.tells.append(effect)
+            elif isinstance(effect, Write):
+                batch.writes.append(effect)
+            elif isinstance(effect, SetTimer):
+                self._set_timer(effect.timer, effect.at_ms)
+            else:
+                self._timers.pop(effect.timer, None)
+
+    def _handle_waiting(self) -> None:
+        """The next batch, of what has come while this one was worked on."""
+        batch = _Batch()
+        for _ in range(self._options.batch_events_max):
+            if not self._inbox:
+                break
+            event = self._inbox.popleft()
+            if isinstance(event, _Due):
+                if not self._comes_due(event.timer, event.at_ms):
+                    continue
+                event = TimerFired(event.timer)
+            try:
+                if not self._handle(event, batch):
+                    return
+            except UsageError as error:
+                self._report(Refused(str(error)))
+        self._work_on(batch)
+
+    def _crash(self, error: Exception) -> None:
+        simulator = self._simulator
+        simulator.trace.note(simulator.now_ms, self.id, Crashed(type(error).__name__, str(error)[:200]))
+        for observer in simulator.observers:
+            observer.on_crash(self, error)
+        if simulator.raise_crashes:
+            raise error
+        self.kill(f"crashed: {type(error).__name__}")
+
+    # --- effects ---------------------------------------------------------------------------------------------------
+
+    def _work_on(self, batch: _Batch) -> None:
+        duration_ms = self._options.work_ms + (self._options.commit_ms if batch.writes else 0)
+        if duration_ms:
+            self._is_busy = True
+            self._simulator.after(duration_ms, self._finish, self.starts, batch)
+        else:
+            self._carry_out(batch)
+
+    def _finish(self, start: int, batch: _Batch) -> None:
+        """A batch that took its time is done, unless the process was killed meanwhile."""
+        if start != self.starts or self.actor is None:
+            return
+        self._carry_out(batch)
+        if start == self.starts and self.actor is not None:
+            self._is_busy = False
+            if self._inbox:
+                self._handle_waiting()
+
+    def _carry_out(self, batch: _Batch) -> None:
+        """Writes first, in one transaction, then the rest in order; or as far as the power lasts."""
+        where: Where | None = None
+        if batch.writes:
+            where = self._power_fails() if self.kill_points else None
+            if where in ("before", "torn"):
+                if where == "torn":
+                    self.disk.tear(batch.writes)
+                self.kill(f"{where} transaction {self.disk.transactions}")
+                return
+            if not self._commit(batch.writes):
+                return
+            if where == "after":
+                self.kill(f"after transaction {self.disk.transactions - 1}")
+                return
+        self._tell(batch.tells, self._sends_before_the_end(batch.tells) if where == "between" else None)
+
+    def _power_fails(self) -> Where | None:
+        for point in self.kill_points or ():
+            if point.transaction == self.disk.transactions:
+                self.kill_points = [other for other in self.kill_points or () if other is not point]
+                return point.where
+        return None
+
+    def _commit(self, writes: Sequence[Write]) -> bool:
+        """Whether it is durable and the process still runs."""
+        try:
+            self.disk.commit(writes)
+        except DiskFullError:
+            self.kill("disk full")  # as the runner ends where its store cannot be written
+            return False
+        start = self.starts
+        for observer in self._simulator.observers:
+            observer.on_commit(self, writes)
+        return self.actor is not None and self.starts == start
+
+    def _sends_before_the_end(self, tells: Sequence[Tell]) -> int:
+        sends = sum(isinstance(effect, Send) for effect in tells)
+        return self._simulator.streams(f"kill/{self.link_name}").randrange(sends + 1)
+
+    def _tell(self, tells: Sequence[Tell], sends_max: int | None) -> None:
+        start = self.starts
+        for effect in tells:
+            if self.actor is None or self.starts != start:
+                return  # an observer killed it
+            if isinstance(effect, Report):
+                self._report(effect.fact)
+            elif sends_max == 0:
+                self.kill("between two messages")
+                return
+            else:
+                sends_max = None if sends_max is None else sends_max - 1
+                self._send(effect)
+        if sends_max is not None and self.starts == start:
+            self.kill("after the last message")
+
+    def _send(self, send: Send) -> None:
+        if self._simulator.observers and not self._show_send(send):
+            return
+        self.traffic.messages_sent += 1
+        self.traffic.bytes_sent += len(send.payload)
+        self._simulator.broker.publish(self, send)
+
+    def _show_send(self, send: Send) -> bool:
+        start = self.starts
+        for observer in self._simulator.observers:
+            observer.on_send(self, send)
+        return self.actor is not None and self.starts == start
+
+    def _report(self, fact: object) -> None:
+        self._simulator.trace.note(self._simulator.now_us // _US, self.id, fact)
+        for observer in self._simulator.observers:
+            observer.on_fact(self, fact)
+
+    # --- timers ----------------------------------------------------------------------------------------------------
+
+    def _set_timer(self, timer: Timer, at_ms: int) -> None:
+        self._timers[timer] = at_ms
+        self._wake_at(timer, at_ms)
+
+    def _wake_at(self, timer: Timer, at_ms: int) -> None:
+        due_us = (at_ms - self._options.skew_ms) * _US
+        self._simulator.at_us(due_us, self._fire, self.starts, timer, at_ms)
+
+    def _fire(self, start: int, timer: Timer, at_ms: int) -> None:
+        """A timer comes due, unless it was set anew or cancelled, or the process was killed, or its clock set back."""
+        if start != self.starts or self._timers.get(timer) != at_ms or self.now_ms < at_ms:
+            return
+        if self._is_busy:
+            self._queue(_Due(timer, at_ms))
+        elif self._comes_due(timer, at_ms):
+            self.deliver(TimerFired(timer))
+
+    def _comes_due(self, timer: Timer, at_ms: int) -> bool:
+        """Whether it is still set as it was; then it is no longer."""
+        if self._timers.get(timer) != at_ms:
+            return False
+        del self._timers[timer]
+        return True

@@ -1,0 +1,192 @@
+"""The real store after a power failure in mid-write: SQLite's log cut off or damaged in its last transaction.
+
+    database | log: head, transaction 1, ..., last transaction <- cut or flipped here
+
+Whatever the tail looks like, the store opens with the records as they were before the last transaction or after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dca_proto.core.effects import Forget, Persist, Write
+from dca_proto.core.errors import UsageError
+from dca_proto.net.store import Record, SqliteStore
+
+EARLIER: list[list[Write]] = [
+    [Persist("ledger", bytes([number]), bytes([number]) * 900) for number in range(6)],
+    [Persist("ledger", b"\x01", b"charged"), Persist("shares", b"a", b"s" * 3000)],
+]
+LAST: list[Write] = [Persist("ledger", b"\x02", b"charged again"), Persist("shares", b"b", b"t" * 9000)] + [
+    Persist("round", bytes([number]), bytes(2000)) for number in range(4)
+]
+MEMORY = Path("/dev/shm")
+FRAME_HEAD_BYTES, LOG_HEAD_BYTES = 24, 32  # of SQLite's log, file format section 4
+
+
+class Scene:
+    """A store as it lay on disk before its last transaction and after it, and its records then."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.before, self.after = asyncio.run(self._written())
+        self.log = (directory / "after.db-wal").read_bytes()
+        self.tail_at = len((directory / "before.db-wal").read_bytes())
+
+    async def _written(self) -> tuple[list[Record], list[Record]]:
+        store = SqliteStore(self.directory / "live.db")
+        for writes in EARLIER:
+            await store.commit(writes)
+        before = store.load()
+        self._copy("before")
+        await store.commit(LAST)
+        after = store.load()
+        self._copy("after")
+        await store.close()
+        return before, after
+
+    def _copy(self, name: str) -> None:
+        for suffix in ("", "-wal"):
+            shutil.copy(self.directory / f"live.db{suffix}", self.directory / f"{name}.db{suffix}")
+
+    def found(self, log: bytes) -> list[Record]:
+        """What a store finds with that log beside the database."""
+        path = self.directory / "found.db"
+        shutil.copy(self.directory / "after.db", path)
+        (self.directory / "found.db-wal").write_bytes(log)
+
+        async def opened() -> list[Record]:
+            store = SqliteStore(path)
+            records = store.load()
+            await store.commit([Persist("goes", b"on", b"")])
+            assert len(store.load()) == len(records) + 1
+            await store.close()
+            return records
+
+        return asyncio.run(opened())
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Scene]:
+    """In memory where there is such a folder: hundreds of flushes are not what is tested."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
+        made = Scene(Path(directory))
+        assert made.before != made.after
+        assert made.tail_at < len(made.log), "the last transaction is in the log"
+        yield made
+
+
+def test_untouched_copies_hold_what_they_should(scene: Scene) -> None:
+    assert scene.found(scene.log) == scene.after
+    assert scene.found(scene.log[: scene.tail_at]) == scene.before
+
+
+def test_a_tail_that_is_cut_anywhere_is_not_there(scene: Scene) -> None:
+    """At every frame's edges, the last bytes, and a sample of places in between: before, and after only if whole."""
+    page = int.from_bytes(scene.log[8:12], "big")
+    frames = range(scene.tail_at, len(scene.log) + 1, page + FRAME_HEAD_BYTES)
+    edges = {edge + off for edge in frames for off in (-1, 0, 1, FRAME_HEAD_BYTES)}
+    sample = random.Random(28).sample(range(scene.tail_at, len(scene.log)), 60)
+    cuts = sorted(cut for cut in edges | set(sample) if scene.tail_at <= cut < len(scene.log))
+    assert len(cuts) > 70
+    for cut in cuts:
+        assert scene.found(scene.log[:cut]) == scene.before, cut
+        zeroed = scene.log[:cut] + bytes(len(scene.log) - cut)
+        assert scene.found(zeroed) == (scene.after if zeroed == scene.log else scene.before), (cut, "zeros after")
+
+
+def test_a_flipped_bit_anywhere_in_the_tail_undoes_it(scene: Scene) -> None:
+    """Checksums of the log, each over all before it: what stands behind the damage counts as never written."""
+    generator = random.Random(29)
+    for place in generator.sample(range(scene.tail_at, len(scene.log)), 80):
+        damaged = bytearray(scene.log)
+        damaged[place] ^= 1 << generator.randrange(8)
+        assert scene.found(bytes(damaged)) == scene.before, place
+
+
+def test_parts_of_the_tail_that_reached_the_disk_out_of_order_undo_it(scene: Scene) -> None:
+    """A disk may write the second half first: without the first half it counts as never written."""
+    middle = (scene.tail_at + len(scene.log)) // 2
+    torn = scene.log[: scene.tail_at] + bytes(middle - scene.tail_at) + scene.log[middle:]
+    assert scene.found(torn) == scene.before
+
+
+# --- a full disk -----------------------------------------------------------------------------------------------------
+
+
+FILLED = """
+import asyncio, resource, signal, sys
+from pathlib import Path
+from dca_proto.core.effects import Forget, Persist
+from dca_proto.core.errors import UsageError
+from dca_proto.net.store import SqliteStore
+
+async def fill():
+    store = SqliteStore(Path(sys.argv[1]))
+    await store.commit([Persist("t", b"first", b"kept")])
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+    try:
+        for number in range(100):
+            await store.commit([Persist("t", number.to_bytes(2, "big"), bytes(3000))])
+    except UsageError as error:
+        refused = number
+        print(refused, error)
+    try:
+        await store.commit([Persist("t", b"small", b"x" * 9000), Persist("t", b"first", b"lost")])
+    except UsageError:
+        print("refused again")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    await store.commit([Persist("t", b"last", b"there is room")])
+    print([record.key.hex() for record in store.load()])
+    await store.close()
+
+asyncio.run(fill())
+"""
+
+
+def test_a_full_disk_refuses_whole_transactions_and_the_store_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """Attack 28: no file may grow beyond 300 kB, which fails writes as a full disk does."""
+    path = tmp_path / "store.db"
+    filled = subprocess.run([sys.executable, "-c", FILLED, str(path)], capture_output=True, text=True, check=False)
+    assert filled.returncode == 0, filled.stderr
+    refused, again, keys = filled.stdout.splitlines()
+    number = int(refused.split()[0])
+    assert 5 < number < 90
+    assert "cannot write store" in refused
+    assert "free disk space and start again" in refused
+    assert again == "refused again"
+    store = SqliteStore(path)
+    found = {record.key: record.value for record in store.load()}
+    asyncio.run(store.close())
+    assert keys == str([key.hex() for key in sorted(found)])
+    written = {one.to_bytes(2, "big"): bytes(3000) for one in range(number)}
+    assert found == written | {b"first": b"kept", b"last": b"there is room"}
+
+
+def test_a_full_database_refuses_what_does_not_fit_and_takes_what_does(tmp_path: Path) -> None:
+    """SQLite's own limit of pages, as where a quota ends: nothing of the transaction is done, its deletions neither."""
+
+    async def scene() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        await store.commit([Persist("t", b"old", b"o" * 20_000)])
+        (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+        store._connection.execute(f"PRAGMA max_page_count={pages + 2}").fetchone()
+        with pytest.raises(UsageError, match=r"cannot write store .* full; free disk space"):
+            await store.commit([Persist("t", b"a", b"a"), Forget("t", b"old"), Persist("t", b"new", bytes(200_000))])
+        assert [record.key for record in store.load()] == [b"old"]
+        await store.commit([Forget("t", b"old"), Persist("t", b"new", bytes(10_000))])
+        assert [record.key for record in store.load()] == [b"new"]
+        await store.close()
+
+    asyncio.run(scene())
