@@ -3,8 +3,5 @@
 General layout
     job       a learning job's budget and rounds, for whoever drives it
     ideal     the exact noisy sum drawn directly: same encoding, same noise, no messages
-    swarm     a broker, M Compute nodes, N clients and a trainer as real actors over real connections
-    dropout   which clients vanish in which round
-    timeline  what happened when, and how much was sent, per round
-    view, summary, command   what a person sees of it: `dca swarm`
+    swarm     a broker, M Compute nodes, N clients and a trainer as real actors over real connections: `dca swarm`
 """

@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.progress import track
 
 from dca_proto.core.budget import Budget
-from emulator.command import TEST_FRACTION, deal
-from emulator.dropout import Dropouts
 from emulator.ideal import drive
 from emulator.job import Terms, regression_sensitivity
+from emulator.swarm.command import TEST_FRACTION, deal
+from emulator.swarm.dropout import Dropouts
 from inference.algorithm2 import regression_with_projection
 from inference.baselines import nonprivate_regression, rmse
 from inference.datasets import diabetes, split, stream

@@ -29,45 +29,32 @@ CLIENT_LIMITS = InboxLimits(
 """For a client, whose memory is small: the largest message to it is an announcement, whose body has at most 1 MiB."""
 
 
-class Inbox:
-    """Whole messages that match the subscriptions, first in, first out.
+class Pending:
+    """Whole messages that wait for an actor, first in, first out, within bounds.
 
     Args:
-        subscriptions: topic filters; what a broker delivers outside them is dropped.
         limits: bounds on memory.
 
     Attributes:
-        dropped: how many wire payloads were dropped, by reason.
+        dropped: how many messages were dropped, by reason.
     """
 
-    def __init__(self, subscriptions: tuple[str, ...], limits: InboxLimits | None = None) -> None:
+    def __init__(self, limits: InboxLimits | None = None) -> None:
         self._limits = limits or InboxLimits()
-        self._filters: FilterTree[str] = FilterTree()
-        for topic_filter in subscriptions:
-            self._filters.add(topic_filter, topic_filter)
-        self._assembler = Assembler(self._limits.parts)
         self._waiting: deque[Message] = deque()
         self._bytes = 0
         self._arrived = asyncio.Event()
         self._failure: DcaError | None = None
+        self.dropped: Counter[str] = Counter()
 
-    @property
-    def dropped(self) -> Counter[str]:
-        return self._assembler.dropped
-
-    def offer(self, topic: str, wire: bytes) -> None:
-        """Take a wire payload from the broker."""
-        if next(self._filters.matching(topic), None) is None:
-            self.dropped["not subscribed"] += 1
-            return
-        payload = self._assembler.add(topic.rpartition("/")[2], wire)
-        if payload is None:
-            return
-        if len(self._waiting) >= self._limits.messages_max or self._bytes + len(payload) > self._limits.bytes_max:
+    def put(self, message: Message) -> None:
+        """Let a message wait, if there is room."""
+        size = len(message.payload)
+        if len(self._waiting) >= self._limits.messages_max or self._bytes + size > self._limits.bytes_max:
             self.dropped["inbox full"] += 1
             return
-        self._waiting.append(Message(topic, payload))
-        self._bytes += len(payload)
+        self._waiting.append(message)
+        self._bytes += size
         self._arrived.set()
 
     async def take(self) -> Message:
@@ -90,6 +77,32 @@ class Inbox:
         """Raise if `fail` was called."""
         if self._failure is not None:
             raise self._failure
+
+
+class Inbox(Pending):
+    """What a broker delivers, put together: whole messages that match the subscriptions.
+
+    Args:
+        subscriptions: topic filters; what a broker delivers outside them is dropped.
+        limits: bounds on memory.
+    """
+
+    def __init__(self, subscriptions: tuple[str, ...], limits: InboxLimits | None = None) -> None:
+        super().__init__(limits)
+        self._filters: FilterTree[str] = FilterTree()
+        for topic_filter in subscriptions:
+            self._filters.add(topic_filter, topic_filter)
+        self._assembler = Assembler(self._limits.parts)
+        self.dropped = self._assembler.dropped
+
+    def offer(self, topic: str, wire: bytes) -> None:
+        """Take a wire payload from the broker."""
+        if next(self._filters.matching(topic), None) is None:
+            self.dropped["not subscribed"] += 1
+            return
+        payload = self._assembler.add(topic.rpartition("/")[2], wire)
+        if payload is not None:
+            self.put(Message(topic, payload))
 
 
 def closed() -> TransportError:

@@ -23,6 +23,7 @@ from typing import Any
 
 import aiomqtt
 import structlog
+from paho.mqtt import client as mqtt
 from paho.mqtt.reasoncodes import ReasonCode
 
 from dca_proto.core.errors import DcaError, TransportError, UsageError
@@ -38,12 +39,25 @@ _GRACE_S = 1.0
 _RETRY_S = 0.05
 _REFUSED = {4, 5, 134, 135}  # bad user name or password, not authorised: of MQTT 3.1.1, and as paho renames them
 _SUBSCRIPTION_REFUSED = 0x80
+_FILTERS_MAX = 256  # in one SUBSCRIBE; a gateway has thousands
 _NODELAY = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 _LIBRARY_LOG = logging.getLogger("dca.aiomqtt")
 _LIBRARY_LOG.setLevel(logging.CRITICAL)  # what it warns of is meant, or comes to us as an exception
 
 log = structlog.get_logger("dca.mqtt")
+
+
+class _Client(aiomqtt.Client):
+    """The library's, which looks after its keepalive every second: a 60th of it is often enough.
+
+    Thousands of connections in one process would otherwise keep it from its work.
+    """
+
+    async def _misc_loop(self) -> None:
+        period_s = max(1.0, self._client.keepalive / 60)
+        while self._client.loop_misc() == mqtt.MQTT_ERR_SUCCESS:  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(period_s)
 
 
 class MqttTransport:
@@ -179,7 +193,7 @@ class MqttTransport:
         except aiomqtt.MqttError as error:
             raise self._explained(error) from None
         try:
-            codes = await _subscribe(client, self._subscriptions)
+            codes = await _subscribe_all(client, self._subscriptions)
         except aiomqtt.MqttError as error:
             await _leave(client)
             raise self._explained(error) from None
@@ -192,7 +206,7 @@ class MqttTransport:
         return client
 
     def _new_client(self) -> aiomqtt.Client:
-        client = aiomqtt.Client(
+        client = _Client(
             self._settings.host,
             self._settings.port,
             identifier=self._client_id,
@@ -243,6 +257,14 @@ async def _enter(client: aiomqtt.Client) -> None:
     except aiomqtt.MqttError:
         await _leave(client)
         raise
+
+
+async def _subscribe_all(client: aiomqtt.Client, topic_filters: tuple[str, ...]) -> list[int | ReasonCode]:
+    """Subscribe to any number of filters, in packets of limited size."""
+    codes: list[int | ReasonCode] = []
+    for first in range(0, len(topic_filters), _FILTERS_MAX):
+        codes += await _subscribe(client, topic_filters[first : first + _FILTERS_MAX])
+    return codes
 
 
 async def _subscribe(client: aiomqtt.Client, topic_filters: tuple[str, ...]) -> Sequence[int | ReasonCode]:

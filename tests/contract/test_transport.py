@@ -1,4 +1,5 @@
-"""The transport contract: one set of checks for memory, MQTT on the embedded broker, and MQTT on mosquitto."""
+"""The transport contract: one set of checks for memory, MQTT on the embedded broker, MQTT on mosquitto, and members of
+connections that are shared over these."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from dca_proto.core.errors import TransportError, UsageError
 from dca_proto.net.memory import MemoryBroker, MemoryTransport
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.shared import SharedConnection
 from dca_proto.net.transport import Message, Transport
 
 _NAMES = count()
@@ -28,11 +30,11 @@ class Link:
     """Makes transports of one kind that reach each other, under topics that no other test uses."""
 
     def __init__(self, make: Callable[[str, tuple[str, ...], bool], Transport]) -> None:
-        self._make = make
+        self.make = make
         self.root = f"t{next(_NAMES)}-{os.getpid()}"
 
     def transport(self, name: str, *filters: str, clean: bool = False) -> Transport:
-        return self._make(f"{self.root}-{name}", tuple(f"{self.root}/{each}" for each in filters), clean)
+        return self.make(f"{self.root}-{name}", tuple(f"{self.root}/{each}" for each in filters), clean)
 
     @asynccontextmanager
     async def opened(self, name: str, *filters: str, clean: bool = False) -> Any:
@@ -44,12 +46,25 @@ class Link:
             await transport.close()
 
 
-@pytest.fixture(params=["memory", "embedded", "mosquitto"])
+@pytest.fixture(params=["memory", "embedded", "mosquitto", "shared memory", "shared mosquitto"])
 def link(request: pytest.FixtureRequest) -> Link:
-    if request.param == "memory":
-        broker = MemoryBroker()
-        return Link(partial(memory_transport, broker))
-    return mqtt_link(request.getfixturevalue(f"{request.param}_broker").url)
+    kind = request.param.removeprefix("shared ")
+    if kind == "memory":
+        link = Link(partial(memory_transport, MemoryBroker()))
+    else:
+        link = mqtt_link(request.getfixturevalue(f"{kind}_broker").url)
+    return link if kind == request.param else shared(link)
+
+
+def shared(link: Link) -> Link:
+    """Each transport is a member of a connection of its own, beside another member that listens to the same."""
+
+    def make(name: str, filters: tuple[str, ...], clean: bool) -> Transport:
+        connection = SharedConnection(lambda union: link.make(name, union, clean))
+        connection.member(filters)
+        return connection.member(filters)
+
+    return Link(make)
 
 
 def memory_transport(broker: MemoryBroker, name: str, filters: tuple[str, ...], clean: bool) -> Transport:

@@ -23,10 +23,10 @@ from dca_proto.core.accounting import epsilon_of
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.topics import topic_of
 from dca_proto.net.broker import Broker
-from emulator.dropout import Dropouts
-from emulator.summary import spent
-from emulator.timeline import Timeline
-from emulator.view import closing_lines
+from emulator.swarm.dropout import Dropouts
+from emulator.swarm.summary import spent
+from emulator.swarm.timeline import Timeline
+from emulator.swarm.view import closing_lines
 
 BOUNDS = "a=-4:4,b=-4:4,y=-8:8"
 TIMEOUT_S = 120
@@ -215,7 +215,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(made: str, 
 
 
 def test_a_missing_plot_library_is_seen_before_the_work(dca: Dca, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.command.find_spec", lambda name: None)
+    monkeypatch.setattr("emulator.swarm.command.find_spec", lambda name: None)
     done = dca("--broker", "mqtt://127.0.0.1:1")
     assert (done.returncode, "this needs matplotlib" in done.stderr) == (2, True)
 
@@ -262,7 +262,7 @@ def test_fast_noise_claims_nothing(
         captions.append(caption)
         path.touch()
 
-    monkeypatch.setattr("emulator.command.plot_coefficients", plot)
+    monkeypatch.setattr("emulator.swarm.command.plot_coefficients", plot)
     done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "2", "--fast-noise", "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

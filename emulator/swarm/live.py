@@ -25,6 +25,7 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel
+from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member, enrol
 from dca_proto.core.machine import Actor
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
@@ -40,14 +41,15 @@ from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
-from emulator.dropout import Dropouts, SwarmTransport
 from emulator.job import Terms
-from emulator.timeline import RoundLog, Timeline
+from emulator.swarm.dropout import Dropouts, SwarmTransport
+from emulator.swarm.timeline import RoundLog, Timeline
 
 R = TypeVar("R")
 W = TypeVar("W")
 Job = Generator[RoundRequest, NoisyAggregate, R]
 
+_BROKERS = ("auto", "embedded", "mosquitto")
 _CONNECTING_MAX = 32
 _CERTIFICATE_DAYS = 30
 _TIMING = Timing(resend_first_ms=5_000)
@@ -84,6 +86,18 @@ class Cast(msgspec.Struct, frozen=True):
     trainer: Identity
     computes: tuple[Identity, ...]
     clients: tuple[Identity, ...]
+
+
+def check_broker(broker: str) -> None:
+    """Refuse what is neither a kind of broker nor the URL of one. Raises `UsageError`."""
+    if broker in _BROKERS:
+        return
+    if "://" not in broker:
+        raise UsageError(f"--broker {broker}: expected {', '.join(_BROKERS)} or mqtt://host:port")
+    try:
+        BrokerSettings(url=broker)
+    except UsageError as error:
+        raise UsageError(f"--broker: {str(error).removeprefix('[broker] ')}") from None
 
 
 def fresh_cast(clients: int, computes: int) -> Cast:

@@ -71,9 +71,9 @@ class Timeline:
         self._on_change = on_change
         self._before = (0, 0)
 
-    def note(self, actor: bytes, fact: object) -> None:
-        """Take in one fact of one actor."""
-        now_s = time.monotonic()
+    def note(self, actor: bytes, fact: object, at_s: float | None = None) -> None:
+        """Take in one fact of one actor, by default as of now, else of that monotonic time."""
+        now_s = time.monotonic() if at_s is None else at_s
         if isinstance(fact, facts.Announced):
             self._before = self._traffic()
             self.rounds.append(RoundLog(fact.statistic, fact.dimension, now_s))

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from dca_proto.cli.output import say
-from emulator.timeline import PHASES, RoundLog
+from emulator.swarm.timeline import PHASES, RoundLog
 
 _SHOWN_ABSENT = 4
 _ENDED = {"join": "joined", "share": "shared", "commit": "sum released"}
@@ -139,6 +139,34 @@ def times_table(summary: dict[str, Any]) -> Table:
         for row in summary["rounds"]
     ]
     return _table("times", names, rows)
+
+
+def roles_table(summary: dict[str, Any]) -> Table:
+    """What each role of a fleet sent and what processor time it took, in all rounds and before."""
+    names = ("role", "messages", "MB", "core seconds", "MiB at most")
+    peaks = summary["peak_rss_mb_by_process"]
+    rows = []
+    for role, core_s in summary["core_s_by_role"].items():
+        sent = summary["roles"].get(role)
+        figures = (str(sent["messages"]), f"{sent['bytes'] / 1e6:.2f}") if sent else ("–", "–")
+        peak = max(size for name, size in peaks.items() if name.startswith(role))
+        rows.append((role, *figures, f"{core_s:.1f}", f"{peak:.0f}"))
+    return _table("roles; memory of the largest process of each", names, rows)
+
+
+def fleet_lines(summary: dict[str, Any]) -> list[Line]:
+    """Who was missing in a fleet's rounds and why, how far off the last sum is, and how long it took to connect."""
+    lines = [("connected", f"in {summary['connect_s']:.1f} s, keys and certificates included")]
+    for number, row in enumerate(summary["rounds"], 1):
+        if row["failed"]:
+            lines.append(("failed", f"round {number}: {row['failed']} clients neither declined nor contributed"))
+        lines += [("declined", f"round {number}: {count} clients, {why}") for why, count in row["declined"].items()]
+    last = summary["rounds"][-1]
+    if last["value"] is not None:
+        off = max(abs(value - exact) for value, exact in zip(last["value"], last["exact"], strict=True))
+        noise = last["noise_variance"] ** 0.5
+        lines.append(("sum", f"at most {off:.3g} off the exact one, with noise of standard deviation {noise:.3g}"))
+    return lines
 
 
 def dropped_lines(summary: dict[str, Any]) -> list[Line]:

@@ -14,7 +14,23 @@ from dca_proto.net.transport import Message, Transport
 from inference.datasets import stream
 
 
-class Dropouts:
+class Vanished:
+    """Who has vanished, and what is lost with them: every share that they send.
+
+    Attributes:
+        ids: of clients, in hexadecimal; replaced from round to round.
+    """
+
+    def __init__(self) -> None:
+        self.ids: frozenset[str] = frozenset()
+
+    def swallows(self, topic: str) -> bool:
+        """Whether a message on this topic is a share of a client that has dropped."""
+        *_, channel, _receiver, sender = topic.split("/")
+        return channel == Channel.COMPUTE.value and sender in self.ids
+
+
+class Dropouts(Vanished):
     """Which K of the clients drop in which round, drawn anew for each from the stream ``seed/drop``.
 
     Args:
@@ -22,21 +38,16 @@ class Dropouts:
     """
 
     def __init__(self, clients: Sequence[bytes], count: int, seed: int) -> None:
+        super().__init__()
         self._clients = list(clients)
         self._count = count
         self._rng = stream(seed, "drop")
-        self._dropped: frozenset[str] = frozenset()
 
     def next_round(self) -> frozenset[str]:
         """Draw who drops in the round that is announced next: ids in hexadecimal."""
         chosen = self._rng.choice(len(self._clients), self._count, replace=False)
-        self._dropped = frozenset(self._clients[index].hex() for index in chosen)
-        return self._dropped
-
-    def swallows(self, topic: str) -> bool:
-        """Whether a message on this topic is a share of a client that has dropped."""
-        *_, channel, _receiver, sender = topic.split("/")
-        return channel == Channel.COMPUTE.value and sender in self._dropped
+        self.ids = frozenset(self._clients[index].hex() for index in chosen)
+        return self.ids
 
 
 class SwarmTransport:

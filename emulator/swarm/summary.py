@@ -9,8 +9,8 @@ from typing import Any
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import accounting
 from dca_proto.core.mechanism import Mechanism
-from emulator.swarm import Swarm, SwarmOptions
-from emulator.timeline import RoundLog
+from emulator.swarm.live import Swarm, SwarmOptions
+from emulator.swarm.timeline import RoundLog
 from inference.baselines import rmse, zero_predictor
 from inference.datasets import Problem
 from inference.regression import RegressionResult
@@ -31,9 +31,10 @@ def summarise(
         doubts: why no epsilon may be claimed, if so. outcome: of the job: `learned` or `failed`.
     """
     private = not doubts
-    rounds = [_round(log, private, swarm.numbers) for log in swarm.timeline.rounds]
+    rounds = [{**round_row(log, private), **_absent(log, swarm.numbers)} for log in swarm.timeline.rounds]
     last = rounds[-1] if rounds else {"dropped": None, "contributors": None}
     return {
+        "kind": "swarm",
         "clients": clients,
         "computes": options.computes,
         "tolerated": options.tolerated,
@@ -112,7 +113,8 @@ def failed(reason: str, contributors: int | None, needed: int | None) -> dict[st
     }
 
 
-def _round(log: RoundLog, private: bool, numbers: Mapping[bytes, int]) -> dict[str, Any]:
+def round_row(log: RoundLog, private: bool) -> dict[str, Any]:
+    """What is public about a round."""
     return {
         "name": log.statistic,
         "dimension": log.dimension,
@@ -123,26 +125,29 @@ def _round(log: RoundLog, private: bool, numbers: Mapping[bytes, int]) -> dict[s
         "phases": log.phase_s(),
         "messages": log.messages,
         "bytes": log.bytes,
-        **(_released(log.aggregate, log.clients, private, numbers) if log.aggregate else _aborted(log)),
+        **(_released(log.aggregate, private) if log.aggregate else _aborted(log)),
     }
 
 
-def _released(
-    aggregate: NoisyAggregate, clients: tuple[bytes, ...], private: bool, numbers: Mapping[bytes, int]
-) -> dict[str, Any]:
-    absent = sorted((clients[position] for position in aggregate.absent), key=numbers.__getitem__)
+def _released(aggregate: NoisyAggregate, private: bool) -> dict[str, Any]:
     return {
         "ok": True,
         "contributors": aggregate.contributors,
         "dropped": len(aggregate.absent),
-        "absent": [client.hex() for client in absent],
-        "absent_clients": [numbers[client] for client in absent],
         "sigma_local": aggregate.sigma_local,
         "noise_variance": aggregate.noise_variance,
         "sensitivity": aggregate.sensitivity,
         "epsilon": aggregate.epsilon if private else None,
         "mu": aggregate.mu if private else None,
     }
+
+
+def _absent(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
+    """Who is missing from a sum, by id and by number."""
+    if log.aggregate is None:
+        return {}
+    absent = sorted((log.clients[position] for position in log.aggregate.absent), key=numbers.__getitem__)
+    return {"absent": [client.hex() for client in absent], "absent_clients": [numbers[client] for client in absent]}
 
 
 def _aborted(log: RoundLog) -> dict[str, Any]:

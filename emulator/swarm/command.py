@@ -25,12 +25,13 @@ from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS, SEED
 from dca_proto.device import complete
 from dca_proto.logs import configure_logs
-from dca_proto.net.settings import BrokerSettings
 from emulator.inexact import RoundedGaussian
 from emulator.job import Terms, check_counts, regression_sensitivity
-from emulator.summary import doubts, failed, learned, summarise
-from emulator.swarm import Swarm, SwarmOptions
-from emulator.view import (
+from emulator.swarm.fleet_command import CLIENTS, hold_fleet
+from emulator.swarm.fleet_options import FleetOptions
+from emulator.swarm.live import Swarm, SwarmOptions, check_broker
+from emulator.swarm.summary import doubts, failed, learned, summarise
+from emulator.swarm.view import (
     Bars,
     Lines,
     closing_lines,
@@ -49,7 +50,6 @@ from inference.report import plot_coefficients
 TEST_FRACTION = 0.225
 TERMINATED = 143
 RESULT, PICTURE = "result.json", "coefficients.png"
-_BROKERS = ("auto", "embedded", "mosquitto")
 _BOUNDS_ADVICE = (
     "give --bounds COL=LO:HI,... or a TOML file, from what is known of the measurement "
     "(or, for a trial that is not private, --bounds-from-data)"
@@ -62,6 +62,8 @@ EXAMPLES = """Examples:
   dca swarm --tolerate 40 --drop 40           as many drop as are tolerated
 
   dca swarm --csv houses.csv --target price --bounds "rooms=0:10,area=0:400,price=0:1e6" --epsilon 4
+
+  dca swarm --dimension 10 --clients 10000 --broker mosquitto --connections shared
 
   dca swarm --broker mosquitto --computes 5 --share-encoding vector --json result.json
 """
@@ -78,26 +80,71 @@ def swarm(
         bool, typer.Option("--bounds-from-data", help="Read bounds from the data. For trial only: not private.")
     ] = False,
     features: Annotated[str | None, typer.Option(help="Columns to predict from, A,B,C; by default all others.")] = None,
-    clients: Annotated[int | None, typer.Option(help="N; by default one for each training row.")] = None,
+    dimension: Annotated[
+        int | None, typer.Option(help="Hold plain rounds of a synthetic sum of that many numbers instead, with any N.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="N; by default one for each training row, or 1000 with --dimension.")
+    ] = None,
     computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
     epsilon: Annotated[float, typer.Option(help="Privacy budget over all rounds.")] = 2.0,
     delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-5,
     tolerate: Annotated[int | None, typer.Option(help="T, by default N / 10.")] = None,
     colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
-    drop: Annotated[int | None, typer.Option(help="K clients that vanish in each round, by default T / 2.")] = None,
+    drop: Annotated[
+        int | None, typer.Option(help="K clients that vanish in each round, by default T / 2, or 0 with --dimension.")
+    ] = None,
     share_encoding: Annotated[str, typer.Option(help="seed or vector.")] = SEED,
     broker: Annotated[str, typer.Option(help="auto, embedded, mosquitto, or mqtt://host:port.")] = "auto",
     fast_noise: Annotated[
         bool, typer.Option("--fast-noise", help="Fast inexact noise. For emulation only: not private.")
     ] = False,
+    connections: Annotated[
+        str | None, typer.Option(help="With --dimension: one for each client, or shared by those of a process.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option(help="With --dimension: P, that run clients, by default 2.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="With --dimension: how many are held, by default 1.")] = None,
     seed: Annotated[int, typer.Option(help="Of data splits, drops and waiting times; never of keys or noise.")] = 0,
-    output: Annotated[Path, typer.Option(help="Folder for result.json and coefficients.png.")] = Path("run"),
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for result.json and coefficients.png, by default run.")
+    ] = None,
     json_to: Annotated[
         str | None, typer.Option("--json", help="Also write the result to a file, or - for stdout.")
     ] = None,
 ) -> int:
-    """Learn a Bayesian regression from a swarm of clients, each with its own rows and its own connection."""
+    """Learn a Bayesian regression from a swarm of clients, each with its own rows; or hold rounds with any N."""
     configure_logs(level=logging.WARNING)
+    mechanism = RoundedGaussian() if fast_noise else EXACT
+    learning = {
+        "dataset": dataset,
+        "csv": csv,
+        "target": target,
+        "bounds": bounds,
+        "features": features,
+        "output": output,
+        "bounds-from-data": bounds_from_data or None,
+    }
+    _refuse_the_others(dimension, learning, {"connections": connections, "processes": processes, "rounds": rounds})
+    if dimension is not None:
+        number = CLIENTS if clients is None else clients
+        fleet = FleetOptions(
+            clients=number,
+            dimension=dimension,
+            computes=computes,
+            rounds=1 if rounds is None else rounds,
+            tolerated=number // 10 if tolerate is None else tolerate,
+            colluders=colluders,
+            dropped=drop or 0,
+            encoding=share_encoding,
+            connections="each" if connections is None else connections,
+            processes=min(2, number) if processes is None else processes,
+            broker=broker,
+            budget=Budget(epsilon, delta),
+            seed=seed,
+            mechanism=mechanism,
+        )
+        return hold_fleet(fleet, json_to)
+    output = output or Path("run")
     _check_outputs(output, json_to)
     problem = _problem(dataset, csv, target, bounds, bounds_from_data, features)
     train, test = split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)
@@ -112,7 +159,7 @@ def swarm(
         encoding=share_encoding,
         broker=broker,
         seed=seed,
-        mechanism=RoundedGaussian() if fast_noise else EXACT,
+        mechanism=mechanism,
     )
     _check(options, train, number)
     run = _Run(options, train, test, number, Console(stderr=json_to == STDOUT))
@@ -125,6 +172,18 @@ def swarm(
             summary["error"], contributors=summary["contributors_found"], needed=summary["contributors_needed"]
         )
     return 0
+
+
+def _refuse_the_others(dimension: int | None, learning: dict[str, Any], fleet: dict[str, Any]) -> None:
+    """Refuse options that only make sense without --dimension, or only with it."""
+    wrong = fleet if dimension is None else learning
+    given = [f"--{name}" for name, value in wrong.items() if value is not None]
+    if not given:
+        return
+    names, verb = ", ".join(given), "go" if given[1:] else "goes"
+    if dimension is None:
+        raise UsageError(f"{names} {verb} with --dimension D, rounds of a synthetic sum; this swarm learns from data")
+    raise UsageError(f"{names} {verb} with learning from data; with --dimension there are neither data nor a folder")
 
 
 def _check_outputs(output: Path, json_to: str | None) -> None:
@@ -161,23 +220,15 @@ def _check(options: SwarmOptions, train: Problem, clients: int) -> None:
     """Everything else that can be refused before anything is started."""
     rows = len(train.y)
     if not 1 <= clients <= rows:
-        raise UsageError(f"--clients {clients}: the {rows} training rows can be dealt to 1 to {rows} clients")
+        raise UsageError(
+            f"--clients {clients}: the {rows} training rows can be dealt to 1 to {rows} clients; "
+            "any number of them can hold rounds of a synthetic sum, with --dimension D"
+        )
     check_counts(clients, options.computes, options.tolerated, options.colluders, options.dropped)
     if options.encoding not in ENCODINGS:
         raise UsageError(f"--share-encoding {options.encoding}: expected {' or '.join(ENCODINGS)}")
-    _check_broker(options.broker)
+    check_broker(options.broker)
     _check_budget(options, train.schema, clients)
-
-
-def _check_broker(broker: str) -> None:
-    if broker in _BROKERS:
-        return
-    if "://" not in broker:
-        raise UsageError(f"--broker {broker}: expected {', '.join(_BROKERS)} or mqtt://host:port")
-    try:
-        BrokerSettings(url=broker)
-    except UsageError as error:
-        raise UsageError(f"--broker: {str(error).removeprefix('[broker] ')}") from None
 
 
 def _check_budget(options: SwarmOptions, schema: Schema, clients: int) -> None:

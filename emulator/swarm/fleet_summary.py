@@ -1,0 +1,178 @@
+"""What a fleet's rounds took, as plain data for programs (`--json`) and for the tables that people see."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, Protocol
+
+import msgspec
+
+from dca_proto.core import accounting
+from emulator.swarm.fleet_options import FleetOptions
+from emulator.swarm.pipe import Totals
+from emulator.swarm.summary import doubts, round_row
+from emulator.swarm.timeline import RoundLog
+
+ROLES = ("client", "compute", "trainer")
+_MIB = 1 << 20
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What every process of a fleet has sent and used since its start; None where the broker is not ours to look at."""
+
+    trainer: Totals
+    computes: Totals
+    clients: tuple[Totals, ...]
+    broker_core_s: float | None
+    broker_rss_bytes: int | None
+
+    def of(self, role: str) -> tuple[Totals, ...]:
+        """The processes of a role."""
+        return {"client": self.clients, "compute": (self.computes,), "trainer": (self.trainer,)}[role]
+
+    def sum(self, role: str, name: str) -> float:
+        """A figure, over the processes of a role."""
+        total: float = sum(getattr(one, name) for one in self.of(role))
+        return total
+
+    @property
+    def facts(self) -> Counter[str]:
+        """How many facts of each kind clients and Compute nodes have reported."""
+        return sum((Counter(one.facts) for one in (self.computes, *self.clients)), Counter())
+
+
+class RoundCounts(msgspec.Struct, frozen=True):
+    """What was used before and after a round, and the numbers of the clients that were made to vanish in it."""
+
+    before: Usage
+    after: Usage
+    vanished: tuple[int, ...]
+
+    def increase(self, role: str, name: str) -> float:
+        return self.after.sum(role, name) - self.before.sum(role, name)
+
+
+class BrokerInUse(Protocol):
+    """What is known of the broker."""
+
+    broker_url: str
+    broker_kind: str
+    broker_version: str
+
+
+def summarise(
+    broker: BrokerInUse,
+    options: FleetOptions,
+    rounds: Sequence[RoundLog],
+    counts: Sequence[RoundCounts],
+    connecting_s: float,
+) -> dict[str, Any]:
+    """One object with everything that is public about a fleet's run.
+
+    The keys of a learning swarm's and of its rounds, as far as they apply, and
+
+    - ``dimension``, ``connections``, ``processes``, ``store``; ``connect_s``: from the first process's start until all
+      are connected, making keys and certificates included;
+    - ``agreement_s``: how much longer the first round took, in which pairs agree on keys, than the later ones in the
+      mean; None where there are none;
+    - ``roles``: messages and bytes that each role sent; ``core_s`` and ``core_s_by_role``: processor seconds, the
+      broker's, where it is ours, beside the others'; both also of each round;
+    - ``peak_rss_mb``: of the largest process; ``peak_rss_mb_by_process``: of each, in MiB;
+    - of each round: ``value`` and ``exact``, the noisy and the true sum; ``failed``: how many clients neither declined
+      nor contributed and were not made to vanish; ``vanished_clients``: the numbers of those that were.
+    """
+    doubted = doubts(True, options.mechanism)
+    rows = [_round(log, one, options, not doubted) for log, one in zip(rounds, counts, strict=True)]
+    last = rows[-1]
+    return {
+        "kind": "swarm",
+        "clients": options.clients,
+        "dimension": options.dimension,
+        "computes": options.computes,
+        "tolerated": options.tolerated,
+        "colluders": options.colluders,
+        "epsilon": None if doubted else options.budget.epsilon,
+        "delta": None if doubted else options.budget.delta,
+        "epsilon_spent": None if doubted else _spent(rounds, options),
+        "private": not doubted,
+        "not_private_because": list(doubted),
+        "mechanism": options.mechanism.name,
+        "broker": broker.broker_kind,
+        "broker_version": broker.broker_version,
+        "connections": options.connections,
+        "processes": options.processes,
+        "store": "sqlite",
+        "share_encoding": options.encoding,
+        "seed": options.seed,
+        "ok": last["ok"],
+        "error": last["error"],
+        "contributors_found": last["contributors"],
+        "contributors_needed": last["needed"],
+        "connect_s": connecting_s,
+        "agreement_s": rows[0]["wall_s"] - fmean(row["wall_s"] for row in rows[1:]) if rows[1:] else None,
+        "rounds": rows,
+        "dropped": last["dropped"],
+        "contributors": last["contributors"],
+        "failed": last["failed"],
+        **_uses(counts[-1].after),
+    }
+
+
+def _uses(after: Usage) -> dict[str, Any]:
+    """Since the start."""
+    peaks = {"trainer": after.trainer.peak_rss_bytes, "compute": after.computes.peak_rss_bytes}
+    peaks |= {f"client {place + 1}": one.peak_rss_bytes for place, one in enumerate(after.clients)}
+    if after.broker_rss_bytes is not None:
+        peaks["broker"] = after.broker_rss_bytes
+    roles = {role: {name: int(after.sum(role, name)) for name in ("messages", "bytes")} for role in ROLES}
+    core_s = {role: after.sum(role, "core_s") for role in ROLES}
+    if after.broker_core_s is not None:
+        core_s["broker"] = after.broker_core_s
+    return {
+        "roles": roles,
+        "core_s": sum(core_s.values()),
+        "core_s_by_role": core_s,
+        "peak_rss_mb": max(peaks.values()) / _MIB,
+        "peak_rss_mb_by_process": {name: size / _MIB for name, size in peaks.items()},
+        "facts": dict(sorted(after.facts.items())),
+    }
+
+
+def _round(log: RoundLog, counts: RoundCounts, options: FleetOptions, private: bool) -> dict[str, Any]:
+    roles = {role: {name: int(counts.increase(role, name)) for name in ("messages", "bytes")} for role in ROLES}
+    core_s = {role: counts.increase(role, "core_s") for role in ROLES}
+    if counts.after.broker_core_s is not None and counts.before.broker_core_s is not None:
+        core_s["broker"] = counts.after.broker_core_s - counts.before.broker_core_s
+    found = log.aggregate.contributors if log.aggregate else None
+    declined = sum(log.why.values())
+    return {
+        **round_row(log, private),
+        "messages": sum(one["messages"] for one in roles.values()),
+        "bytes": sum(one["bytes"] for one in roles.values()),
+        "roles": roles,
+        "core_s": sum(core_s.values()),
+        "core_s_by_role": core_s,
+        "error": log.failure.reason if log.failure else None,
+        "needed": log.failure.needed if log.failure else None,
+        "failed": None if found is None else options.clients - declined - found - len(counts.vanished),
+        "vanished_clients": list(counts.vanished),
+        "value": log.aggregate.value.tolist() if log.aggregate else None,
+        "exact": exact_counts(options, counts.vanished),
+    }
+
+
+def exact_counts(options: FleetOptions, vanished: Sequence[int]) -> list[int]:
+    """How many clients of each category there are, the vanished left out."""
+    present = Counter(place % options.dimension for place in range(options.clients))
+    present.subtract(place % options.dimension for place in vanished)
+    return [present[category] for category in range(options.dimension)]
+
+
+def _spent(rounds: Sequence[RoundLog], options: FleetOptions) -> float:
+    """The epsilon, at the budget's delta, that a client has spent on the rounds in which sharing had begun."""
+    budget = options.budget
+    mu = accounting.mu_of(budget.round_epsilon(1 / options.rounds), budget.delta)
+    charged = [mu for log in rounds if "start" in log.ends_s]
+    return accounting.epsilon_of(accounting.compose(charged), budget.delta) if charged else 0.0

@@ -1,0 +1,306 @@
+"""One process of a fleet: thousands of clients, or all Compute nodes, as its parent orders over standard input.
+
+    python -m emulator.swarm.worker < orders > words
+
+It ends when the parent closes the pipe or dies, and says in one line what it fails of. Its records are durable in a
+database of its own, as on devices, and are thrown away with the fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core import facts
+from dca_proto.core.client import ClientActor
+from dca_proto.core.compute import ComputeActor
+from dca_proto.core.effects import Channel
+from dca_proto.core.errors import DcaError, TransportError
+from dca_proto.core.federation import Federation, enrol
+from dca_proto.core.forecast import EXACT
+from dca_proto.core.machine import Actor
+from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.params import Timing
+from dca_proto.core.policy import Floors, Policy
+from dca_proto.core.sealing import KEY_BYTES, Identity
+from dca_proto.core.topics import subscriptions
+from dca_proto.logs import configure_logs
+from dca_proto.net.backoff import Backoff
+from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.runner import Runner
+from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.shared import SharedConnection
+from dca_proto.net.store import SqliteStore
+from dca_proto.net.transport import Transport
+from emulator.inexact import RoundedGaussian
+from emulator.swarm import usage
+from emulator.swarm.dropout import SwarmTransport, Vanished
+from emulator.swarm.pipe import (
+    ClientOrders,
+    ComputeOrders,
+    Connected,
+    Count,
+    Failed,
+    Frozen,
+    Kept,
+    Order,
+    Prepare,
+    Setting,
+    Totals,
+    Word,
+    read,
+    send,
+)
+
+MECHANISMS: dict[str, Mechanism] = {one.name: one for one in (EXACT, RoundedGaussian())}
+COLUMN = "category"
+KEEPALIVE_S = 1800  # a process with thousands of actors may be busy for long
+_ANSWER_TIMEOUT_S = 120.0  # and so may the broker
+_TRIES = 5
+_CERTIFICATE_DAYS = 30
+_WORD_EVERY_S = 0.1
+
+
+class PatientTransport:
+    """A connection that is tried some times more before its actor gives up: a broker under a ramp may refuse at first.
+
+    Args:
+        inner: the real one. rng: draws the waits between tries.
+    """
+
+    def __init__(self, inner: Transport, rng: random.Random) -> None:
+        self._inner = inner
+        self._rng = rng
+        self.publish, self.receive, self.close = inner.publish, inner.receive, inner.close
+
+    async def open(self) -> None:
+        waits = Backoff().waits(self._rng)
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._inner.open()
+            except TransportError:
+                await asyncio.sleep(next(waits))
+        return await self._inner.open()
+
+
+class Worker:
+    """The actors of one process, their connections and their store.
+
+    Args:
+        setting: as the parent ordered. name: of the database. say: sends a word to the parent.
+    """
+
+    def __init__(self, setting: Setting, name: str, say: Callable[[Word], None]) -> None:
+        self.vanished = Vanished()
+        self.client_ids: dict[int, bytes] = {}
+        self.runners: list[Runner] = []
+        self._setting = setting
+        self._say = say
+        self._federation = Federation.from_toml(setting.federation)
+        self._store = SqliteStore(Path(setting.directory) / f"{name}.db")
+        self._rng = random.Random(f"{setting.seed}/{name}")  # noqa: S311 - waiting times only
+        self._ramp = asyncio.Semaphore(setting.connecting_max)
+        self._transports: list[SwarmTransport] = []
+        self._facts: Counter[str] = Counter()
+        self._connected = 0
+        self._told_s: dict[bytes, float] = {}
+        self._means: dict[str, Any] = {
+            "random": os.urandom,
+            "mechanism": MECHANISMS[setting.mechanism],
+            "timing": Timing(resend_first_ms=setting.resend_ms, resend_max_ms=4 * setting.resend_ms),
+        }
+
+    async def run(self, orders: Callable[[], Any]) -> None:
+        """Run all actors until the orders end. Raises what an actor failed of, in a group."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(runner.run()) for runner in self.runners]
+                while (order := await orders()) is not None:
+                    self._obey(order)
+                for task in running:
+                    task.cancel()
+        finally:
+            await self._store.close()
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Prepare(vanishing):
+                self.vanished.ids = frozenset(self.client_ids[number].hex() for number in vanishing)
+                gc.collect()
+                gc.freeze()  # a device's collector would not search the memory of thousands of others for garbage
+                self._say(self._totals())
+            case Count():
+                self._say(self._totals())
+
+    # --- who runs here --------------------------------------------------------------------------------------------
+
+    def add_clients(self, orders: ClientOrders) -> None:
+        """Clients with fresh keys from the operating system, each of which is enrolled."""
+        authority, places = Identity(orders.authority), range(orders.first, orders.first + orders.count)
+        identities = {place: Identity(os.urandom(KEY_BYTES)) for place in places}
+        self.client_ids = {place: one.id for place, one in identities.items()}
+        shared = SharedConnection(self._connect_shared) if orders.is_shared else None
+        policy = self._policy()
+        for place, identity in identities.items():
+            row = np.array([[float(place % orders.dimension)]])
+            actor = ClientActor(
+                identity,
+                enrol(authority, self._federation, identity.public_key, _expires_ms()),
+                self._federation,
+                columns=(COLUMN,),
+                rows=partial(_rows, row),
+                policy=policy,
+                **self._means,
+            )
+            self._add(actor, Channel.CLIENT, shared)
+
+    def add_computes(self, orders: ComputeOrders) -> None:
+        """The Compute nodes of the federation file, each with a connection of its own."""
+        least, tolerated = self._least()
+        floors = Floors(clients_min=least, honest_min=max(1, least - tolerated - 1))
+        for seed in orders.identities:
+            actor = ComputeActor(Identity(seed), self._federation, floors=floors, **self._means)
+            self._add(actor, Channel.COMPUTE, None)
+
+    def _least(self) -> tuple[int, int]:
+        return self._setting.clients - self._setting.tolerated, self._setting.tolerated
+
+    def _policy(self) -> Policy:
+        setting, (least, tolerated) = self._setting, self._least()
+        return Policy(
+            epsilon_per_round_max=setting.epsilon,
+            epsilon_per_period_max=setting.epsilon,
+            delta_max=setting.delta,
+            clients_min=least,
+            honest_min=max(1, least - tolerated - 1),
+            colluders_min=setting.colluders,
+            computes_min=setting.computes,
+        )
+
+    def _add(self, actor: Actor, role: Channel, shared: SharedConnection | None) -> None:
+        filters = subscriptions(self._federation.name, role, actor.id)
+        limits = CLIENT_LIMITS if role is Channel.CLIENT else None
+        if shared is not None:
+            inner = shared.member(filters, limits)
+        else:
+            inner = self._connection(actor.id.hex(), filters, limits)
+        transport = SwarmTransport(inner, self._ramp, self._count_connected, self.vanished.swallows)
+        self._transports.append(transport)
+        runner = Runner(
+            actor,
+            transport,
+            self._store.view(actor.id),
+            federation=self._federation.name,
+            on_report=lambda fact: self._note(actor.id, fact),
+        )
+        self.runners.append(runner)
+
+    def _connect_shared(self, filters: tuple[str, ...]) -> Transport:
+        return self._connection(os.urandom(16).hex(), filters, None)
+
+    def _connection(self, name: str, filters: tuple[str, ...], limits: InboxLimits | None) -> Transport:
+        settings = BrokerSettings(url=self._setting.url, session_expiry_s=0, keepalive_s=KEEPALIVE_S)
+        inner = MqttTransport(settings, name, filters, rng=self._rng, limits=limits, answer_timeout_s=_ANSWER_TIMEOUT_S)
+        return PatientTransport(inner, self._rng)
+
+    # --- what the parent is told ----------------------------------------------------------------------------------
+
+    def _count_connected(self) -> None:
+        self._connected += 1
+        if self._connected == len(self.runners) or self._is_due(b""):
+            self._say(Connected(self._connected))
+
+    def _note(self, actor: bytes, fact: object) -> None:
+        self._facts[f"dropped {fact.code}" if isinstance(fact, facts.Dropped) else type(fact).__name__] += 1
+        match fact:
+            case facts.ShareKept(round_id, count, clients) if count == clients or self._is_due(actor):
+                self._say(Kept(actor, round_id, count, clients))
+            case facts.ListFrozen(round_id, count):
+                self._say(Frozen(actor, round_id, count, time.monotonic()))
+
+    def _is_due(self, subject: bytes) -> bool:
+        """Whether the parent has not heard of this for a moment."""
+        now_s = time.monotonic()
+        if now_s < self._told_s.get(subject, 0.0) + _WORD_EVERY_S:
+            return False
+        self._told_s[subject] = now_s
+        return True
+
+    def _totals(self) -> Totals:
+        sent, lost = [runner.traffic for runner in self.runners], self._transports
+        return Totals(
+            messages=sum(one.messages_sent for one in sent) - sum(one.swallowed_messages for one in lost),
+            bytes=sum(one.bytes_sent for one in sent) - sum(one.swallowed_bytes for one in lost),
+            core_s=usage.core_s(),
+            peak_rss_bytes=usage.peak_rss_bytes() or 0,
+            transactions=self._store.transactions,
+            facts=dict(self._facts),
+        )
+
+
+def _rows(row: NDArray[np.float64], columns: tuple[str, ...]) -> NDArray[np.float64]:
+    return row
+
+
+def _expires_ms() -> int:
+    return int((time.time() + _CERTIFICATE_DAYS * 24 * 3600) * 1000)
+
+
+async def _work(words: BinaryIO) -> None:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    decoder = msgspec.msgpack.Decoder(Order)
+    match await read(reader, decoder):
+        case ClientOrders() as orders:
+            worker = Worker(orders.setting, f"clients-{orders.first}", lambda word: send(words, word))
+            worker.add_clients(orders)
+        case ComputeOrders() as orders:
+            worker = Worker(orders.setting, "computes", lambda word: send(words, word))
+            worker.add_computes(orders)
+        case _:
+            return
+    await worker.run(lambda: read(reader, decoder))
+
+
+def main() -> int:
+    """Obey orders from standard input, tell the parent on standard output, print all else to standard error."""
+    configure_logs(level=logging.WARNING)
+    words = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    try:
+        asyncio.run(_work(words))
+    except (DcaError, BaseExceptionGroup) as failure:
+        error = _first(failure)
+        if not isinstance(error, DcaError | BrokenPipeError):
+            raise
+        with contextlib.suppress(BrokenPipeError):  # then nobody is there to be told
+            send(words, Failed(str(error)))
+        return 1
+    return 0
+
+
+def _first(failure: BaseException) -> BaseException:
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
+
+
+if __name__ == "__main__":
+    sys.exit(main())

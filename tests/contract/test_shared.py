@@ -1,0 +1,253 @@
+"""What only a shared connection has: members beside each other. The contract of each is in test_transport."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from dca_proto.core.errors import TransportError, UsageError
+from dca_proto.net.broker import Broker
+from dca_proto.net.inbox import InboxLimits
+from dca_proto.net.memory import MemoryBroker, MemoryTransport
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.shared import SharedConnection
+from dca_proto.net.transport import Message, Transport
+
+
+class Counting(MemoryTransport):
+    """Counts what crosses the connection, and can be slow to publish."""
+
+    def __init__(self, broker: MemoryBroker, filters: tuple[str, ...]) -> None:
+        super().__init__(broker, "gateway", filters, clean=True)
+        self.filters = filters
+        self.received = 0
+        self.publishing = 0
+        self.most_publishing = 0
+        self.go = asyncio.Event()
+        self.go.set()
+        self.opened = 0
+        self.failures_left = 0
+        self.is_closed = False
+
+    async def open(self) -> None:
+        self.opened += 1
+        await self.go.wait()
+        if self.failures_left:
+            self.failures_left -= 1
+            raise TransportError("not yet")
+        await super().open()
+
+    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        self.publishing += 1
+        self.most_publishing = max(self.most_publishing, self.publishing)
+        await self.go.wait()
+        await super().publish(topic, payload, retain)
+        self.publishing -= 1
+
+    async def receive(self) -> Message:
+        message = await super().receive()
+        self.received += 1
+        return message
+
+    async def close(self) -> None:
+        self.is_closed = True
+        await super().close()
+
+
+class Gateway:
+    """Members a, b, c with an inbox each and one broadcast, over one connection in memory."""
+
+    def __init__(
+        self, *, publishing_max: int = 8, limits: InboxLimits | None = None, failures: int = 0, stuck: bool = False
+    ) -> None:
+        self.failures, self.stuck = failures, stuck
+        self.broker = MemoryBroker()
+        self.lines: list[Counting] = []
+        self.shared = SharedConnection(self._connect, publishing_max=publishing_max)
+        self.members = [self.shared.member((f"in/{name}/+", "all/+"), limits) for name in "abc"]
+
+    @property
+    def line(self) -> Counting:
+        (line,) = self.lines
+        return line
+
+    def _connect(self, filters: tuple[str, ...]) -> Transport:
+        self.lines.append(Counting(self.broker, filters))
+        self.lines[-1].failures_left = self.failures
+        if self.stuck:
+            self.lines[-1].go.clear()
+        return self.lines[-1]
+
+    async def open(self) -> None:
+        await asyncio.gather(*(member.open() for member in self.members))
+
+    async def close(self) -> None:
+        for member in self.members:
+            await member.close()
+
+
+def play(scene: Coroutine[Any, Any, None]) -> None:
+    async def watched() -> None:
+        await asyncio.wait_for(scene, 10)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(watched())
+
+
+def test_one_connection_and_each_filter_once() -> None:
+    async def scene() -> None:
+        gateway = Gateway()
+        await gateway.open()
+        assert gateway.line.opened == 1
+        assert gateway.line.filters == ("in/a/+", "all/+", "in/b/+", "in/c/+")
+        await gateway.close()
+
+    play(scene())
+
+
+def test_each_hears_its_own_and_a_broadcast_crosses_once() -> None:
+    async def scene() -> None:
+        gateway = Gateway()
+        await gateway.open()
+        a, b, c = gateway.members
+        await c.publish("in/a/c", b"for a")
+        await a.publish("all/a", b"for all")
+        assert [await a.receive(), await a.receive()] == [Message("in/a/c", b"for a"), Message("all/a", b"for all")]
+        for other in (b, c):
+            assert await other.receive() == Message("all/a", b"for all")
+        assert gateway.line.received == 2
+        await gateway.close()
+
+    play(scene())
+
+
+def test_a_member_that_does_not_read_loses_its_own_messages_only() -> None:
+    async def scene() -> None:
+        gateway = Gateway(limits=InboxLimits(messages_max=3))
+        await gateway.open()
+        slow, reader, _ = gateway.members
+        for number in range(10):
+            await reader.publish("all/b", bytes([number]))
+            assert (await reader.receive()).payload == bytes([number])
+        assert slow.dropped == {"inbox full": 7}  # type: ignore[attr-defined]
+        assert [(await slow.receive()).payload for _ in range(3)] == [b"\x00", b"\x01", b"\x02"]
+        await gateway.close()
+
+    play(scene())
+
+
+def test_no_more_than_the_window_is_published_at_once() -> None:
+    async def scene() -> None:
+        gateway = Gateway(publishing_max=4)
+        await gateway.open()
+        gateway.line.go.clear()
+        sending = [asyncio.create_task(gateway.members[n % 3].publish("in/a/x", bytes([n]))) for n in range(20)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert gateway.line.publishing == 4
+        gateway.line.go.set()
+        await asyncio.gather(*sending)
+        assert gateway.line.most_publishing == 4
+        assert [(await gateway.members[0].receive()).payload for _ in range(20)] == [bytes([n]) for n in range(20)]
+        await gateway.close()
+
+    play(scene())
+
+
+def test_who_leaves_is_heard_no_more_and_the_last_one_closes_the_connection() -> None:
+    async def scene() -> None:
+        gateway = Gateway()
+        await gateway.open()
+        a, b, c = gateway.members
+        await a.close()
+        await a.close()
+        with pytest.raises(TransportError, match="closed"):
+            await a.publish("in/b/a", b"")
+        await b.publish("in/c/b", b"still here")
+        assert (await c.receive()).payload == b"still here"
+        await b.close()
+        assert not gateway.line.is_closed
+        await c.close()
+        assert gateway.line.is_closed
+
+    play(scene())
+
+
+def test_a_connection_that_fails_is_told_to_all_and_may_be_tried_again() -> None:
+    async def scene() -> None:
+        gateway = Gateway(failures=1)
+        failures = await asyncio.gather(*(member.open() for member in gateway.members), return_exceptions=True)
+        assert [str(failure) for failure in failures] == ["not yet"] * 3
+        await gateway.open()
+        assert gateway.line.opened == 2
+        await gateway.close()
+
+    play(scene())
+
+
+def test_who_is_cancelled_while_it_opens_leaves_nothing_behind() -> None:
+    async def scene() -> None:
+        gateway = Gateway(stuck=True)
+        opening = [asyncio.create_task(member.open()) for member in gateway.members]
+        for _ in range(3):  # until it has begun to connect
+            await asyncio.sleep(0)
+        assert gateway.line.opened == 1
+        for task in opening:
+            task.cancel()
+        assert all(
+            isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*opening, return_exceptions=True)
+        )
+        assert gateway.line.is_closed
+
+    play(scene())
+
+
+def test_the_end_of_the_connection_reaches_every_reader() -> None:
+    async def scene() -> None:
+        gateway = Gateway()
+        await gateway.open()
+        reading = [asyncio.create_task(member.receive()) for member in gateway.members]
+        await asyncio.sleep(0)
+        await MemoryTransport.close(gateway.line)
+        for task in reading:
+            with pytest.raises(TransportError, match="closed"):
+                await task
+        await gateway.close()
+
+    play(scene())
+
+
+def test_members_are_made_before_it_is_opened() -> None:
+    async def scene() -> None:
+        gateway = Gateway()
+        with pytest.raises(TransportError, match="not open"):
+            await gateway.members[0].publish("all/a", b"")
+        await gateway.members[0].open()
+        with pytest.raises(UsageError, match="make all members first"):
+            gateway.shared.member(("late/+",))
+        await gateway.members[0].close()
+
+    play(scene())
+
+
+def test_thousands_of_filters_are_subscribed_in_packets_of_limited_size(mosquitto_broker: Broker) -> None:
+    async def scene() -> None:
+        def connect(filters: tuple[str, ...]) -> Transport:
+            settings = BrokerSettings(url=mosquitto_broker.url, session_expiry_s=0)
+            return MqttTransport(settings, "gateway-of-600", filters, rng=random.Random(1))
+
+        shared = SharedConnection(connect)
+        members = [shared.member((f"crowd600/{number}/+", "crowd600/all/+")) for number in range(600)]
+        await asyncio.gather(*(member.open() for member in members))
+        await asyncio.gather(*(members[0].publish(f"crowd600/{number}/x", b"%d" % number) for number in range(600)))
+        await members[1].publish("crowd600/all/x", b"all")
+        for number, member in enumerate(members):
+            assert {(await member.receive()).payload for _ in range(2)} == {b"%d" % number, b"all"}
+        await asyncio.gather(*(member.close() for member in members))
+
+    play(scene())

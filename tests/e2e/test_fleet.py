@@ -1,0 +1,236 @@
+"""`dca swarm --dimension` and `run_fleet`: rounds of many clients in a few processes, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+
+from dca_proto.cli import main
+from dca_proto.core.budget import Budget
+from dca_proto.core.errors import TransportError, UsageError
+from dca_proto.net.broker import Broker
+from emulator.inexact import RoundedGaussian
+from emulator.swarm import usage
+from emulator.swarm.fleet import run_fleet
+from emulator.swarm.fleet_options import FleetOptions
+from emulator.swarm.fleet_summary import exact_counts
+
+TIMEOUT_S = 60
+SMALL = FleetOptions(clients=40, dimension=3, tolerated=4, budget=Budget(16.0, 1e-5))
+
+
+def changed(**changes: Any) -> FleetOptions:
+    return FleetOptions(**{**{name: getattr(SMALL, name) for name in SMALL.__struct_fields__}, **changes})
+
+
+def workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if "emulator.swarm.worker" in child.cmdline()]
+
+
+@pytest.fixture(autouse=True)
+def no_worker_is_left() -> Iterator[None]:
+    yield
+    assert not workers()
+
+
+def check_sums(result: dict[str, Any]) -> None:
+    """Each noisy sum lies within 6 standard deviations of the exact one: a false alarm in 5e8 numbers."""
+    for row in result["rounds"]:
+        assert row["noise_variance"] == pytest.approx(row["contributors"] * row["sigma_local"] ** 2)
+        assert row["noise_variance"] < 10
+        for value, exact in zip(row["value"], row["exact"], strict=True):
+            assert abs(value - exact) < 6 * math.sqrt(row["noise_variance"])
+
+
+@pytest.mark.parametrize("connections", ["each", "shared"])
+def test_rounds_on_any_broker(any_broker: Broker, connections: str) -> None:
+    told: list[tuple[str, int, int]] = []
+    options = changed(broker=any_broker.url, connections=connections, rounds=2)
+    result = run_fleet(options, lambda *progress: told.append(progress))
+    assert (result["kind"], result["ok"], result["private"], result["broker"]) == ("swarm", True, True, "external")
+    assert (result["connections"], result["processes"], result["store"]) == (connections, 2, "sqlite")
+    check_sums(result)
+    for row in result["rounds"]:
+        assert (row["joined"], row["contributors"], row["dropped"], row["failed"]) == (40, 40, 0, 0)
+        assert row["exact"] == [14, 13, 13]
+        assert row["declined"] == {}
+        # a join and M shares; M receipts and the nodes' views and sums; a start each, the announcement and M rosters
+        assert row["roles"]["client"]["messages"] == 40 * 4
+        assert row["roles"]["compute"]["messages"] >= 40 * 3 + 3
+        assert row["roles"]["trainer"]["messages"] == 40 + 4
+        assert row["messages"] == sum(one["messages"] for one in row["roles"].values())
+        assert set(row["core_s_by_role"]) == {"client", "compute", "trainer"}  # the broker is not ours
+        assert row["core_s"] > 0
+        assert row["wall_s"] == pytest.approx(sum(row["phases"].values()), abs=0.1)
+    assert set(result["peak_rss_mb_by_process"]) == {"trainer", "compute", "client 1", "client 2"}
+    assert result["peak_rss_mb"] > 30
+    assert result["facts"]["Contributed"] == result["facts"]["AllReceived"] == 80
+    assert result["epsilon_spent"] == pytest.approx(16.0, rel=1e-5)
+    assert ("connect", 43, 43) in told
+    assert ("join", 39, 40) in told
+    assert ("share", 40, 40) in told or ("commit", 0, 1) in told
+    json.dumps(result, allow_nan=False)
+
+
+def test_vanishing_clients_are_missing_from_the_sum(mosquitto_broker: Broker) -> None:
+    """The second round's window is chosen by how long the first one's shares took."""
+    options = changed(broker=mosquitto_broker.url, connections="shared", rounds=2, dropped=3)
+    result = run_fleet(options)
+    check_sums(result)
+    first, second = result["rounds"]
+    for row in (first, second):
+        assert (row["joined"], row["contributors"], row["dropped"], row["failed"]) == (40, 37, 3, 0)
+        assert sum(row["exact"]) == 37
+        assert len(set(row["vanished_clients"])) == 3
+    assert first["vanished_clients"] != second["vanished_clients"]
+    assert second["phases"]["share"] >= 1.0
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Dca = Callable[..., Done]
+
+
+@pytest.fixture
+def dca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dca:
+    """Runs `dca swarm` to its end, through the command's one door, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Done:
+        return Done(main(["swarm", *arguments]), *capsys.readouterr())
+
+    return run
+
+
+def test_an_abort_is_told_with_what_it_took(dca: Dca, mosquitto_broker: Broker) -> None:
+    more = ("--tolerate", "2", "--drop", "5", "--broker", mosquitto_broker.url, "--json", "-", "--fast-noise")
+    done = dca("--dimension", "3", "--clients", "30", "--processes", "1", *more)
+    assert done.returncode == 3, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["ok"], result["contributors_found"], result["contributors_needed"]) == (False, 25, 28)
+    assert (result["private"], result["epsilon"], result["epsilon_spent"]) == (False, None, None)
+    assert result["mechanism"] == RoundedGaussian().name
+    assert result["rounds"][0]["value"] is None
+    assert "roles; memory of the largest process of each" in done.stderr
+    assert "25 clients contributed, at least 28 were needed" in done.stderr.splitlines()[-1]
+    assert not list(Path.cwd().iterdir())
+
+
+def test_a_killed_worker_is_named(mosquitto_broker: Broker) -> None:
+    def kill(phase: str, count: int, total: int) -> None:
+        if (phase, count) == ("join", 40):
+            workers()[0].kill()
+
+    name = "(clients 0 to 19|clients 20 to 39|the Compute nodes)"
+    with pytest.raises(UsageError, match=rf"^the process of {name} was killed \(by the system, .* fewer --clients\)"):
+        run_fleet(changed(broker=mosquitto_broker.url, dropped=2), kill)
+
+
+def test_a_broker_that_is_not_there_is_told_in_one_line() -> None:
+    line = "cannot reach broker at mqtt://127.0.0.1:1: connection refused; is it running?"
+    with pytest.raises(TransportError, match=f"^{re.escape(line)}$"):
+        run_fleet(changed(broker="mqtt://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_however_it_ends_nothing_is_left(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dca_proto.cli", "swarm", "--dimension", "2", "--clients", "20", "--drop", "1"]
+    command += ["--connections", "shared", "--processes", "1", "--broker", "embedded"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
+        assert run.stdout is not None
+        assert any("joined" in line for line in run.stdout)  # a round goes on, for two seconds at least
+        family = psutil.Process(run.pid).children(recursive=True)
+        assert len(family) >= 3
+        run.send_signal(number)
+        _, errors = run.communicate(timeout=TIMEOUT_S)
+    assert run.returncode == code, errors
+    assert "Traceback" not in errors
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
+    if number != signal.SIGKILL:
+        assert not list(tmp_path.iterdir())
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--rounds", "2"], "--rounds goes with --dimension D"),
+        (["--connections", "each", "--processes", "2"], "--connections, --processes go with --dimension D"),
+        (["--dimension", "3", "--csv", "a.csv", "--output", "b"], "--csv, --output go with learning from data"),
+        (["--dimension", "3", "--bounds-from-data"], "--bounds-from-data goes with learning from data"),
+        (["--dimension", "0"], "--dimension 0: expected 1 to 65536"),
+        (["--dimension", "3", "--rounds", "0"], "--rounds 0: expected 1 or more"),
+        (["--dimension", "3", "--clients", "5", "--processes", "6"], "--processes 6: expected 1 to 5"),
+        (["--dimension", "3", "--connections", "one"], "--connections one: expected each or shared"),
+        (["--dimension", "3", "--share-encoding", "x"], "--share-encoding x: expected"),
+        (["--dimension", "3", "--broker", "x"], "--broker x: expected auto, embedded, mosquitto or mqtt://host:port"),
+        (["--dimension", "3", "--clients", "4", "--tolerate", "4"], "T = 4 is not below N = 4"),
+        (["--dimension", "3", "--epsilon", "-1"], "epsilon"),
+        (["--clients", "5000"], "with --dimension D"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(dca: Dca, arguments: list[str], told: str) -> None:
+    done = dca(*arguments)
+    assert done.returncode == 2
+    assert told in done.stderr.splitlines()[-1]
+    assert "broker      " not in done.stdout
+
+
+def test_a_mechanism_that_no_worker_knows_is_refused() -> None:
+    class Other(RoundedGaussian):
+        name = "other"
+
+    with pytest.raises(UsageError, match="mechanism 'other': a fleet knows"):
+        changed(mechanism=Other()).check()
+
+
+def test_more_connections_than_the_system_allows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: raised.append(limits))
+    raised: list[tuple[int, int]] = []
+    usage.require_connections(500, 900)
+    assert raised == []
+    usage.require_connections(500, 2000)
+    assert raised == [(2064, 4096)]
+    with pytest.raises(UsageError, match=r"would need 5064 open files, .* and may have 4096: .* --connections shared"):
+        usage.require_connections(2500, 5000)
+    usage.require_connections(2500, None)  # of a broker that is not ours nothing is known
+
+
+def test_more_connections_than_there_are_ports_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    (tmp_path / "range").write_text("32768\t60999\n")
+    monkeypatch.setattr(usage, "_PORTS", tmp_path / "range")
+    usage.require_connections(10_000, 28_232)
+    with pytest.raises(UsageError, match=r"28233 connections .* there are 28232: widen"):
+        usage.require_connections(10_000, 28_233)
+
+
+def test_exact_counts_leave_out_who_vanished() -> None:
+    options = changed(clients=10, dimension=3)
+    assert exact_counts(options, ()) == [4, 3, 3]
+    assert exact_counts(options, (0, 3, 5)) == [2, 3, 2]
+
+
+def test_clients_are_split_evenly() -> None:
+    assert changed(clients=10, processes=3).splits() == [(0, 4), (4, 3), (7, 3)]
