@@ -9,5 +9,6 @@ Read in this order:
 - `adversary`: what the coalition subtracts, and the one number per round that it guesses from.
 - `bounds`: what the guesses prove, with confidence. `variance`: how much noise there is, on every line.
   `uniformity`: whether the coalition's shares look random.
-- `finding`: the verdict. `report`, `picture`, `effort`, `command`: what a person sees.
+- `curves`: what it saw, in few numbers. `finding`: the verdict.
+- `report`, `picture`, `effort`, `command`: what a person sees.
 """

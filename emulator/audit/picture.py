@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from emulator.audit.adversary import Samples
-from emulator.audit.bounds import count_errors
+from emulator.audit.curves import CUTS, histograms, trade_off
 from emulator.audit.finding import Finding
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"
-_BINS = 80
-_POINTS = 400
 
 
 def plot_audit(samples: Samples, finding: Finding, path: Path, *, title: str) -> None:
@@ -58,9 +56,7 @@ def approximate_trade_off(positives: NDArray[np.float64], epsilon: float, delta:
 
 def _worlds(axes: Any, samples: Samples, finding: Finding) -> None:
     """What is left after all that the coalition subtracts, in each world."""
-    low, high = (float(f(np.concatenate(samples))) for f in (np.min, np.max))
-    margin = 0.05 * (high - low) or 1.0
-    bins = np.linspace(low - margin, high + margin, _BINS + 1)
+    bins = histograms(samples).edges
     for values, label, colour, dashes in zip(
         samples, ("the victim holds x", "the victim holds x'"), (_BLUE, _ORANGE), ("-", "--"), strict=True
     ):
@@ -74,16 +70,13 @@ def _worlds(axes: Any, samples: Samples, finding: Finding) -> None:
 
 def _trade_off(axes: Any, samples: Samples, finding: Finding) -> None:
     """Error rates of every threshold, and what the claim allows."""
-    rates = np.concatenate([np.logspace(-5, -2, 60), np.linspace(0.01, 1, _POINTS)])
+    rates = np.concatenate([np.logspace(-5, -2, 60), np.linspace(0.01, 1, CUTS)])
     allowed = gaussian_trade_off(rates, finding.mu_claimed)
-    cuts = np.quantile(np.concatenate(samples), np.linspace(0, 1, _POINTS))
-    errors = count_errors(samples, np.concatenate([[-np.inf], cuts]))
     axes.fill_between(rates, 0, allowed, color="0.9", linewidth=0, label="more than the claim allows")
     region = approximate_trade_off(rates, finding.epsilon_claimed, finding.delta)
     pair = f"epsilon {finding.epsilon_claimed:g}, delta {finding.delta:g} alone"
     axes.plot(rates, region, color=_GREEN, linestyle="-.", linewidth=1.5, label=pair)
-    found = np.array(errors.false_positives) / errors.runs, np.array(errors.false_negatives) / errors.runs
-    axes.plot(*found, color=_ORANGE, linewidth=3.5, label="the coalition's guesses")
+    axes.plot(*trade_off(samples), color=_ORANGE, linewidth=3.5, label="the coalition's guesses")
     claim = f"claim, mu = {finding.mu_claimed:.3g}"
     axes.plot(rates, allowed, color="black", linestyle="--", linewidth=1.5, label=claim)
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")

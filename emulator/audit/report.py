@@ -9,6 +9,8 @@ import msgspec
 from rich import box
 from rich.table import Table
 
+from emulator.audit.adversary import Samples
+from emulator.audit.curves import as_data
 from emulator.audit.finding import DOUBT, FALSE_ALARM, KINDS, NOT_COVERED, REFUTED, Finding
 from emulator.audit.programme import Programme
 from emulator.audit.worlds import Setting
@@ -97,11 +99,12 @@ def sentence(setting: Setting, finding: Finding) -> str:
     )
 
 
-def as_json(audit: Audit, finding: Finding, seconds: float) -> dict[str, Any]:
-    """Everything, for programs."""
+def as_json(audit: Audit, finding: Finding, samples: Samples, seconds: float) -> dict[str, Any]:
+    """Everything, for programs; `samples` are the runs that the errors were counted on."""
     setting = msgspec.structs.asdict(audit.setting)
     coalition = msgspec.structs.asdict(setting.pop("coalition"))
     return {
+        "kind": "audit",
         **msgspec.structs.asdict(finding),
         "variance_ratio": finding.variance_ratio,
         "sentence": sentence(audit.setting, finding),
@@ -118,6 +121,7 @@ def as_json(audit: Audit, finding: Finding, seconds: float) -> dict[str, Any]:
         "pilot_runs": audit.pilot_runs,
         "seed": audit.seed,
         "seconds": seconds,
+        **as_data(samples),
     }
 
 

@@ -1,0 +1,73 @@
+"""Numbers as people read them: few digits, with their units, which no line break parts from them."""
+
+from __future__ import annotations
+
+import math
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7
+UNKNOWN = "–"
+_SPACE = "\u00a0"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits, never fewer than its whole part has: 1,234 · 0.0123 · 1.2·10⁻⁵."""
+    if value is None:
+        return UNKNOWN
+    if value == 0 or math.isinf(value):
+        return {0.0: "0", math.inf: "∞"}.get(value, "−∞")
+    rounded = float(f"{value:.{digits - 1}e}")
+    if not _PLAIN_MIN <= abs(rounded) < _PLAIN_MAX:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        shown = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        return f"{shown}·10{str(int(exponent)).translate(_SUPERSCRIPT)}".replace("-", "−")
+    places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    return f"{value:,.{places}f}".replace("-", "−")
+
+
+def short(value: float, digits: int = 3) -> str:
+    """The same, without zeros that end a fraction: for ticks, and for what was asked for."""
+    text = number(value, digits)
+    return text.rstrip("0").rstrip(".") if "." in text and "·" not in text else text
+
+
+def count(value: int | None) -> str:
+    """A whole number: 12,345."""
+    return UNKNOWN if value is None else f"{value:,}".replace("-", "−")
+
+
+def counted(value: int, noun: str) -> str:
+    """A whole number of things: "1 round", "3 rounds"."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration: 18 ms, 1.80 s, 3.2 min."""
+    if value is None:
+        return UNKNOWN
+    for least, factor, unit in ((7200, 3600, "h"), (120, 60, "min"), (1, 1, "s"), (1e-3, 1e-3, "ms")):
+        if value >= least:
+            return f"{number(value / factor)}{_SPACE}{unit}"
+    return f"{number(value * 1e6)}{_SPACE}µs" if value > 0 else f"0{_SPACE}s"
+
+
+def size(value: float | None) -> str:
+    """Bytes: 512 B, 233 kB, 1.20 GB."""
+    if value is None:
+        return UNKNOWN
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if value >= 10**power:
+            return f"{number(value / 10**power)}{_SPACE}{unit}"
+    return f"{number(value)}{_SPACE}B" if value % 1 else f"{value:.0f}{_SPACE}B"
+
+
+def percent(part: float) -> str:
+    """A part of one: 12.5 %."""
+    return f"{short(100 * part)}{_SPACE}%"
+
+
+def listed(names: list[str], most: int = 6) -> str:
+    """Names in a sentence: "a, b and c"; "a, b and 12 more"."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 1])} and {count(len(names) - most + 1)} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

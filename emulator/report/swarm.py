@@ -1,0 +1,332 @@
+"""A swarm's run: what was learned, what it cost, who was there, and how the rounds went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from emulator.report.bars import Bar, bars
+from emulator.report.figures import UNKNOWN, count, counted, listed, number, seconds, short, size
+from emulator.report.intervals import Estimate, Row, intervals
+from emulator.report.lanes import Lane, Mark, Piece, lanes
+from emulator.report.markup import Child, element, table
+from emulator.report.page import Page, Section, Verdict, note
+from emulator.report.plot import Axis, Point, Series, axis_over, plot
+from emulator.report.traffic import traffic
+from emulator.report.types import MIB, Amount, Count, Real, Traffic
+
+PHASES = ("join", "start", "share", "commit")
+_COORDINATES_MAX = 400
+_ROUNDS_MAX = 40
+_Z95 = 1.96
+
+
+class Slow(msgspec.Struct, frozen=True):
+    """A client that a phase waited for, and how long."""
+
+    client: Count
+    phase: str
+    s: Amount
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One round, as `dca swarm --json` tells of it; what an aborted one has not is None."""
+
+    name: str
+    ok: bool
+    dimension: Count
+    joined: Count
+    wall_s: Amount
+    phases: dict[str, Amount]
+    messages: Count
+    bytes: Amount
+    contributors: Count | None = None
+    dropped: Count | None = None
+    needed: Count | None = None
+    declined: dict[str, Count] = {}
+    absent_clients: list[Count] = []
+    slowest: list[Slow] = []
+    noise_variance: Amount | None = None
+    sensitivity: Amount | None = None
+    epsilon: Amount | None = None
+    mu: Amount | None = None
+    value: list[Real] | None = None
+    exact: list[Real] | None = None
+    vanished_clients: list[Count] = []
+
+    @property
+    def noise_sd(self) -> float | None:
+        """Of the noise in each coordinate of the sum."""
+        return None if self.noise_variance is None else math.sqrt(self.noise_variance)
+
+    @property
+    def floor_sd(self) -> float | None:
+        """The least that the claim needs: sensitivity / mu."""
+        return self.sensitivity / self.mu if self.sensitivity is not None and self.mu else None
+
+
+class Coefficient(msgspec.Struct, frozen=True):
+    """A posterior mean and standard deviation, with privacy and without."""
+
+    estimate: Real
+    estimate_sd: Amount
+    nonprivate: Real
+    nonprivate_sd: Amount
+    name: str = "intercept"
+    unit: str = ""
+
+
+class HeldOut(msgspec.Struct, frozen=True):
+    """Root mean square errors on rows that were held out."""
+
+    rows: Count
+    rmse_private: Amount
+    rmse_nonprivate: Amount
+    rmse_zero: Amount
+
+
+class Swarm(msgspec.Struct, frozen=True, kw_only=True):
+    """What the page reads of `dca swarm --json`; the optional parts are a learning job's, or a fleet's."""
+
+    ok: bool
+    clients: Count
+    computes: Count
+    rounds: list[Round]
+    tolerated: Count
+    colluders: Count = 0
+    epsilon: Amount | None = None
+    epsilon_spent: Amount | None = None
+    delta: Amount | None = None
+    private: bool = True
+    not_private_because: list[str] = []
+    error: str | None = None
+    broker: str = UNKNOWN
+    broker_version: str | None = None
+    share_encoding: str = UNKNOWN
+    coefficients: list[Coefficient] = []
+    intercept: Coefficient | None = None
+    test: HeldOut | None = None
+    contributors: Count | None = None
+    dropped: Count | None = None
+    wall_s: Amount | None = None
+    connections: str | None = None
+    processes: Count | None = None
+    roles: dict[str, Traffic] = {}
+    peak_rss_mb: Amount | None = None
+    connect_s: Amount | None = None
+    core_s_by_role: dict[str, Amount] = {}
+    peak_rss_mb_by_process: dict[str, Amount] = {}
+
+
+class _Headline(NamedTuple):
+    title: str
+    badge: str
+    verdict: Verdict
+
+
+def page(run: Swarm) -> Page:
+    """The page of a swarm."""
+    head = _headline(run)
+    sections = [
+        Section("Rounds in time", [*_timeline(run)]),
+        Section("Messages and bytes", [*_traffic(run)]),
+        Section("Who dropped out", [*_drops(run)]),
+        Section("Noise in the sums", [*_noise(run)]),
+        Section("Coefficients", [*_coefficients(run)]),
+    ]
+    return Page(
+        kind="Swarm of real clients",
+        title=head.title,
+        badge=head.badge,
+        verdict=head.verdict,
+        answer=_answer(run),
+        facts=[*_facts(run)],
+        sections=[section for section in sections if section.content],
+    )
+
+
+def _headline(run: Swarm) -> _Headline:
+    who = f"{count(run.contributors)} of {counted(run.clients, 'client')}"
+    if not run.ok:
+        return _Headline(f"No result: {run.error or 'the reason was not recorded'}", "ended without a result", "bad")
+    badge: tuple[str, Verdict] = ("private", "good") if run.private else ("not private", "bad")
+    if run.test is None:
+        return _Headline(f"{who} are in the last sum{_last(run)}", *badge)
+    gain = f"test error {number(run.test.rmse_private)} ({number(run.test.rmse_nonprivate)} without privacy)"
+    return _Headline(f"Learned from {who}: {gain}", *badge)
+
+
+def _last(run: Swarm) -> str:
+    return f", of {counted(run.rounds[-1].dimension, 'value')}" if run.rounds else ""
+
+
+def _answer(run: Swarm) -> str:
+    """The run in two sentences: what came out, what it cost."""
+    rounds = counted(len(run.rounds), "round")
+    held = f"{rounds} with {counted(run.computes, 'Compute node')}"
+    held += f" took {seconds(run.wall_s)}." if run.wall_s is not None else "."
+    if not run.private:
+        return f"{held} No epsilon can be claimed: {'; '.join(run.not_private_because) or 'no reason is given'}."
+    spent = f"Each client spent at most epsilon {short(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
+    of = f" of {short(run.epsilon)}" if spent and run.epsilon is not None else ""
+    at = f" at delta {short(run.delta)}" if spent and run.delta is not None else ""
+    needed = f" At least {count(run.clients - run.tolerated + run.colluders)} contributions were needed in each round."
+    return f"{held} {spent}{of}{at}{'.' if spent else ''}{needed}"
+
+
+def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
+    yield "clients (N)", count(run.clients)
+    yield "contributed to the last sum", count(run.contributors)
+    yield "tolerated dropouts (T)", count(run.tolerated)
+    yield "reserved for colluders (c)", count(run.colluders)
+    yield "Compute nodes (M)", count(run.computes)
+    if run.epsilon_spent is not None:
+        yield "epsilon spent per client", f"{short(run.epsilon_spent)} of {short(run.epsilon or 0)}"
+    if run.test is not None:
+        yield "error of predicting the mean", number(run.test.rmse_zero)
+    yield "broker", f"{run.broker} {run.broker_version or ''}".strip()
+    yield "share encoding", run.share_encoding
+    if run.connections is not None:
+        yield "connections", "one per client" if run.connections == "each" else run.connections
+    if run.processes is not None:
+        yield "processes", count(run.processes)
+    if run.connect_s is not None:
+        yield "until all were connected", seconds(run.connect_s)
+    if run.peak_rss_mb is not None:
+        yield "peak memory of a process", size(run.peak_rss_mb * MIB)
+
+
+def _timeline(run: Swarm) -> Iterator[Child]:
+    rows, longest = [], max((one.wall_s for one in run.rounds), default=0.0)
+    for one in run.rounds:
+        pieces, at = [], 0.0
+        for place, phase in enumerate(PHASES):
+            length = one.phases.get(phase, 0.0)
+            pieces.append(Piece(at, at + length, place, f"{phase}: {seconds(length)}"))
+            at += length
+        rows.append(Lane(one.name, pieces, text=seconds(one.wall_s) + ("" if one.ok else ", aborted")))
+    if rows:
+        legend = [(phase, place) for place, phase in enumerate(PHASES)]
+        yield lanes(rows, longest, seconds, caption="Wall time from each round's announcement.", legend=legend)
+        yield table(
+            ("round", "values", "joined", *PHASES, "in all"),
+            [
+                (one.name, count(one.dimension), count(one.joined), *map(seconds, map(one.phases.get, PHASES)),
+                 seconds(one.wall_s))
+                for one in run.rounds[:_ROUNDS_MAX]
+            ],
+        )  # fmt: skip
+    slow = [(one.name, slow) for one in run.rounds for slow in one.slowest[:10]]
+    if slow:
+        yield element("h3", "Slowest clients")
+        yield table(
+            ("round", "client", "phase", "after"),
+            [(name, str(one.client), one.phase, seconds(one.s)) for name, one in slow],
+        )
+
+
+def _traffic(run: Swarm) -> Iterator[Child]:
+    if run.roles:
+        yield from traffic(run.roles)
+        if run.peak_rss_mb_by_process:
+            yield element("h3", "Memory")
+            rows = [Bar(name, most, size(most * MIB), 1) for name, most in run.peak_rss_mb_by_process.items()]
+            yield bars(rows, caption="The most that each process held.")
+        if run.core_s_by_role:
+            yield element("h3", "Core time")
+            rows = [Bar(role, core_s, seconds(core_s), 3) for role, core_s in run.core_s_by_role.items()]
+            yield bars(rows, caption="Processor time since the start, by role.")
+    elif run.rounds:
+        yield bars(
+            [Bar(f"{one.name}: {counted(one.messages, 'message')}", one.bytes, size(one.bytes)) for one in run.rounds],
+            caption="Payload bytes that all actors sent in each round.",
+        )
+
+
+def _drops(run: Swarm) -> Iterator[Child]:
+    """Whose contribution is not in the sum, one lane per round, clients from left to right by number."""
+    rows = []
+    for place, one in enumerate(run.rounds, 1):
+        marks = [Mark(client, 1, f"client {client}") for client in one.absent_clients or one.vanished_clients]
+        rows.append(Lane(f"{place}. {one.name}", marks=marks, text=f"{count(one.dropped)} of {count(one.joined)}"))
+    if any(row.marks for row in rows):
+        caption = "Each line is a client whose contribution is not in the sum, placed by its number from 0."
+        yield lanes(rows, run.clients - 1, lambda at: count(round(at)), caption=caption, legend=[])
+    else:
+        said = [f"{one.name}: {count(one.dropped)} of {count(one.joined)}" for one in run.rounds]
+        yield note(f"Clients that joined and are not in the sum, by round: {listed(said)}.") if said else None
+    declined = [(one.name, why, count(clients)) for one in run.rounds for why, clients in one.declined.items()]
+    if declined:
+        yield element("h3", "Declined to take part")
+        yield table(("round", "why", "clients"), declined[:200], text_columns=(0, 1))
+
+
+def _noise(run: Swarm) -> Iterator[Child]:
+    for one in run.rounds[:_ROUNDS_MAX]:
+        if one.noise_sd is None:
+            continue
+        yield element("h3", f"{one.name}, {counted(one.dimension, 'value')}")
+        rows = [Bar("noise in each value", one.noise_sd, f"sd {number(one.noise_sd)}", 0)]
+        if one.floor_sd is not None:
+            rows.append(Bar("floor: what the claim needs", one.floor_sd, f"sd {number(one.floor_sd)}", 1))
+        if one.sensitivity is not None:
+            rows.append(Bar("one client can move the sum by", one.sensitivity, f"≤ {number(one.sensitivity)}", 2))
+        yield bars(
+            rows, caption="In the units of the sum that is released (columns are scaled by their public bounds)."
+        )
+        if one.value:
+            yield _signal(one.value, one.exact or [], one.noise_sd)
+        elif one.sensitivity is not None and one.contributors and one.noise_sd > 0:
+            most = one.contributors * one.sensitivity
+            yield note(
+                f"All {count(one.contributors)} contributors together can move the sum by at most {number(most)}, "
+                f"which is {number(most / one.noise_sd)} times the noise."
+            )
+
+
+def _signal(released: list[float], exact: list[float], noise_sd: float) -> Child:
+    """How far each released value stands out of the noise."""
+    values, truth = _places(released), _places(exact)
+    x = Axis("value of the sum, by its place", 0.0, len(values) + 1.0, say=lambda tick: f"{tick:.0f}")
+    y = axis_over("size, in the sum's units", [*(height for _, height in (*values, *truth)), noise_sd], log=True)
+    series = [Series("released value, noise in it", values, 0, None, "disc")]
+    if truth:
+        series.append(Series("exact value, known only to this emulation", truth, 2, None, "ring"))
+    series.append(Series("sd of the noise", [(x.low, noise_sd), (x.high, noise_sd)], 1, "dashed"))
+    caption = "The signal beside the noise: values far above the line are known well, those near it are not."
+    return plot(series, x, y, caption=caption)
+
+
+def _places(values: list[float]) -> list[Point]:
+    """Each value's size over its place."""
+    return [(float(place), abs(value)) for place, value in enumerate(values[:_COORDINATES_MAX], 1)]
+
+
+def _coefficients(run: Swarm) -> Iterator[Child]:
+    found = [*run.coefficients, *([run.intercept] if run.intercept else [])]
+    if not found:
+        return
+    rows = [
+        Row(one.name, one.unit, _estimate(one.estimate, one.estimate_sd), _estimate(one.nonprivate, one.nonprivate_sd))
+        for one in found
+    ]
+    names = ("private" if run.private else "as learned, not private", "without privacy")
+    caption = "Posterior means with 95 % intervals; each row has a scale of its own, the dotted line is zero. "
+    caption += "The numbers are means ± standard deviations."
+    yield intervals(rows, names, sds=_Z95, caption=caption)
+    if run.test is not None:
+        yield bars(
+            [
+                Bar(names[0], run.test.rmse_private, number(run.test.rmse_private), 0),
+                Bar(names[1], run.test.rmse_nonprivate, number(run.test.rmse_nonprivate), 1),
+                Bar("predicting the mean", run.test.rmse_zero, number(run.test.rmse_zero), 2),
+            ],
+            caption=f"Root mean square error on {counted(run.test.rows, 'row')} that nobody learned from.",
+        )
+
+
+def _estimate(mean: float, sd: float) -> Estimate:
+    return Estimate(mean, sd, f"{number(mean)} ± {number(sd, 2)}")

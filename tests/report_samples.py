@@ -1,0 +1,426 @@
+"""Runs of every kind, as commands write them with `--json`, for pages to be made of. All numbers are invented."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Any
+
+PAPER = {
+    10: {100: 1.72, 1_000: 1.89, 10_000: 2.99, 100_000: 8.58},
+    100: {100: 2.03, 1_000: 2.86, 10_000: 12.36, 100_000: 65.64},
+    1_000: {100: 3.43, 1_000: 10.56, 10_000: 101.2},
+    10_000: {100: 15.30, 1_000: 84.95},
+}
+INVARIANTS = (
+    "one partial sum per round",
+    "enough contributions",
+    "exact sum",
+    "budget recorded first",
+    "views independent of data",
+    "hostile input is harmless",
+    "a round never hangs",
+    "killed actors lose nothing",
+    "same seed, same trace",
+)
+
+
+def swarm() -> dict[str, Any]:
+    """A regression learned in two rounds."""
+    return {
+        "kind": "swarm",
+        "clients": 342,
+        "computes": 3,
+        "tolerated": 34,
+        "colluders": 0,
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "epsilon_spent": 1.9999977664060253,
+        "private": True,
+        "not_private_because": [],
+        "mechanism": "distributed-discrete-gaussian",
+        "broker": "mosquitto",
+        "broker_version": "2.0.11",
+        "share_encoding": "seed",
+        "seed": 0,
+        "ok": True,
+        "error": None,
+        "coefficients": [
+            coefficient("bmi", "points per kg/m²", 6.156, 3.046, 6.416, 0.785),
+            coefficient("bp", "points per mmHg", 1.687, 1.061, 0.984, 0.246),
+            coefficient("s5", "points per ln(mg/dl)", 39.97, 28.81, 48.02, 6.88),
+        ],
+        "intercept": {"estimate": -352.8, "estimate_sd": 108.7, "nonprivate": -332.5, "nonprivate_sd": 30.5},
+        "test": {"rows": 99, "rmse_private": 57.37, "rmse_nonprivate": 52.62, "rmse_zero": 77.83},
+        "rounds": [
+            round_("second-moments", 4, 2.0, 0.1586, 169.4, absent=[29, 39, 72, 93, 97, 119]),
+            {**round_("regression", 15, 6.067, 0.4758, 173.2, absent=[0, 21, 22, 27, 54, 298]), **RELEASED},
+        ],
+        "dropped": 6,
+        "contributors": 336,
+        "wall_s": 3.987,
+    }
+
+
+RELEASED = {
+    "value": [340.1, -22.6, 118.5, 41.0, 7.7, 88.4, -12.9, 31.2, 4.4, 61.0, -1.3, 54.0, 19.9, 140.8, 96.1],
+    "slowest": [{"client": 17, "phase": "share", "s": 1.42}, {"client": 203, "phase": "share", "s": 1.31}],
+    "declined": {"epsilon: found 2, expected at most 0.5": 3},
+}
+
+
+def coefficient(name: str, unit: str, mean: float, sd: float, plain: float, plain_sd: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "unit": unit,
+        "estimate": mean,
+        "estimate_sd": sd,
+        "nonprivate": plain,
+        "nonprivate_sd": plain_sd,
+    }
+
+
+def round_(
+    name: str, dimension: int, sensitivity: float, mu: float, variance: float, *, absent: list[int]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "dimension": dimension,
+        "joined": 342,
+        "declined": {},
+        "roster_hash": "fc722a7a45b050808b4e840d290b17e25f7e78243a26e076e6c4400490e52dcb",
+        "wall_s": 1.80,
+        "phases": {"join": 0.240, "start": 0.057, "share": 1.485, "commit": 0.018},
+        "messages": 2714,
+        "bytes": 681_286,
+        "ok": True,
+        "contributors": 342 - len(absent),
+        "dropped": len(absent),
+        "absent": [f"{client:032x}" for client in absent],
+        "absent_clients": absent,
+        "sigma_local": 1.219,
+        "noise_variance": variance,
+        "sensitivity": sensitivity,
+        "epsilon": 0.563,
+        "mu": mu,
+    }
+
+
+def aborted_swarm() -> dict[str, Any]:
+    """Too many dropped."""
+    lost = {
+        **round_("second-moments", 4, 2.0, 0.16, 170.0, absent=[]),
+        "ok": False,
+        "contributors": 300,
+        "needed": 308,
+        "dropped": 42,
+        "sigma_local": None,
+        "noise_variance": None,
+        "phases": {"join": 0.2, "start": 0.07, "share": 1.2},
+    }
+    for key in ("absent", "absent_clients", "sensitivity", "epsilon", "mu"):
+        del lost[key]
+    run = swarm()
+    del run["coefficients"], run["intercept"]
+    reason = "compute-2 aborted: too-few: 300 contributed, 308 were needed; its charge came back to the account"
+    return {
+        **run,
+        "ok": False,
+        "error": reason,
+        "contributors_found": 300,
+        "contributors_needed": 308,
+        "test": None,
+        "rounds": [lost],
+        "contributors": 300,
+        "dropped": 42,
+        "epsilon_spent": 0.0,
+    }
+
+
+def fleet() -> dict[str, Any]:
+    """One round of ten thousand."""
+    run = swarm()
+    for key in ("coefficients", "intercept", "test"):
+        del run[key]
+    one = {**round_("sum", 10, 2.0, 0.4, 26.0, absent=[]), "joined": 10_000, "contributors": 9_980, "dropped": 20}
+    one |= {"value": [1002.2, 994.1, 1000.9], "exact": [998.0, 998.0, 998.0], "vanished_clients": [4, 9_000]}
+    del one["absent_clients"]
+    return {
+        **run,
+        "clients": 10_000,
+        "tolerated": 100,
+        "contributors": 9_980,
+        "dropped": 20,
+        "rounds": [one],
+        "wall_s": 41.3,
+        "connections": "shared",
+        "processes": 2,
+        "peak_rss_mb": 410.5,
+        "peak_rss_mb_by_process": {"trainer": 96.0, "compute": 120.5, "client 1": 410.5, "client 2": 402.0},
+        "core_s_by_role": {"client": 31.0, "compute": 12.4, "trainer": 3.1, "broker": 4.4},
+        "connect_s": 12.1,
+        "roles": {
+            "client": {"messages": 40_112, "bytes": 9_811_204},
+            "compute": {"messages": 31, "bytes": 402_113},
+            "trainer": {"messages": 12, "bytes": 330_880},
+        },
+    }
+
+
+def emulation() -> dict[str, Any]:
+    """A scenario with faults in which all held."""
+    return {
+        "kind": "emulation",
+        "ok": True,
+        "seed": 17,
+        "digest": "9f2c1a77d0be4410" * 4,
+        "outcome": {"result": "ok", "live": True, "further": "completed", "why": [],
+                    "rounds": [completed("a1b2c3d4", 0), aborted("e5f60718", 9_000)]},
+        "invariants": [
+            {"number": place, "name": name, "checked": 40 * place, "ok": True, "detail": None}
+            for place, name in enumerate(INVARIANTS, 1)
+        ],
+        "faults": [
+            {"kind": "vanish", "actor": "client 4", "role": "client", "at_ms": 2_100, "until_ms": None,
+             "reached": True},
+            {"kind": "partition", "actor": "compute 1", "role": "compute", "at_ms": 3_000, "until_ms": 5_500,
+             "reached": True},
+            {"kind": "kill", "actor": "trainer", "role": "trainer", "at_ms": 6_100, "until_ms": 6_800, "reached": True},
+            {"kind": "disk-full", "actor": "compute 0", "role": "compute", "at_ms": None, "until_ms": None,
+             "reached": False},
+            {"kind": "equivocate", "actor": "compute 2", "role": "compute", "at_ms": 7_700, "until_ms": None,
+             "reached": True},
+        ],
+        "options": {"clients": 24, "computes": 3, "network": {"loss": 0.02, "delay_ms": 40}, "seed": 17,
+                    "adversaries": [{"kind": "two-faced", "actor": "client 0", "amount": 0}]},
+        "traffic": {"client": {"messages": 412, "bytes": 88_120}, "compute": {"messages": 77, "bytes": 21_404},
+                    "trainer": {"messages": 20, "bytes": 9_310}},
+        "drops": [{"client": 4, "at_ms": 2_100, "phase": "join"}, {"client": 9, "at_ms": 4_400, "phase": "share"},
+                  {"client": 12, "at_ms": 4_450, "phase": "share"}],
+        "last_facts": [f"{12_000 + place} ms compute-0 RoundFailed(reason='too-few')" for place in range(12)],
+        "replay": "dca emulate replay 17",
+        "wall_s": 0.212,
+        "virtual_s": 14.5,
+    }  # fmt: skip
+
+
+def completed(round_id: str, begin: int) -> dict[str, Any]:
+    return {
+        "round_id": round_id,
+        "result": "completed",
+        "reason": None,
+        "clients": 24,
+        "contributors": 21,
+        "needed": 20,
+        "epsilon": 1.0,
+        "noise_variance": 78.4,
+        "noise_floor": 71.4,
+        "phases": {
+            "join": [begin, begin + 3_000],
+            "start": [begin + 3_000, begin + 3_400],
+            "share": [begin + 3_400, begin + 8_000],
+            "commit": [begin + 8_000, begin + 8_300],
+        },
+    }
+
+
+def aborted(round_id: str, begin: int) -> dict[str, Any]:
+    return {
+        "round_id": round_id,
+        "result": "aborted",
+        "reason": "too-few: 18 contributed, 20 were needed",
+        "clients": 24,
+        "contributors": 18,
+        "needed": 20,
+        "epsilon": 1.0,
+        "noise_variance": None,
+        "noise_floor": None,
+        "phases": {"join": [begin, begin + 3_000], "share": [begin + 3_000, begin + 5_500]},
+    }
+
+
+def broken_emulation() -> dict[str, Any]:
+    """One invariant did not hold."""
+    run = emulation()
+    run["invariants"][2] |= {"ok": False, "detail": "round a1b2c3d4: coordinate 3 of the sum is 912, expected 911"}
+    return {
+        **run,
+        "ok": False,
+        "outcome": {**run["outcome"], "result": "broken", "live": False, "why": ["round 2 is open"]},
+    }
+
+
+def sweep() -> dict[str, Any]:
+    """Many scenarios, two of which failed."""
+    shrunk = {"clients": 3, "computes": 2, "faults": [{"kind": "kill", "actor": "compute 0"}]}
+    return {
+        "kind": "sweep",
+        "ok": False,
+        "seeds": [1, 2000],
+        "run": 2000,
+        "failed": [
+            {"seed": 812, "invariant": 3, "detail": "the sum of round 1 is off by one", "shrunk": shrunk,
+             "replay": "dca emulate replay 812"},
+            {"seed": 1907, "invariant": 7, "detail": "round 1 had no end", "shrunk": None,
+             "replay": "dca emulate replay 1907"},
+        ],
+        "coverage": {"vanish": 5120, "late": 2210, "slow": 1804, "wrong-clock": 940, "kill-compute": 871,
+                     "kill-trainer": 610, "partition": 402, "spoofed": 377, "equivocate": 120, "torn-write": 61,
+                     "disk-full": 0},
+        "checked": {str(place): 310 * place if place < 9 else 0 for place in range(1, 10)},
+        "rounds": {"completed": 2904, "aborted": 1077},
+        "interrupted": False,
+        "wall_s": 371.0,
+        "scenarios_per_s": 5.39,
+    }  # fmt: skip
+
+
+def collusion() -> dict[str, Any]:
+    """More colluders than T."""
+    return {
+        "kind": "collusion",
+        "setting": {"clients": 20, "tolerated": 5, "colluders": 0, "computes": 3, "epsilon": 1.0, "delta": 1e-6},
+        "coalition": {"nodes": 2, "revealing": 8, "omitting": 1, "silent": 0, "broker": True, "trainer": False},
+        "sees": ["sealed shares of all clients", "2 of 3 shares of each client, which look random", "the noisy sum"],
+        "noise": {"left": 51.0, "floor": 71.4, "needed": 71.5, "noises_left": 10, "noises_needed": 14,
+                  "measured": 50.3, "measured_interval": [48.1, 52.6], "confidence": 0.95},
+        "epsilon": {"claimed": 1.0, "delta": 1e-6, "meant": 1.21, "measured_interval": [1.1, None]},
+        "view": {"depends_on_data": False, "p_value": 0.43, "same_traffic": True, "tests": []},
+        "recovered": {"truth": [0.5, -1.0], "once": [3.1, -2.2], "mean": 0.49, "error": 0.1, "deviation": 3.2},
+        "verdict": "documented break",
+        "broken": True,
+        "why": "10 noises remain unknown to it, and the claim needs N - T - 1 = 14.",
+    }  # fmt: skip
+
+
+def scaling() -> dict[str, Any]:
+    """Table 1's cells, with dropouts swept at one size."""
+    cells = [cell(n, d, paper) for d, row in PAPER.items() for n, paper in row.items()]
+    swept = [{**cell(1_000, 10, 1.89), "tolerated": t, "noise_sd": 8.4 / math.sqrt(1 - t / 1000)} for t in (100, 300)]
+    return {
+        "kind": "scaling",
+        "versions": {"dca": "0.1.0", "python": "3.11.7", "numpy": "2.1.0"},
+        "machine": {"cpu": "two cores of 2.6 GHz", "cores": 2, "memory_mb": 8_000},
+        "options": {"repeats": 5, "backend": "emulated"},
+        "cells": [*cells, *swept],
+        "fits": {"wall_s": {"exponents": {"N": exponent(0.97), "d": exponent(0.31)}, "cells": 14, "spread": 0.2}},
+        "calibration": {"core_s": {"all": {"client": 3.1e-4, "pair": 4.4e-5}}},
+        "held_out": [
+            {"clients": 10_000, "dimension": 100, "computes": 10, "quantity": "core seconds", "measured": 4.1,
+             "predicted": 4.4, "error": 0.073},
+        ],
+        "prediction": prediction(),
+    }  # fmt: skip
+
+
+def exponent(value: float) -> dict[str, Any]:
+    return {"value": value, "interval": [value - 0.04, value + 0.04]}
+
+
+def prediction() -> dict[str, Any]:
+    def role(actors: int, core_s: float, machines: int | None) -> dict[str, Any]:
+        core = {"value": core_s, "interval": [0.8 * core_s, 1.3 * core_s]}
+        each = {"core_s_each": core_s / actors, "bytes_each": 9.1e4, "memory_bytes_each": 4.8e9, "messages": 4e7}
+        return {"actors": actors, "core_s": core, **each, "bytes": 1e12, "machines": machines, "tightest": "cores"}
+
+    return {
+        "clients": 10_000_000,
+        "dimension": 10_000,
+        "computes": 10,
+        "round_s": 3600.0,
+        "roles": {"client": role(10_000_000, 8e4, None), "compute": role(10, 3e4, 20), "trainer": role(1, 900.0, 1)},
+        "broker": {"messages": 3e8, "messages_s": 83_000.0, "bytes": 2e12, "bytes_s": 5.5e8, "machines": 2,
+                   "tightest": "messages"},
+        "agreement_s": 4e3,
+        "assumptions": ["costs grow with the number of pairs as measured", "the broker is on machines of its own"],
+    }  # fmt: skip
+
+
+def cell(clients: int, dimension: int, paper_s: float | None) -> dict[str, Any]:
+    wall = 0.02 + 4e-4 * clients + 9e-8 * clients * dimension * 10
+    return {
+        "clients": clients,
+        "dimension": dimension,
+        "computes": 10,
+        "encoding": "seed",
+        "backend": "emulated",
+        "tolerated": 0,
+        "drop_rate": 0.0,
+        "repeats": 5,
+        "wall_s": wall,
+        "wall_s_spread": [0.93 * wall, 1.2 * wall],
+        "core_s": wall,
+        "phases": {"join": 0.3 * wall, "start": 0.1 * wall, "share": 0.5 * wall, "commit": 0.1 * wall},
+        "bytes": {"client": 900 * clients, "compute": 80 * dimension, "trainer": 40 * clients},
+        "messages": {"client": 4 * clients, "compute": 31, "trainer": 12},
+        "core_s_by_role": {
+            "client": 0.6 * wall,
+            "compute": 0.3 * wall,
+            "trainer": 0.02 * wall,
+            "emulator": 0.08 * wall,
+        },
+        "agreement_s": 0.4 * wall,
+        "peak_rss_mb": 120.0 + clients / 400,
+        "compute_memory_bytes": 48 * clients,
+        "paper_s": paper_s,
+        "ratio": None if paper_s is None else wall / paper_s,
+        "success_rate": 1.0,
+        "noise_sd": 8.4,
+    }
+
+
+def audit() -> dict[str, Any]:
+    """A claim that stands."""
+    mu, sd, normal = 0.237, 8.45, NormalDist()
+    edges = [-40 + place for place in range(81)]
+    counts = [
+        [round(1e5 * (normal.cdf((edge + 1 - at) / sd) - normal.cdf((edge - at) / sd))) for edge in edges[:-1]]
+        for at in (1.0, -1.0)
+    ]
+    rates = [place / 100 for place in range(1, 100)]
+    return {
+        "kind": "audit",
+        "epsilon_claimed": 1.0,
+        "delta": 1e-6,
+        "mu_claimed": mu,
+        "confidence": 0.95,
+        "epsilon_lower_gdp": 0.882,
+        "mu_lower": 0.211,
+        "epsilon_lower_cp": 0.506,
+        "threshold_gdp": 0.31,
+        "threshold_cp": 18.0,
+        "attack_line": [1.0],
+        "residual_variance": 71.21,
+        "residual_variance_interval": [70.77, 71.65],
+        "variance_floor": 71.39,
+        "uniformity_p": 0.96,
+        "same_law_p": None,
+        "verdict": "stands",
+        "sentence": "Nothing speaks against the claim. The coalition can prove mu 0.211 of the 0.237 that is claimed.",
+        "audited": "ideal functionality",
+        "fault": None,
+        "fault_meaning": None,
+        "operating_point": {"clients": 10, "tolerated": 3, "computes": 3, "epsilon": 1.0, "statistic": "sum"},
+        "coalition": {"clients": 4, "computes": 2, "broker": True},
+        "runs": 100_000,
+        "seed": None,
+        "seconds": 1.9,
+        "distributions": {"edges": edges, "counts": counts},
+        "trade_off": {
+            "false_positives": [1.0, *reversed(rates), 0.0],
+            "false_negatives": [0.0, *(normal.cdf(normal.inv_cdf(1 - rate) - 0.23) for rate in reversed(rates)), 1.0],
+        },
+    }
+
+
+SAMPLES = {
+    "swarm": swarm,
+    "aborted-swarm": aborted_swarm,
+    "fleet": fleet,
+    "emulation": emulation,
+    "broken-emulation": broken_emulation,
+    "sweep": sweep,
+    "collusion": collusion,
+    "scaling": scaling,
+    "audit": audit,
+}

@@ -1,0 +1,50 @@
+"""What an audit's JSON holds of what the adversary saw: histograms of all runs, error rates of many thresholds."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from emulator.audit.curves import BINS, CUTS, as_data, histograms, trade_off
+
+RNG = np.random.default_rng(7)
+SAMPLES = (RNG.normal(1.0, 2.0, 5_000), RNG.normal(-1.0, 2.0, 5_000))
+
+
+def test_every_run_is_in_a_bin() -> None:
+    found = histograms(SAMPLES)
+    assert len(found.edges) == BINS + 1
+    assert [int(counts.sum()) for counts in found.counts] == [5_000, 5_000]
+    middles = (found.edges[1:] + found.edges[:-1]) / 2
+    means = [float((counts @ middles) / counts.sum()) for counts in found.counts]
+    width = float(found.edges[1] - found.edges[0])
+    assert means == pytest.approx([one.mean() for one in SAMPLES], abs=width / 2)
+
+
+def test_error_rates_run_from_one_corner_to_the_other() -> None:
+    """And at each threshold they are the parts of the runs on the wrong side of it."""
+    found = trade_off(SAMPLES)
+    assert len(found.false_positives) == CUTS + 1
+    assert (found.false_positives[0], found.false_negatives[0]) == (1.0, 0.0)
+    assert (found.false_positives[-1], found.false_negatives[-1]) == (0.0, 1.0)
+    assert np.all(np.diff(found.false_positives) <= 0)
+    assert np.all(np.diff(found.false_negatives) >= 0)
+    cut = np.quantile(np.concatenate(SAMPLES), np.linspace(0, 1, CUTS))[CUTS // 2]
+    expected = np.mean(SAMPLES[1] > cut), np.mean(SAMPLES[0] <= cut)
+    place = CUTS // 2 + 1
+    assert (found.false_positives[place], found.false_negatives[place]) == pytest.approx(expected)
+
+
+def test_equal_runs_have_a_histogram_too() -> None:
+    same = np.zeros(10)
+    found = histograms((same, same))
+    assert np.all(np.diff(found.edges) > 0)
+    assert found.counts[0].sum() == 10
+
+
+def test_the_data_are_few_however_many_runs_there_were() -> None:
+    text = json.dumps(as_data(SAMPLES), allow_nan=False)
+    assert len(text) < 10_000
+    assert set(as_data(SAMPLES)) == {"distributions", "trade_off"}
