@@ -1,0 +1,187 @@
+"""Who works together, in what kind of round, and whether the claim speaks of them.
+
+Client 0 is the victim. Behind it stand the coalition's: those that reveal their noise, those that omit it, and, last on
+the list, those that join and then send nothing. All others are honest, but the colluding Compute nodes (the first K)
+may leave some of them out of their lists, and so out of the sum.
+
+Whoever reveals or omits its noise leaves the sum with one noise less that the coalition does not know, and so does
+whoever is silent or left out. The claim needs N - T - 1 unknown noises and one Compute node that does not collude
+(PRIVACY.md). A round from which more than T - c clients are missing is aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from dca_proto.core.errors import UsageError
+from dca_proto.core.forecast import planned
+from dca_proto.core.plan import Plan
+from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.trainer_round import OpenRound
+from emulator.job import FRACTION_BITS, check_counts
+
+VICTIM = 0
+BOUND = 1.0
+"""Every column is clamped to ±BOUND, which is where the victim's values lie in the two worlds."""
+DIMENSION_MAX = 4096
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """The round: N, M, T, c, how many columns are summed, and what is claimed."""
+
+    clients: int = 10
+    computes: int = 3
+    tolerated: int = 3
+    colluders: int = 0
+    dimension: int = 32
+    epsilon: float = 1.0
+    delta: float = 1e-6
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f"x{index}" for index in range(self.dimension))
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """The fields of `OpenRound` that the setting decides."""
+        size = self.dimension
+        box = {"centre": [0.0] * size, "scale": [1.0] * size, "bound": [BOUND] * size}
+        return {
+            "statistic": "sum",
+            "parameters": {"columns": list(self.columns), **box},
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "tolerated": self.tolerated,
+            "colluders": self.colluders,
+            "fraction_bits": FRACTION_BITS,
+            "clients_expected": self.clients,
+        }
+
+    def check(self) -> None:
+        """Refuse numbers that no round can have. Raises `UsageError`."""
+        check_counts(self.clients, self.computes, self.tolerated, self.colluders, dropped=0)
+        if not 1 <= self.dimension <= DIMENSION_MAX:
+            raise UsageError(f"--dimension {self.dimension}: expected 1 to {DIMENSION_MAX} columns")
+
+    def plan(self) -> Plan:
+        """The round's numbers, as every participant works them out. Raises `UsageError` where there are none."""
+        nodes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes))
+        request = OpenRound(round_id=bytes(ID_BYTES), computes=nodes, **self.question)
+        return planned(request, self.clients)[1]
+
+
+class Coalition(msgspec.Struct, frozen=True, kw_only=True):
+    """Who works together.
+
+    Attributes:
+        nodes: K Compute nodes. broker, trainer: whether they belong to it.
+        revealing: A clients that tell their noise, the curious one among them. omitting: B that add none.
+        silent: C that join and then send nothing.
+        left_out: D honest clients whose shares the colluding Compute nodes ignore.
+    """
+
+    nodes: int = 0
+    revealing: int = 0
+    omitting: int = 0
+    silent: int = 0
+    left_out: int = 0
+    broker: bool = False
+    trainer: bool = False
+
+    @property
+    def clients(self) -> int:
+        return self.revealing + self.omitting + self.silent
+
+    def __str__(self) -> str:
+        return ", ".join(self._members()) or "nobody"
+
+    def _members(self) -> Iterator[str]:
+        if self.nodes:
+            yield f"{self.nodes} Compute node{'s' * (self.nodes > 1)}"
+        for name in ("revealing", "omitting", "silent"):
+            count = getattr(self, name)
+            if count:
+                yield f"{count} {name} client{'s' * (count > 1)}"
+        yield from (name for name in ("broker", "trainer") if getattr(self, name))
+        if self.left_out:
+            yield f"{self.left_out} honest client{'s' * (self.left_out > 1)} left out"
+
+
+class Case:
+    """A coalition in a round.
+
+    Attributes:
+        setting, coalition: as given. plan: the round's numbers.
+        revealing, omitting, silent: indices of the coalition's clients.
+        left_out: indices of the honest clients that the colluding nodes ignore.
+        honest: indices of all others, whose contributions are in the sum; the victim's stands first.
+
+    Raises:
+        UsageError: no round has such numbers, or not so many can collude.
+    """
+
+    def __init__(self, setting: Setting, coalition: Coalition) -> None:
+        setting.check()
+        _check_coalition(setting, coalition)
+        self.setting = setting
+        self.coalition = coalition
+        self.plan = setting.plan()
+        first, last = 1 + coalition.revealing, setting.clients - coalition.silent
+        self.revealing = range(1, first)
+        self.omitting = range(first, first + coalition.omitting)
+        self.left_out = range(last - coalition.left_out, last)
+        self.honest = (VICTIM, *range(self.omitting.stop, self.left_out.start))
+        self.silent = range(last, setting.clients)
+
+    @property
+    def contributors(self) -> int:
+        """|S|: all but those who send nothing or are left out."""
+        return self.setting.clients - self.coalition.silent - self.coalition.left_out
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the Compute nodes may release: |S| >= N - T + c."""
+        return self.contributors >= self.plan.needed
+
+    @property
+    def has_all_nodes(self) -> bool:
+        """Whether no Compute node is honest."""
+        return self.coalition.nodes == self.setting.computes
+
+    @cached_property
+    def noises_left(self) -> int:
+        """How many noises hide the victim: its own alone from all M Compute nodes, else those of all honest clients."""
+        return 1 if self.has_all_nodes else len(self.honest)
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the claim speaks of this coalition; of a round that is aborted it does, unless all M collude."""
+        return not self.has_all_nodes and (not self.is_released or self.noises_left >= self.plan.honest)
+
+
+def worst_revealing(setting: Setting, others: int) -> int:
+    """As many as the claim covers beside so many that omit their noise, are silent or left out: T + 1 in all."""
+    return max(0, min(setting.tolerated + 1, setting.clients - 1) - others)
+
+
+def _check_coalition(setting: Setting, coalition: Coalition) -> None:
+    for name in ("nodes", "revealing", "omitting", "silent", "left_out"):
+        if getattr(coalition, name) < 0:
+            raise UsageError(f"--{name.replace('_', '-')} {getattr(coalition, name)}: expected 0 or more")
+    if coalition.left_out and not coalition.nodes:
+        raise UsageError(f"--left-out {coalition.left_out}: only colluding Compute nodes can do so; raise --nodes")
+    if coalition.nodes > setting.computes:
+        raise UsageError(
+            f"--nodes {coalition.nodes}: there are M = {setting.computes} Compute nodes; take at most "
+            f"{setting.computes}, or raise --computes"
+        )
+    if coalition.clients + coalition.left_out >= setting.clients:
+        raise UsageError(
+            f"--revealing {coalition.revealing} --omitting {coalition.omitting} --silent {coalition.silent} --left-out "
+            f"{coalition.left_out}: there are {setting.clients - 1} clients beside the one that is attacked; take at "
+            "most so many, or raise --clients"
+        )

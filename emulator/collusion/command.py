@@ -1,0 +1,132 @@
+"""`dca emulate collude`: what those see who work together, in rounds of real actors, and what that is worth to them."""
+
+from __future__ import annotations
+
+import os
+import time
+from types import TracebackType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
+from dca_proto.core.errors import UsageError
+from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
+from emulator.collusion.finding import REFUTED, investigate, least_runs, require_runs
+from emulator.collusion.report import as_json, case_lines, figures_table, seen_lines, sentence
+
+EXIT_REFUTED = 4
+RUNS_DEFAULT = 100
+_PATIENCE_S = 2.0
+_SEED_BYTES = 6
+
+EXAMPLES = """Examples:
+
+  dca emulate collude --broker --trainer                  the worst coalition that the claim covers
+
+  dca emulate collude --nodes 3                           all M Compute nodes: the documented break
+
+  dca emulate collude --revealing 7                       more colluding clients than T + 1
+
+  dca emulate collude --colluders 1 --revealing 2 --silent 2
+
+  dca emulate collude --revealing 4 --left-out 3          its Compute nodes leave out as many honest clients as they can
+
+  dca emulate collude --silent 4                          more drop than T - c: the round is aborted
+"""
+
+
+def collude(
+    clients: Annotated[int, typer.Option(help="N.")] = 10,
+    computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
+    tolerate: Annotated[int, typer.Option(help="T.")] = 3,
+    colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
+    dimension: Annotated[int, typer.Option(help="d, how many columns are summed.")] = 32,
+    epsilon: Annotated[float, typer.Option(help="The claim.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-6,
+    nodes: Annotated[int | None, typer.Option(help="K Compute nodes collude; by default M - 1.")] = None,
+    revealing: Annotated[
+        int | None, typer.Option(help="A clients tell their noise; by default as many as the claim covers.")
+    ] = None,
+    omitting: Annotated[int, typer.Option(help="B clients add no noise.")] = 0,
+    silent: Annotated[int, typer.Option(help="C clients join and send nothing.")] = 0,
+    left_out: Annotated[int, typer.Option(help="D honest clients, whose shares colluding Compute nodes ignore.")] = 0,
+    broker: Annotated[bool, typer.Option("--broker", help="The broker belongs to the coalition.")] = False,
+    trainer: Annotated[bool, typer.Option("--trainer", help="The trainer belongs to the coalition.")] = False,
+    runs: Annotated[int | None, typer.Option(help="Rounds in each of the two worlds; by default 100, or more.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat a report.")] = None,
+    json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,
+) -> int:
+    """Show what a coalition sees, the noise left to it and the epsilon that this means; exit code 4 if a claim fails.
+
+    Fields of the JSON object: kind; setting (with runs and seed), coalition, covered (by the claim); sees (item by
+    item); released, contributors (found, needed); noise (left, floor, needed: variances by the plan; noises_left,
+    noises_needed; measured, measured_interval, confidence); epsilon (claimed, delta, meant: by the plan;
+    measured_interval); view (depends_on_data, p_value, false_alarm, same_traffic, tests: of, against, p_value);
+    recovered by all M Compute nodes (truth, once, mean, error, deviation); verdict (holds, break as
+    documented, or refuted), broken, refuted, why, seconds. What does not apply is null.
+    """
+    began_s = time.monotonic()
+    require_json_target(json_to)
+    if seed is not None and seed < 0:
+        raise UsageError(f"--seed {seed}: expected a whole number from 0")
+    setting = Setting(
+        clients=clients,
+        computes=computes,
+        tolerated=tolerate,
+        colluders=colluders,
+        dimension=dimension,
+        epsilon=epsilon,
+        delta=delta,
+    )
+    coalition = Coalition(
+        nodes=computes - 1 if nodes is None else nodes,
+        revealing=worst_revealing(setting, omitting + silent + left_out) if revealing is None else revealing,
+        omitting=omitting,
+        silent=silent,
+        left_out=left_out,
+        broker=broker,
+        trainer=trainer,
+    )
+    case = Case(setting, coalition)
+    repeats = max(RUNS_DEFAULT, least_runs(setting)) if runs is None else runs
+    require_runs(setting, repeats)
+    chosen = int.from_bytes(os.urandom(_SEED_BYTES), "big") if seed is None else seed
+    console = Console(stderr=json_to == STDOUT)
+    for label, text in case_lines(case, repeats, chosen):
+        say(console, label, text)
+    with _Patience(console, 2 * repeats) as patience:
+        finding = investigate(case, repeats, str(chosen), patience.advance)
+    for label, text in seen_lines(finding):
+        say(console, label, text)
+    console.print(figures_table(finding))
+    say(console, finding.verdict, sentence(case, finding))
+    write_json(as_json(case, finding, chosen, time.monotonic() - began_s), json_to)
+    return EXIT_REFUTED if finding.verdict == REFUTED else 0
+
+
+class _Patience:
+    """A bar that appears on a terminal once the work has taken two seconds."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._terminal = console.is_terminal
+        self._progress = Progress(console=console, transient=True)
+        self._task = self._progress.add_task("rounds", total=total)
+        self._began_s = time.monotonic()
+        self._shown = False
+
+    def __enter__(self) -> _Patience:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._shown:
+            self._progress.stop()
+
+    def advance(self, rounds: int) -> None:
+        """So many more rounds are done."""
+        self._progress.advance(self._task, rounds)
+        if self._terminal and not self._shown and time.monotonic() - self._began_s > _PATIENCE_S:
+            self._progress.start()
+            self._shown = True

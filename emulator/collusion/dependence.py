@@ -1,0 +1,172 @@
+"""Whether what a coalition sees depends on the data, beyond the private sum: tests on two neighbouring inputs.
+
+*Traffic*: with equal seeds, the two worlds must send and deliver the same messages: same times, senders, receivers and
+lengths, to the microsecond and to the byte, over links that delay, repeat and reorder.
+
+*Shares*: any M - 1 shares must be uniform in the ring and independent of the value (DESIGN §1). On fresh randomness in
+each world and round: χ² against the uniform law of the shares, of their sum, and (with the trainer) of partial sums and
+of the private sum less the shares, in each world; χ² of one world against the other; a t test of the mean along the
+line from one input to the other; and, with the trainer, χ² of shares where the private sum came out high against those
+where it came out low: the shares' law given the sum. Each χ² is over 8 byte positions of 256 values.
+
+The smallest p-value times the number of tests (Bonferroni) is held against `ALARM`: shares that are uniform and
+independent are accused less than once in a million reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2, ttest_ind
+
+from dca_proto.core.fixedpoint import from_ring, ring_subtract, ring_sum, to_ring
+from dca_proto.core.shares import RingVector
+from emulator.audit.uniformity import byte_counts, byte_p_value
+from emulator.collusion.coalition import Case
+from emulator.collusion.rounds import Round, Rounds
+from emulator.sim.link import LinkOptions
+
+ALARM = 1e-6
+"""Probability that a correct program is said to depend on the data."""
+WORDS_MIN = 1280
+"""Words in each world that a χ² over 256 values asks for: 5 of each value."""
+SHAPE_ROUNDS = 2
+Counts = NDArray[np.int64]
+
+VICTIMS, SUMS, OTHERS = "the client's shares", "the sum of its shares", "all honest clients' shares"
+PARTIALS, REST = "the nodes' partial sums", "the private sum less its shares"
+GIVEN = "its shares, given the private sum"
+
+
+class Test(msgspec.Struct, frozen=True):
+    """One test. `of`: what was looked at. `against`: which law. `p_value`: how likely chance is to show as much."""
+
+    __test__ = False  # for pytest: this is no test of ours
+
+    of: str
+    against: str
+    p_value: float
+
+
+class Dependence(msgspec.Struct, frozen=True):
+    """The tests' answer.
+
+    Attributes:
+        tests: all of them. p_value: all together; None where no share and no sum is seen. same_traffic: in both worlds.
+    """
+
+    tests: tuple[Test, ...]
+    p_value: float | None
+    same_traffic: bool
+
+    @property
+    def depends_on_data(self) -> bool:
+        return not self.same_traffic or (self.p_value is not None and self.p_value < ALARM)
+
+    @property
+    def worst(self) -> Test | None:
+        """The test with the least p-value."""
+        return min(self.tests, key=lambda test: test.p_value, default=None)
+
+
+def same_traffic(case: Case, seed: str) -> tuple[bool, Rounds, Round]:
+    """Whether both worlds' messages are alike, over links that delay, repeat and reorder; and a round to look at."""
+    worlds = [Rounds(case, side, f"{seed}/traffic", LinkOptions()) for side in (0, 1)]
+    alike = True
+    for _ in range(SHAPE_ROUNDS):
+        first = worlds[0].hold()
+        worlds[1].hold()
+        one, other = (world.traffic for world in worlds)
+        alike = alike and one.sent == other.sent and one.delivered == other.delivered
+    return alike, worlds[0], first
+
+
+class Tally:
+    """Counts what is seen of the rounds of both worlds.
+
+    Args:
+        case: who looks.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._counts: dict[str, tuple[Counts, Counts]] = {}
+        self._given = (_none(), _none())
+        self._means: tuple[list[float], list[float]] = ([], [])
+
+    def add(self, side: int, one: Round) -> None:
+        """Count in one round of world `side`."""
+        for name, words in _looks(self._case, one):
+            self._counts.setdefault(name, (_none(), _none()))[side][:] += byte_counts(words)
+        if one.victim:
+            together = from_ring(ring_sum(one.victim, self._case.setting.dimension))
+            self._means[side].append(float(together.astype(np.float64).mean()))
+        if one.victim and one.total is not None and self._case.coalition.trainer:
+            is_high = one.total - one.known > one.honest
+            for words in one.victim:
+                for place in (0, 1):
+                    self._given[place][:] += byte_counts(words[is_high == bool(place)])
+
+    def tests(self) -> tuple[Test, ...]:
+        """All of them, in the order in which they are explained above."""
+        return tuple(self._tests())
+
+    def _tests(self) -> Iterator[Test]:
+        for name, worlds in self._counts.items():
+            for side, counts in enumerate(worlds):
+                yield Test(name, f"uniform, world {side}", byte_p_value(counts))
+            yield Test(name, "the same in both worlds", same_p_value(*worlds))
+        if self._means[0]:
+            yield Test(SUMS, "the same mean in both worlds", _mean_p_value(*self._means))
+        if self._given[0].any():
+            yield Test(GIVEN, "the same whatever the sum", same_p_value(*self._given))
+
+
+def joint_p_value(tests: tuple[Test, ...]) -> float | None:
+    """The smallest, times their number (Bonferroni); None without any."""
+    return min(1.0, min(test.p_value for test in tests) * len(tests)) if tests else None
+
+
+def same_p_value(first: Counts, second: Counts) -> float:
+    """χ² tests of whether two tables of byte counts, shape ``(8, 256)``, come from one law: of the 8 bytes together.
+
+    A leak may be in a single bit, so each byte has a test of its own (Bonferroni).
+    """
+    both = (first + second).astype(np.float64)
+    totals = both.sum(axis=1, keepdims=True)
+    statistics = np.zeros(len(both))
+    for counts in (first, second):
+        expected = both * counts.sum(axis=1, keepdims=True) / np.maximum(totals, 1)
+        statistics += ((counts - expected) ** 2 / np.where(expected > 0, expected, 1)).sum(axis=1)
+    degrees = np.maximum(np.count_nonzero(both, axis=1) - 1, 1)
+    return float(min(1.0, len(both) * chi2.sf(statistics, degrees).min()))
+
+
+def _mean_p_value(first: list[float], second: list[float]) -> float:
+    if np.ptp([*first, *second]) == 0:
+        return 1.0
+    if np.ptp(first) == np.ptp(second) == 0:
+        return 0.0
+    return float(ttest_ind(first, second, equal_var=False).pvalue)
+
+
+def _looks(case: Case, one: Round) -> Iterator[tuple[str, RingVector]]:
+    """What is looked at of one round, as words."""
+    dimension = case.setting.dimension
+    if one.victim:
+        together = ring_sum(one.victim, dimension)
+        yield VICTIMS, np.concatenate(one.victim)
+        yield SUMS, together
+        others = [share for shares in one.others for share in shares]
+        yield OTHERS, np.concatenate([*one.victim, *others])
+        if case.coalition.trainer and one.total is not None:
+            yield REST, ring_subtract(to_ring(one.total), together)
+    if one.held.partials:
+        yield PARTIALS, np.concatenate(list(one.held.partials.values())[1:])  # the last follows from sum and others
+
+
+def _none() -> Counts:
+    return np.zeros((8, 256), dtype=np.int64)

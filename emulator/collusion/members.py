@@ -1,0 +1,122 @@
+"""What those who collude run in place of the production actor.
+
+A client that reveals runs the production client with a mechanism that writes down what it draws; one that omits, with
+a mechanism that draws nothing, which nobody can tell; one that is silent joins, charges itself, and sends no share.
+A Compute node that leaves clients out is deaf to them: their contributions are missing in its list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.client import ClientActor
+from dca_proto.core.compute import ComputeActor
+from dca_proto.core.effects import Channel, Effect, Send
+from dca_proto.core.events import Event, Received
+from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.policy import Policy
+from dca_proto.testing import Cast, seeded
+from emulator.audit.protocol import Recording
+from emulator.collusion.coalition import Case
+
+_UNLIMITED = 1e9  # ε of a period: what is spent over many repetitions is not the question here
+
+
+class Omitting(DistributedDiscreteGaussian):
+    """A mechanism that claims to add noise and adds none."""
+
+    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        return np.zeros(dimension, dtype=np.int64)
+
+
+class Withholding(ClientActor):
+    """A client that takes part up to its shares, which it keeps."""
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        return [effect for effect in super().handle(event, now_ms) if not _is_share(effect)]
+
+
+class Deaf(ComputeActor):
+    """A Compute node that does not hear some clients."""
+
+    ignored: frozenset[bytes] = frozenset()
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        if isinstance(event, Received) and event.sender in self.ignored:
+            return []
+        return super().handle(event, now_ms)
+
+
+class Party(Cast):
+    """A cast in which some collude.
+
+    Args:
+        case: who. rows: each client's row, shape ``(N, dimension)``. name: of the federation, and of all randomness.
+
+    Attributes:
+        spy: the noise that the revealing clients drew, as it was drawn.
+    """
+
+    def __init__(self, case: Case, rows: NDArray[np.float64], name: str) -> None:
+        setting = case.setting
+        policy = Policy(
+            clients_min=1,
+            honest_min=1,
+            epsilon_per_round_max=setting.epsilon,
+            epsilon_per_period_max=_UNLIMITED,
+            delta_max=setting.delta,
+        )
+        super().__init__(
+            setting.clients,
+            setting.computes,
+            columns=setting.columns,
+            rows=list(rows[:, None, :]),
+            name=name,
+            policy=policy,
+        )
+        self.spy = Recording()
+        self._case = case
+
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+        """Client `index`: the production actor, or what its place in the coalition makes of it."""
+        self.mechanism = self._mechanism_of(index)
+        if index not in self._case.silent:
+            return super().client(index, records)
+        return Withholding(
+            self.client_identities[index],
+            self.certificate(index),
+            self.federation,
+            columns=self.columns,
+            rows=lambda columns: self.rows[index],
+            policy=self.policy,
+            random=seeded(f"{self.federation.name}/withholding{index}"),
+            mechanism=self.mechanism,
+            records=records,
+        )
+
+    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeActor:
+        """Compute node `index`: the production actor, or a deaf one."""
+        if index >= self._case.coalition.nodes or not self._case.left_out:
+            return super().compute(index, records)
+        deaf = Deaf(
+            self.compute_identities[index],
+            self.federation,
+            random=seeded(f"{self.federation.name}/deaf{index}"),
+            floors=self.floors,
+            mechanism=self.mechanism,
+            records=records,
+        )
+        deaf.ignored = frozenset(self.clients[client] for client in self._case.left_out)
+        return deaf
+
+    def _mechanism_of(self, index: int) -> Mechanism:
+        if index in self._case.revealing:
+            return self.spy
+        return Omitting() if index in self._case.omitting else DistributedDiscreteGaussian()
+
+
+def _is_share(effect: Effect) -> bool:
+    return isinstance(effect, Send) and effect.to.channel is Channel.COMPUTE

@@ -1,0 +1,188 @@
+"""What a person reads of a coalition: who, what it sees, the noise left, whether it depends on data, a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from rich import box
+from rich.table import Table
+
+from emulator.collusion.coalition import Case
+from emulator.collusion.dependence import ALARM
+from emulator.collusion.finding import HOLDS, REFUTED, Finding
+from emulator.collusion.residual import CONFIDENCE
+
+Line = tuple[str, str]
+"""A label and a text."""
+
+
+def case_lines(case: Case, runs: int, seed: int) -> Iterator[Line]:
+    """Before the work: the claim, the coalition, the rounds."""
+    setting, plan = case.setting, case.plan
+    yield (
+        "claim",
+        (
+            f"epsilon {setting.epsilon:g}, delta {setting.delta:g} for each client; N = {setting.clients}, "
+            f"T = {setting.tolerated} (c = {setting.colluders}), M = {setting.computes}; "
+            f"a sum of {setting.dimension} column{'s' * (setting.dimension > 1)}"
+        ),
+    )
+    covered = "the claim covers it" if case.is_covered else "the claim does not cover it"
+    hides = f"{case.noises_left} unknown noise{'s' * (case.noises_left > 1)}, the claim needs {plan.honest}"
+    yield "coalition", f"{case.coalition}; {hides}: {covered}"
+    yield "rounds", f"{runs} of real actors in each of two worlds that differ in one client's data; --seed {seed}"
+
+
+def seen_lines(finding: Finding) -> Iterator[Line]:
+    """What it sees, item by item."""
+    for place, item in enumerate(finding.sees or ("nothing",)):
+        yield "" if place else "sees", item
+
+
+def figures_table(finding: Finding) -> Table:
+    """The figures from the plan, those measured, and what the claim needs."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for name in ("", "by the plan", f"measured ({100 * CONFIDENCE:g} %)", "claim"):
+        table.add_column(name, justify="right" if name else "left")
+    for row in _rows(finding):
+        table.add_row(*row)
+    return table
+
+
+def _rows(finding: Finding) -> Iterator[tuple[str, str, str, str]]:
+    noise, measured, view = finding.noise, finding.measured, finding.view
+    if finding.released or finding.recovered:
+        spread, epsilons = ("", "") if measured is None else (_span(measured.interval), _span(measured.epsilon))
+        yield "noises that hide the client", f"{noise.noises_left}", "", f"≥ {noise.noises_needed}"
+        yield "variance of the noise left", f"{noise.left:.4g}", spread, f"≥ {noise.floor:.4g}"
+        yield "epsilon that it means", f"{noise.meant:.4g}", epsilons, f"≤ {noise.claimed:g}"
+    if not finding.released:
+        yield "contributions", f"{finding.contributors}", "aborted", f"≥ {finding.needed}"
+    if finding.recovered is not None:
+        found = finding.recovered
+        value = f"{found.mean:.4g} ± {found.error:.2g}"
+        yield "the client's value, all rounds' mean", f"{found.truth[0]:g}", value, ""
+    if view.p_value is not None:
+        yield f"shares, {len(view.tests)} tests, p", "", f"{view.p_value:.2g}", f"≥ {ALARM:g}"
+    yield "same traffic for both inputs", "", "yes" if view.same_traffic else "no", "yes"
+
+
+def sentence(case: Case, finding: Finding) -> str:
+    """The verdict in plain words."""
+    if finding.verdict == REFUTED:
+        return (
+            f"What is documented does not hold: {'; '.join(finding.refuted)}. A correct program would be accused so "
+            f"less than once in {1 / ALARM:,.0f} reports for each."
+        )
+    if case.has_all_nodes:
+        return _all_nodes(case, finding)
+    return f"{_noise_left(case, finding)} {_view(case, finding)}"
+
+
+def _all_nodes(case: Case, finding: Finding) -> str:
+    found, noise = finding.recovered, finding.noise
+    assert found is not None, "all M nodes recover what was sent"
+    example = ", ".join(f"{value:.3g}" for value in found.once)
+    truth = ", ".join(f"{value:.3g}" for value in found.truth)
+    aborted = "" if finding.released else " (although the round was aborted)"
+    return (
+        f"The documented break: all M = {case.setting.computes} Compute nodes together add up each client's "
+        f"shares{aborted} and have its value with its own noise alone: {example} for {truth}, with a standard "
+        f"deviation of {found.deviation:.3g}. That noise alone, of {noise.noises_needed} needed, means epsilon "
+        f"{noise.meant:.4g} where {noise.claimed:g} is claimed for as long as one node is honest."
+    )
+
+
+def _noise_left(case: Case, finding: Finding) -> str:
+    noise, setting = finding.noise, case.setting
+    if not finding.released:
+        return (
+            f"The round is aborted, as it must be: {finding.contributors} contributions came and N - T + c = "
+            f"{finding.needed} are needed, so nothing is released."
+        )
+    unknown = f"{noise.noises_left} unknown noise{'s' * (noise.noises_left != 1)}"
+    ratio = f"{noise.left / noise.floor:.3f} times the floor"
+    if finding.verdict == HOLDS:
+        return (
+            f"The claim holds: {unknown} hide the client where {noise.noises_needed} are needed, {ratio}, which means "
+            f"epsilon {noise.meant:.4g} of {noise.claimed:g}.{_worse(case)}"
+        )
+    missing = case.coalition.clients + case.coalition.left_out
+    return (
+        f"A documented break: {missing} clients collude or drop, and the claim of epsilon {noise.claimed:g} is for at "
+        f"most T + 1 = {setting.tolerated + 1}, the curious one among them; {unknown} where {noise.noises_needed} are "
+        f"needed, {ratio}, which means epsilon {noise.meant:.4g}."
+    )
+
+
+def _worse(case: Case) -> str:
+    """What the coalition could do about the noise, if its Compute nodes left out as many honest clients as they can."""
+    spare = min(case.contributors - case.plan.needed, len(case.honest) - 1)
+    fewer = case.noises_left - spare
+    if not case.coalition.nodes or fewer >= case.plan.honest:
+        return ""
+    return (
+        f" Its Compute nodes could leave out {spare} honest clients more (--left-out "
+        f"{case.coalition.left_out + spare}), of whom the claim speaks as drops: {fewer} noises would be left."
+    )
+
+
+def _view(case: Case, finding: Finding) -> str:
+    if finding.view.p_value is None:
+        seen = "the private sum and" if case.coalition.trainer and finding.released else "only"
+        return f"It sees {seen} traffic, which is the same for both inputs."
+    through = "but through the private sum " if case.coalition.trainer and finding.released else ""
+    return (
+        f"What it sees depends on no client's data {through}(p = {finding.view.p_value:.2g} over "
+        f"{len(finding.view.tests)} tests; traffic is the same to the byte)."
+    )
+
+
+def as_json(case: Case, finding: Finding, seed: int, seconds: float) -> dict[str, Any]:
+    """Everything, for programs. An infinite figure is null."""
+    noise, measured, view = finding.noise, finding.measured, finding.view
+    return {
+        "kind": "collusion",
+        "setting": {**msgspec.structs.asdict(case.setting), "runs": finding.runs, "seed": seed},
+        "coalition": msgspec.structs.asdict(case.coalition),
+        "covered": case.is_covered,
+        "sees": list(finding.sees),
+        "released": finding.released,
+        "contributors": {"found": finding.contributors, "needed": finding.needed},
+        "noise": {
+            "left": noise.left,
+            "floor": noise.floor,
+            "needed": noise.needed,
+            "noises_left": noise.noises_left,
+            "noises_needed": noise.noises_needed,
+            "measured": measured and measured.variance,
+            "measured_interval": measured and list(measured.interval),
+            "confidence": CONFIDENCE,
+        },
+        "epsilon": {
+            "claimed": noise.claimed,
+            "delta": case.setting.delta,
+            "meant": noise.meant,
+            "measured_interval": measured and [one if math.isfinite(one) else None for one in measured.epsilon],
+        },
+        "view": {
+            "depends_on_data": view.depends_on_data,
+            "p_value": view.p_value,
+            "false_alarm": ALARM,
+            "same_traffic": view.same_traffic,
+            "tests": [msgspec.structs.asdict(test) for test in view.tests],
+        },
+        "recovered": finding.recovered and msgspec.structs.asdict(finding.recovered),
+        "verdict": finding.verdict,
+        "broken": finding.is_broken,
+        "refuted": list(finding.refuted),
+        "why": sentence(case, finding),
+        "seconds": seconds,
+    }
+
+
+def _span(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.4g} to {interval[1]:.4g}"

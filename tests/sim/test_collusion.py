@@ -1,0 +1,420 @@
+"""Coalitions in rounds of real actors: the claim holds, documented breaks show, planted faults are found.
+
+Everything is seeded. Each report says of a correct program that it depends on data, or lacks noise, once in a million
+times (`dependence.ALARM`); other statistical assertions state their false alarm.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dca_proto.core import accounting, upload
+from dca_proto.core.errors import UsageError
+from dca_proto.core.fixedpoint import from_ring, ring_sum, ring_to_bytes
+from dca_proto.core.mechanism import DistributedDiscreteGaussian
+from dca_proto.core.shares import share_bodies, split
+from dca_proto.testing import seeded
+from emulator.audit.uniformity import byte_counts
+from emulator.collusion import command, finding
+from emulator.collusion.coalition import VICTIM, Case, Coalition, Setting, worst_revealing
+from emulator.collusion.dependence import ALARM, joint_p_value, same_p_value, same_traffic
+from emulator.collusion.finding import BROKEN, HOLDS, REFUTED, Finding, investigate, require_runs
+from emulator.collusion.members import Party, Withholding
+from emulator.collusion.report import as_json, sentence
+from emulator.collusion.residual import residual
+from emulator.collusion.rounds import Rounds
+from emulator.sim.link import IDEAL
+
+SETTING = Setting(clients=6, computes=3, tolerated=2, dimension=432)  # 3 noises of 6 must suffice
+RESERVED = msgspec.structs.replace(SETTING, clients=8, tolerated=3, colluders=1)  # 4 of 8
+RUNS = 3
+ANOTHER = re.compile(r"depends on more than the private sum")
+
+
+@functools.cache
+def found(coalition: Coalition, setting: Setting = SETTING) -> Finding:
+    return investigate(Case(setting, coalition), RUNS, "tests")
+
+
+def meant(case: Case) -> float:
+    """The ε of so many noises, by the continuous Gaussian: 1e-9 relative away from what the report says."""
+    mu = case.plan.sensitivity / (case.plan.sigma_local * case.noises_left**0.5)
+    return accounting.epsilon_of(mu, case.setting.delta)
+
+
+# what the claim covers
+
+
+@pytest.mark.parametrize("trainer", [False, True])
+def test_all_nodes_but_one_and_the_broker_see_nothing_that_depends_on_data(trainer: bool) -> None:
+    """T + 1 clients that tell their noise are with them. With the trainer, shares are tested given the sum too."""
+    seen = found(Coalition(nodes=2, revealing=3, broker=True, trainer=trainer))
+    assert seen.verdict == HOLDS
+    assert not seen.is_broken
+    assert seen.view.same_traffic
+    assert seen.view.p_value is not None
+    assert seen.view.p_value > ALARM
+    assert ("its shares, given the private sum" in {test.of for test in seen.view.tests}) == trainer
+    assert len(seen.view.tests) == (17 if trainer else 10)
+
+
+@pytest.mark.parametrize(
+    ("setting", "coalition"),
+    [
+        (SETTING, Coalition(nodes=2, revealing=3)),
+        (SETTING, Coalition(nodes=2, revealing=1, omitting=2)),
+        (SETTING, Coalition(revealing=1, silent=2, trainer=True)),
+        (RESERVED, Coalition(nodes=2, revealing=2, silent=2)),
+        (RESERVED, Coalition(nodes=1, revealing=2, left_out=2)),
+    ],
+    ids=str,
+)
+def test_within_the_reserve_the_noise_left_is_that_of_n_honest_clients(setting: Setting, coalition: Coalition) -> None:
+    """Exactly, and as measured: within 5 standard errors, which chance exceeds 6e-7 of the time."""
+    seen, plan = found(coalition, setting), Case(setting, coalition).plan
+    assert seen.verdict == HOLDS
+    assert seen.noise.noises_left == seen.noise.noises_needed == plan.honest
+    assert seen.noise.left == seen.noise.needed >= seen.noise.floor
+    assert seen.noise.meant == pytest.approx(1.0, rel=1e-6)
+    assert seen.noise.meant <= 1.0 + 1e-12
+    assert seen.measured is not None
+    assert seen.measured.degrees == 2 * RUNS * setting.dimension
+    assert seen.measured.variance / seen.noise.left == pytest.approx(1, abs=5 * (2 / seen.measured.degrees) ** 0.5)
+
+
+def test_nobody_leaves_the_noise_of_all() -> None:
+    seen = found(Coalition(broker=True))
+    assert (seen.noise.noises_left, seen.verdict) == (6, HOLDS)
+    assert seen.noise.meant < 0.8
+    assert seen.view.p_value is None
+    assert seen.view.tests == ()
+
+
+def test_what_is_seen_is_said_item_by_item() -> None:
+    everything = "\n".join(found(Coalition(nodes=2, revealing=3, broker=True, trainer=True)).sees)
+    for item in (
+        "3 clients: their own data and noise",
+        "who takes part: 6 clients",
+        "one share of each contribution, at each node: 12 vectors of 432 words",
+        "charge numbers, how often each client was ever charged: 2",
+        "3 partial sums, and so the private sum over 6 clients",
+        "client to compute: 18 messages of 118 to ",
+    ):
+        assert item in everything
+    assert "hence its value" not in everything
+    assert "partial" not in "\n".join(found(Coalition(broker=True)).sees).replace("partial sums are sealed", "")
+
+
+# documented breaks
+
+
+def test_all_nodes_recover_each_value_with_its_own_noise() -> None:
+    """The break is shown, and the tests that find nothing elsewhere see it: they can."""
+    case = Case(SETTING, Coalition(nodes=3))
+    seen = found(case.coalition)
+    assert (seen.verdict, seen.is_broken, seen.refuted) == (BROKEN, True, ())
+    assert seen.view.depends_on_data
+    assert seen.view.p_value is not None
+    assert seen.view.p_value < 1e-100
+    assert seen.noise.noises_left == 1
+    assert seen.noise.left == pytest.approx(seen.noise.needed / 3)
+    assert seen.noise.meant == pytest.approx(meant(case), rel=1e-6)
+    assert seen.noise.meant > 1.7
+    assert seen.recovered is not None
+    assert abs(seen.recovered.mean - seen.recovered.truth[0]) < 5 * seen.recovered.error
+    assert seen.recovered.truth[0] == 1.0
+    assert "The documented break: all M = 3" in sentence(case, seen)
+
+
+def test_all_nodes_see_more_than_the_sum_also_where_one_noise_would_do() -> None:
+    """N - T - 1 = 1: each contribution is as private as the sum was to be, and yet more than the sum is seen."""
+    seen = found(Coalition(nodes=3, silent=2), msgspec.structs.replace(SETTING, clients=4))
+    assert seen.noise.meant == pytest.approx(1.0, rel=1e-6)
+    assert (seen.verdict, seen.refuted) == (BROKEN, ())
+
+
+def test_all_nodes_recover_values_from_rounds_that_are_aborted() -> None:
+    case = Case(SETTING, Coalition(nodes=3, silent=3))
+    seen = found(case.coalition)
+    assert (seen.released, seen.verdict) == (False, BROKEN)
+    assert "although the round was aborted" in sentence(case, seen)
+
+
+@pytest.mark.parametrize("dimension", [1, 4, 7])
+def test_the_shares_of_all_nodes_add_up_to_the_sum_in_the_ring(dimension: int) -> None:
+    """To the last bit, seeds and vectors (which at d = 4 are of one length): what all nodes open of all clients is the
+    sum that the trainer has."""
+    setting = msgspec.structs.replace(SETTING, dimension=dimension)
+    rounds = Rounds(Case(setting, Coalition(nodes=3, trainer=True)), 0, "ring", IDEAL)
+    for _ in range(3):
+        one = rounds.hold()
+        shares = [*one.victim, *(share for shares in one.others for share in shares)]
+        assert len(shares) == 18
+        assert one.total is not None
+        assert from_ring(ring_sum(shares, dimension)).tolist() == one.total.tolist()
+        assert from_ring(ring_sum(one.held.partials.values(), dimension)).tolist() == one.total.tolist()
+
+
+@pytest.mark.parametrize(
+    "coalition", [Coalition(nodes=2, revealing=4), Coalition(nodes=1, omitting=3, left_out=2)], ids=str
+)
+def test_more_clients_than_are_reserved_leave_less_than_the_floor(coalition: Coalition) -> None:
+    case = Case(SETTING, coalition)
+    seen = found(coalition)
+    assert (seen.verdict, seen.refuted) == (BROKEN, ())
+    assert seen.noise.left < seen.noise.floor
+    assert seen.noise.meant == pytest.approx(meant(case), rel=1e-6)
+    assert seen.noise.meant > 1.2
+    assert seen.measured is not None
+    assert seen.measured.variance / seen.noise.left == pytest.approx(1, abs=5 * (2 / seen.measured.degrees) ** 0.5)
+    assert "A documented break" in sentence(case, seen)
+    assert "at most T + 1 = 3" in sentence(case, seen)
+
+
+def test_more_silent_clients_than_t_minus_c_end_the_round() -> None:
+    case = Case(RESERVED, Coalition(nodes=2, silent=3, trainer=True))
+    seen = found(case.coalition, RESERVED)
+    assert not seen.released
+    assert (seen.contributors, seen.needed) == (5, 6)
+    assert (seen.verdict, seen.noise.meant, seen.measured) == (HOLDS, 0.0, None)
+    assert "aborted, as it must be: 5 contributions came and N - T + c = 6" in sentence(case, seen)
+    assert any("no sum" in item for item in seen.sees)
+
+
+def test_nodes_that_leave_out_too_many_end_the_round_and_others_are_told_of_the_break() -> None:
+    """T + 1 clients tell their noise, and the claim holds; if nodes left out T - c more, it would not: that is said."""
+    aborted = found(Coalition(nodes=1, left_out=3))
+    assert (aborted.released, aborted.contributors, aborted.needed) == (False, 3, 4)
+    case = Case(SETTING, Coalition(nodes=2, revealing=3, broker=True, trainer=True))
+    assert "could leave out 2 honest clients more (--left-out 2)" in sentence(case, found(case.coalition))
+    assert "leave out" not in sentence(Case(SETTING, Coalition(broker=True)), found(Coalition(broker=True)))
+
+
+# planted faults
+
+
+def test_noise_that_everybody_omits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(self: object, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        return np.zeros(dimension, dtype=np.int64)
+
+    monkeypatch.setattr(DistributedDiscreteGaussian, "sample", nothing)
+    case = Case(SETTING, Coalition(nodes=2, revealing=3))
+    seen = investigate(case, RUNS, "omitted")
+    assert (seen.verdict, seen.is_broken) == (REFUTED, True)
+    assert "the noise left has a variance of at most 0" in seen.refuted[0]
+    assert as_json(case, seen, 0, 0.0)["epsilon"]["measured_interval"] == [None, None]
+
+
+def test_one_honest_client_without_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 of 3 noises, where the interval's half-width is 6 %."""
+    original = Party._mechanism_of
+    honest = Case(SETTING, Coalition(nodes=2, revealing=3)).honest[-1]
+
+    class Nothing(DistributedDiscreteGaussian):
+        def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+            return np.zeros(dimension, dtype=np.int64)
+
+    monkeypatch.setattr(
+        Party, "_mechanism_of", lambda self, index: Nothing() if index == honest else original(self, index)
+    )
+    seen = investigate(Case(SETTING, Coalition(nodes=2, revealing=3)), RUNS, "one-short")
+    assert seen.verdict == REFUTED
+    assert "the noise left" in seen.refuted[0]
+
+
+def constant_root(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
+    """Masks that are the same in every round."""
+    return share_bodies(value, bytes(32), nodes, full_at, encoding)
+
+
+def one_mask(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
+    """One mask for all nodes."""
+    others = [root] * (nodes - 1)
+    return [*others[:full_at], ring_to_bytes(split(value, others)), *others[full_at:]]
+
+
+def unmasked(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
+    """The vector bare, and seeds that mask nothing: the sum is wrong too."""
+    bodies = share_bodies(np.zeros_like(value), root, nodes, full_at, encoding)
+    return [ring_to_bytes(value) if place == full_at else body for place, body in enumerate(bodies)]
+
+
+@pytest.mark.parametrize("fault", [constant_root, one_mask, unmasked])
+def test_shares_that_do_not_hide_are_found(monkeypatch: pytest.MonkeyPatch, fault: object) -> None:
+    monkeypatch.setattr(upload, "share_bodies", fault)
+    seen = investigate(Case(SETTING, Coalition(nodes=2)), RUNS, "masks")
+    assert seen.verdict == REFUTED
+    assert any(ANOTHER.search(said) for said in seen.refuted)
+
+
+def test_shares_that_tell_of_the_sum_are_found_by_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each share is uniform by itself, and so is their sum; one of them says which way the noise went."""
+    random = seeded("telling")
+
+    def telling(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
+        masks = [np.frombuffer(random(8 * value.size), dtype="<u8").copy() for _ in range(nodes - 1)]
+        is_high = from_ring(value) > 0
+        masks[0] = np.where(is_high, masks[0] | np.uint64(1 << 63), masks[0] & np.uint64((1 << 63) - 1))
+        return [ring_to_bytes(one) for one in [*masks, value - masks[0] - masks[1]]]
+
+    setting = msgspec.structs.replace(SETTING, clients=3, tolerated=1)
+    monkeypatch.setattr(upload, "share_bodies", telling)
+    monkeypatch.setattr(
+        Setting, "question", property(lambda self, real=Setting.question: {**real.fget(self), "encoding": "vector"})
+    )
+    monkeypatch.setattr("emulator.collusion.view.mask", lambda body, dimension: np.frombuffer(body, dtype="<u8"))
+    seen = investigate(Case(setting, Coalition(nodes=2, trainer=True)), RUNS, "telling")
+    given = next(test for test in seen.view.tests if test.against == "the same whatever the sum")
+    assert given.p_value < 1e-7
+    assert seen.verdict == REFUTED
+
+
+def test_a_client_whose_data_decide_whether_it_sends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Party.client
+
+    def picky(self: Party, index: int, records: Sequence[tuple[str, bytes, bytes]] = ()) -> object:
+        actor = original(self, index, records)
+        if index == VICTIM and self.rows[index][0, 0] < 0:
+            actor.__class__ = Withholding
+        return actor
+
+    monkeypatch.setattr(Party, "client", picky)
+    assert not same_traffic(Case(SETTING, Coalition(broker=True)), "picky")[0]
+
+
+def test_a_round_that_ends_otherwise_than_it_must_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(SETTING, Coalition(nodes=2))
+    monkeypatch.setattr(Case, "is_released", False)
+    seen = investigate(case, RUNS, "released")
+    assert any("rounds ended otherwise" in said for said in seen.refuted)
+
+
+# the parts
+
+
+def test_the_same_seed_gives_the_same_finding() -> None:
+    case = Case(SETTING, Coalition(nodes=2, revealing=3, broker=True, trainer=True))
+    again, other = (investigate(case, RUNS, seed) for seed in ("tests", "other"))
+    assert found(case.coalition) == again
+    assert again.measured != other.measured
+
+
+def test_a_residual_is_the_honest_clients_noise_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[NDArray[np.int64]] = []
+    original = DistributedDiscreteGaussian.sample
+
+    def noted(self: DistributedDiscreteGaussian, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        noise = original(self, variance, dimension, key)
+        drawn.append(noise)
+        return noise
+
+    monkeypatch.setattr(DistributedDiscreteGaussian, "sample", noted)
+    case = Case(SETTING, Coalition(revealing=1, omitting=1))
+    rounds = Rounds(case, 1, "bits", IDEAL)
+    one = rounds.hold()
+    left = residual(case, one)
+    assert left is not None
+    assert len(drawn) == 5  # the spy's among them, whose noise is subtracted again
+    spied = rounds._party.spy.drawn[0]
+    assert left.tolist() == (sum(drawn) - spied).tolist()
+
+
+def test_two_tables_of_one_law_are_alike_and_of_two_are_not() -> None:
+    """100 pairs from one law: a p-value below 1e-6 among them has probability 1e-4 at most."""
+    generator = np.random.default_rng(4)
+    pairs = [byte_counts(generator.integers(0, 2**64, 1280, dtype=np.uint64)) for _ in range(200)]
+    p_values = [same_p_value(first, second) for first, second in zip(pairs[::2], pairs[1::2], strict=True)]
+    assert min(p_values) > 1e-6
+    assert np.mean(p_values) > 0.5  # of a minimum of 8, times 8
+    biased = byte_counts(generator.integers(0, 2**63, 1280, dtype=np.uint64))
+    assert same_p_value(pairs[0], biased) < 1e-20
+    assert same_p_value(biased * 0, biased * 0) == 1.0
+    assert joint_p_value(()) is None
+
+
+def test_default_clients_are_as_many_as_the_claim_covers() -> None:
+    assert [worst_revealing(SETTING, others) for others in (0, 2, 5)] == [3, 1, 0]
+    assert Case(SETTING, Coalition(nodes=2, revealing=3)).is_covered
+    assert not Case(SETTING, Coalition(nodes=2, revealing=4)).is_covered
+    assert not Case(SETTING, Coalition(nodes=3)).is_covered
+
+
+# the command
+
+
+def test_the_command_says_and_writes_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    small = {"clients": 6, "tolerate": 2, "dimension": 432, "runs": RUNS, "seed": 1, "json_to": "-"}
+    assert command.collude(**small, broker=True, trainer=True) == 0
+    told, shown = capsys.readouterr()
+    page = json.loads(told)
+    assert (page["kind"], page["verdict"], page["broken"]) == ("collusion", "holds", False)
+    assert page["coalition"] == {
+        "nodes": 2,
+        "revealing": 3,
+        "omitting": 0,
+        "silent": 0,
+        "left_out": 0,
+        "broker": True,
+        "trainer": True,
+    }
+    assert page["setting"]["seed"] == 1
+    assert page["noise"]["left"] >= page["noise"]["floor"]
+    assert page["epsilon"]["claimed"] == 1.0
+    assert page["view"]["depends_on_data"] is False
+    assert page["why"].startswith("The claim holds: 3 unknown noises hide the client where 3 are needed")
+    assert "broker: client to compute" in shown
+    assert command.collude(**small, nodes=3) == 0  # a documented break
+    assert json.loads(capsys.readouterr().out)["broken"] is True
+
+
+def test_the_command_fails_where_what_is_documented_does_not_hold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(upload, "share_bodies", unmasked)
+    assert command.collude(clients=6, tolerate=2, dimension=432, runs=RUNS, seed=1, json_to="-") == command.EXIT_REFUTED
+    told, shown = capsys.readouterr()
+    assert json.loads(told)["verdict"] == "refuted"
+    assert "What is documented does not hold" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"nodes": 4}, "--nodes 4: there are M = 3"),
+        ({"nodes": -1}, "--nodes -1"),
+        ({"silent": -1}, "--silent -1"),
+        ({"left_out": -1}, "--left-out -1"),
+        ({"left_out": 1, "nodes": 0}, "--left-out 1: only colluding Compute nodes"),
+        ({"revealing": 5, "silent": 5}, "there are 9 clients beside the one that is attacked"),
+        ({"tolerate": 10}, "T = 10 is not below N = 10"),
+        ({"tolerate": 9}, "N - T - 1 = 0 is below 1"),
+        ({"colluders": 4}, "c = 4 exceeds T = 3"),
+        ({"computes": 1}, "M = 1 Compute nodes"),
+        ({"dimension": 0}, "--dimension 0"),
+        ({"epsilon": 0.0}, "epsilon is 0"),
+        ({"epsilon": 1e6}, "more than can be planned with"),
+        ({"delta": 1.0}, "delta is 1"),
+        ({"runs": 1}, "--runs 1: expected 40 to"),
+        ({"seed": -1}, "--seed -1"),
+        ({"json_to": "/nowhere/at/all.json"}, "/nowhere"),
+    ],
+    ids=str,
+)
+def test_impossible_requests_are_refused_in_one_line(asked: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)) as raised:
+        command.collude(**asked)  # type: ignore[arg-type]
+    assert "\n" not in str(raised.value)
+
+
+def test_rounds_that_would_not_end_are_refused() -> None:
+    with pytest.raises(UsageError, match="hours"):
+        require_runs(Setting(clients=100_000), 1000)
+    assert finding.least_runs(Setting(dimension=1)) == 1280
