@@ -1,0 +1,257 @@
+"""What one client, one pair and one coordinate cost: an additive model of each figure, with its error held out.
+
+A figure of a round (core seconds of a role, its bytes, its memory) is a sum of few terms, each the count of something
+that is done, times what doing it once costs:
+
+    1       a round                 N       a client                    M       a Compute node
+    d       a coordinate, once      N M     a client and a node         M2      M², two nodes
+    N d     a coordinate of a client's vector: noise, statistic, encoding, summing
+    N M d   a coordinate of a share, drawn by the client and again by the node
+    M d     a coordinate of a partial sum
+    N d/M   a coordinate of a vector that a node keeps, where M - 1 of M shares are seeds
+
+Costs are not negative, and are fitted by least squares on relative errors, so that small rounds count as much as
+large ones: minimise Σ (predicted/measured - 1)² (Lawson and Hanson's algorithm, scipy). Intervals are of a bootstrap of
+the relative residuals. The cells with the largest N·d are left out at first and predicted; their error is what stands
+beside every prediction. The final fit is of all cells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from dca_proto.core.errors import UsageError
+from dca_proto.core.shares import SEED
+from emulator.scaling.cell import EMULATED
+
+CELLS_MIN = 6
+HELD_OUT_SHARE = 0.2
+ERROR_MAX = 0.25
+"""The error on held-out cells up to which a prediction is worth its name."""
+_DRAWS, _SEED = 200, 1
+_LEAST = 0.05  # a figure that was measured is never nothing
+
+
+class Size(msgspec.Struct, frozen=True):
+    """N, d and M of a round."""
+
+    clients: int
+    dimension: int
+    computes: int
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What a cell must have to be fitted; figures by role are None where nobody counted them."""
+
+    clients: int
+    dimension: int
+    computes: int
+    encoding: str
+    backend: str
+    drop_rate: float
+    wall_s: float
+    core_s_by_role: dict[str, float]
+    messages: dict[str, int]
+    bytes: dict[str, int]
+    received: dict[str, int] | None
+    received_bytes: dict[str, int] | None
+    memory_bytes: dict[str, int] | None
+    agreement_s: float
+
+
+TERMS: dict[str, Callable[[Size], float]] = {
+    "1": lambda _: 1.0,
+    "N": lambda size: size.clients,
+    "d": lambda size: size.dimension,
+    "M": lambda size: size.computes,
+    "M2": lambda size: float(size.computes**2),
+    "N M": lambda size: size.clients * size.computes,
+    "N d": lambda size: size.clients * size.dimension,
+    "N d/M": lambda size: size.clients * size.dimension / size.computes,
+    "M d": lambda size: size.computes * size.dimension,
+    "N M d": lambda size: size.clients * size.computes * size.dimension,
+}
+
+_SENT: dict[str, tuple[str, ...]] = {
+    "client": ("N", "N M", "N d", "N M d"),
+    "compute": ("M", "M2", "N M", "M d"),
+    "trainer": ("1", "M", "N", "d", "N M", "M d"),
+}
+_TAKEN: dict[str, tuple[str, ...]] = {
+    "client": ("N", "N M", "N d"),
+    "compute": ("M", "M2", "N M", "N d", "M d", "N M d"),
+    "trainer": ("M", "N", "N M", "M d"),
+}
+FIGURES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("core_s_by_role", "client"): ("N", "N M", "N d", "N M d"),
+    ("core_s_by_role", "compute"): ("M", "M2", "N M", "M d", "N d", "N M d"),
+    ("core_s_by_role", "trainer"): ("1", "M", "N", "d", "M d"),
+    ("core_s_by_role", "emulator"): ("1", "N", "N M", "N d", "N M d"),
+    **{("messages", role): _SENT[role] for role in _SENT},
+    **{("bytes", role): _SENT[role] for role in _SENT},
+    **{("received", role): _TAKEN[role] for role in _TAKEN},
+    **{("received_bytes", role): _TAKEN[role] for role in _TAKEN},
+    ("memory_bytes", "client"): ("1", "M", "d"),
+    ("memory_bytes", "compute"): ("1", "N", "d", "N d", "N d/M"),
+    ("memory_bytes", "trainer"): ("1", "M", "N", "d", "M d"),
+    ("agreement_s", ""): ("N M",),
+}
+"""(key of a cell, role) to the terms of its sum."""
+_TOLD = {
+    "core seconds": tuple(("core_s_by_role", role) for role in ("client", "compute", "trainer", "emulator")),
+    "client core seconds": (("core_s_by_role", "client"),),
+    "compute core seconds": (("core_s_by_role", "compute"),),
+    "bytes": tuple(("bytes", role) for role in _SENT),
+    "compute memory": (("memory_bytes", "compute"),),
+}
+"""What is told of a held-out cell, and the figures that it is the sum of."""
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """A fitted sum.
+
+    Attributes:
+        terms: their names. each: the cost of each, once.
+        design: the terms of every fitted cell, shape (cells, terms). fitted: its figure by the fit.
+        residuals: relative, and scaled for the degrees of freedom that the fit took.
+    """
+
+    terms: tuple[str, ...]
+    each: NDArray[np.float64]
+    design: NDArray[np.float64]
+    fitted: NDArray[np.float64]
+    residuals: NDArray[np.float64]
+
+    def at(self, size: Size) -> float:
+        """The figure of a round of that size."""
+        return float(_row(self.terms, size) @ self.each)
+
+    def interval(self, size: Size) -> tuple[float, float]:
+        """Where 95 of 100 refits put the figure, each with residuals dealt to the cells anew."""
+        rng, row = np.random.default_rng(_SEED), _row(self.terms, size)
+        dealt = rng.choice(self.residuals, (_DRAWS, len(self.residuals)))
+        figures = [row @ _solve(self.design, self.fitted * np.maximum(_LEAST, 1 + one)) for one in dealt]
+        low, high = np.quantile(figures, (0.025, 0.975))
+        return float(low), float(high)
+
+
+Calibration = dict[tuple[str, str], Costs]
+"""The costs of each of `FIGURES` that the cells have."""
+
+
+class HeldOut(msgspec.Struct, frozen=True):
+    """A figure of a cell that was measured and not fitted. `error`: predicted / measured - 1."""
+
+    clients: int
+    dimension: int
+    computes: int
+    quantity: str
+    measured: float
+    predicted: float
+    error: float
+
+
+def fit_costs(sizes: Sequence[Size], values: Sequence[float], terms: tuple[str, ...]) -> Costs:
+    """Non-negative costs of `terms` that fit `values` > 0 best in relative error."""
+    design = np.array([_row(terms, size) for size in sizes])
+    measured = np.array(values, dtype=np.float64)
+    each = _solve(design, measured)
+    fitted = design @ each
+    free = max(1, len(values) - int(np.count_nonzero(each)))
+    residuals = (measured / fitted - 1) * math.sqrt(len(values) / free)
+    return Costs(terms, each, design, fitted, residuals)
+
+
+def _solve(design: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Minimise |Σ cost·term / value - 1|² over costs >= 0; columns are scaled, for terms differ by powers of ten."""
+    relative = design / values[:, None]
+    scale = np.linalg.norm(relative, axis=0)
+    scaled, _ = nnls(relative / scale, np.ones(len(values)))
+    each: NDArray[np.float64] = scaled / scale
+    return each
+
+
+def _row(terms: Sequence[str], size: Size) -> NDArray[np.float64]:
+    return np.array([TERMS[term](size) for term in terms], dtype=np.float64)
+
+
+def fit_all(cells: Sequence[Mapping[str, Any]]) -> Calibration:
+    """Costs of every figure that all the cells have; a difference of times that came out at nothing is left out."""
+    fitted: Calibration = {}
+    for figure, terms in FIGURES.items():
+        values = [figure_of(cell, figure) for cell in cells]
+        seen = [(size_of(cell), value) for cell, value in zip(cells, values, strict=True) if value]
+        if None not in values and len(seen) >= CELLS_MIN:
+            fitted[figure] = fit_costs([size for size, _ in seen], [value for _, value in seen], terms)
+    return fitted
+
+
+def usable(cells: Sequence[Mapping[str, Any]], encoding: str = SEED) -> list[Mapping[str, Any]]:
+    """The cells that a fit may be of: emulated, without drop-outs, of one encoding.
+
+    Raises:
+        UsageError: there are too few.
+    """
+    chosen = [
+        cell for cell in cells if (cell["drop_rate"], cell["encoding"], cell["backend"]) == (0, encoding, EMULATED)
+    ]
+    require_cells(len(chosen), encoding)
+    return chosen
+
+
+def require_cells(count: int, encoding: str) -> None:
+    """Refuse so few cells that none can be held out. Raises `UsageError`."""
+    if count - _held_out_count(count) < CELLS_MIN:
+        raise UsageError(
+            f"{count} emulated cells without drop-outs and with {encoding} shares; a calibration needs "
+            f"{CELLS_MIN + 1} or more, so that some can be held out: measure further sizes"
+        )
+
+
+def hold_out(cells: Sequence[Mapping[str, Any]]) -> list[HeldOut]:
+    """Predict the cells of the largest N·d from the others."""
+    ordered = sorted(cells, key=lambda cell: (cell["clients"] * cell["dimension"], cell["wall_s"]))
+    kept = len(ordered) - _held_out_count(len(ordered))
+    costs = fit_all(ordered[:kept])
+    return [one for cell in ordered[kept:] for one in _compared(cell, costs)]
+
+
+def _compared(cell: Mapping[str, Any], costs: Calibration) -> list[HeldOut]:
+    size, compared = size_of(cell), []
+    for quantity, figures in _TOLD.items():
+        if any(figure not in costs for figure in figures):
+            continue
+        measured = math.fsum(figure_of(cell, figure) or 0.0 for figure in figures)
+        predicted = math.fsum(costs[figure].at(size) for figure in figures)
+        error = predicted / measured - 1
+        compared.append(HeldOut(size.clients, size.dimension, size.computes, quantity, measured, predicted, error))
+    return compared
+
+
+def worst(held_out: Sequence[HeldOut], quantity: str = "core seconds") -> float:
+    """The largest error of one quantity, without its sign."""
+    return max((abs(one.error) for one in held_out if one.quantity == quantity), default=math.nan)
+
+
+def size_of(cell: Mapping[str, Any]) -> Size:
+    """N, d and M of a cell."""
+    return Size(cell["clients"], cell["dimension"], cell["computes"])
+
+
+def figure_of(cell: Mapping[str, Any], figure: tuple[str, str]) -> float | None:
+    """A figure of a cell, None where it was not measured."""
+    key, role = figure
+    value = cell.get(key)
+    found = value.get(role) if role and value is not None else value
+    return None if found is None else float(found)
+
+
+def _held_out_count(cells: int) -> int:
+    return max(1, round(HELD_OUT_SHARE * cells))

@@ -1,0 +1,129 @@
+"""A cell of a sweep: one size of a round, and how it is held.
+
+Sizes are given as lists; their product is the sweep, in the order of growing cost. T is given as a share of N (below 1)
+or as a number of clients, because a sweep over N keeps one and not the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from dca_proto.core.errors import UsageError
+from dca_proto.core.params import Limits
+from dca_proto.core.shares import ENCODINGS, VECTOR
+from dca_proto.core.wording import nearest
+from dca_proto.statistics.histogram import BINS_MAX
+
+EMULATED, MOSQUITTO = "emulated", "mosquitto"
+BACKENDS = (EMULATED, MOSQUITTO)
+CLIENTS_MIN, REPEATS_MAX = 3, 100
+_SECONDS = {"round": 2e-3, "client": 6e-4, "pair": 8e-5, "coordinate": 5e-9, "connection": 2e-2}
+"""Rough costs on one core, for the order of cells and a first estimate of the time left; never for a figure."""
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One size of a round.
+
+    Attributes:
+        clients: N. dimension: d. computes: M. encoding: of shares. backend: one of `BACKENDS`.
+        tolerated: T. drop_rate: the probability with which each client, on its own, joins and then sends nothing.
+        repeats: how many rounds are measured.
+    """
+
+    clients: int
+    dimension: int
+    computes: int
+    encoding: str
+    backend: str
+    tolerated: int
+    drop_rate: float
+    repeats: int
+
+    def check(self) -> None:
+        """Refuse a size that no round can have. Raises `UsageError`."""
+        limits = Limits()
+        if not CLIENTS_MIN <= self.clients <= limits.clients_max:
+            raise UsageError(f"--clients {self.clients}: expected {CLIENTS_MIN} to {limits.clients_max:,}")
+        if not 1 <= self.dimension <= BINS_MAX:
+            raise UsageError(f"--dimensions {self.dimension}: expected 1 to {BINS_MAX:,}, the bins of a histogram")
+        if not 2 <= self.computes <= limits.computes_max:
+            raise UsageError(f"--computes {self.computes}: expected 2 to {limits.computes_max}")
+        if not 0 <= self.tolerated <= self.clients - 2:
+            raise UsageError(
+                f"--tolerated: T = {self.tolerated} of N = {self.clients} leaves nobody's noise (N - T - 1 < 1); "
+                f"expected 0 to {self.clients - 2}"
+            )
+        if not 0 <= self.drop_rate < 1:
+            raise UsageError(f"--drop-rates {self.drop_rate:g}: expected 0 to below 1")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nobody drops out, as in the paper."""
+        return self.drop_rate == 0
+
+    @property
+    def estimate_s(self) -> float:
+        """Roughly how long all its rounds take together, on one core."""
+        n, d, m, cost = self.clients, self.dimension, self.computes, _SECONDS
+        each = cost["round"] + n * (cost["client"] + m * cost["pair"] + (m * d + 10 * d) * cost["coordinate"])
+        connected = n * cost["connection"] if self.backend == MOSQUITTO else 0.0
+        return 0.5 + connected + (self.repeats + 2) * each
+
+
+def sweep(
+    clients: Iterable[int],
+    dimensions: Iterable[int],
+    computes: Iterable[int],
+    tolerated: Iterable[float],
+    drop_rates: Iterable[float],
+    *,
+    encoding: str,
+    backend: str,
+    repeats: int,
+) -> list[Cell]:
+    """All cells of a sweep, cheapest first. Raises `UsageError` for one that cannot be."""
+    _check_words(encoding, backend, repeats)
+    cells = [
+        Cell(
+            clients=n,
+            dimension=d,
+            computes=m,
+            encoding=encoding,
+            backend=backend,
+            tolerated=tolerated_of(t, n),
+            drop_rate=rate,
+            repeats=repeats,
+        )
+        for n, d, m, t, rate in itertools.product(clients, dimensions, computes, tolerated, drop_rates)
+    ]
+    for cell in cells:
+        cell.check()
+    different = list(dict.fromkeys(cells))  # two T may be the same number of few clients
+    return sorted(different, key=lambda cell: cell.estimate_s)
+
+
+def tolerated_of(given: float, clients: int) -> int:
+    """T of N clients: a share of N below 1, a number from 1. Raises `UsageError`."""
+    if not 0 <= given < math.inf or (given >= 1 and given != int(given)):
+        raise UsageError(f"--tolerated {given:g}: expected a share of N below 1, or a whole number of clients")
+    return int(given) if given >= 1 else math.floor(given * clients + 1e-9)
+
+
+def _check_words(encoding: str, backend: str, repeats: int) -> None:
+    if encoding not in ENCODINGS:
+        hint = nearest(encoding, ENCODINGS)
+        raise UsageError(f"--share-encoding {encoding!r} is unknown{hint}; use {' or '.join(ENCODINGS)}")
+    if backend not in BACKENDS:
+        raise UsageError(f"--backend {backend!r} is unknown{nearest(backend, BACKENDS)}; use {' or '.join(BACKENDS)}")
+    if not 1 <= repeats <= REPEATS_MAX:
+        raise UsageError(f"--repeats {repeats}: expected 1 to {REPEATS_MAX}")
+
+
+def share_bytes(cell: Cell) -> float:
+    """Bytes of one client's share at one Compute node, in the mean over nodes: what has to be kept of it there."""
+    full = 8.0 * cell.dimension
+    return full if cell.encoding == VECTOR else (full + 32 * (cell.computes - 1)) / cell.computes

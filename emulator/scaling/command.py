@@ -1,0 +1,312 @@
+"""`dca scaling`: measure how rounds scale, set it beside the paper, and predict what is too large to measure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
+from dca_proto.core.errors import UsageError
+from dca_proto.core.shares import SEED
+from dca_proto.core.wording import in_words
+from dca_proto.net.broker import find_mosquitto
+from emulator.scaling import calibration, view
+from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, sweep
+from emulator.scaling.fit import Growth, growths
+from emulator.scaling.measure import measure_apart
+from emulator.scaling.picture import SUFFIXES, base_cells, plot_scaling
+from emulator.scaling.predict import Machine, parse_question, predict, require_computes
+from emulator.scaling.record import Record, machine, read_object, versions
+from emulator.scaling.sweep import missing, run_sweep
+
+_SWEEP = {"clients": "100,1000", "dimensions": "10,100", "computes": "10"}
+_CALIBRATION = {"clients": "100,250,600", "dimensions": "10,1000,4000", "computes": "3,10"}
+"""About a minute on one core."""
+_REPEATS, _REPEATS_CALIBRATION = 5, 3
+
+EXAMPLES = """Examples:
+
+  dca scaling --clients 100,1000 --dimensions 10,100,1000 --json scaling.json --plot scaling.png
+
+  dca scaling --clients 100,1000,10000 --dimensions 10,100,1000 --resume sweep.json --json scaling.json
+
+  dca scaling --clients 500 --dimensions 10 --tolerated 0,0.1,0.3 --drop-rates 0,0.05,0.2
+
+  dca scaling --predict "clients=1e7,dimensions=1e4,computes=10" --calibration scaling.json
+"""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that make a sweep what it is: a resume file of others is of another sweep."""
+
+    clients: list[int]
+    dimensions: list[int]
+    computes: list[int]
+    tolerated: list[float]
+    drop_rates: list[float]
+    backend: str
+    share_encoding: str
+    repeats: int
+
+    def cells(self) -> list[Cell]:
+        """Cheapest first. Raises `UsageError` for one that cannot be."""
+        return sweep(
+            self.clients,
+            self.dimensions,
+            self.computes,
+            self.tolerated,
+            self.drop_rates,
+            encoding=self.share_encoding,
+            backend=self.backend,
+            repeats=self.repeats,
+        )
+
+
+def scaling(
+    clients: Annotated[str | None, typer.Option(help="N, a list such as 100,1000,10000.")] = None,
+    dimensions: Annotated[str | None, typer.Option(help="d, how many numbers are summed; a list.")] = None,
+    computes: Annotated[str | None, typer.Option(help="M, the number of Compute nodes; a list.")] = None,
+    tolerated: Annotated[str, typer.Option(help="T, shares of N (below 1) or numbers of clients; a list.")] = "0.1",
+    drop_rates: Annotated[str, typer.Option(help="How likely each client drops out after it joined; a list.")] = "0",
+    backend: Annotated[str, typer.Option(help="emulated, or mosquitto for a live fleet.")] = EMULATED,
+    share_encoding: Annotated[str, typer.Option(help="seed or vector.")] = SEED,
+    repeats: Annotated[int | None, typer.Option(help="Measured rounds of each cell; by default 5.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Keep finished cells in this file, and go on from it.")] = None,
+    predict_size: Annotated[
+        str | None, typer.Option("--predict", help='Predict a round: "clients=1e7,dimensions=1e4,computes=10".')
+    ] = None,
+    calibration_file: Annotated[
+        Path | None, typer.Option("--calibration", help="Predict from the JSON of an earlier sweep.")
+    ] = None,
+    round_seconds: Annotated[float, typer.Option(help="How long a predicted round may take.")] = 3600.0,
+    machine_cores: Annotated[float, typer.Option(help="Of each machine that is counted.")] = 16,
+    machine_memory_gb: Annotated[float, typer.Option(help="Of each machine.")] = 64,
+    machine_network_gbit: Annotated[float, typer.Option(help="Per second, of each machine.")] = 10,
+    broker_messages_s: Annotated[float, typer.Option(help="In and out, of a broker on one machine.")] = 100_000,
+    load: Annotated[float, typer.Option(help="The part of a machine that is used.")] = 0.5,
+    plot: Annotated[Path | None, typer.Option(help="A picture: .png, .svg or .pdf.")] = None,
+    json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,
+) -> int:
+    """Measure how rounds grow with N, d and M, beside the paper's Table 1; or predict larger ones.
+
+    Encryption and exact noise are on. Each cell has a process of its own; its first round, in which pairs agree on
+    keys, is timed apart. Fields of a cell in the JSON object: clients, dimension, computes, encoding, backend,
+    tolerated, drop_rate, repeats; wall_s, wall_s_spread (lowest, highest), core_s, core_s_by_role, phases (wall
+    seconds), agreement_s (core seconds); messages and bytes (sent, by role), received and received_bytes; peak_rss_mb,
+    compute_memory_bytes (one node, as it freezes its list), compute_memory_least_bytes, compute_memory_after_bytes,
+    memory_bytes; success_rate, success_expected, contributors, noise_sd, noise_sd_ideal; paper_s, ratio (ours to the
+    paper's), ratio_share_commit (of the phases that the paper timed). What does not apply is null.
+    """
+    _check_outputs(plot, json_to, resume)
+    given = {"clients": clients, "dimensions": dimensions, "computes": computes}
+    question = None if predict_size is None else parse_question(predict_size)
+    hardware = Machine(
+        cores=machine_cores,
+        memory_gb=machine_memory_gb,
+        network_gbit=machine_network_gbit,
+        broker_messages_s=broker_messages_s,
+        load=load,
+    )
+    _check_prediction(question is not None, given, calibration_file, resume, hardware, round_seconds)
+    asked = _asked(given, tolerated, drop_rates, backend, share_encoding, repeats, question is not None)
+    if question is not None and calibration_file is None:
+        require_computes(question, asked.computes)
+        calibration.require_cells(len([cell for cell in asked.cells() if cell.is_plain]), share_encoding)
+    console = Console(stderr=json_to == STDOUT)
+    result: dict[str, Any] = {"kind": "scaling"}
+    result |= _measured(asked, resume, console) if calibration_file is None else _read(calibration_file)
+    cells = result["cells"]
+    if question is None:
+        result |= _fitted(cells, share_encoding, console)
+    else:
+        result |= _predicted(question, cells, share_encoding, hardware, round_seconds, console)
+    write_json(result, json_to)
+    if plot is not None:
+        with whole_file(plot) as place:
+            plot_scaling(cells, place, title=_title(cells))
+        say(console, "picture", str(plot))
+    return 0
+
+
+# --- what is asked ---------------------------------------------------------------------------------------------------
+
+
+def _check_outputs(plot: Path | None, json_to: str | None, resume: Path | None) -> None:
+    """Refuse, before the work, what could not be written after it."""
+    require_json_target(json_to)
+    if resume is not None and str(resume) == STDOUT:
+        raise UsageError("--resume -: expected the name of a file")
+    if plot is None:
+        return
+    if find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("for the picture", name="matplotlib")
+    if plot.suffix not in SUFFIXES:
+        raise UsageError(f"--plot {plot}: expected a name that ends in {', '.join(SUFFIXES)}")
+    require_writable(plot)
+
+
+def _check_prediction(
+    is_prediction: bool,
+    given: Mapping[str, str | None],
+    calibration_file: Path | None,
+    resume: Path | None,
+    hardware: Machine,
+    round_seconds: float,
+) -> None:
+    hardware.check()
+    if not 0 < round_seconds < math.inf:
+        raise UsageError(f"--round-seconds {round_seconds:g}: expected a number above 0")
+    if calibration_file is None:
+        return
+    if not is_prediction:
+        raise UsageError("--calibration goes with --predict; to measure, leave it out")
+    sizes = [f"--{name}" for name, text in given.items() if text is not None]
+    if sizes or resume is not None:
+        others = ", ".join(sizes) or "--resume"
+        raise UsageError(f"--calibration and {others} exclude each other: a calibration is measured already")
+
+
+def _asked(
+    given: Mapping[str, str | None],
+    tolerated: str,
+    drop_rates: str,
+    backend: str,
+    encoding: str,
+    repeats: int | None,
+    is_prediction: bool,
+) -> Asked:
+    default = _CALIBRATION if is_prediction else _SWEEP
+    usual = _REPEATS_CALIBRATION if is_prediction else _REPEATS
+    asked = Asked(
+        **{name: _whole_numbers(f"--{name}", text or default[name]) for name, text in given.items()},
+        tolerated=_numbers("--tolerated", tolerated),
+        drop_rates=_numbers("--drop-rates", drop_rates),
+        backend=backend,
+        share_encoding=encoding,
+        repeats=usual if repeats is None else repeats,
+    )
+    asked.cells()
+    if is_prediction and backend != EMULATED:
+        raise UsageError(f"--predict with --backend {backend}: costs are calibrated with the {EMULATED} backend")
+    if backend == MOSQUITTO and find_mosquitto() is None:
+        raise UsageError("--backend mosquitto: mosquitto is not installed; install it, or use --backend emulated")
+    return asked
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} {text!r}: expected numbers with commas between them") from None
+    if not all(map(math.isfinite, values)):
+        raise UsageError(f"{option} {text!r}: expected finite numbers")
+    return list(dict.fromkeys(values))
+
+
+def _whole_numbers(option: str, text: str) -> list[int]:
+    values = _numbers(option, text)
+    if any(value != int(value) for value in values):
+        raise UsageError(f"{option} {text!r}: expected whole numbers")
+    return [int(value) for value in values]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """An earlier sweep: its cells, and where they come from."""
+    found = read_object(path, "--calibration")
+    if found.get("kind") != "scaling" or not isinstance(found.get("cells"), list):
+        raise UsageError(f"--calibration {path}: found {found.get('kind')!r}, expected the JSON of dca scaling")
+    try:
+        msgspec.convert(found["cells"], list[calibration.Measured])
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--calibration {path}: a cell is damaged: {in_words(error)}; measure anew") from None
+    return {key: found.get(key) for key in ("versions", "machine", "options", "cells")}
+
+
+# --- what is done ----------------------------------------------------------------------------------------------------
+
+
+def _measured(asked: Asked, resume: Path | None, console: Console) -> dict[str, Any]:
+    """Measure what is not measured yet."""
+    cells = asked.cells()
+    record = Record(resume, msgspec.to_builtins(asked))
+    todo = missing(cells, record)
+    kept = f"; {len(cells) - len(todo)} are in {resume}" if len(todo) < len(cells) else ""
+    expected = view.duration(sum(cell.estimate_s for cell in todo))
+    say(console, "sweep", f"{len(cells)} cells, {asked.repeats} rounds each, backend {asked.backend}{kept}")
+    say(console, "time", f"roughly {expected}; encryption and exact noise are on")
+    try:
+        with view.Progressing(console, todo) as watcher:
+            figures = run_sweep(cells, record, measure_apart, watcher)
+    except KeyboardInterrupt:
+        done = f"{len(record)} of {len(cells)} cells are finished"
+        goes_on = (
+            "and not kept: name a --resume FILE" if resume is None else f"and in {resume}: the same command goes on"
+        )
+        say(console, "interrupted", f"{done}, {goes_on}")
+        raise
+    return {"versions": versions(), "machine": machine(), "options": msgspec.to_builtins(asked), "cells": figures}
+
+
+def _fitted(cells: list[dict[str, Any]], encoding: str, console: Console) -> dict[str, Any]:
+    """Tables, exponents and costs of a sweep."""
+    base = base_cells(cells)
+    console.print(view.cells_table(base), view.uses_table(base))
+    if len(base) < len(cells) or any(one["drop_rate"] for one in cells):
+        console.print(view.dropouts_table(cells))
+    fits: dict[str, Growth] = growths(base)
+    told = (view.busy_lines(base), view.slower_lines(base), view.growth_lines(fits), view.memory_lines(base))
+    for line in itertools.chain(*told):
+        say(console, *line)
+    result: dict[str, Any] = {"fits": msgspec.to_builtins(fits), "calibration": None, "held_out": []}
+    try:
+        usable = calibration.usable(base, encoding)
+    except UsageError as error:
+        say(console, "prediction", f"none: {error}")
+        return result
+    return result | _calibrated(usable, console)
+
+
+def _calibrated(usable: Sequence[Mapping[str, Any]], console: Console) -> dict[str, Any]:
+    """The costs, and their error on cells that were not fitted."""
+    held_out, costs = calibration.hold_out(usable), calibration.fit_all(usable)
+    console.print(view.held_out_table(held_out))
+    say(console, "held out", view.held_out_line(held_out))
+    fitted: dict[str, dict[str, dict[str, float]]] = {}
+    for (key, role), cost in costs.items():
+        fitted.setdefault(key, {})[role or "all"] = dict(zip(cost.terms, map(float, cost.each), strict=True))
+    return {"calibration": fitted, "held_out": msgspec.to_builtins(held_out)}
+
+
+def _predicted(
+    question: calibration.Size,
+    cells: Sequence[Mapping[str, Any]],
+    encoding: str,
+    hardware: Machine,
+    round_s: float,
+    console: Console,
+) -> dict[str, Any]:
+    """What a larger round needs, with what that rests on."""
+    usable = calibration.usable(cells, encoding)
+    prediction = predict(question, calibration.fit_all(usable), usable, hardware, round_s)
+    result = {"fits": msgspec.to_builtins(growths(usable)), **_calibrated(usable, console)}
+    console.print(view.prediction_table(prediction))
+    say(console, "broker", view.broker_line(prediction))
+    if prediction.agreement_s is not None:
+        say(console, "epoch", f"key agreement takes {prediction.agreement_s:,.3g} core s more in its first round")
+    for text in prediction.assumptions:
+        say(console, "assumed", text)
+    return {**result, "prediction": msgspec.to_builtins(prediction)}
+
+
+def _title(cells: Sequence[Mapping[str, Any]]) -> str:
+    one = cells[0]
+    where = "emulated, one process" if one["backend"] == EMULATED else f"over {one['backend']}"
+    return f"A round with encryption and exact noise ({where}, {one['encoding']} shares)"

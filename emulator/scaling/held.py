@@ -1,0 +1,139 @@
+"""What was seen of one round, and what the rounds of a cell come to.
+
+Figures of a cell are medians over its rounds, with the smallest and the largest beside the wall time. The first round
+of an epoch, in which each pair agrees on its key, is not among them: what it costs more at clients and Compute nodes is
+`agreement_s`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from emulator.scaling.cell import MOSQUITTO, Cell, share_bytes
+from emulator.scaling.paper import paper_s
+
+PHASES = ("join", "start", "share", "commit")
+SHARED = ("share", "commit")
+"""The phases that the paper timed."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """One round, from the trainer's command to its result or abort.
+
+    Attributes:
+        wall_s: of all of it; phases: of each of `PHASES`.
+        core_s: by role, and of the ``emulator`` itself or of the ``broker``.
+        messages, bytes: sent by each role. received, received_bytes: that reached it; None where nobody counts them.
+        completed: whether there is a result. contributors: |S|.
+        noise_sd: of the noise in each coordinate of the sum, in its own units; noise_sd_ideal: what one trusted curator
+            would add for the same ε and δ. Both None without a result.
+    """
+
+    wall_s: float
+    phases: dict[str, float]
+    core_s: dict[str, float]
+    messages: dict[str, int]
+    bytes: dict[str, int]
+    completed: bool
+    received: dict[str, int] | None = None
+    received_bytes: dict[str, int] | None = None
+    contributors: int = 0
+    noise_sd: float | None = None
+    noise_sd_ideal: float | None = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that one actor of each role holds: the most, and a Compute node's after the round's announced end."""
+
+    client: int
+    compute: int
+    trainer: int
+    compute_after: int
+
+
+def cell_figures(
+    cell: Cell, first: Held, rounds: Sequence[Held], memory: Memory | None, peak_rss_mb: float
+) -> dict[str, Any]:
+    """The JSON object of one cell."""
+    paper, wall = paper_s(cell), [one.wall_s for one in rounds]
+    shared = statistics.median(math.fsum(one.phases.get(name, 0.0) for name in SHARED) for one in rounds)
+    return {
+        **msgspec.to_builtins(cell),
+        "wall_s": statistics.median(wall),
+        "wall_s_spread": [min(wall), max(wall)],
+        "core_s": statistics.median(math.fsum(one.core_s.values()) for one in rounds),
+        "phases": {name: statistics.median(one.phases.get(name, 0.0) for one in rounds) for name in PHASES},
+        "core_s_by_role": _by_role([one.core_s for one in rounds]),
+        "messages": _counts([one.messages for one in rounds]),
+        "bytes": _counts([one.bytes for one in rounds]),
+        "received": _counts([one.received for one in rounds]),
+        "received_bytes": _counts([one.received_bytes for one in rounds]),
+        "agreement_s": _agreement_s(first, rounds),
+        "peak_rss_mb": peak_rss_mb,
+        **_memory(cell, memory),
+        **_outcomes(cell, rounds),
+        "paper_s": paper,
+        "ratio": None if paper is None else statistics.median(wall) / paper,
+        "ratio_share_commit": None if paper is None else shared / paper,
+    }
+
+
+def _by_role(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {role: statistics.median(one[role] for one in rounds) for role in rounds[0]}
+
+
+def _counts(rounds: Sequence[Mapping[str, int] | None]) -> dict[str, int] | None:
+    known = [one for one in rounds if one is not None]
+    return {role: round(value) for role, value in _by_role(known).items()} if known else None
+
+
+def _agreement_s(first: Held, rounds: Sequence[Held]) -> float:
+    def at_the_pairs(one: Held) -> float:
+        return one.core_s["client"] + one.core_s["compute"]
+
+    return max(0.0, at_the_pairs(first) - statistics.median(map(at_the_pairs, rounds)))
+
+
+def _memory(cell: Cell, memory: Memory | None) -> dict[str, Any]:
+    """What a Compute node held when it froze its list, beside the least that it must keep until the set is agreed.
+
+    That is each client's contribution id and share; a node that must also know whose they are needs roster and keys.
+    """
+    if memory is None:
+        return {"compute_memory_bytes": None, "memory_bytes": None}
+    return {
+        "compute_memory_bytes": memory.compute,
+        "compute_memory_least_bytes": round(cell.clients * (16 + share_bytes(cell))),
+        "compute_memory_after_bytes": memory.compute_after,
+        "memory_bytes": {"client": memory.client, "compute": memory.compute, "trainer": memory.trainer},
+    }
+
+
+def _outcomes(cell: Cell, rounds: Sequence[Held]) -> dict[str, Any]:
+    done = [one for one in rounds if one.completed]
+    noise = [one.noise_sd for one in done if one.noise_sd is not None]
+    ideal = [one.noise_sd_ideal for one in done if one.noise_sd_ideal is not None]
+    return {
+        "success_rate": len(done) / len(rounds),
+        "success_expected": success_expected(cell),
+        "contributors": round(statistics.median(one.contributors for one in done)) if done else None,
+        "noise_sd": statistics.median(noise) if noise else None,
+        "noise_sd_ideal": statistics.median(ideal) if ideal else None,
+    }
+
+
+def success_expected(cell: Cell) -> float:
+    """P(K <= T) for K of N clients that drop out, each on its own: a binomial tail. Live, K is fixed."""
+    if cell.backend == MOSQUITTO or cell.is_plain:
+        return float(round(cell.drop_rate * cell.clients) <= cell.tolerated)
+    n, log_in, log_out = cell.clients, math.log(cell.drop_rate), math.log1p(-cell.drop_rate)
+    terms = (
+        math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * log_in + (n - k) * log_out)
+        for k in range(cell.tolerated + 1)
+    )
+    return min(1.0, math.fsum(terms))

@@ -1,0 +1,268 @@
+"""What a person sees of a sweep: progress with the time left, then tables. Nothing here decides anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dca_proto.cli.output import say
+from emulator.scaling.calibration import ERROR_MAX, HeldOut, worst
+from emulator.scaling.cell import EMULATED, Cell
+from emulator.scaling.fit import Growth
+from emulator.scaling.predict import Figure, Prediction
+
+_Cells = Sequence[Mapping[str, Any]]
+_ROLES = {"client": "clients", "compute": "Compute nodes", "trainer": "trainer"}
+_BUSY = 1.2
+_FIGURES = {"wall_s": "wall time", "core_s": "core time"}
+
+
+class Progressing:
+    """A bar on a terminal, a line for each finished cell elsewhere.
+
+    Args:
+        console: where to show. cells: those that are to be measured, in their order.
+    """
+
+    def __init__(self, console: Console, cells: Sequence[Cell]) -> None:
+        columns = (
+            TextColumn("{task.description:<36}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:3.0f} %"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        self._console = console
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._estimate_s = sum(cell.estimate_s for cell in cells)
+        self._total, self._finished, self._done_s = len(cells), 0, 0.0
+        self._task = self._progress.add_task("", total=max(self._estimate_s, 1e-9), left="")
+        self._began_s = time.monotonic()
+
+    def __enter__(self) -> Progressing:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def began(self, cell: Cell) -> None:
+        """A cell is being measured."""
+        self._progress.update(self._task, description=f"{self._finished + 1}/{self._total} {size_text(cell)}")
+
+    def ended(self, cell: Cell, figures: Mapping[str, Any]) -> None:
+        """A cell is finished; what is left is estimated from how fast the finished ones were."""
+        self._finished += 1
+        self._done_s += cell.estimate_s
+        elapsed_s = time.monotonic() - self._began_s
+        left_s = elapsed_s / self._done_s * (self._estimate_s - self._done_s)
+        left = f"about {duration(left_s)} left" if self._finished < self._total else ""
+        self._progress.update(self._task, completed=self._done_s, left=left)
+        if not self._console.is_terminal:
+            line = f"{size_text(cell)}: {figures['wall_s']:.3g} s a round; {left or 'all measured'}"
+            say(self._console, f"{self._finished}/{self._total}", line)
+
+
+def size_text(cell: Cell) -> str:
+    """A cell in a few words."""
+    drop = f", {100 * cell.drop_rate:g} % drop" if cell.drop_rate else ""
+    return f"N = {cell.clients:,}, d = {cell.dimension:,}, M = {cell.computes}{drop}"
+
+
+def duration(seconds: float) -> str:
+    """In the unit that reads best."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def cells_table(cells: _Cells) -> Table:
+    """Times, with the paper's beside them."""
+    table = _table("a round: medians, and lowest to highest", "N", "d", "M", "wall s", "spread", "core s", "paper s",
+                   "ratio", "share+commit")  # fmt: skip
+    for one in cells:
+        low, high = one["wall_s_spread"]
+        table.add_row(
+            *_size(one),
+            f"{one['wall_s']:.3g}",
+            f"{low:.3g}-{high:.3g}",
+            f"{one['core_s']:.3g}",
+            _optional(one["paper_s"], "g"),
+            _optional(one["ratio"], ".2f"),
+            _optional(one["ratio_share_commit"], ".2f"),
+        )
+    return table
+
+
+def uses_table(cells: _Cells) -> Table:
+    """Where core seconds go, and what is sent and held."""
+    others = sorted({role for one in cells for role in one["core_s_by_role"]} - _ROLES.keys())
+    table = _table("of it: % of core seconds, messages, MB sent, peak memory in MB", "N", "d", "M", "clients", "nodes",
+                   "trainer", *others, "messages", "MB", "peak")  # fmt: skip
+    for one in cells:
+        parts, whole = one["core_s_by_role"], sum(one["core_s_by_role"].values())
+        table.add_row(
+            *_size(one),
+            *(f"{100 * parts.get(role, 0.0) / whole:.0f}" for role in (*_ROLES, *others)),
+            f"{sum(one['messages'].values()):,}",
+            f"{sum(one['bytes'].values()) / 1e6:.3g}",
+            f"{one['peak_rss_mb']:.0f}",
+        )
+    return table
+
+
+def dropouts_table(cells: _Cells) -> Table:
+    """What T costs in noise, and what it buys."""
+    table = _table("drop-outs", "N", "d", "M", "T", "drop rate", "noise sd", "of ideal", "results", "expected",
+                   "wall s")  # fmt: skip
+    for one in cells:
+        noise, ideal = one["noise_sd"], one["noise_sd_ideal"]
+        table.add_row(
+            *_size(one),
+            f"{one['tolerated']:,}",
+            f"{100 * one['drop_rate']:g} %",
+            _optional(noise, ".4g"),
+            f"{noise / ideal:.3f}" if noise else "",
+            f"{100 * one['success_rate']:.0f} %",
+            f"{100 * one['success_expected']:.1f} %",
+            f"{one['wall_s']:.3g}",
+        )
+    return table
+
+
+def busy_lines(cells: _Cells) -> Iterator[tuple[str, str]]:
+    """A doubt about wall times: one process in virtual time waits for nothing but a core."""
+    waits = [one["wall_s"] / one["core_s"] for one in cells if one["backend"] == EMULATED]
+    if waits and max(waits) > _BUSY:
+        yield "busy", f"wall time was up to {max(waits):.1f} times core time: other work took the cores; measure anew"
+
+
+def slower_lines(cells: _Cells) -> Iterator[tuple[str, str]]:
+    """Where the time of a cell goes that is slower than the paper's."""
+    for one in cells:
+        if (one["ratio"] or 0) <= 1:
+            continue
+        phases = ", ".join(f"{name} {seconds:.3g}" for name, seconds in one["phases"].items())
+        roles = ", ".join(f"{_ROLES.get(role, role)} {seconds:.3g}" for role, seconds in one["core_s_by_role"].items())
+        size = "N = {}, d = {}, M = {}".format(*_size(one))
+        yield "slower", f"{size} than the paper: wall seconds: {phases}; core seconds: {roles}"
+
+
+def growth_lines(fits: Mapping[str, Growth]) -> Iterator[tuple[str, str]]:
+    """Exponents with their intervals."""
+    for figure, fit in fits.items():
+        powers = ", ".join(
+            f"{symbol}^{one.value:.2f} ({one.interval[0]:.2f} to {one.interval[1]:.2f})"
+            for symbol, one in fit.exponents.items()
+        )
+        yield "growth", f"{_FIGURES[figure]} of {fit.cells} cells as {powers}, 95 %; residuals {100 * fit.spread:.0f} %"
+
+
+def memory_lines(cells: _Cells) -> Iterator[tuple[str, str]]:
+    """What a Compute node holds for each client, at the smallest and the largest N of the largest d."""
+    weighed = [one for one in cells if one.get("compute_memory_bytes")]
+    if not weighed:
+        return
+    dimension, computes = max((one["dimension"], one["computes"]) for one in weighed)
+    row = [one for one in weighed if (one["dimension"], one["computes"]) == (dimension, computes)]
+    each = {one["clients"]: one["compute_memory_bytes"] / one["clients"] for one in row}
+    ends = ", ".join(f"{each[clients]:,.0f} B at N = {clients:,}" for clients in sorted({min(each), max(each)}))
+    most = max(row, key=lambda one: one["clients"])
+    kept, after = (most[f"compute_memory_{name}_bytes"] / most["clients"] for name in ("least", "after"))
+    yield (
+        "memory",
+        f"a Compute node holds for each client, d = {dimension:,}, M = {computes}: {ends}; {kept:,.0f} B of it are the "
+        f"contribution's id and share, kept until the set is agreed; {after:,.0f} B stay when the round is over",
+    )
+
+
+def held_out_table(held_out: Iterable[HeldOut]) -> Table:
+    """Cells that were measured and not fitted."""
+    table = _table(
+        "largest cells, predicted from the others", "N", "d", "M", "figure", "measured", "predicted", "error"
+    )
+    for one in held_out:
+        table.add_row(
+            f"{one.clients:,}",
+            f"{one.dimension:,}",
+            str(one.computes),
+            one.quantity,
+            f"{one.measured:,.4g}",
+            f"{one.predicted:,.4g}",
+            f"{100 * one.error:+.0f} %",
+        )
+    return table
+
+
+def held_out_line(held_out: Sequence[HeldOut]) -> str:
+    """Whether predictions are worth their name."""
+    error = worst(held_out)
+    verdict = "within" if error <= ERROR_MAX else "MORE than"
+    return f"core seconds of held-out cells are predicted to {100 * error:.0f} %: {verdict} {100 * ERROR_MAX:.0f} %"
+
+
+def prediction_table(prediction: Prediction) -> Table:
+    """What a round needs: a column for each role."""
+    title = f"a round of N = {prediction.clients:,}, d = {prediction.dimension:,}, M = {prediction.computes}"
+    table = _table(f"{title} in {duration(prediction.round_s)}", "", *(_ROLES[role] for role in prediction.roles))
+    needs = prediction.roles.values()
+    rows = {
+        "there are": [f"{need.actors:,}" for need in needs],
+        "core seconds, each": [f"{need.core_s_each:,.3g}" for need in needs],
+        "core seconds, all": [f"{need.core_s.value:,.3g}" for need in needs],
+        "  refits, 95 %": [_reach(need.core_s) for need in needs],
+        "traffic, each": [_bytes(need.bytes_each) for need in needs],
+        "memory, each": ["" if need.memory_bytes_each is None else _bytes(need.memory_bytes_each) for need in needs],
+        "messages sent, all": [f"{need.messages:,.4g}" for need in needs],
+        "machines, all": [
+            "their own" if need.machines is None else f"{need.machines:,} ({need.tightest})" for need in needs
+        ],
+    }
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    return table
+
+
+def broker_line(prediction: Prediction) -> str:
+    """What passes through the broker."""
+    need = prediction.broker
+    return (
+        f"{need.messages:,.4g} messages in and out, {need.messages_s:,.0f} a second, {need.bytes_s / 1e6:,.1f} MB/s: "
+        f"{need.machines:,} {'machine' if need.machines == 1 else 'machines'} ({need.tightest})"
+    )
+
+
+def _size(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    return f"{one['clients']:,}", f"{one['dimension']:,}", str(one["computes"])
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("", "figure") else "right", no_wrap=True)
+    return table
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _reach(figure: Figure) -> str:
+    """An interval, relative to the figure."""
+    low, high = (100 * (end / figure.value - 1) for end in figure.interval)
+    return f"{low:+.0f} to {high:+.0f} %"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:,.3g} {unit}"
+        size /= 1000
+    raise AssertionError

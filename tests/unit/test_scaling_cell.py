@@ -1,0 +1,149 @@
+"""Cells of a sweep, what is counted around actors, what objects hold, and the paper's figures beside ours."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from dca_proto.core.effects import Address, Channel, Report, Send
+from dca_proto.core.errors import UsageError
+from dca_proto.core.events import Received, Started
+from emulator.scaling.cell import Cell, share_bytes, sweep, tolerated_of
+from emulator.scaling.footprint import footprint
+from emulator.scaling.held import Held, Memory, cell_figures, success_expected
+from emulator.scaling.meter import Metered, Tally
+from emulator.scaling.paper import paper_s
+
+
+def cell(**changes: Any) -> Cell:
+    plain = {"clients": 1000, "dimension": 100, "computes": 10, "encoding": "seed", "backend": "emulated"}
+    return Cell(**{**plain, "tolerated": 10, "drop_rate": 0.0, "repeats": 3, **changes})
+
+
+def held(wall_s: float, client_s: float, *, completed: bool = True) -> Held:
+    roles = {"client": 2, "compute": 1, "trainer": 1}
+    return Held(
+        wall_s=wall_s,
+        phases={"join": wall_s / 2, "start": 0.0, "share": wall_s / 4, "commit": wall_s / 4},
+        core_s={"client": client_s, "compute": 1.0, "trainer": 0.5, "emulator": 0.25},
+        messages=roles,
+        bytes=roles,
+        received=roles,
+        received_bytes=roles,
+        completed=completed,
+        contributors=900,
+    )
+
+
+def test_a_sweep_is_the_product_cheapest_first_and_names_each_size_once() -> None:
+    cells = sweep([1000, 10], [5, 50], [3], [0.1, 0.11], [0.0], encoding="seed", backend="emulated", repeats=1)
+    estimates = [one.estimate_s for one in cells]
+    assert estimates == sorted(estimates)
+    assert len(cells) == 2 * 2 + 2  # of 10 clients, 10 % and 11 % are both T = 1
+    assert {(one.clients, one.tolerated) for one in cells} == {(10, 1), (1000, 100), (1000, 110)}
+
+
+def test_t_is_a_share_below_one_and_a_number_from_one() -> None:
+    assert [tolerated_of(given, 50) for given in (0, 0.1, 0.3, 1, 7)] == [0, 5, 15, 1, 7]
+    assert tolerated_of(0.29, 100) == 29  # 0.29 * 100 is below 29 in floating point
+
+
+@pytest.mark.parametrize("given", [-0.1, 1.5, math.inf, math.nan])
+def test_other_t_are_refused(given: float) -> None:
+    with pytest.raises(UsageError, match=r"--tolerated .*expected a share of N below 1, or a whole number"):
+        tolerated_of(given, 50)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clients": 2}, "--clients 2: expected 3 to"),
+        ({"clients": 10**7}, "--clients 10000000: expected 3 to 1,000,000"),
+        ({"dimension": 0}, "--dimensions 0: expected 1 to"),
+        ({"dimension": 10**6}, "--dimensions 1000000: expected 1 to 65,536, the bins of a histogram"),
+        ({"computes": 1}, "--computes 1: expected 2 to"),
+        ({"tolerated": 999}, "T = 999 of N = 1000 leaves nobody's noise"),
+        ({"drop_rate": 1.0}, "--drop-rates 1: expected 0 to below 1"),
+        ({"drop_rate": math.nan}, "--drop-rates nan"),
+    ],
+)
+def test_sizes_that_no_round_can_have_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        cell(**changes).check()
+
+
+def test_table_1_is_beside_the_cells_that_it_has() -> None:
+    assert paper_s(cell()) == 2.86
+    assert paper_s(cell(clients=100_000, dimension=10_000)) == 1592.29
+    for changes in ({"computes": 3}, {"clients": 500}, {"dimension": 11}, {"drop_rate": 0.1}):
+        assert paper_s(cell(**changes)) is None
+
+
+def test_a_cell_is_the_medians_of_its_rounds_and_the_first_is_apart() -> None:
+    rounds = [held(2.0, 3.0), held(1.43, 2.0), held(4.0, 2.5)]
+    figures = cell_figures(cell(), held(9.0, 7.5), rounds, None, 50.0)
+    assert (figures["wall_s"], figures["wall_s_spread"]) == (2.0, [1.43, 4.0])
+    assert figures["agreement_s"] == 7.5 + 1.0 - (2.5 + 1.0)
+    assert figures["core_s_by_role"] == {"client": 2.5, "compute": 1.0, "trainer": 0.5, "emulator": 0.25}
+    assert (figures["paper_s"], figures["ratio"]) == (2.86, pytest.approx(2.0 / 2.86))
+    assert figures["ratio_share_commit"] == pytest.approx(1.0 / 2.86)
+    assert figures["compute_memory_bytes"] is None
+
+
+def test_the_least_that_a_node_keeps_is_id_and_share() -> None:
+    assert share_bytes(cell(encoding="vector")) == 800
+    assert share_bytes(cell()) == (800 + 9 * 32) / 10
+    memory = Memory(client=1, compute=300_000, trainer=2, compute_after=5)
+    figures = cell_figures(cell(), held(1, 1), [held(1, 1, completed=False)], memory, 1.0)
+    assert figures["compute_memory_least_bytes"] == 1000 * 16 + 1000 * 108.8
+    assert (figures["compute_memory_bytes"], figures["compute_memory_after_bytes"]) == (300_000, 5)
+    assert (figures["success_rate"], figures["noise_sd"], figures["contributors"]) == (0.0, None, None)
+
+
+@pytest.mark.parametrize(("clients", "tolerated", "rate"), [(10, 2, 0.1), (1000, 60, 0.05), (5, 0, 0.5), (9, 3, 0.0)])
+def test_the_expected_success_is_the_binomial_tail(clients: int, tolerated: int, rate: float) -> None:
+    one = cell(clients=clients, tolerated=tolerated, drop_rate=rate)
+    assert success_expected(one) == pytest.approx(binom.cdf(tolerated, clients, rate), rel=1e-9)
+
+
+def test_live_as_many_drop_as_the_rate_says() -> None:
+    live = cell(backend="mosquitto", clients=100, tolerated=10, drop_rate=0.1)
+    assert success_expected(live) == 1.0
+    assert success_expected(cell(backend="mosquitto", clients=100, tolerated=10, drop_rate=0.11)) == 0.0
+
+
+class Echo:
+    """Answers every message twice, and says so."""
+
+    id = b"e" * 16
+
+    def handle(self, event: object, now_ms: int) -> list[object]:
+        send = Send(Address(Channel.TRAINER, b"t" * 16), b"r" * 16, b"12345")
+        return [send, send, Report("answered")] if isinstance(event, Received) else []
+
+
+def test_a_meter_counts_messages_and_bytes_both_ways_and_passes_facts_on() -> None:
+    tally, told, away = Tally(), [], set[bytes]()
+    metered = Metered(Echo(), tally, lambda actor, fact: told.append((actor, fact)), away)  # type: ignore[arg-type]
+    metered.handle(Started(), 0)
+    metered.handle(Received(b"s" * 16, b"123"), 0)
+    assert (tally.sent, tally.sent_bytes, tally.received, tally.received_bytes) == (2, 10, 1, 3)
+    assert told == [(Echo.id, "answered")]
+    assert tally.core_ns >= 0
+    away.add(Echo.id)
+    assert metered.handle(Received(b"s" * 16, b"123"), 0) == []
+    assert (tally.sent, tally.received) == (2, 1)
+
+
+def test_a_footprint_counts_each_object_once_and_not_what_is_shared() -> None:
+    block, shared = bytes(10_000), bytes(50_000)
+    assert 10_000 < footprint({"a": block, "b": [block, block]}) < 11_000
+    assert footprint([block, shared], [shared]) < 11_000
+    assert 80_000 < footprint((np.zeros(10_000),)) < 81_000
+    tally = Tally()
+    tally.sent = 10**4000  # of a slot
+    assert footprint(tally) > 1_600

@@ -1,0 +1,251 @@
+"""`dca scaling`: what it writes, what it refuses before the work, and how it ends when interrupted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dca_proto.core.errors import UsageError
+from emulator.scaling import command
+from emulator.scaling.cell import Cell
+from emulator.scaling.command import scaling
+
+SIZES = {"clients": "100,1000,10000", "dimensions": "10,100,1000", "computes": "10"}
+ROLES = ("client", "compute", "trainer")
+
+
+def synthetic(cell: Cell) -> dict[str, Any]:
+    """Figures of a cell, without holding a round."""
+    cost = cell.clients * (1e-3 + 1e-7 * cell.computes * cell.dimension) * (1.02 if cell.dimension == 100 else 1)
+    sent = dict.fromkeys(ROLES, cell.clients * cell.computes)
+    paper = 2.86 if (cell.clients, cell.dimension, cell.computes) == (1000, 100, 10) and not cell.drop_rate else None
+    return {
+        **msgspec.to_builtins(cell),
+        "wall_s": cost,
+        "wall_s_spread": [cost * 0.9, cost * 1.1],
+        "core_s": cost,
+        "core_s_by_role": dict.fromkeys((*ROLES, "emulator"), cost / 4),
+        "phases": dict.fromkeys(("join", "start", "share", "commit"), cost / 4),
+        **dict.fromkeys(("messages", "bytes", "received", "received_bytes"), sent),
+        "agreement_s": cell.clients * cell.computes * 6e-5,
+        "peak_rss_mb": 50.0,
+        "compute_memory_bytes": 1000 * cell.clients,
+        "compute_memory_least_bytes": 100 * cell.clients,
+        "compute_memory_after_bytes": 300 * cell.clients,
+        "memory_bytes": dict.fromkeys(ROLES, 1000 * cell.clients),
+        "success_rate": 1.0 if cell.tolerated or not cell.drop_rate else 0.0,
+        "success_expected": 0.9,
+        "contributors": cell.clients,
+        "noise_sd": 12.0,
+        "noise_sd_ideal": 11.0,
+        "paper_s": paper,
+        "ratio": None if paper is None else cost / paper,
+        "ratio_share_commit": None if paper is None else cost / 2 / paper,
+    }
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
+    """The cells that the command has measured."""
+    seen: list[Cell] = []
+
+    def measure(cell: Cell) -> dict[str, Any]:
+        seen.append(cell)
+        return synthetic(cell)
+
+    monkeypatch.setattr(command, "measure_apart", measure)
+    return seen
+
+
+def test_a_sweep_writes_cells_fits_and_the_paper_beside_them(
+    measured: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, picture = tmp_path / "scaling.json", tmp_path / "scaling.png"
+    assert scaling(**SIZES, json_to=str(target), plot=picture) == 0
+    result = json.loads(target.read_text())
+    assert set(result) == {
+        *("kind", "versions", "machine", "options", "cells", "fits", "calibration", "held_out"),
+    }
+    assert (result["kind"], len(result["cells"]), len(measured)) == ("scaling", 9, 9)
+    required = {
+        *("clients", "dimension", "computes", "wall_s", "core_s", "phases", "bytes", "messages", "peak_rss_mb"),
+        *("paper_s", "ratio"),
+    }
+    assert all(required <= set(cell) for cell in result["cells"])
+    assert result["fits"]["wall_s"]["exponents"]["N"]["value"] == pytest.approx(1.0, abs=0.02)
+    errors = [one["error"] for one in result["held_out"] if one["quantity"] == "core seconds"]
+    assert errors
+    assert max(map(abs, errors)) < 0.25
+    costs = result["calibration"]["messages"]["client"]  # with one M, a client and its pairs are not told apart
+    assert costs["N"] + 10 * costs["N M"] == pytest.approx(10.0)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    shown = capsys.readouterr().out
+    for text in ("2.86", "N^1.0", "within 25 %", "9/9", "a Compute node holds for each client"):
+        assert text in shown
+
+
+def test_json_to_stdout_is_nothing_but_json(measured: list[Cell], capsys: pytest.CaptureFixture[str]) -> None:
+    scaling(clients="100", dimensions="10", computes="3", json_to="-")
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert result["calibration"] is None
+    assert "a calibration needs 7 or more" in " ".join(captured.err.split())
+
+
+def test_thresholds_and_drop_rates_are_swept(
+    measured: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "drops.svg"
+    scaling(clients="100", dimensions="10", computes="3", tolerated="0,0.2", drop_rates="0,0.05", plot=picture)
+    assert sorted((one.tolerated, one.drop_rate) for one in measured) == [(0, 0.0), (0, 0.05), (20, 0.0), (20, 0.05)]
+    assert "drop-outs" in capsys.readouterr().out
+    assert "<svg" in picture.read_text()
+
+
+def test_a_busy_machine_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(
+        command, "measure_apart", lambda cell: {**synthetic(cell), "wall_s": synthetic(cell)["core_s"] * 3}
+    )
+    scaling(clients="100", dimensions="10", computes="3")
+    assert "wall time was up to 3.0 times core time" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_cell_that_is_slower_than_the_paper_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "measure_apart", lambda cell: {**synthetic(cell), "paper_s": 0.5, "ratio": 2.0})
+    scaling(clients="100", dimensions="10", computes="3")
+    told = " ".join(capsys.readouterr().out.split())
+    assert "slower N = 100, d = 10, M = 3 than the paper: wall seconds: join 0.02" in told
+
+
+def test_ctrl_c_says_how_to_go_on_and_going_on_measures_the_rest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Cell] = []
+
+    def measure(cell: Cell) -> dict[str, Any]:
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(cell)
+        return synthetic(cell)
+
+    monkeypatch.setattr(command, "measure_apart", measure)
+    resume = tmp_path / "sweep.json"
+    with pytest.raises(KeyboardInterrupt):
+        scaling(**SIZES, resume=resume)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "interrupted 2 of 9 cells are finished, and in" in told
+    assert "the same command goes on" in told
+    seen.clear()
+    with pytest.raises(KeyboardInterrupt):
+        scaling(**SIZES)
+    assert "and not kept: name a --resume FILE" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setattr(command, "measure_apart", synthetic)
+    scaling(**SIZES, resume=resume)
+    assert "2 are in" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(UsageError, match="repeats is 5 there and 3 here"):
+        scaling(**SIZES, repeats=3, resume=resume)
+
+
+def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
+    measured: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep, target = tmp_path / "scaling.json", tmp_path / "prediction.json"
+    scaling(**SIZES, json_to=str(sweep))
+    measured.clear()
+    question = "clients=1e7,dimensions=1e4,computes=10"
+    scaling(predict_size=question, calibration_file=sweep, json_to=str(target))
+    assert measured == []
+    prediction = json.loads(target.read_text())["prediction"]
+    assert prediction["roles"]["client"]["core_s"]["value"] == pytest.approx(1e7 * (1e-3 + 1e-2) / 4, rel=0.05)
+    assert prediction["roles"]["compute"]["machines"] >= 10
+    assert prediction["broker"]["machines"] >= 1
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in ("machines", "assumed", "within 25 %", "their own"):
+        assert text in shown
+    scaling(predict_size=question)
+    assert {one.computes for one in measured} == {3, 10}
+    assert {one.repeats for one in measured} == {3}
+    measured.clear()
+    with pytest.raises(UsageError, match="M = 3 alone"):
+        scaling(predict_size=question, computes="3")
+    with pytest.raises(UsageError, match="2 emulated cells"):
+        scaling(predict_size=question, clients="100", dimensions="10")
+    assert measured == []
+    with pytest.raises(UsageError, match="M = 10 alone"):
+        scaling(predict_size="clients=1e7,dimensions=1e4,computes=3", calibration_file=sweep)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clients": "ten"}, "--clients 'ten': expected numbers with commas between them"),
+        ({"clients": "10.5"}, "--clients '10.5': expected whole numbers"),
+        ({"clients": "inf"}, "--clients 'inf': expected finite numbers"),
+        ({"clients": "2"}, "--clients 2: expected 3 to"),
+        ({"dimensions": "0"}, "--dimensions 0: expected 1 to"),
+        ({"computes": "1"}, "--computes 1: expected 2 to"),
+        ({"clients": "10", "tolerated": "10"}, "T = 10 of N = 10 leaves nobody's noise"),
+        ({"drop_rates": "1.5"}, "--drop-rates 1.5: expected 0 to below 1"),
+        ({"repeats": 0}, "--repeats 0: expected 1 to 100"),
+        ({"backend": "mosquito"}, r"--backend 'mosquito' is unknown \(did you mean 'mosquitto'\?\)"),
+        ({"share_encoding": "sed"}, r"--share-encoding 'sed' is unknown \(did you mean 'seed'\?\)"),
+        ({"plot": Path("picture.gif")}, "--plot picture.gif: expected a name that ends in"),
+        ({"plot": Path("no/picture.png")}, "folder no does not exist"),
+        ({"json_to": "no/figures.json"}, "folder no does not exist"),
+        ({"resume": Path("no/sweep.json")}, "folder no does not exist"),
+        ({"resume": Path("-")}, "--resume -: expected the name of a file"),
+        ({"calibration_file": Path("old.json")}, "--calibration goes with --predict"),
+        ({"predict_size": "clients=5", "clients": "5"}, "dimensions, computes is missing"),
+        ({"round_seconds": 0}, "--round-seconds 0: expected a number above 0"),
+        ({"machine_cores": -1}, "--machine-cores -1"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_work(
+    measured: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        scaling(**options)
+    assert measured == []
+    assert list(tmp_path.iterdir()) == []
+
+
+QUESTION = "clients=1e7,dimensions=1e4,computes=10"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("{}", {}, "found None, expected the JSON of dca scaling"),
+        ('{"kind": "audit", "cells": []}', {}, "found 'audit', expected the JSON of dca scaling"),
+        ("", {}, "no JSON"),
+        (None, {}, "No such file"),
+        ('{"kind": "scaling", "cells": []}', {}, "0 emulated cells"),
+        ('{"kind": "scaling", "cells": [{"drop_rate": 0}]}', {}, "a cell is damaged: Object missing required field"),
+        ("{}", {"clients": "10"}, "--calibration and --clients exclude each other"),
+        ("{}", {"resume": Path("sweep.json")}, "--calibration and --resume exclude each other"),
+    ],
+)
+def test_a_calibration_that_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("cells.json").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        scaling(predict_size=QUESTION, calibration_file=Path("cells.json"), **options)
+
+
+def test_a_live_sweep_without_mosquitto_is_refused(measured: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_mosquitto", lambda: None)
+    with pytest.raises(UsageError, match="mosquitto is not installed; install it, or use --backend emulated"):
+        scaling(backend="mosquitto")
+    with pytest.raises(UsageError, match="costs are calibrated with the emulated backend"):
+        scaling(backend="mosquitto", predict_size=QUESTION)
+    assert measured == []

@@ -1,0 +1,127 @@
+"""An interrupted sweep goes on where it was, and no sweep goes on with another one's cells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dca_proto.core.errors import UsageError
+from emulator.scaling.cell import Cell, sweep
+from emulator.scaling.record import Record
+from emulator.scaling.sweep import run_sweep
+
+OPTIONS = {"clients": [10, 20, 40], "repeats": 2}
+
+
+def cells() -> list[Cell]:
+    return sweep([10, 20, 40], [5], [3], [0.1], [0.0], encoding="seed", backend="emulated", repeats=2)
+
+
+class Machine:
+    """Measures without measuring, until the power fails."""
+
+    def __init__(self, fails_at: int = 99) -> None:
+        self.measured: list[int] = []
+        self.fails_at = fails_at
+        self.shown: list[str] = []
+
+    def measure(self, cell: Cell) -> dict[str, Any]:
+        if len(self.measured) == self.fails_at:
+            raise KeyboardInterrupt
+        self.measured.append(cell.clients)
+        return {**msgspec.to_builtins(cell), "wall_s": cell.clients / 10}
+
+    def began(self, cell: Cell) -> None:
+        self.shown.append(f"began {cell.clients}")
+
+    def ended(self, cell: Cell, figures: dict[str, Any]) -> None:
+        self.shown.append(f"ended {cell.clients}")
+
+
+def test_an_interrupted_sweep_resumes_and_runs_only_what_is_missing(tmp_path: Path) -> None:
+    path, first, second, third = tmp_path / "sweep.json", Machine(fails_at=2), Machine(), Machine()
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(cells(), Record(path, OPTIONS), first.measure, first)
+    assert first.measured == [10, 20]
+    assert first.shown == ["began 10", "ended 10", "began 20", "ended 20", "began 40"]
+    done = run_sweep(cells(), Record(path, OPTIONS), second.measure, second)
+    assert second.measured == [40]
+    assert [one["wall_s"] for one in done] == [1.0, 2.0, 4.0]
+    assert run_sweep(cells(), Record(path, OPTIONS), third.measure, third) == done
+    assert third.measured == []
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_a_file_nothing_is_kept(tmp_path: Path) -> None:
+    machine = Machine()
+    run_sweep(cells(), Record(None, OPTIONS), machine.measure, machine)
+    assert len(machine.measured) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def kept(path: Path) -> dict[str, Any]:
+    record = Record(path, OPTIONS)
+    record.add(cells()[0], {**msgspec.to_builtins(cells()[0]), "wall_s": 1.0})
+    stored: dict[str, Any] = json.loads(path.read_text())
+    return stored
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "message"),
+    [
+        ("options", "repeats", 5, "repeats is 5 there and 2 here"),
+        ("options", "clients", [10, 20], "clients is 10,20 there and 10,20,40 here"),
+        ("options", "backend", "mosquitto", "backend is mosquitto there and None here"),
+        ("versions", "numpy", "1.26.0", "numpy is 1.26.0 there and"),
+        ("versions", "dca", "9", "dca is 9 there and"),
+        ("machine", "cores", 4096, "cores is 4096 there and"),
+        ("machine", "processor", "Z80", "processor is Z80 there and"),
+    ],
+)
+def test_a_resume_file_of_another_sweep_is_refused(
+    tmp_path: Path, part: str, name: str, value: object, message: str
+) -> None:
+    path = tmp_path / "sweep.json"
+    stored = kept(path)
+    stored[part][name] = value
+    path.write_text(json.dumps(stored))
+    with pytest.raises(UsageError, match=f"is of another sweep: {message}.*; name a new file"):
+        Record(path, OPTIONS)
+    assert json.loads(path.read_text()) == stored
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("half a fi", "no JSON; name a file that dca scaling wrote"),
+        ("[1]", "found a list, expected what dca scaling wrote"),
+        ('{"kind": "scaling", "cells": []}', "this is no file that a sweep left"),
+        ('{"kind": "scaling-resume", "cells": 1}', "this is no file that a sweep left"),
+        ('{"kind": "scaling-resume", "cells": []}', "it has no options; it has no versions; it has no machine"),
+    ],
+)
+def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        Record(path, OPTIONS)
+
+
+def test_a_damaged_cell_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.json"
+    stored = kept(path)
+    stored["cells"][0]["clients"] = "ten"
+    path.write_text(json.dumps(stored))
+    with pytest.raises(UsageError, match=r"a cell is damaged \(Expected `int`, got `str`.*\); name a new file"):
+        Record(path, OPTIONS)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"folder .* does not exist"):
+        Record(tmp_path / "no" / "sweep.json", OPTIONS)
+    with pytest.raises(UsageError, match="it is a folder"):
+        Record(tmp_path, OPTIONS)
