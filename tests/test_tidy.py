@@ -40,13 +40,39 @@ LAYERS = {
 }  # fmt: skip
 LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
 """The live swarm runs real actors over real connections, and its command shows them."""
-LAYERS |= {f"emulator.{module}": LIVE for module in ("command", "dropout", "swarm", "view")}
+LAYERS["emulator.swarm"] = LIVE
+LAYERS["emulator.sim"] = {"numpy", "msgspec", "emulator.sim", "dca_proto.core", "dca_proto.testing",
+                          "dca_proto.net.filters", "dca_proto.net.parts"}  # pure: filters and the split into packets
 AUDIT = {"numpy", "msgspec", "scipy", "emulator", "dca_proto.core", "dca_proto.statistics", "dca_proto.testing"}
 LAYERS |= {
     "emulator.audit": AUDIT,
     "emulator.audit.picture": AUDIT | {"matplotlib"},
     "emulator.audit.report": AUDIT | {"rich"},
     "emulator.audit.command": AUDIT | {"typer", "rich", "dca_proto.cli"},
+}
+LAYERS |= {
+    "emulator.collusion": AUDIT,
+    "emulator.collusion.report": AUDIT | {"rich"},
+    "emulator.collusion.command": AUDIT | {"typer", "rich", "dca_proto.cli"},
+}
+TRIALS = {"numpy", "msgspec", "emulator", "dca_proto.aggregate", "dca_proto.core", "dca_proto.statistics",
+          "dca_proto.testing"}  # fmt: skip
+LAYERS |= {
+    "emulator.trials": TRIALS,
+    "emulator.trials.router": TRIALS | {"dca_proto.net.parts"},
+    "emulator.trials.display": TRIALS | {"rich", "dca_proto.cli.output"},
+    "emulator.trials.command": TRIALS | {"typer", "rich", "dca_proto.cli"},
+}
+PAGE = {"msgspec", "emulator.report", "dca_proto.core.errors", "dca_proto.core.wording"}
+LAYERS |= {"emulator.report": PAGE, "emulator.report.command": PAGE | {"typer", "rich", "dca_proto.cli"}}
+
+SCALING = AUDIT | {"dca_proto.aggregate", "dca_proto.cli.output"}
+LAYERS |= {
+    "emulator.scaling": SCALING,
+    "emulator.scaling.measure": SCALING | {"dca_proto.net.leash"},
+    "emulator.scaling.picture": SCALING | {"matplotlib"},
+    "emulator.scaling.view": SCALING | {"rich"},
+    "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.net.broker"},
 }
 
 ENTRY_POINTS = {"dca_proto.testing", "dca_proto.net.memory", "dca_proto.core.play"}  # for users of the library

@@ -1,0 +1,174 @@
+"""The federation of a scenario: keys, data and limits, with hostile actors and planted mistakes in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.client import ClientActor
+from dca_proto.core.compute import ComputeActor
+from dca_proto.core.messages import Certificate, Signed
+from dca_proto.core.params import Limits
+from dca_proto.core.plan import ask, plan_round
+from dca_proto.core.policy import Allowance, Floors, Policy
+from dca_proto.core.sealing import KEY_BYTES, Identity
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.statistics import resolve
+from dca_proto.testing import Cast, NoNoise, seeded
+from emulator.sim.streams import Streams
+from emulator.trials.hostile import HOSTILE, configured
+from emulator.trials.questions import STATISTICS
+from emulator.trials.scenario import Scenario
+
+Role = Literal["client", "compute", "trainer"]
+Stored = Iterable[tuple[str, bytes, bytes]]
+
+
+class Plant(msgspec.Struct, frozen=True):
+    """A mistake planted in all honest actors of a role: `make` turns the production class into a faulty subclass."""
+
+    role: Role
+    make: Callable[[Any], Any]
+
+
+class TrialCast(Cast):
+    """All actors of a scenario.
+
+    Args:
+        scenario: who they are. plant: a mistake of the actors of one role, to show that a checker sees it.
+
+    Attributes:
+        is_redeemed: whether hostile Compute nodes that are built from now on keep to the protocol.
+        strangers: identities that nobody enrolled.
+    """
+
+    def __init__(self, scenario: Scenario, plant: Plant | None = None) -> None:
+        population, limits, rounds = scenario.population, scenario.limits, scenario.rounds
+        self.scenario = scenario
+        self.parameters = STATISTICS[population.statistic](population.dimension)
+        self.statistic = resolve(population.statistic, self.parameters)
+        self.is_redeemed = False
+        self._plant = plant
+        columns = self.statistic.columns
+        name = f"trial-{scenario.seed}"
+        self.strangers = [
+            Identity(seeded(f"{name}/stranger{index}")(KEY_BYTES))
+            for index in range(sum(HOSTILE[one.kind].is_stranger for one in scenario.adversaries))
+        ]
+        self._adversaries = {one.actor: one for one in scenario.adversaries}
+        self.account = Allowance(epsilon=limits.account_epsilon, delta=rounds.delta) if limits.account_epsilon else None
+        super().__init__(
+            population.clients,
+            population.computes,
+            columns=columns,
+            rows=_rows(scenario, len(columns)),
+            name=name,
+            policy=Policy(
+                clients_min=limits.clients_min,
+                honest_min=limits.honest_min,
+                colluders_min=limits.colluders_min,
+                epsilon_per_round_max=max(20.0, rounds.epsilon),
+                epsilon_per_period_max=limits.epsilon_per_period_max,
+                delta_max=rounds.delta,
+            ),
+            floors=Floors(clients_min=limits.floor_clients_min, honest_min=limits.floor_honest_min),
+            mechanism=None if rounds.noise else NoNoise(),
+        )
+
+    def client(self, index: int, records: Stored = ()) -> ClientActor:
+        """Client `index`, hostile where the scenario says so."""
+        made: ClientActor = self._class_of("client", index, ClientActor)(
+            self.client_identities[index],
+            self.certificate(index),
+            self.federation,
+            columns=self.columns,
+            rows=self._rows_of(index),
+            policy=self.policy,
+            **self._common(records, f"client{index}"),
+        )
+        return made
+
+    def compute(self, index: int, records: Stored = ()) -> ComputeActor:
+        """Compute node `index`, hostile where the scenario says so."""
+        made: ComputeActor = self._class_of("compute", index, ComputeActor)(
+            self.compute_identities[index],
+            self.federation,
+            floors=self.floors,
+            **self._common(records, f"compute{index}"),
+        )
+        return made
+
+    def trainer(self, records: Stored = ()) -> TrainerActor:
+        """The trainer, with its account."""
+        made: TrainerActor = self._planted("trainer", TrainerActor)(
+            self.trainer_identity, self.federation, account=self.account, **self._common(records, "trainer")
+        )
+        return made
+
+    def stranger(self, index: int, amount: int, records: Stored = ()) -> ClientActor:
+        """A client whose certificate it made itself."""
+        identity = self.strangers[index]
+        made: ClientActor = configured(HOSTILE["stranger"], amount)(
+            identity,
+            Certificate(identity.public_key, 1 << 52, bytes(64)),
+            self.federation,
+            columns=self.columns,
+            rows=self._rows_of(0),
+            policy=self.policy,
+            **self._common(records, f"stranger{index}"),
+        )
+        return made
+
+    def request(self, **changes: Any) -> OpenRound:
+        """A round of the scenario; any field can be changed."""
+        population, rounds = self.scenario.population, self.scenario.rounds
+        asked: dict[str, Any] = {
+            "statistic": population.statistic,
+            "parameters": self.parameters,
+            "clients_expected": population.clients if rounds.eager else 0,
+        }
+        for name in ("epsilon", "delta", "tolerated", "colluders", "encoding", "fraction_bits", "rows_max",
+                     "join_window_ms", "share_window_ms", "commit_window_ms"):  # fmt: skip
+            asked[name] = getattr(rounds, name)
+        return super().request(**{**asked, **changes})
+
+    def check(self) -> None:
+        """Raises `UsageError` where the scenario's rounds cannot be held, whatever happens."""
+        request, limits = self.request(), Limits()
+        request.check(self.federation, self.mechanism, limits, self.timing)
+        epochs = tuple(Signed(b"", bytes(64)) for _ in self.computes)
+        body = request.announcement(bytes(16), self.mechanism.name, epochs, bytes(KEY_BYTES), now_ms=0)
+        plan_round(body, ask(body, self.mechanism, limits), len(self.clients), self.mechanism)
+
+    def _rows_of(self, index: int) -> Callable[[tuple[str, ...]], NDArray[np.float64]]:
+        def rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
+            places = [self.columns.index(column) for column in columns]
+            return self.rows[index][:, places]
+
+        return rows
+
+    def _class_of(self, role: Role, index: int, honest: Any) -> Any:
+        adversary = self._adversaries.get(f"{role} {index}")
+        if adversary is None or (role == "compute" and self.is_redeemed):
+            return self._planted(role, honest)
+        return configured(HOSTILE[adversary.kind], adversary.amount)
+
+    def _planted(self, role: Role, honest: Any) -> Any:
+        return self._plant.make(honest) if self._plant is not None and self._plant.role == role else honest
+
+
+def _rows(scenario: Scenario, columns: int) -> list[NDArray[np.float64]]:
+    """Every client's data, uniform within [-1, 1], a few values missing."""
+    stream = Streams(scenario.seed)("data")
+    generator = np.random.default_rng(stream.getrandbits(64))
+    tables = []
+    for _ in range(scenario.population.clients):
+        table = generator.uniform(-1, 1, size=(scenario.population.rows, columns))
+        table[generator.random(table.shape) < 0.02] = np.nan
+        tables.append(table)
+    return tables

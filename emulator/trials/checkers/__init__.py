@@ -1,0 +1,51 @@
+"""The nine invariants of the protocol, each as an observer of a running trial.
+
+base        what all checkers are        witness     what all need, decoded once
+releases    1 one partial sum; 2 over enough enrolled clients of one roster
+sums        3 the exact ring sum         budget      4 charges
+view        5 independent of the data    inputs      6 hostile input, and secrets in facts
+endings     7 every round ends           kills       8 kills lose and double nothing
+repetition  9 the same seed, the same run
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.budget import Budget
+from emulator.trials.checkers.endings import Endings
+from emulator.trials.checkers.inputs import Inputs
+from emulator.trials.checkers.kills import Kills
+from emulator.trials.checkers.releases import EnoughContributors, OneRelease
+from emulator.trials.checkers.repetition import Repetition
+from emulator.trials.checkers.sums import ExactSum
+from emulator.trials.checkers.view import Transcript, View
+from emulator.trials.checkers.witness import Witness
+
+if TYPE_CHECKING:
+    from emulator.trials.world import TrialWorld
+
+
+def checkers_of(
+    world: TrialWorld, *, neighbour: tuple[Transcript, bytes] | None = None, digest: str | None = None
+) -> list[Checker]:
+    """All nine for one trial, in order; to be made before anything is asked for.
+
+    Args:
+        neighbour: of the run of the same seed on neighbouring data, and the id of whose data they are.
+        digest: of another run of the same scenario.
+    """
+    witness = Witness(world)
+    world.simulator.observers.append(witness)  # before those that ask it
+    return [
+        OneRelease(world, witness),
+        EnoughContributors(world, witness),
+        ExactSum(world, witness),
+        Budget(world, witness),
+        View(world, witness, neighbour),
+        Inputs(world, witness),
+        Endings(world, witness),
+        Kills(world, witness),
+        Repetition(world, witness, digest),
+    ]

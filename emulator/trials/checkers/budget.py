@@ -1,0 +1,127 @@
+"""Invariant 4: what is spent is durable before anything leaves, stays within the budget, and comes back only once."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dca_proto.core.client import ClientActor
+from dca_proto.core.client_round import CONTRIBUTIONS, SESSIONS, Session
+from dca_proto.core.codec import decode_body, decode_frame
+from dca_proto.core.compute_round import ABORTED
+from dca_proto.core.effects import Channel, Persist, Send, Write
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.ledger import Charge
+from dca_proto.core.messages import Share, Signed, Start
+from dca_proto.core.records import decoded
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.upload import Contribution
+from emulator.sim.process import Process
+from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.witness import Witness
+
+if TYPE_CHECKING:
+    from emulator.trials.world import TrialWorld
+
+_ROUNDING = 1e-9
+
+
+class Budget(Checker):
+    """Every ledger write, every share and every start, of honest clients and of the trainer."""
+
+    number, name = 4, "budget"
+
+    def __init__(self, world: TrialWorld, witness: Witness) -> None:
+        super().__init__(world, witness)
+        self._charges: defaultdict[bytes, dict[bytes, Charge]] = defaultdict(dict)
+        self._made: dict[tuple[bytes, bytes], Contribution] = {}
+
+    # --- what becomes durable ----------------------------------------------------------------------------------------
+
+    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
+        """Follow the ledger, and remember the ciphertexts that a charge pays for."""
+        if process.role is Channel.COMPUTE or not self.is_honest(process):
+            return
+        for write in writes:
+            if write.table == CONTRIBUTIONS and isinstance(write, Persist):
+                self._made[process.id, write.key] = decoded(CONTRIBUTIONS, write.value, Contribution)
+            if write.table != LEDGER:
+                continue
+            if isinstance(write, Persist):
+                self._charged(process, decoded(LEDGER, write.value, Charge))
+            else:
+                self.fail(f"{process.name} deletes a charge")
+
+    def _charged(self, process: Process, charge: Charge) -> None:
+        charges, who = self._charges[process.id], f"{process.name}, round {charge.round_id.hex()[:8]}"
+        before = charges.get(charge.round_id)
+        highest = max((one.number for one in charges.values()), default=0)
+        charges[charge.round_id] = charge
+        if before is None:
+            self.expect(not charge.returned, f"{who}: a charge is returned before it was made")
+            self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} behind {highest}")
+            self._check_total(process)
+            return
+        self.expect(charge.returned and not before.returned, f"{who}: a charge is returned twice, or made twice")
+        self.expect(charge.mu == before.mu and charge.number == before.number, f"{who}: a charge is changed")
+        released = [
+            node.name
+            for node in self.world.computes
+            if self.is_honest(node) and self.witness.ends.get((node.id, charge.round_id)) != ABORTED
+        ]
+        self.expect(not released, f"{who}: a charge comes back without the abort of {', '.join(released)}")
+        if process.role is Channel.CLIENT:
+            self._check_aborts(process, charge.round_id, who)
+
+    def _check_aborts(self, process: Process, round_id: bytes, who: str) -> None:
+        stored = process.disk.records.get((SESSIONS, round_id))
+        told = () if stored is None else decoded(SESSIONS, stored, Session).aborted_by
+        nodes = len(self.witness.announcements[round_id].computes)
+        self.expect(len(set(told)) == nodes, f"{who}: a charge comes back against {len(set(told))} aborts of {nodes}")
+
+    def _check_total(self, process: Process) -> None:
+        """All that counts in the period together, within the client's own policy, or the trainer's account."""
+        cast = self.world.cast
+        allowance = cast.policy.allowance if process.role is Channel.CLIENT else cast.account
+        if allowance is None:
+            return
+        since_ms = allowance.since_ms(process.now_ms)
+        kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
+        spent = math.sqrt(math.fsum(one.mu**2 for one in kept))
+        self.expect(
+            spent <= allowance.mu * (1 + _ROUNDING),
+            f"{process.name} has spent mu = {spent:.6g}, where {allowance.mu:.6g} is allowed",
+        )
+
+    # --- what leaves, and what a start finds -------------------------------------------------------------------------
+
+    def on_send(self, process: Process, send: Send) -> None:
+        """No share leaves a client, and no start the trainer, without a durable charge; shares as they were stored."""
+        if not self.is_honest(process):
+            return
+        is_share = process.role is Channel.CLIENT and send.to.channel is Channel.COMPUTE
+        is_start = process.role is Channel.TRAINER and send.to.channel is Channel.CLIENT
+        if not (is_share or is_start) or not _spends(send.payload):
+            return
+        who = f"{process.name}, round {send.round_id.hex()[:8]}"
+        what = "share" if is_share else "start"
+        self.expect((LEDGER, send.round_id) in process.disk.records, f"{who}: a {what} leaves without a durable charge")
+        if is_share:
+            made = self._made.get((process.id, send.round_id))
+            stored = made is not None and send.payload in made.messages
+            self.expect(stored, f"{who}: a share leaves that was not stored before")
+
+    def on_restart(self, process: Process) -> None:
+        """A start finds every charge that was ever durable."""
+        actor = process.actor
+        if not isinstance(actor, ClientActor | TrainerActor) or not self.is_honest(process):
+            return
+        found = {charge.round_id: charge for charge in actor.ledger.charges}
+        self.expect(found == self._charges[process.id], f"{process.name} starts with another ledger than was durable")
+
+
+def _spends(payload: bytes) -> bool:
+    frame = decode_frame(payload)
+    return isinstance(frame, Share) or (isinstance(frame, Signed) and isinstance(decode_body(frame.body), Start))

@@ -1,0 +1,108 @@
+"""Invariant 7: a round never hangs. It ends with a result, or with an abort that names its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dca_proto.core.compute_round import ENDS
+from dca_proto.core.effects import Channel, Persist, Write
+from dca_proto.core.facts import Declined, NodeAborted, RoundCompleted, RoundFailed
+from dca_proto.core.records import decoded
+from dca_proto.core.trainer_round import FAILED, RETURNED, ROUNDS, StoredRound
+from emulator.sim.process import Process
+from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.witness import Witness
+
+if TYPE_CHECKING:
+    from emulator.trials.world import TrialWorld
+
+_SLACK_MS = 1_000
+
+
+class Endings(Checker):
+    """When and how each round that was asked for ends: at the trainer, and at each honest node that has its roster."""
+
+    number, name = 7, "every round ends"
+
+    def __init__(self, world: TrialWorld, witness: Witness) -> None:
+        super().__init__(world, witness)
+        self._ended_ms: dict[bytes, int] = {}  # by the trainer's own clock
+        self._up_ms: dict[bytes, int] = {}  # since when a process runs, by its own clock
+        self._crashed: set[bytes] = set()
+
+    def on_crash(self, process: Process, error: Exception) -> None:
+        """Note who broke invariant 6."""
+        self._crashed.add(process.id)
+
+    def on_restart(self, process: Process) -> None:
+        """Nobody ends anything while it is down."""
+        self._up_ms[process.id] = process.now_ms
+
+    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
+        """A failure that is durable has ended the round, also where a kill keeps it from being told."""
+        if process.role is not Channel.TRAINER:
+            return
+        for write in writes:
+            if isinstance(write, Persist) and write.table == ROUNDS:
+                stored = decoded(ROUNDS, write.value, StoredRound)
+                if stored.phase in (FAILED, RETURNED):
+                    self._ended_ms.setdefault(write.key, process.now_ms)
+                    self.expect(bool(stored.reason.strip()), f"round {write.key.hex()[:8]} fails without a reason")
+
+    def on_fact(self, process: Process, fact: object) -> None:
+        """Note ends; aborts, failures and refusals say why."""
+        if not self.is_honest(process):
+            return
+        match fact:
+            case RoundCompleted():
+                self._ended_ms.setdefault(fact.round_id, process.now_ms)
+            case RoundFailed():
+                self._ended_ms.setdefault(fact.round_id, process.now_ms)
+                self.expect(bool(fact.reason.strip()), f"round {fact.round_id.hex()[:8]} fails without a reason")
+            case NodeAborted():
+                self.expect(bool(fact.reason and fact.detail), f"{process.name} aborts without a reason")
+            case Declined():
+                self.expect(bool(fact.reason and fact.expected), f"{process.name} declines without a reason")
+            case _:
+                pass
+
+    def finish(self) -> None:
+        """All is healed and the time is over."""
+        for request in self.world.requests:
+            self._check_trainer(request.round_id)
+        for node in self.world.computes:
+            if self.is_honest(node):
+                self._check_node(node)
+
+    def _check_trainer(self, round_id: bytes) -> None:
+        name, trainer = round_id.hex()[:8], self.world.trainer
+        ended_ms = self._ended_ms.get(round_id)
+        if ended_ms is None:
+            self.expect(False, f"round {name} has not ended at the trainer ({'; '.join(self._pending())})")
+            return
+        announced = self.witness.announcements.get(round_id)
+        if announced is None:
+            self.checked += 1
+            return  # it ended before it was announced, and said why
+        settle_ms = self.world.cast.timing.settle_ms + _SLACK_MS + self.world.tardiness_ms(trainer)
+        due_ms = max(announced.close_by_ms, self._up_ms.get(trainer.id, 0)) + settle_ms
+        self.expect(ended_ms <= due_ms, f"round {name} ended {ended_ms - due_ms} ms after its announced end")
+
+    def _check_node(self, node: Process) -> None:
+        """A node that runs has ended each of its rounds once commit_by is past."""
+        if not self.expect_up(node):
+            return
+        for (compute, round_id), roster in self.witness.rosters.items():
+            over_ms = max(roster.terms.commit_by_ms, self._up_ms.get(node.id, 0)) + _SLACK_MS
+            if compute == node.id and node.now_ms > over_ms + self.world.tardiness_ms(node):
+                phase = self.witness.ends.get((compute, round_id), "open")
+                self.expect(phase in ENDS, f"{node.name} has not ended round {round_id.hex()[:8]}")
+
+    def expect_up(self, process: Process) -> bool:
+        """After healing everybody runs; whoever crashes is invariant 6's."""
+        self.expect(process.is_up or process.id in self._crashed, f"{process.name} is down after all was healed")
+        return process.is_up
+
+    def _pending(self) -> list[str]:
+        return self.world.simulator.pending()[:4] or ["nothing is left to happen"]

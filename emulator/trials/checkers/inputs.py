@@ -1,0 +1,221 @@
+"""Invariant 6: hostile or damaged input never crashes, blocks or grows an actor; it is counted, dropped and named.
+
+And no fact holds a secret: no key, no share, no noise, no row. Facts are what logs, traces and reports are made of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.charges import TABLE as SEEN_CHARGES
+from dca_proto.core.client_round import CONTRIBUTIONS, SESSIONS
+from dca_proto.core.compute import ROUNDS, SHARES
+from dca_proto.core.declines import KEPT_MAX
+from dca_proto.core.declines import TABLE as DECLINES
+from dca_proto.core.effects import Channel, Effect, Persist, Report, Write
+from dca_proto.core.events import Event
+from dca_proto.core.facts import Dropped
+from dca_proto.core.keyring import SEEN
+from dca_proto.core.keyring import TABLE as EPOCHS
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.machine import Actor
+from dca_proto.core.records import decoded
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
+from dca_proto.core.trainer_round import StoredRound as TrainerRound
+from emulator.sim.process import Process
+from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.witness import Witness
+
+if TYPE_CHECKING:
+    from emulator.trials.world import TrialWorld
+
+CODES = frozenset({
+    "announcement", "certificate", "ciphertext", "computes", "contributors", "deadline", "epoch",
+    "equivocation", "join", "joins", "key", "kind", "known-round", "late", "ledger", "ledger-rollback",
+    "length", "list", "malformed", "not-on-roster", "phase", "plan", "position", "receipt", "replay", "roster",
+    "rounds", "second-contribution", "sender", "session", "share", "signature", "size", "terms", "topic",
+    "unknown-compute", "unknown-round", "unknown-trainer",
+})  # fmt: skip
+"""All codes under which an actor drops a message."""
+
+_PREFIX = 8  # bytes of a secret that give it away
+_EPOCHS_MAX = 4
+_HEX = re.compile(r"[0-9a-f]{16,}")
+_LOOK_EVERY = 512  # handled events between two looks at an actor's memory
+_OPAQUE = (bytes, str, int, float, bool, type(None), np.ndarray)
+
+
+class Inputs(Checker):
+    """Crashes, drops, growth and secrets, at every honest actor."""
+
+    number, name = 6, "hostile input"
+
+    def __init__(self, world: TrialWorld, witness: Witness) -> None:
+        super().__init__(world, witness)
+        self._told: Counter[tuple[bytes, int]] = Counter()  # drops by process and start
+        self._handled: Counter[bytes] = Counter()
+        self._bytes: set[bytes] = set()  # of all facts
+        self._texts: set[str] = set()
+        self._secrets: dict[bytes, str] = {}  # first bytes -> what it is
+
+    # --- crashes and drops -------------------------------------------------------------------------------------------
+
+    def on_crash(self, process: Process, error: Exception) -> None:
+        """No honest actor ever raises."""
+        if self.is_honest(process):
+            self.fail(f"{process.name} crashes: {type(error).__name__}: {error}")
+
+    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+        """What is dropped is counted in the actor and told to its owner, in equal numbers."""
+        if process.actor is None or not self.is_honest(process):
+            return
+        drops = [one.fact for one in effects if isinstance(one, Report) and isinstance(one.fact, Dropped)]
+        start = process.id, process.starts
+        self._told[start] += len(drops)
+        for drop in drops:
+            self.expect(drop.code in CODES, f"{process.name} drops under the unknown code {drop.code!r}")
+            self.expect(bool(drop.detail), f"{process.name} drops a message without a word")
+        if drops:
+            counted = sum(process.actor.dropped.values())
+            told = self._told[start]
+            self.expect(counted == told, f"{process.name} counts {counted} drops and tells of {told}")
+        self._handled[process.id] += 1
+        if self._handled[process.id] % _LOOK_EVERY == 0:
+            self._check_memory(process)
+
+    # --- growth ------------------------------------------------------------------------------------------------------
+
+    def _check_records(self, process: Process) -> None:
+        """Tables have no more records than what was asked for and enrolled can account for."""
+        found = Counter(table for table, _ in process.disk.records)
+        most = self._records_max(process.role)
+        for table, count in found.items():
+            limit = most.get(table, 0)
+            self.expect(count <= limit, f"{process.name} stores {count} records of {table!r}, at most {limit} belong")
+
+    def _records_max(self, role: Channel) -> dict[str, int]:
+        rounds, nodes = len(self.world.requests), len(self.world.computes)
+        if role is Channel.COMPUTE:
+            enrolled = len(self.world.enrolled)
+            return {
+                ROUNDS: rounds,
+                SHARES: rounds * enrolled,
+                SEEN_CHARGES: enrolled,
+                SEEN: nodes,
+                EPOCHS: _EPOCHS_MAX,
+            }
+        if role is Channel.TRAINER:
+            return {TRAINER_ROUNDS: rounds, LEDGER: rounds}
+        kept = {SESSIONS: rounds, CONTRIBUTIONS: rounds, LEDGER: rounds, DECLINES: min(rounds, KEPT_MAX)}
+        return {**kept, SEEN: nodes, EPOCHS: _EPOCHS_MAX}
+
+    def _check_memory(self, process: Process) -> None:
+        """Containers hold a fixed number of things, and so many for each round and each actor."""
+        assert process.actor is not None
+        people = len(self.world.enrolled) + len(self.world.computes)
+        limit = 1000 + 64 * people * (1 + len(self.world.requests))
+        found = items(process.actor)
+        self.expect(found <= limit, f"{process.name} holds {found} things in memory, at most {limit} belong")
+
+    # --- secrets -----------------------------------------------------------------------------------------------------
+
+    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
+        """Collect what nobody may tell: keys, shares, secrets of sealed answers."""
+        for write in writes:
+            if not isinstance(write, Persist):
+                continue
+            if write.table == EPOCHS:
+                self._keep(write.value, "an epoch key")
+            elif write.table == SHARES:
+                self._keep(write.value[ID_BYTES:], "a share")
+            elif write.table == TRAINER_ROUNDS:
+                self._keep(decoded(TRAINER_ROUNDS, write.value, TrainerRound).reply_secret, "a reply key")
+
+    def _keep(self, secret: bytes, what: str) -> None:
+        if len(secret) >= KEY_BYTES:
+            self._secrets[secret[:_PREFIX]] = what
+
+    def on_fact(self, process: Process, fact: object) -> None:
+        """Collect what was told."""
+        if self.is_honest(process):
+            self._texts.add(repr(fact))
+            for leaf in _leaves(fact):
+                if isinstance(leaf, bytes):
+                    self._bytes.add(leaf)
+                elif isinstance(leaf, str):
+                    self._texts.add(leaf)
+
+    def finish(self) -> None:
+        """Look at stores, at memory and through all facts."""
+        for process in self.world.simulator.processes.values():
+            if self.is_honest(process):
+                self._check_records(process)
+                if process.actor is not None:
+                    self._check_memory(process)
+        self._check_facts()
+
+    def _check_facts(self) -> None:
+        rows = {_bytes_of(value): "a row" for table in self.world.cast.rows for value in np.ravel(table)}
+        known = {**self._secrets, **rows}
+        for data in self._bytes:
+            self._check_bytes(data, known)
+        values = {repr(float(value)) for table in self.world.cast.rows for value in np.ravel(table)}
+        telling = [value for value in values if len(value) > 9]  # short ones are everywhere
+        for text in self._texts:
+            for run in _HEX.findall(text):
+                self._check_bytes(bytes.fromhex(run[: len(run) // 2 * 2]), known)
+            self.expect(not any(value in text for value in telling), "a fact tells the value of a row")
+
+    def _check_bytes(self, data: bytes, known: Mapping[bytes, str]) -> None:
+        windows = (data[start : start + _PREFIX] for start in range(len(data) - _PREFIX + 1))
+        found = next((known[window] for window in windows if window in known), None)
+        self.expect(found is None, f"a fact tells {found}")
+
+
+def _bytes_of(value: float) -> bytes:
+    return np.float64(value).tobytes()
+
+
+def _leaves(fact: object) -> Iterator[object]:
+    """The bytes and texts of a fact, of a result all but the public sum itself."""
+    if isinstance(fact, msgspec.Struct):
+        for value in msgspec.structs.astuple(fact):
+            yield from _leaves(value)
+    elif isinstance(fact, tuple | list):
+        for value in fact:
+            yield from _leaves(value)
+    elif isinstance(fact, NoisyAggregate):
+        yield from (fact.round_id, fact.session_hash, fact.contributors_hash, fact.roster_hash)
+    else:
+        yield fact
+
+
+def items(actor: Actor) -> int:
+    """How many things the containers that an actor reaches hold, all together."""
+    seen: set[int] = set()
+    waiting: deque[object] = deque([actor])
+    count = 0
+    while waiting:
+        value = waiting.popleft()
+        if id(value) in seen or isinstance(value, _OPAQUE) or callable(value):
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            count += len(value)
+            waiting.extend(value.values())
+        elif isinstance(value, set | frozenset | list | tuple | deque):
+            count += len(value)
+            waiting.extend(value)
+        elif hasattr(value, "__dict__"):
+            waiting.extend(vars(value).values())
+        elif isinstance(value, msgspec.Struct):
+            waiting.extend(msgspec.structs.astuple(value))
+    return count

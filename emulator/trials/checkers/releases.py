@@ -1,0 +1,61 @@
+"""Invariants 1 and 2: what leaves a Compute node as a partial sum, how often, and over whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dca_proto.core.commit import positions_of
+from dca_proto.core.errors import PeerError
+from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.witness import Release, Witness
+
+if TYPE_CHECKING:
+    from emulator.trials.world import TrialWorld
+
+
+class OneRelease(Checker):
+    """Distinct partial sums per honest node and round, from what leaves and from what is stored, over all restarts."""
+
+    number, name = 1, "one partial sum"
+
+    def __init__(self, world: TrialWorld, witness: Witness) -> None:
+        super().__init__(world, witness)
+        witness.on_release.append(self._released)
+
+    def _released(self, release: Release) -> None:
+        node, round_id = release.node.hex()[:8], release.round_id.hex()[:8]
+        self.expect(release.number == 0, f"compute {node} releases a second partial sum of round {round_id}")
+
+
+class EnoughContributors(Checker):
+    """The size of S, where its members come from, and that all honest nodes that release know one roster."""
+
+    number, name = 2, "enough, enrolled, one roster"
+
+    def __init__(self, world: TrialWorld, witness: Witness) -> None:
+        super().__init__(world, witness)
+        self._hash: dict[bytes, bytes] = {}
+        witness.on_release.append(self._released)
+
+    def _released(self, release: Release) -> None:
+        who = f"compute {release.node.hex()[:8]} releases round {release.round_id.hex()[:8]}"
+        roster = self.witness.rosters.get((release.node, release.round_id))
+        if roster is None:
+            self.fail(f"{who} of which it has stored no roster")
+            return
+        try:
+            present = positions_of(release.partial.contributors, len(roster.clients))
+        except PeerError as error:
+            self.fail(f"{who} over clients beyond its roster: {error}")
+            return
+        self.expect(
+            len(present) >= roster.needed, f"{who} over {len(present)} contributions, where {roster.needed} are needed"
+        )
+        strangers = [roster.clients[position] for position in present if self._is_strange(roster.clients[position])]
+        self.expect(not strangers, f"{who} over clients that are not enrolled: {[one.hex()[:8] for one in strangers]}")
+        self.expect(len(set(roster.clients)) == len(roster.clients), f"{who} on a roster that names a client twice")
+        first = self._hash.setdefault(release.round_id, roster.hash)
+        self.expect(roster.hash == first == roster.terms.roster_hash, f"{who} on another roster than its peers")
+
+    def _is_strange(self, client: bytes) -> bool:
+        return client not in self.world.enrolled

@@ -1,0 +1,203 @@
+"""Invariant 3: the combined value is the exact ring sum of what the contributions in S encoded.
+
+What an honest client encoded is worked out anew: its statistic from its rows, and the noise that its mechanism drew,
+which a recording one remembers. What a hostile client encoded is what the nodes hold of it. Each honest node's partial
+sum is held against the shares that it has durably kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.client_round import CONTRIBUTIONS
+from dca_proto.core.combine import Hashes, aggregate_of
+from dca_proto.core.commit import Entries, agree, encode_entries, positions_of
+from dca_proto.core.effects import Channel, Effect, Persist
+from dca_proto.core.events import Event
+from dca_proto.core.facts import RoundCompleted
+from dca_proto.core.fixedpoint import ring_from_bytes, to_ring
+from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.params import Limits
+from dca_proto.core.plan import Question, ask, plan_round
+from dca_proto.core.records import decoded
+from dca_proto.core.round import list_hash
+from dca_proto.core.shares import VECTOR, RingVector, mask, vector_node
+from dca_proto.core.upload import Contribution
+from dca_proto.statistics.contribution import contribution
+from emulator.sim.process import Process
+from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.witness import Release, SeenRoster, Witness
+
+if TYPE_CHECKING:
+    from emulator.trials.world import TrialWorld
+
+
+class Recording:
+    """The production mechanism, which remembers what it drew last."""
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self._mechanism = mechanism
+        self.drawn: NDArray[np.int64] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._mechanism.name
+
+    @property
+    def private(self) -> bool:
+        return self._mechanism.private
+
+    def share_variance(self, sensitivity: float, mu: float, honest: int, dimension: int) -> int:
+        """As the production mechanism says."""
+        return self._mechanism.share_variance(sensitivity, mu, honest, dimension)
+
+    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        """As the production mechanism draws, and kept."""
+        self.drawn = self._mechanism.sample(variance, dimension, key)
+        return self.drawn
+
+
+class ExactSum(Checker):
+    """Bit for bit: each honest node's partial sum, and, where all nodes are honest, the trainer's result."""
+
+    number, name = 3, "exact sum"
+
+    def __init__(self, world: TrialWorld, witness: Witness) -> None:
+        super().__init__(world, witness)
+        self._recording = world.cast.mechanism = Recording(world.cast.mechanism)
+        for client in world.clients:
+            if client.actor is not None:
+                client.actor._mechanism = self._recording
+        self._encoded: dict[tuple[bytes, bytes, bytes], RingVector] = {}  # by round, client and contribution
+        self._questions: dict[bytes, Question] = {}
+        witness.on_release.append(self._released)
+
+    # --- what was encoded --------------------------------------------------------------------------------------------
+
+    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+        """Keep what an honest client has just encoded."""
+        if process.role is not Channel.CLIENT or not self.is_honest(process):
+            return
+        for effect in effects:
+            if isinstance(effect, Persist) and effect.table == CONTRIBUTIONS:
+                made = decoded(CONTRIBUTIONS, effect.value, Contribution)
+                noise, self._recording.drawn = self._recording.drawn, None
+                if noise is None:
+                    self.fail(f"{process.name} contributes to round {effect.key.hex()[:8]} without any noise")
+                else:
+                    value = self._value(process.id, effect.key)
+                    self._encoded[effect.key, process.id, made.contribution] = to_ring(value + noise)
+
+    def _value(self, client: bytes, round_id: bytes) -> NDArray[np.int64]:
+        body, cast = self.witness.announcements[round_id], self.world.cast
+        statistic = self._question(round_id).statistic
+        places = [cast.columns.index(column) for column in statistic.columns]
+        rows = cast.rows[self.world.client_number(client)][:, places]
+        return contribution(statistic, rows, body.rows_max, body.fraction_bits)
+
+    def _question(self, round_id: bytes) -> Question:
+        if round_id not in self._questions:
+            self._questions[round_id] = ask(self.witness.announcements[round_id], self._recording, Limits())
+        return self._questions[round_id]
+
+    def _encoded_by(self, roster: SeenRoster, position: int, chosen: bytes) -> RingVector | None:
+        """What the contribution with that id encoded; None where nobody honest can tell."""
+        client, round_id = roster.clients[position], roster.announcement.round_id
+        if client not in self.witness.dishonest:
+            return self._encoded.get((round_id, client, chosen))
+        parts = [self._kept(node.id, roster, index, position, chosen) for index, node in enumerate(self.world.computes)]
+        known = [part for part in parts if part is not None]
+        return reduce(np.add, known) if len(known) == len(parts) else None
+
+    def _kept(self, node: bytes, roster: SeenRoster, index: int, position: int, chosen: bytes) -> RingVector | None:
+        """A node's share as words; `index`: the node's place among the M."""
+        body, round_id = roster.announcement, roster.announcement.round_id
+        kept = self.witness.shares[node, round_id].get(position)
+        if kept is None or kept.contribution != chosen:
+            return None
+        dimension = self._question(round_id).dimension
+        full_at = vector_node(round_id, roster.clients[position], len(body.computes))
+        is_vector = body.encoding == VECTOR or full_at == index
+        return ring_from_bytes(kept.body, dimension) if is_vector else mask(kept.body, dimension)
+
+    # --- what was released -------------------------------------------------------------------------------------------
+
+    def _released(self, release: Release) -> None:
+        """A node's first partial sum is over the agreed set, and adds up the shares that the node has kept."""
+        of = release.node, release.round_id
+        roster, own = self.witness.rosters.get(of), self.witness.lists.get(of)
+        if release.number or roster is None or own is None:
+            return  # said by invariants 1 and 2
+        who = f"compute {release.node.hex()[:8]} in round {release.round_id.hex()[:8]}"
+        present = positions_of(release.partial.contributors, len(roster.clients)).tolist()
+        if not set(present) <= own.keys():
+            self.fail(f"{who} sums over clients that are not on its own list")
+            return
+        chosen = {position: own[position] for position in present}
+        told = list_hash(roster.session, encode_entries(chosen))
+        self.expect(told == release.partial.contributors_hash, f"{who}: S has another hash than the node tells")
+        if self.all_nodes_are_honest:
+            self.expect(chosen == self._agreed(release.round_id), f"{who}: S is not what all frozen lists hold")
+        self._check_partial(release, roster, chosen, who)
+
+    def _agreed(self, round_id: bytes) -> Entries:
+        lists = [self.witness.lists.get((node.id, round_id), {}) for node in self.world.computes]
+        return agree(lists[0], lists[1:])
+
+    def _check_partial(self, release: Release, roster: SeenRoster, chosen: Entries, who: str) -> None:
+        index = next(index for index, node in enumerate(self.world.computes) if node.id == release.node)
+        shares = [self._kept(release.node, roster, index, position, one) for position, one in chosen.items()]
+        known = [share for share in shares if share is not None]
+        if len(known) < len(shares):
+            return  # invariant 8 says that it was never durable
+        told = ring_from_bytes(release.partial.vector, self._question(release.round_id).dimension)
+        self.expect(np.array_equal(told, _total(known, told.size)), f"{who}: its sum is not that of the shares it kept")
+
+    # --- what came out -----------------------------------------------------------------------------------------------
+
+    def on_fact(self, process: Process, fact: object) -> None:
+        """Hold the trainer's result against the sum over S."""
+        if not isinstance(fact, RoundCompleted) or process.role is not Channel.TRAINER or not self.all_nodes_are_honest:
+            return
+        expected, missing = self._expected(fact.round_id)
+        if missing:
+            self.fail(f"round {fact.round_id.hex()[:8]}: nobody knows what {missing} in its sum encoded")
+        elif expected is not None:
+            wrong = _different(fact.aggregate, expected)
+            self.expect(not wrong, f"round {fact.round_id.hex()[:8]}: the result differs in {', '.join(wrong)}")
+
+    def _expected(self, round_id: bytes) -> tuple[NoisyAggregate | None, int]:
+        """What must come out, and how many contributions in S are unknown."""
+        roster = self.witness.roster_of(round_id)
+        if roster is None:
+            return None, 0
+        agreed = self._agreed(round_id)
+        parts = [self._encoded_by(roster, position, chosen) for position, chosen in agreed.items()]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None, len(parts) - len(known)
+        question, body = self._question(round_id), roster.announcement
+        plan = plan_round(body, question, len(roster.clients), self._recording)
+        absent = tuple(position for position in range(len(roster.clients)) if position not in agreed)
+        told = Hashes(roster.session, list_hash(roster.session, encode_entries(agreed)), roster.hash)
+        total = _total(known, question.dimension)
+        return aggregate_of(body, plan, total, absent, told, private=self._recording.private), 0
+
+
+def _total(vectors: Sequence[RingVector], dimension: int) -> RingVector:
+    """The sum modulo 2^64."""
+    return reduce(np.add, vectors, np.zeros(dimension, dtype=np.uint64))
+
+
+def _different(found: NoisyAggregate, expected: NoisyAggregate) -> list[str]:
+    """The names of the fields that differ, the value's in any bit."""
+    plain = [field.name for field in fields(found) if field.name != "value"]
+    wrong = [name for name in plain if getattr(found, name) != getattr(expected, name)]
+    return wrong if found.value.tobytes() == expected.value.tobytes() else ["value", *wrong]

@@ -1,0 +1,175 @@
+"""Invariant 5: what any M - 1 Compute nodes and the broker see does not depend on anybody's data.
+
+In every run: masks and nonces are never used twice, and of one round and kind all shares have the same size. Against a
+second run of the same seed on neighbouring data: the same messages go between the same actors at the same times in the
+same sizes, and the shares differ at one node at most, where a full vector hides behind the seeds of all the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dca_proto.core.codec import decode_frame
+from dca_proto.core.compute import SHARES
+from dca_proto.core.effects import Channel, Persist, Send, Write
+from dca_proto.core.messages import Share
+from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.shares import SEED_BYTES, VECTOR, vector_node
+from emulator.sim.events import Observer
+from emulator.sim.process import Process
+from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.witness import Witness
+
+if TYPE_CHECKING:
+    from emulator.trials.world import TrialWorld
+
+
+class Passed(NamedTuple):
+    """A message as the broker sees it, without its content: when (µs), from whom, to whom, about what, how long."""
+
+    at_us: int
+    sender: bytes
+    channel: str
+    to: bytes
+    round_id: bytes
+    size: int
+
+
+class Transcript(Observer):
+    """The shape of a run's traffic, and what its Compute nodes hold.
+
+    Attributes:
+        passed: all messages, in order. held: shares by node, round and position, as they were kept.
+    """
+
+    def __init__(self, world: TrialWorld) -> None:
+        self.passed: list[Passed] = []
+        self.held: dict[tuple[bytes, bytes, int], bytes] = {}
+        self._simulator = world.simulator
+
+    def on_send(self, process: Process, send: Send) -> None:
+        """Note a message."""
+        to = send.to
+        self.passed.append(
+            Passed(self._simulator.now_us, process.id, to.channel.value, to.id, send.round_id, len(send.payload))
+        )
+
+    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
+        """Note the shares that a Compute node keeps."""
+        if process.role is Channel.COMPUTE:
+            for write in writes:
+                if isinstance(write, Persist) and write.table == SHARES:
+                    position = int.from_bytes(write.key[ID_BYTES:], "big")
+                    self.held[process.id, write.key[:ID_BYTES], position] = write.value
+
+
+def neighbour(world: TrialWorld) -> bytes:
+    """Give one honest client other rows, of another number; its id. To be called before anything is asked of it."""
+    client = next(one.id for one in world.clients if one.id not in world.hostile_clients)
+    index = world.client_number(client)
+    rows = -world.cast.rows[index] + 0.25
+    world.cast.rows = [*world.cast.rows]
+    world.cast.rows[index] = np.vstack([rows, np.full((1, rows.shape[1]), np.nan)])
+    return client
+
+
+class View(Checker):
+    """Shapes, masks and nonces of one run, and the comparison with its neighbour where there is one.
+
+    Args:
+        other: the transcript of the run of the same seed on neighbouring data, and whose data they are.
+    """
+
+    number, name = 5, "view independent of data"
+
+    def __init__(self, world: TrialWorld, witness: Witness, other: tuple[Transcript, bytes] | None = None) -> None:
+        super().__init__(world, witness)
+        self._own = Transcript(world)
+        self._other = other
+        self._nonces: dict[bytes, bytes] = {}  # -> the payload that it encrypts
+        self._masks: dict[bytes, tuple[bytes, bytes, int]] = {}  # the first bytes -> whose it is
+        self._sizes: dict[tuple[bytes, bool], int] = {}
+
+    def on_send(self, process: Process, send: Send) -> None:
+        """A share of an honest client: its size is that of all others, its nonce new unless it is a repetition."""
+        if self._other is not None:
+            self._own.on_send(process, send)
+        if process.role is not Channel.CLIENT or send.to.channel is not Channel.COMPUTE or not self.is_honest(process):
+            return
+        frame = decode_frame(send.payload)
+        if not isinstance(frame, Share):
+            return
+        who = f"{process.name}, round {send.round_id.hex()[:8]}"
+        first = self._nonces.setdefault(frame.nonce, send.payload)
+        self.expect(first == send.payload, f"{who}: a nonce is used for two ciphertexts")
+        kind = send.round_id, self._is_vector(send.round_id, process.id, send.to.id)
+        size = self._sizes.setdefault(kind, len(send.payload))
+        self.expect(size == len(send.payload), f"{who}: a share has {len(send.payload)} bytes, others {size}")
+
+    def _is_vector(self, round_id: bytes, client: bytes, node: bytes) -> bool:
+        nodes = [one.id for one in self.world.computes]
+        return (
+            self.witness.announcements[round_id].encoding == VECTOR
+            or nodes[vector_node(round_id, client, len(nodes))] == node
+        )
+
+    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
+        """Masks are fresh: no two shares begin alike."""
+        if self._other is not None:
+            self._own.on_commit(process, writes)
+        if process.role is not Channel.COMPUTE:
+            return
+        for write in writes:
+            if not isinstance(write, Persist) or write.table != SHARES:
+                continue
+            round_id, position = write.key[:ID_BYTES], int.from_bytes(write.key[ID_BYTES:], "big")
+            begin, whose = write.value[ID_BYTES : ID_BYTES + SEED_BYTES], (process.id, round_id, position)
+            if len(begin) == SEED_BYTES and self._is_honest_client(round_id, position):
+                first = self._masks.setdefault(begin, whose)
+                self.expect(first == whose, f"{process.name} holds a mask that another share has, too")
+
+    def _is_honest_client(self, round_id: bytes, position: int) -> bool:
+        roster = self.witness.roster_of(round_id)
+        return roster is not None and roster.clients[position] not in self.witness.dishonest
+
+    # --- two runs ----------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Compare with the neighbouring run."""
+        if self._other is None:
+            return
+        other, changed = self._other
+        self._compare_traffic(other)
+        self.expect(
+            self._own.held.keys() == other.held.keys(), "who holds whose shares depends on the data of a client"
+        )
+        for key in self._own.held.keys() & other.held.keys():
+            self._compare_share(key, other.held[key], changed)
+
+    def _compare_traffic(self, other: Transcript) -> None:
+        pairs = list(zip(self._own.passed, other.passed, strict=False))
+        self.checked += len(pairs)
+        for mine, theirs in pairs:
+            if mine != theirs:
+                self.fail(f"traffic depends on the data of a client: {_shown(mine)}, or else {_shown(theirs)}")
+                return
+        counts = len(self._own.passed), len(other.passed)
+        self.expect(counts[0] == counts[1], f"traffic depends on the data of a client: {counts[0]} or {counts[1]}")
+
+    def _compare_share(self, key: tuple[bytes, bytes, int], theirs: bytes, changed: bytes) -> None:
+        """Equal, but for the one full vector of the client whose data are changed."""
+        node, round_id, position = key
+        roster = self.witness.roster_of(round_id)
+        if roster is None:
+            return
+        client, nodes = roster.clients[position], [one.id for one in self.world.computes]
+        may_differ = client == changed and nodes[vector_node(round_id, client, len(nodes))] == node
+        same = self._own.held[key] == theirs
+        self.expect(same or may_differ, f"compute {node.hex()[:8]} sees what client {client.hex()[:8]} holds")
+
+
+def _shown(one: Passed) -> str:
+    return f"{one.sender.hex()[:8]} to {one.channel} {one.to.hex()[:8]}, {one.size} bytes at {one.at_us} us"

@@ -1,0 +1,280 @@
+"""Try the protocol in virtual time: faults, adversaries, nine invariants, collusion.
+
+Real actors and real cryptography, no waiting: the same seed gives the same run, byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from dca_proto.cli import INTERRUPTED, verbatim
+from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
+from dca_proto.core.errors import UsageError
+from emulator.sim.events import Observer
+from emulator.trials.display import show_failure, show_sweep, show_trial
+from emulator.trials.draw import draw_scenario
+from emulator.trials.examination import broken_in, examine
+from emulator.trials.example import example as example_text
+from emulator.trials.scenario import Scenario, from_plain, load_scenario, to_plain, to_toml
+from emulator.trials.shrink import shrink
+from emulator.trials.sweep import Failure, Sweep, shrink_failures
+from emulator.trials.sweep import sweep as sweep_seeds
+from emulator.trials.world import TrialWorld
+
+EXIT_BROKEN = 4
+_PATIENCE_S = 2.0
+_SEED_MAX = (1 << 63) - 1
+_RANGE = re.compile(r"(\d{1,19})\.\.(\d{1,19})")
+_PROCESSES_MAX = 64
+_NAME = "failed-{}.toml"
+
+_RUN = """Examples:
+
+  dca emulate example > scenario.toml     a scenario to start from, with a word about each line
+
+  dca emulate run scenario.toml           faults, then healing, then liveness; exit code 4 if anything is broken
+
+  dca emulate run scenario.toml --seed 7 --json run.json && dca report run.json
+"""
+_REPLAY = """Examples:
+
+  dca emulate replay 17                   the scenario of seed 17, held against all nine invariants
+
+  dca emulate replay 17 --json -          digest, outcome, invariants, faults, options
+"""
+_SWEEP = """Examples:
+
+  dca emulate sweep --seeds 0..199        two hundred scenarios on two processes
+
+  dca emulate sweep --seeds 0..1999 --minutes 10 --json sweep.json
+"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, help=__doc__, no_args_is_help=True)
+
+Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")]
+Shrink = Annotated[float, typer.Option(help="How long a failing scenario is made smaller; 0 does not.")]
+Save = Annotated[Path, typer.Option(help="Folder for failing scenarios, made smaller, as TOML.")]
+
+
+# --- one trial -------------------------------------------------------------------------------------------------------
+
+
+@app.command("run", short_help="A scenario file: faults, healing, liveness.", epilog=verbatim(_RUN))
+def run(
+    scenario: Annotated[Path, typer.Argument(help="A scenario file; `dca emulate example` prints one.")],
+    seed: Annotated[int | None, typer.Option(help="In place of the scenario's own.")] = None,
+    shrink_seconds: Shrink = 30.0,
+    save: Save = Path(),
+    json_to: Json = None,
+) -> int:
+    """Run a scenario: safety under its faults, then healing, then liveness; exit code 4 if an invariant is broken."""
+    _check_outputs(save, json_to)
+    loaded = load_scenario(scenario)
+    if seed is not None:
+        loaded = from_plain(to_plain(msgspec.structs.replace(loaded, seed=_seed(seed))))
+    again = f"dca emulate run {scenario}" + ("" if seed is None else f" --seed {seed}")
+    return _trial(loaded, again, shrink_seconds, save, json_to)
+
+
+@app.command("replay", short_help="The scenario that a seed draws.", epilog=verbatim(_REPLAY))
+def replay(
+    seed: Annotated[int, typer.Argument(help="Whose scenario is drawn and run.", min=0)],
+    shrink_seconds: Shrink = 30.0,
+    save: Save = Path(),
+    json_to: Json = None,
+) -> int:
+    """Run the scenario that a seed draws, as a sweep does; exit code 4 if an invariant is broken.
+
+    Fields of the JSON object: kind, ok, seed, digest (of the trace), outcome (result, live, rounds with phases),
+    invariants (number, name, checked, ok, detail), faults (reached or not, when), options (the scenario), traffic by
+    role, drops, last_facts, replay, wall_s, virtual_s; shrunk (a smaller scenario), where one failed.
+    """
+    _check_outputs(save, json_to)
+    return _trial(draw_scenario(_seed(seed)), f"dca emulate replay {seed}", shrink_seconds, save, json_to)
+
+
+def _trial(scenario: Scenario, again: str, shrink_seconds: float, save: Path, json_to: str | None) -> int:
+    console = Console(stderr=json_to == STDOUT)
+    with _VirtualTime(console, scenario) as progress:
+        result = examine(scenario, on_world=progress.watch).to_json()
+    result["replay"] = again
+    broken = broken_in(result)
+    show_trial(console, result)
+    if broken:
+        number, detail = next(iter(broken.items()))
+        failure = Failure(seed=scenario.seed, invariant=number, detail=detail, replay=again, options=result["options"])
+        failure.last_facts = list(result["last_facts"])
+        if shrink_seconds > 0:
+            say(console, "shrinking", f"for at most {shrink_seconds:g} s")
+            failure.shrunk = result["shrunk"] = to_plain(shrink(scenario, number, seconds=shrink_seconds).scenario)
+        show_failure(console, failure)
+        _save(console, failure, save)
+    write_json(result, json_to)
+    return EXIT_BROKEN if broken else 0
+
+
+def _save(console: Console, failure: Failure, folder: Path) -> None:
+    """A failing scenario as a file that can be run again."""
+    plain = failure.shrunk or failure.options
+    if plain is None:
+        return
+    path = folder / _NAME.format(failure.seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as place:
+        place.write_text(to_toml(from_plain(plain)), encoding="utf-8")
+    say(console, "saved", f"{path}; run it with `dca emulate run {path}`")
+
+
+def _check_outputs(save: Path, json_to: str | None) -> None:
+    """Refuse, before the work, what could not be written after it."""
+    require_json_target(json_to)
+    require_writable(save / _NAME.format(0), make_folders=True)
+
+
+def _seed(seed: int) -> int:
+    if not 0 <= seed <= _SEED_MAX:
+        raise UsageError(f"seed {seed}: expected a whole number from 0 to {_SEED_MAX}")
+    return seed
+
+
+class _VirtualTime(Observer):
+    """A bar of virtual time, for trials that take more than two seconds."""
+
+    def __init__(self, console: Console, scenario: Scenario) -> None:
+        columns = (TextColumn("{task.description:<12}"), BarColumn(bar_width=30), TaskProgressColumn())
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._task = self._progress.add_task("", total=max(1, scenario.healed_ms))
+        self._began_s = time.monotonic()
+        self._world: TrialWorld | None = None
+        self._run = 0
+
+    def __enter__(self) -> _VirtualTime:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def watch(self, world: TrialWorld) -> None:
+        """A trial begins: the first two are what the third is compared with."""
+        self._world = world
+        self._run += 1
+        self._progress.update(self._task, completed=0, description=f"run {self._run} of 3")
+        world.simulator.observers.append(self)
+
+    def on_handled(self, *happened: Any) -> None:
+        """Show how far it is, once it has taken long enough."""
+        if self._world is None or time.monotonic() - self._began_s < _PATIENCE_S:
+            return
+        if not self._progress.live.is_started:
+            self._progress.start()
+        simulator = self._world.simulator
+        self._progress.update(self._task, completed=simulator.now_ms - simulator.start_ms)
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+@app.command("sweep", short_help="Many seeds, and what they reached.", epilog=verbatim(_SWEEP))
+def sweep(
+    seeds: Annotated[str, typer.Option(help="First and last seed, A..B.")] = "0..99",
+    minutes: Annotated[float | None, typer.Option(help="Begin no more trials after that time.")] = None,
+    processes: Annotated[int, typer.Option(help="How many trials run at once.")] = 2,
+    shrink_seconds: Shrink = 30.0,
+    save: Save = Path(),
+    json_to: Json = None,
+) -> int:
+    """Run the scenarios of many seeds; exit code 4 if an invariant is broken in any of them.
+
+    Fields of the JSON object: kind, ok, seeds (first, last), run, failed (seed, invariant, detail, replay, options,
+    last_facts, shrunk), coverage (kind -> trials that reached it), checked (invariant -> facts), rounds (result ->
+    count), wall_s, scenarios_per_s, interrupted.
+    """
+    _check_outputs(save, json_to)
+    first, last = _seeds(seeds)
+    _check_effort(minutes, processes)
+    console = Console(stderr=json_to == STDOUT)
+    with _Bar(console, last - first + 1) as bar:
+        found = sweep_seeds(first, last, minutes=minutes, processes=processes, on_done=bar.changed)
+    if shrink_seconds > 0 and not found.interrupted:
+        if found.failed:
+            say(console, "shrinking", f"the first failures, for at most {shrink_seconds:g} s each")
+        shrink_failures(found, shrink_seconds)
+    show_sweep(console, found)
+    for failure in [one for one in found.failed if one.shrunk]:
+        _save(console, failure, save)
+    write_json(found.to_json(), json_to)
+    if found.interrupted:
+        say(console, "interrupted", f"after {found.run} of {last - first + 1} scenarios")
+        return INTERRUPTED
+    return 0 if found.ok else EXIT_BROKEN
+
+
+def _seeds(text: str) -> tuple[int, int]:
+    match = _RANGE.fullmatch(text.strip())
+    if match is None or int(match[1]) > int(match[2]) or int(match[2]) > _SEED_MAX:
+        raise UsageError(f"--seeds {text}: expected first..last, such as 0..199, not descending")
+    return int(match[1]), int(match[2])
+
+
+def _check_effort(minutes: float | None, processes: int) -> None:
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise UsageError(f"--minutes {minutes:g}: expected a finite number above 0")
+    if not 1 <= processes <= _PROCESSES_MAX:
+        raise UsageError(f"--processes {processes}: expected 1 to {_PROCESSES_MAX}, at most the number of cores")
+
+
+class _Bar:
+    """How far a sweep is, and how many scenarios have failed; shown once it has taken two seconds."""
+
+    def __init__(self, console: Console, count: int) -> None:
+        columns = (
+            TextColumn("{task.description:<12}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
+        )  # fmt: skip
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._task = self._progress.add_task("scenarios", total=count)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def changed(self, found: Sweep) -> None:
+        """One more is done."""
+        if found.wall_s > _PATIENCE_S and not self._progress.live.is_started:
+            self._progress.start()
+        failed = f"{len(found.failed)} failed" if found.failed else "scenarios"
+        self._progress.update(self._task, completed=found.run, description=failed)
+
+
+# --- beside ----------------------------------------------------------------------------------------------------------
+
+
+@app.command("example", short_help="Print a scenario to start from.")
+def example() -> None:
+    """Print a scenario to start from, with a word about each line and all kinds of faults and adversaries."""
+    typer.echo(example_text(), nl=False)
+
+
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command("collude", short_help="What a coalition sees, and what that means.", context_settings=_PASSED_ON)
+def collude(context: typer.Context) -> int:
+    """Pass all on to the command itself, whose imports (scipy) the others do without."""
+    from emulator.collusion import command
+
+    inner = typer.Typer(add_completion=False, rich_markup_mode=None)
+    inner.command("collude", epilog=verbatim(command.EXAMPLES))(command.collude)
+    passed_on = typer.main.get_command(inner)
+    result = passed_on.main(args=context.args, prog_name=context.command_path, standalone_mode=False)
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,209 @@
+"""Scenarios drawn from a seed: mostly small populations and several faults at a time, now and then an adversary."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from dca_proto.core.params import Timing
+from emulator.sim.broker import BrokerOptions
+from emulator.sim.link import LinkOptions
+from emulator.sim.streams import Streams
+from emulator.trials.checks import check
+from emulator.trials.faults import FAULTS
+from emulator.trials.hostile import HOSTILE
+from emulator.trials.scenario import Adversary, Fault, Limits, Population, Rounds, Scenario
+
+
+class DrawLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest that is drawn."""
+
+    clients_max: int = 60
+    computes_max: int = 6
+    rounds_max: int = 3
+    faults_max: int = 6
+    adversaries_max: int = 2
+    dimension_max: int = 8
+
+
+def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
+    """The scenario of a seed. Each part has a stream of its own, so that a new kind of fault changes only faults."""
+    limits, streams = limits or DrawLimits(), Streams(seed)
+    population = _population(streams("draw/population"), limits)
+    rounds = _rounds(streams("draw/rounds"), population, limits)
+    windows_ms = rounds.end_ms
+    scenario = Scenario(
+        seed=seed,
+        heal_ms=_heal_ms(streams("draw/heal"), windows_ms),
+        population=population,
+        rounds=rounds,
+        limits=_limits(streams("draw/limits"), population, rounds),
+        network=_network(streams("draw/network")),
+        broker=_broker(streams("draw/broker")),
+        faults=_faults(streams("draw/faults"), population, rounds, limits.faults_max),
+        adversaries=_adversaries(streams("draw/adversaries"), population, rounds, limits.adversaries_max),
+    )
+    check(scenario, f"the scenario of seed {seed}")
+    return scenario
+
+
+def _population(stream: random.Random, limits: DrawLimits) -> Population:
+    low, high = stream.choices([(3, 8), (9, 20), (21, 60)], weights=[60, 30, 10])[0]
+    clients = stream.randint(min(low, limits.clients_max), min(high, limits.clients_max))
+    computes = min(stream.choices([2, 3, 4, 5, 6], weights=[30, 35, 15, 10, 10])[0], limits.computes_max)
+    return Population(
+        clients=clients,
+        computes=computes,
+        statistic=stream.choices(["sum", "mean", "second-moments", "histogram"], weights=[6, 2, 1, 1])[0],
+        dimension=stream.randint(1, limits.dimension_max),
+        rows=stream.randint(1, 3),
+    )
+
+
+def _rounds(stream: random.Random, population: Population, limits: DrawLimits) -> Rounds:
+    largest = population.clients - 2
+    tolerated = min(largest, stream.choice([0, 1, 1, population.clients // 4, population.clients // 3, largest]))
+    windows = [stream.randrange(8_000, 40_000, 500) for _ in range(3)]
+    return Rounds(
+        count=min(limits.rounds_max, stream.choices([1, 2, 3], weights=[5, 4, 2])[0]),
+        first_ms=stream.choice([0, 1_000, 3_000]),
+        every_ms=stream.choice([0, 2_000, 15_000, 40_000]),
+        tolerated=tolerated,
+        colluders=stream.choice([0, 0, 0, tolerated // 2, tolerated]),
+        epsilon=stream.choice([0.5, 1.0, 2.0]),
+        delta=stream.choice([1e-5, 1e-6]),
+        encoding=stream.choice(["seed", "seed", "vector"]),
+        eager=stream.random() < 0.7,
+        fraction_bits=stream.choice([16, 20, 24]),
+        rows_max=stream.choice([0, 1, 3]),
+        join_window_ms=windows[0],
+        share_window_ms=windows[1],
+        commit_window_ms=windows[2],
+    )
+
+
+def _limits(stream: random.Random, population: Population, rounds: Rounds) -> Limits:
+    """Mostly wide ones; sometimes a budget of few rounds, or floors that a smaller roster does not meet."""
+    tight, floors = stream.random() < 0.15, stream.random() < 0.15
+    least = population.clients - stream.choice([0, 1, 2]) if floors else 1
+    return Limits(
+        epsilon_per_period_max=rounds.epsilon * stream.choice([1.2, 1.5, 2.0]) if tight else 100.0,
+        account_epsilon=rounds.epsilon * stream.choice([1.2, 2.0, 40.0]) if stream.random() < 0.2 else 0.0,
+        clients_min=max(1, least),
+        floor_clients_min=max(1, least if stream.random() < 0.5 else 1),
+    )
+
+
+def _network(stream: random.Random) -> LinkOptions:
+    return LinkOptions(
+        delay_ms=stream.choice([1.0, 20.0, 20.0, 100.0, 500.0]),
+        jitter_ms=stream.choice([0.0, 10.0, 50.0, 500.0]),
+        bandwidth_bytes_s=stream.choice([0.0, 0.0, 0.0, 20_000.0]),
+        loss=stream.choice([0.0, 0.0, 0.01, 0.1, 0.3]),
+        duplicate=stream.choice([0.02, 0.02, 0.2]),
+        reorder=stream.choice([0.05, 0.05, 0.4]),
+        reorder_ms=stream.choice([200.0, 200.0, 3_000.0]),
+    )
+
+
+def _broker(stream: random.Random) -> BrokerOptions:
+    return BrokerOptions(
+        queue_messages_max=stream.choice([10_000, 10_000, 100]),
+        part_bytes_max=stream.choice([1 << 16, 1 << 16, 2_000]),
+        persistent_sessions=stream.random() < 0.8,
+    )
+
+
+def _heal_ms(stream: random.Random, windows_ms: int) -> int:
+    """Mostly when all rounds are over; sometimes in the middle of them."""
+    return 0 if stream.random() < 0.6 else stream.randrange(1_000, windows_ms)
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def _faults(stream: random.Random, population: Population, rounds: Rounds, most: int) -> tuple[Fault, ...]:
+    count = min(most, stream.choices(range(7), weights=[5, 10, 20, 25, 20, 12, 8])[0])
+    drawn: list[Fault] = []
+    for _ in range(count):
+        fault = _fault(stream, stream.choice(list(FAULTS)), population, rounds)
+        once = fault.kind in ("epoch-turn", "twin") and any(one.kind == fault.kind for one in drawn)
+        if not once:
+            drawn.append(fault)
+    return tuple(drawn)
+
+
+def _fault(stream: random.Random, name: str, population: Population, rounds: Rounds) -> Fault:
+    kind = FAULTS[name]
+    role = stream.choice(kind.roles)
+    phases = kind.phases_of(role)
+    waits = bool(phases) or name.startswith("vanish") or name == "disk-full"
+    at_ms = stream.choice([0, 0, rounds.end_ms // 3]) if waits else _soon_ms(stream, rounds)
+    return Fault(
+        kind=name,
+        actor=_actor(stream, name, role, population),
+        at_ms=min(at_ms, Timing().epoch_ms // 2),
+        for_ms=stream.choice([0, 500, 3_000, 10_000, 30_000]),
+        phase=stream.choice(["", *phases]) if phases else "",
+        amount=_amount(stream, kind.amount, kind.amounts),
+    )
+
+
+def _soon_ms(stream: random.Random, rounds: Rounds) -> int:
+    """Mostly within the few seconds that a round takes when nothing is slow; else at any time."""
+    begins_ms = rounds.asked_ms(stream.randrange(rounds.count))
+    late = stream.random() < 0.2
+    return begins_ms + (stream.randrange(rounds.longest_ms) if late else int(4_000 * stream.random() ** 2))
+
+
+def _actor(stream: random.Random, name: str, role: str, population: Population) -> str:
+    if name == "reconnect-storm":
+        return "clients"
+    match role:
+        case "client":
+            return f"client {stream.randrange(population.clients)}"
+        case "compute":
+            return f"compute {stream.randrange(population.computes)}"
+        case _:
+            return role
+
+
+def _amount(stream: random.Random, amount: str, amounts: tuple[float, float]) -> float:
+    """A size that makes sense for what it counts."""
+    match amount:
+        case "milliseconds":
+            return min(amounts[1], stream.choice([50.0, 500.0, 3_000.0, 20_000.0, 120_000.0]))
+        case "a probability":
+            return stream.choice([0.1, 0.3, 0.6])
+        case "how many messages":
+            return float(stream.randint(1, 8))
+        case "bytes a second":
+            return stream.choice([500.0, 5_000.0])
+        case _:
+            return 0.0
+
+
+# --- adversaries ------------------------------------------------------------------------------------------------------
+
+
+def _adversaries(stream: random.Random, population: Population, rounds: Rounds, most: int) -> tuple[Adversary, ...]:
+    """In two trials of five: one or two, at most one of them a Compute node, and never all clients."""
+    if stream.random() < 0.6:
+        return ()
+    drawn: dict[str, Adversary] = {}
+    for _ in range(min(most, stream.randint(1, 2))):
+        kind = stream.choice(list(HOSTILE))
+        hostile = HOSTILE[kind]
+        if hostile.is_stranger:
+            actor = f"stranger {len(drawn)}"
+        elif hostile.role == "client":
+            actor = f"client {stream.randrange(population.clients)}"
+        else:
+            actor = f"compute {stream.randrange(population.computes)}"
+        nodes = [one for one in drawn if one.startswith("compute")]
+        if actor in drawn or (nodes and actor.startswith("compute")):
+            continue
+        dropped = max(1, rounds.tolerated - rounds.colluders) + stream.choice([0, 0, 1])
+        drawn[actor] = Adversary(kind=kind, actor=actor, amount=dropped if kind == "drop-clients" else 0)
+    return tuple(drawn.values())

@@ -1,0 +1,225 @@
+"""A scenario: population, round parameters, network, broker, faults, adversaries and a seed. Plain data.
+
+It can be written in TOML by hand, drawn from a seed (`draw`), or be what shrinking left over; all read the same.
+Nothing in it is random: with its seed it fixes a trial byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dca_proto.core.errors import UsageError
+from dca_proto.core.wording import in_words, nearest
+from emulator.sim.broker import BrokerOptions
+from emulator.sim.link import LinkOptions
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of a scenario's parts."""
+
+
+class Population(_Part, frozen=True, kw_only=True):
+    """Who there is.
+
+    Attributes:
+        clients: N of the federation. computes: M.
+        statistic: `sum`, `mean`, `second-moments` or `histogram`. dimension: d, its coordinates.
+        rows: each client's, drawn within the bounds.
+    """
+
+    clients: int = 6
+    computes: int = 3
+    statistic: str = "sum"
+    dimension: int = 1
+    rows: int = 1
+
+
+class Rounds(_Part, frozen=True, kw_only=True):
+    """What is asked, how often.
+
+    Attributes:
+        count: how many rounds. first_ms: when the first is asked for. every_ms: from one to the next; 0 asks for all
+            at once.
+        tolerated: T. colluders: c. epsilon, delta: of each round. encoding: `seed` or `vector`.
+        eager: whether a round starts as soon as all clients have answered, or at the join deadline.
+        fraction_bits, rows_max: as in a request. noise: false is the oracle of exactness, which is not private.
+        join_window_ms, share_window_ms, commit_window_ms: of each round.
+    """
+
+    count: int = 1
+    first_ms: int = 1_000
+    every_ms: int = 0
+    tolerated: int = 1
+    colluders: int = 0
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    encoding: str = "seed"
+    eager: bool = True
+    fraction_bits: int = 24
+    rows_max: int = 0
+    noise: bool = True
+    join_window_ms: int = 20_000
+    share_window_ms: int = 20_000
+    commit_window_ms: int = 20_000
+
+    @property
+    def longest_ms(self) -> int:
+        """From asking for a round to its announced end."""
+        return self.join_window_ms + self.share_window_ms + 2 * self.commit_window_ms
+
+    def asked_ms(self, index: int) -> int:
+        """When a round is asked for."""
+        return self.first_ms + index * self.every_ms
+
+    @property
+    def end_ms(self) -> int:
+        """When the last round's announced end is past, if it was announced when it was asked for."""
+        return self.asked_ms(self.count - 1) + self.longest_ms
+
+
+class Limits(_Part, frozen=True, kw_only=True):
+    """What clients, Compute nodes and the trainer let through: their policies, floors and account.
+
+    Attributes:
+        epsilon_per_period_max: a client's budget, at `delta_max` = the rounds' δ. account_epsilon: the trainer's
+            account, at the same δ; 0 sets none.
+        clients_min, honest_min, colluders_min: of clients' policies. floor_clients_min, floor_honest_min: of Compute
+            nodes.
+    """
+
+    epsilon_per_period_max: float = 40.0
+    account_epsilon: float = 0.0
+    clients_min: int = 1
+    honest_min: int = 1
+    colluders_min: int = 0
+    floor_clients_min: int = 1
+    floor_honest_min: int = 1
+
+
+class Fault(_Part, frozen=True, kw_only=True):
+    """Something that goes wrong.
+
+    Attributes:
+        kind: a name of `faults.FAULTS`. actor: `client 3`, `compute 0`, `trainer`, `broker`; or `clients`, `computes`.
+        at_ms: when, or from when on it waits for its moment. for_ms: how long; 0 lasts until all is healed.
+        phase: of faults that strike at a transition, the phase that is entered, such as `frozen`; empty for any.
+        amount: of faults that have a size: milliseconds, a probability, a number of messages.
+    """
+
+    kind: str
+    actor: str
+    at_ms: int = 0
+    for_ms: int = 0
+    phase: str = ""
+    amount: float = 0.0
+
+
+class Adversary(_Part, frozen=True, kw_only=True):
+    """Somebody who does not keep to the protocol.
+
+    Attributes:
+        kind: a name of `hostile.HOSTILE`. actor: `client 3` or `compute 0`; strangers are `client` and a number beyond
+            the population.
+        amount: how many messages, clients or coordinates, where the kind has a size.
+    """
+
+    kind: str
+    actor: str
+    amount: int = 0
+
+
+class Scenario(_Part, frozen=True, kw_only=True):
+    """Everything that a trial is made of.
+
+    Attributes:
+        seed: of keys, data, network and faults. name: for people.
+        heal_ms: when everything is mended, in ms from the start; 0 waits for the last round's end.
+    """
+
+    seed: int = 0
+    name: str = ""
+    heal_ms: int = 0
+    population: Population = Population()
+    rounds: Rounds = Rounds()
+    limits: Limits = Limits()
+    network: LinkOptions = LinkOptions()
+    broker: BrokerOptions = BrokerOptions()
+    faults: tuple[Fault, ...] = ()
+    adversaries: tuple[Adversary, ...] = ()
+
+    @property
+    def healed_ms(self) -> int:
+        """When everything is mended, in ms from the start."""
+        return self.heal_ms or self.rounds.end_ms
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Read a scenario from a TOML file and check it. Raises `UsageError`: what was found, expected, and what to do."""
+    try:
+        return from_plain(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; give the path of a scenario file") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is no text; give a scenario in TOML") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+
+
+def from_plain(plain: dict[str, Any], source: str = "scenario") -> Scenario:
+    """A scenario from plain data, checked. Raises `UsageError`.
+
+    Args:
+        source: the file's name, for errors.
+    """
+    from emulator.trials.checks import check
+
+    _check_keys(plain, Scenario, source)
+    try:
+        scenario = msgspec.convert(plain, Scenario)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{source}: {in_words(error)}") from None
+    check(scenario, source)
+    return scenario
+
+
+def to_plain(scenario: Scenario) -> dict[str, Any]:
+    """All of it in tables, lists and scalars; `from_plain` gives the scenario back."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(scenario))
+    return plain
+
+
+def to_toml(scenario: Scenario) -> str:
+    """The scenario as a TOML file."""
+    plain = to_plain(scenario)
+    lines = [f"{key} = {_scalar(value)}" for key, value in plain.items() if not isinstance(value, dict | list)]
+    for key, value in plain.items():
+        tables = value if isinstance(value, list) else [value] if isinstance(value, dict) else []
+        head = f"[[{key}]]" if isinstance(value, list) else f"[{key}]"
+        for table in tables:
+            lines += ["", head, *(f"{name} = {_scalar(item)}" for name, item in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _scalar(value: object) -> str:
+    return json.dumps(value) if isinstance(value, bool | str) else repr(value)
+
+
+def _check_keys(plain: object, part: Any, where: str) -> None:
+    """Refuse unknown keys, naming the one that was perhaps meant."""
+    if not isinstance(plain, dict):
+        return  # convert says what is wrong
+    known = {field.name: field.type for field in msgspec.structs.fields(part)}
+    for key, value in plain.items():
+        if key not in known:
+            raise UsageError(f"{where}: unknown key {key!r}{nearest(key, known)}; known: {', '.join(known)}")
+        inner = known[key]
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            _check_keys(value, inner, f"{where}: {key}")
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                _check_keys(item, inner.__args__[0], f"{where}: {key} {index + 1}")

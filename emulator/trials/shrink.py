@@ -1,0 +1,158 @@
+"""A failing scenario made smaller, while the same invariant still breaks.
+
+Faults and adversaries are taken away in ever smaller groups (delta debugging: Zeller and Hildebrandt, IEEE TSE 28(2),
+2002); then rounds, clients, nodes and coordinates are lowered and the network is quietened, one after another, until
+nothing can be taken away any more or the time is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from dca_proto.core.errors import UsageError
+from emulator.sim.broker import BrokerOptions
+from emulator.sim.link import IDEAL
+from emulator.trials.examination import COMPARED, broken_in, examine
+from emulator.trials.scenario import Adversary, Fault, Limits, Scenario, from_plain, to_plain
+
+T = TypeVar("T")
+Breaks = Callable[[Scenario], bool]
+"""Whether the invariant in question still breaks in a scenario."""
+
+TRIALS_MAX = 200
+_SMALLER = ((1, 2), (3, 4), (9, 10))  # parts to which a number is lowered, in turn
+
+
+class Shrunk(msgspec.Struct, frozen=True):
+    """What is left of a scenario. `trials`: how many were run for it. `detail`: how it breaks now."""
+
+    scenario: Scenario
+    trials: int
+    detail: str
+
+
+class _Search:
+    """Trials of smaller scenarios, as long as time and number allow; remembers the smallest that breaks."""
+
+    def __init__(self, scenario: Scenario, breaks: Breaks, until_s: float, trials_max: int) -> None:
+        self.best = scenario
+        self.trials = 0
+        self._breaks = breaks
+        self._until_s = until_s
+        self._trials_max = trials_max
+
+    @property
+    def is_over(self) -> bool:
+        return self.trials >= self._trials_max or time.monotonic() >= self._until_s
+
+    def take(self, **changes: Any) -> bool:
+        """Whether it still breaks with these changes; then it is the best."""
+        smaller = _valid(msgspec.structs.replace(self.best, **changes))
+        if smaller is None or smaller == self.best or self.is_over:
+            return False
+        self.trials += 1
+        if not self._breaks(smaller):
+            return False
+        self.best = smaller
+        return True
+
+
+def shrink(
+    scenario: Scenario,
+    number: int,
+    *,
+    seconds: float = 30.0,
+    trials_max: int = TRIALS_MAX,
+    breaks: Breaks | None = None,
+) -> Shrunk:
+    """The smallest scenario found in which the invariant of that number breaks, too.
+
+    Args:
+        number: 1 to 9, or 0 for liveness. seconds, trials_max: when to stop looking.
+        breaks: what tells it; by default a trial with all checkers.
+    """
+    details: dict[Scenario, str] = {}
+
+    def in_a_trial(smaller: Scenario) -> bool:
+        broken = broken_in(examine(smaller, compare=number in COMPARED).to_json())
+        details[smaller] = broken.get(number, "")
+        return number in broken
+
+    search = _Search(scenario, breaks or in_a_trial, time.monotonic() + seconds, trials_max)
+    before: Scenario | None = None
+    while before != search.best and not search.is_over:
+        before = search.best
+        _fewer(search, "faults", search.best.faults)
+        _fewer(search, "adversaries", search.best.adversaries)
+        for changes in _simpler(search):
+            search.take(**changes)
+    return Shrunk(search.best, search.trials, details.get(search.best, ""))
+
+
+def _fewer(search: _Search, name: str, items: tuple[T, ...]) -> None:
+    """Take away groups of items: first all, then halves, quarters, ..., single ones."""
+    size = len(items)
+    while size:
+        start = 0
+        while start < len(items) and not search.is_over:
+            rest = items[:start] + items[start + size :]
+            if search.take(**{name: rest}):
+                items = rest
+            else:
+                start += size
+        size //= 2
+
+
+def _simpler(search: _Search) -> Iterator[dict[str, Any]]:
+    """Changes that make a scenario simpler, each of the best one at that time."""
+    for part, name, least in (
+        ("rounds", "count", 1),
+        ("population", "clients", 3),
+        ("population", "computes", 2),
+        ("population", "dimension", 1),
+        ("population", "rows", 1),
+        ("rounds", "tolerated", 0),
+        ("rounds", "colluders", 0),
+    ):
+        for value in _lower(getattr(getattr(search.best, part), name), least):
+            if value < getattr(getattr(search.best, part), name):
+                yield _with(search.best, part, name, value)
+    yield {"network": IDEAL}
+    for name in ("loss", "duplicate", "reorder", "jitter_ms", "bandwidth_bytes_s"):
+        yield _with(search.best, "network", name, 0.0)
+    yield {"broker": BrokerOptions()}
+    yield {"limits": Limits()}
+
+
+def _lower(value: int, least: int) -> list[int]:
+    """Values to try instead: the least, then larger and larger parts."""
+    tried = [least, *(value * part // whole for part, whole in _SMALLER), value - 1]
+    return sorted({one for one in tried if least <= one < value})
+
+
+def _with(scenario: Scenario, part: str, name: str, value: float) -> dict[str, Any]:
+    """One number changed, and everything left out that it makes impossible."""
+    changed = {part: msgspec.structs.replace(getattr(scenario, part), **{name: value})}
+    if part == "population":
+        there = msgspec.structs.replace(scenario, **changed).population
+        counts = {"client": there.clients, "compute": there.computes}
+        changed["faults"] = tuple(one for one in scenario.faults if _is_there(one, counts))
+        changed["adversaries"] = tuple(one for one in scenario.adversaries if _is_there(one, counts))
+    return changed
+
+
+def _is_there(one: Fault | Adversary, counts: dict[str, int]) -> bool:
+    role, _, number = one.actor.partition(" ")
+    return role not in counts or int(number) < counts[role]
+
+
+def _valid(scenario: Scenario) -> Scenario | None:
+    """The scenario, if it may be run."""
+    try:
+        return from_plain(to_plain(scenario))
+    except UsageError:
+        return None

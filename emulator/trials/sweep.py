@@ -1,0 +1,142 @@
+"""Many seeds, each a scenario of its own, over worker processes: how often which fault was reached, and what broke.
+
+Every tenth seed is also compared with a second run of itself and with one on neighbouring data (invariants 5 and 9).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from emulator.trials.draw import draw_scenario
+from emulator.trials.examination import broken_in, examine
+from emulator.trials.faults import FAULTS
+from emulator.trials.hostile import HOSTILE
+from emulator.trials.scenario import to_plain
+from emulator.trials.shrink import shrink
+from emulator.trials.workers import Done, Work, Workers
+
+COMPARE_EVERY = 10
+SHRUNK_MAX = 3
+
+
+class Failure(msgspec.Struct, kw_only=True):
+    """A seed that failed.
+
+    Attributes:
+        seed: whose scenario. invariant: 1 to 9, 0 for liveness, None where there is no result. detail: what was broken.
+        options: the scenario as plain data. last_facts: what happened before. replay: the command that repeats it.
+        shrunk: a smaller scenario in which the same invariant breaks, as plain data; None where there was no time.
+    """
+
+    seed: int
+    invariant: int | None
+    detail: str
+    replay: str
+    options: dict[str, Any] | None = None
+    last_facts: list[str] = []
+    shrunk: dict[str, Any] | None = None
+
+
+class Sweep(msgspec.Struct, kw_only=True):
+    """What a sweep has found so far.
+
+    Attributes:
+        seeds: first and last that were asked for. run: how many were run. failed: in the order in which they came.
+        coverage: fault or adversary kind -> trials that reached it; all kinds are there.
+        checked: invariant -> single facts held against it. rounds: result -> how many ended so.
+        wall_s: how long it took. interrupted: whether it was ended before all seeds were run.
+    """
+
+    seeds: tuple[int, int]
+    run: int = 0
+    failed: list[Failure] = msgspec.field(default_factory=list)
+    coverage: Counter[str] = msgspec.field(default_factory=lambda: Counter(dict.fromkeys((*FAULTS, *HOSTILE), 0)))
+    checked: Counter[int] = msgspec.field(default_factory=Counter)
+    rounds: Counter[str] = msgspec.field(default_factory=Counter)
+    wall_s: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        rate = self.run / self.wall_s if self.wall_s else 0.0
+        checked = {str(number): count for number, count in sorted(self.checked.items())}
+        return {"kind": "sweep", "ok": self.ok, **plain, "checked": checked, "scenarios_per_s": rate}
+
+    def note(self, done: Done) -> None:
+        """Add what came of one seed."""
+        self.run += 1
+        replay = f"dca emulate replay {done.seed}"
+        if done.result is None:
+            self.failed.append(Failure(seed=done.seed, invariant=None, detail=done.trouble, replay=replay))
+            return
+        result = done.result
+        self.coverage.update({fault["kind"] for fault in result["faults"] if fault["reached"]})
+        self.coverage.update({adversary["kind"] for adversary in result["options"].get("adversaries", ())})
+        self.checked.update({one["number"]: one["checked"] for one in result["invariants"]})
+        self.rounds.update(one["result"] for one in result["outcome"]["rounds"])
+        for number, detail in broken_in(result).items():
+            facts, options = list(result["last_facts"]), result["options"]
+            self.failed.append(
+                Failure(
+                    seed=done.seed, invariant=number, detail=detail, replay=replay, options=options, last_facts=facts
+                )
+            )
+
+
+def trial_of(seed: int) -> dict[str, Any]:
+    """One seed's trial, as plain data: what a worker does."""
+    return examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0).to_json()
+
+
+def sweep(
+    first: int,
+    last: int,
+    *,
+    minutes: float | None = None,
+    processes: int = 2,
+    on_done: Callable[[Sweep], None] = lambda _: None,
+    work: Work = trial_of,
+) -> Sweep:
+    """Run the scenarios of the seeds from `first` to `last`.
+
+    Args:
+        minutes: hand out no more seeds after that time. processes: how many at once.
+        on_done: called whenever another seed is done. work: what is done with a seed.
+    """
+    began_s = time.monotonic()
+    until_s = began_s + 60 * minutes if minutes is not None else float("inf")
+    found = Sweep(seeds=(first, last))
+    try:
+        with Workers(work, min(processes, last - first + 1)) as workers:
+            for done in workers.results(_seeds(first, last, until_s)):
+                found.note(done)
+                found.wall_s = time.monotonic() - began_s
+                on_done(found)
+    except KeyboardInterrupt:
+        found.interrupted = True
+    return found
+
+
+def _seeds(first: int, last: int, until_s: float) -> Iterator[int]:
+    for seed in range(first, last + 1):
+        if time.monotonic() >= until_s:
+            return
+        yield seed
+
+
+def shrink_failures(found: Sweep, seconds: float) -> None:
+    """Make the first few failing scenarios smaller, so many seconds each."""
+    for failure in found.failed[:SHRUNK_MAX]:
+        if failure.invariant is not None:
+            shrunk = shrink(draw_scenario(failure.seed), failure.invariant, seconds=seconds)
+            failure.shrunk = to_plain(shrunk.scenario)

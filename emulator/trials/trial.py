@@ -1,0 +1,184 @@
+"""One trial: safety under faults, then everything is mended, then it must become live.
+
+Liveness: within bounded virtual time every round that was asked for has ended, with a result or an abort that says
+why, at the trainer and at every honest Compute node; and one further round of the honest population completes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dca_proto.core import accounting
+from dca_proto.core.client import ClientActor
+from dca_proto.core.facts import RoundCompleted
+from dca_proto.core.params import Timing
+from dca_proto.core.trainer import TrainerActor
+from emulator.sim.events import Observer
+from emulator.trials.cast import Plant
+from emulator.trials.outcome import (
+    InvariantOutcome,
+    Outcome,
+    drops_of,
+    facts_of,
+    faults_of,
+    options_of,
+    rounds_of,
+    traffic_of,
+)
+from emulator.trials.scenario import Scenario
+from emulator.trials.world import TrialWorld
+
+SLACK_MS = 150_000
+"""Beside the rounds' own windows: what resends, back-off and settling may take once all is mended."""
+FURTHER_JOIN_MS, FURTHER_WINDOW_MS = 400_000, 120_000
+"""Windows of the further round: keys are published anew within five minutes where a broker has forgotten them."""
+
+
+class Checker(Protocol):
+    """What `emulator.trials.checkers` gives: an observer that knows one invariant."""
+
+    number: int
+    name: str
+    checked: int
+    broken: list[str]
+
+    def finish(self) -> None:
+        """The trial is over: what can be said now only."""
+
+
+Checkers = Callable[[TrialWorld], Sequence[Checker]]
+
+
+def run_trial(scenario: Scenario, *, checkers: Checkers | None = None, plant: Plant | None = None) -> Outcome:
+    """Run one scenario. The same scenario gives the same outcome, but for `wall_s`.
+
+    Args:
+        checkers: makes the checkers of a world; each is added to the observers.
+        plant: a mistake of the actors of one role, to show that a checker sees it.
+    """
+    began = time.perf_counter()
+    world = TrialWorld(scenario, plant)
+    watching = list(checkers(world)) if checkers is not None else []
+    world.simulator.observers += [one for one in watching if isinstance(one, Observer)]
+    begin(world)
+    world.simulator.run(world.simulator.start_ms + scenario.healed_ms)
+    world.mend()
+    why = _wait_for_ends(world)
+    further = _further_round(world) if not why else "not asked for: a round has not ended"
+    if further != "completed" and not further.startswith("not "):
+        why.append(f"one more round: {further}")
+    for one in watching:
+        one.finish()
+    return _outcome(world, watching, why, further, time.perf_counter() - began)
+
+
+def begin(world: TrialWorld) -> None:
+    """Have the rounds be asked for, and the faults wait for their moment."""
+    simulator, rounds = world.simulator, world.scenario.rounds
+    for injection in world.injections:
+        injection.arm()
+    for index in range(rounds.count):
+        simulator.at(simulator.start_ms + rounds.asked_ms(index), world.ask_next)
+
+
+def _wait_for_ends(world: TrialWorld) -> list[str]:
+    """Let virtual time pass until all rounds have ended; what has not ended at last."""
+    simulator, scenario = world.simulator, world.scenario
+    skews = [int(fault.amount) for fault in scenario.faults if fault.kind.startswith("clock-")]
+    latest_ms = max(simulator.now_ms, simulator.start_ms + scenario.rounds.end_ms)
+    until_ms = latest_ms + scenario.rounds.longest_ms + 2 * max(skews, default=0) + SLACK_MS
+    while simulator.now_ms < until_ms:
+        if len(world.rounds) == scenario.rounds.count and all(world.has_ended(log) for log in world.rounds):
+            return []
+        simulator.run(min(simulator.now_ms + 1_000, until_ms))
+    ends = [f"round {log.id.hex()[:8]}: {', '.join(world.open_at(log))}" for log in world.rounds if world.open_at(log)]
+    return [*ends, *simulator.pending()] if ends else []
+
+
+def _further_round(world: TrialWorld) -> str:
+    """`completed`, `not due: ...`, or what became of it."""
+    tolerated, able = world.scenario.rounds.tolerated, _able(world)
+    tolerated = min(tolerated, len(able) - 2)
+    reason = _not_due(world, len(able), tolerated)
+    if reason:
+        return f"not due: {reason}"
+    simulator = world.simulator
+    request = world.cast.request(
+        tolerated=tolerated,
+        colluders=min(world.scenario.limits.colluders_min, tolerated),
+        clients_expected=sum(process.is_up for process in world.clients),
+        join_window_ms=FURTHER_JOIN_MS,
+        share_window_ms=FURTHER_WINDOW_MS,
+        commit_window_ms=FURTHER_WINDOW_MS,
+    )
+    log = world.further = world.ask(request)
+    until_ms = simulator.now_ms + FURTHER_JOIN_MS + 3 * FURTHER_WINDOW_MS + Timing().settle_ms + 1_000
+    while simulator.now_ms < until_ms and not (log.refused or (log.ended is not None and world.has_ended(log))):
+        simulator.run(simulator.now_ms + 1_000)
+    if isinstance(log.ended, RoundCompleted):
+        return "completed"
+    return log.refused or (f"aborted: {log.ended.reason}" if log.ended else "; ".join(world.open_at(log)))
+
+
+def _able(world: TrialWorld) -> list[bytes]:
+    """The clients that are up and have budget for one more round."""
+    rounds, policy = world.scenario.rounds, world.cast.policy
+    mu = accounting.mu_of(rounds.epsilon, rounds.delta)
+    up = [process for process in world.clients if isinstance(process.actor, ClientActor)]
+    return [
+        process.id
+        for process in up
+        if isinstance(process.actor, ClientActor)
+        and policy.check_budget(mu, process.actor.ledger, process.now_ms) is None
+    ]
+
+
+def _not_due(world: TrialWorld, able: int, tolerated: int) -> str:
+    """Why no further round can be held, by the limits that the scenario sets."""
+    limits = world.scenario.limits
+    clients_min = max(limits.clients_min, limits.floor_clients_min)
+    honest_min = max(limits.honest_min, limits.floor_honest_min)
+    if tolerated < limits.colluders_min or able - tolerated - 1 < honest_min or able < clients_min:
+        return f"{able} honest clients have budget left, too few for the limits of the scenario"
+    trainer = world.trainer.actor
+    if isinstance(trainer, TrainerActor) and limits.account_epsilon:
+        allowance = world.cast.account
+        mu = accounting.mu_of(world.scenario.rounds.epsilon, world.scenario.rounds.delta)
+        if allowance is not None and allowance.check(mu, trainer.ledger, world.simulator.now_ms) is not None:
+            return "the trainer's account is used up"
+    return ""
+
+
+def _outcome(world: TrialWorld, watching: Sequence[Checker], why: list[str], further: str, wall_s: float) -> Outcome:
+    invariants = tuple(
+        InvariantOutcome(
+            number=one.number,
+            name=one.name,
+            checked=one.checked,
+            ok=not one.broken,
+            detail=one.broken[0] if one.broken else None,
+        )
+        for one in watching
+    )
+    holds = not why and all(one.ok for one in invariants)
+    simulator = world.simulator
+    return Outcome(
+        seed=world.scenario.seed,
+        digest=simulator.trace.digest(),
+        result="ok" if holds else "broken",
+        live=not why,
+        further=further,
+        why=tuple(why),
+        rounds=rounds_of(world),
+        invariants=invariants,
+        faults=faults_of(world),
+        drops=drops_of(world),
+        spoils=tuple(sorted(world.spoils())),
+        options=options_of(world),
+        traffic=traffic_of(world),
+        last_facts=facts_of(world),
+        wall_s=wall_s,
+        virtual_s=(simulator.now_ms - simulator.start_ms) / 1000,
+    )

@@ -1,0 +1,345 @@
+"""The federation of a scenario in virtual time: what was asked for, what went wrong, and how it is mended."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import msgspec
+
+from dca_proto.core.client import ClientActor
+from dca_proto.core.compute import ComputeActor
+from dca_proto.core.compute_round import COLLECTING, FROZEN
+from dca_proto.core.effects import Channel, Write
+from dca_proto.core.errors import UsageError
+from dca_proto.core.facts import (
+    Announced,
+    LedgerBehind,
+    ListFrozen,
+    Rostered,
+    RoundCompleted,
+    RoundFailed,
+    SharingStarted,
+)
+from dca_proto.core.params import Timing
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import CLOSED, DONE, FAILED, NEW, RETURNED, ROUNDS, OpenRound
+from emulator.sim.events import Observer, Refused
+from emulator.sim.packet import Packet
+from emulator.sim.process import Process
+from emulator.sim.simulator import START_MS, Simulator
+from emulator.sim.world import World
+from emulator.trials.cast import Plant, TrialCast
+from emulator.trials.fault import FaultRecord, Injection
+from emulator.trials.faults import FAULTS
+from emulator.trials.hostile import HOSTILE
+from emulator.trials.outages import quiet
+from emulator.trials.router import Router
+from emulator.trials.scenario import Scenario
+
+FACTS_KEPT = 100
+OWNER_WAITS_MS = 500
+DOWN = "down"
+_TARDINESS = {"slow": 20, "clock-ahead": 1, "clock-behind": 1}
+_ENDED = (DONE, FAILED, RETURNED, CLOSED)
+
+
+class RoundLog(msgspec.Struct, kw_only=True):
+    """One round as its owner sees it. Times are Unix milliseconds of virtual time, None before.
+
+    Attributes:
+        request: what was asked. asked_of: which start of the trainer it was asked of last, None while it was down.
+        refused: why the trainer did not take it, if it did not.
+        ended: `RoundCompleted` or `RoundFailed`, as it was first told.
+        clients: on the roster, in order.
+    """
+
+    request: OpenRound
+    asked_ms: int
+    asked_of: int | None = None
+    refused: str = ""
+    clients: tuple[bytes, ...] = ()
+    announced_ms: int | None = None
+    rostered_ms: int | None = None
+    sharing_ms: int | None = None
+    frozen_ms: int | None = None
+    ended_ms: int | None = None
+    ended: RoundCompleted | RoundFailed | None = None
+
+    @property
+    def id(self) -> bytes:
+        return self.request.round_id
+
+
+class _Owner(Observer):
+    """Whoever runs the trainer and the clients: notes what they tell, and does what an owner does upon it."""
+
+    def __init__(self, world: TrialWorld) -> None:
+        self.world = world
+
+    def on_fact(self, process: Process, fact: object) -> None:
+        match fact:
+            case Refused() if process is self.world.trainer:
+                self.world.refused(fact.text)
+            case LedgerBehind():
+                self.world.told_old.add(process.id)
+            case Announced() | Rostered() | SharingStarted() | RoundCompleted() | RoundFailed():
+                self._note(fact)
+            case ListFrozen():
+                log = self.world.round_of(fact.round_id)
+                if log is not None and log.frozen_ms is None:
+                    log.frozen_ms = self.world.simulator.now_ms
+
+    def _note(self, fact: Announced | Rostered | SharingStarted | RoundCompleted | RoundFailed) -> None:
+        log, now_ms = self.world.round_of(fact.round_id), self.world.simulator.now_ms
+        if log is None:
+            return
+        match fact:
+            case Announced():
+                log.announced_ms = now_ms
+            case Rostered():
+                log.rostered_ms = now_ms
+            case SharingStarted():
+                log.sharing_ms = now_ms
+            case _ if log.ended is None:
+                log.ended_ms, log.ended = now_ms, fact
+
+    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
+        """Who is on a roster is known also where the trainer dies before it says so."""
+        if process is not self.world.trainer:
+            return
+        for write in writes:
+            log = self.world.round_of(write.key) if write.table == ROUNDS else None
+            if log is not None and not log.clients:
+                log.clients = self._roster(process, log.id)
+
+    def _roster(self, process: Process, round_id: bytes) -> tuple[bytes, ...]:
+        current = process.actor._rounds.get(round_id) if isinstance(process.actor, TrainerActor) else None
+        return current.clients if current is not None else ()
+
+    def on_kill(self, process: Process) -> None:
+        self.world.killed_ms[process.id] = self.world.simulator.now_ms
+
+    def on_restart(self, process: Process) -> None:
+        if process is self.world.trainer:
+            self.world.simulator.after(OWNER_WAITS_MS, self.world.ask_again)
+
+
+class TrialWorld(World):
+    """A trial's federation, running.
+
+    Args:
+        scenario: of what. plant: a mistake of the actors of one role.
+
+    Attributes:
+        scenario, cast, simulator, computes, clients, trainer: as in `World`. router: the simulator's broker.
+        rounds: those that were asked for. further: the last of them, once all is mended; None before.
+        hostile_clients, hostile_computes: ids of those that do not keep to the protocol, ever.
+        strangers: ids of clients that were never enrolled. enrolled: ids of those that were.
+        twinned: ids that a second process with a copy of the disk used, too: what that may break is documented.
+        told_old: ids of clients that were told that their ledger is an old copy.
+        killed_ms: id -> when it was last killed. faults: what became of each fault, in the scenario's order.
+    """
+
+    cast: TrialCast
+
+    def __init__(self, scenario: Scenario, plant: Plant | None = None) -> None:
+        cast = TrialCast(scenario, plant)
+        cast.check()
+        simulator = Simulator(
+            scenario.seed,
+            federation=cast.federation.name,
+            start_ms=start_of(scenario),
+            link=scenario.network,
+            broker=scenario.broker,
+            keep_facts_max=FACTS_KEPT,
+            raise_crashes=False,
+        )
+        self.scenario = scenario
+        self.router = simulator.broker = Router(simulator, scenario.broker)
+        self.rounds: list[RoundLog] = []
+        self.further: RoundLog | None = None
+        self.twinned: set[bytes] = set()
+        self.told_old: set[bytes] = set()
+        self.killed_ms: dict[bytes, int] = {}
+        super().__init__(cast, simulator)
+        self._numbers = {client: index for index, client in enumerate(cast.clients)}
+        self.enrolled = frozenset(cast.clients)
+        self.hostile_clients, self.hostile_computes = self._hostile("client"), self._hostile("compute")
+        simulator.observers.append(_Owner(self))
+        self.strangers = frozenset(process.id for process in self._let_in())
+        self.injections: list[Injection] = [
+            FAULTS[fault.kind].make(self, fault, number) for number, fault in enumerate(scenario.faults)
+        ]
+
+    def client_number(self, actor_id: bytes) -> int:
+        """A client's number in the scenario. Raises `KeyError` for anybody else."""
+        return self._numbers[actor_id]
+
+    @property
+    def faults(self) -> list[FaultRecord]:
+        return [injection.record for injection in self.injections]
+
+    def spoils(self) -> frozenset[str]:
+        """What the scenario's adversaries may spoil, as documented: of `value`, `round`, `joining`."""
+        spoiled: frozenset[str] = frozenset()
+        return spoiled.union(*(HOSTILE[one.kind].spoils for one in self.scenario.adversaries))
+
+    def _hostile(self, role: str) -> frozenset[bytes]:
+        ids = self.cast.clients if role == "client" else self.cast.computes
+        places = [one.actor.split(" ") for one in self.scenario.adversaries]
+        return frozenset(ids[int(number)] for name, number in places if name == role)
+
+    def _let_in(self) -> list[Process]:
+        """Strangers start beside the population; copiers have the broker's help."""
+        strangers: list[Process] = []
+        for one in self.scenario.adversaries:
+            if HOSTILE[one.kind].is_stranger:
+                build = functools.partial(self.cast.stranger, len(strangers), one.amount)
+                strangers.append(self.simulator.add(Channel.CLIENT, build))
+            elif one.kind == "copier":
+                self.router.add(functools.partial(self._copy, self.cast.clients[int(one.actor.split(" ")[1])]))
+        return strangers
+
+    def _copy(self, copier: bytes, packet: Packet) -> Sequence[Packet]:
+        """Every share of others comes once more, as the copier's own."""
+        if packet.to.channel is not Channel.COMPUTE or packet.sender not in self._numbers or packet.sender == copier:
+            return (packet,)
+        return packet, msgspec.structs.replace(packet, sender=copier)
+
+    # --- who and in what state -------------------------------------------------------------------------------------
+
+    def processes_of(self, actor: str) -> list[Process]:
+        """The processes that a scenario's name means."""
+        groups = {"clients": self.clients, "computes": self.computes, "trainer": [self.trainer], "broker": []}
+        if actor in groups:
+            return groups[actor]
+        role, number = actor.split(" ")
+        return [(self.clients if role == "client" else self.computes)[int(number)]]
+
+    def name_of(self, process: Process) -> str:
+        """What a scenario calls a process."""
+        if process is self.trainer:
+            return "trainer"
+        for role, processes in (("client", self.clients), ("compute", self.computes)):
+            if process in processes:
+                return f"{role} {processes.index(process)}"
+        return process.name
+
+    def phase_of(self, process: Process | None) -> str:
+        """The phase at an actor of the newest round that was asked for; empty without one."""
+        return phase_at(process, self.rounds[-1].id) if process is not None and self.rounds else ""
+
+    def round_of(self, round_id: bytes) -> RoundLog | None:
+        """The log of a round that was asked for."""
+        return next((log for log in self.rounds if log.id == round_id), None)
+
+    def tardiness_ms(self, process: Process) -> int:
+        """By how much a process may be late, for it is slow (over ten batches and their writes) or its clock jumps."""
+        own = [fault for fault in self.scenario.faults if process in self.processes_of(fault.actor)]
+        return sum(int(_TARDINESS.get(fault.kind, 0) * fault.amount) for fault in own)
+
+    # --- rounds ----------------------------------------------------------------------------------------------------
+
+    def ask_next(self) -> None:
+        """The owner asks for the next round of the scenario."""
+        self.ask(self.cast.request())
+
+    def ask(self, request: OpenRound) -> RoundLog:
+        """The owner asks the trainer for a round, now or as soon as it runs."""
+        log = RoundLog(request=request, asked_ms=self.simulator.now_ms)
+        self.rounds.append(log)
+        self.requests.append(request)
+        self._command(log)
+        return log
+
+    def ask_again(self) -> None:
+        """The trainer has started again: the owner asks for what it does not know."""
+        for log in self._unknown():
+            if log.asked_of != self.trainer.starts:
+                self._command(log)
+
+    def _unknown(self) -> list[RoundLog]:
+        """Rounds that were asked for, have not ended, and that the trainer does not know."""
+        waiting = [log for log in self.rounds if log.ended is None and not log.refused]
+        return [log for log in waiting if phase_at(self.trainer, log.id) == NEW]
+
+    def _command(self, log: RoundLog) -> None:
+        log.asked_of = self.trainer.starts if self.trainer.is_up else None
+        try:
+            self.simulator.command(self.trainer.id, log.request)
+        except UsageError as error:
+            log.refused = str(error)
+
+    def refused(self, text: str) -> None:
+        """A slow trainer has refused what it was asked for: the first that it does not know."""
+        for log in self._unknown()[:1]:
+            log.refused = text
+
+    def has_ended(self, log: RoundLog) -> bool:
+        """Whether a round is over at the trainer and at every honest Compute node."""
+        return not self.open_at(log)
+
+    def open_at(self, log: RoundLog) -> list[str]:
+        """Where a round has not ended, and in which phase it is."""
+        where = []
+        phase = phase_at(self.trainer, log.id)
+        if log.ended is None and not log.refused and phase not in _ENDED:
+            where.append(f"the trainer is {phase}")
+        for number, process in enumerate(self.computes):
+            phase = phase_at(process, log.id)
+            if process.id not in self.hostile_computes and phase in (COLLECTING, FROZEN, DOWN):
+                where.append(f"compute {number} is {phase}")
+        return where
+
+    # --- faults ----------------------------------------------------------------------------------------------------
+
+    def revive(self, process: Process) -> None:
+        """Start a process again."""
+        process.restart()
+
+    def add_twin(self, original: Process) -> Process:
+        """A second process with a copy of the original's disk, as of now. It waits for its connection."""
+        index = (self.clients if original.role is Channel.CLIENT else self.computes).index(original)
+        build = functools.partial(self.cast.client if original.role is Channel.CLIENT else self.cast.compute, index)
+        self.twinned.add(original.id)
+        return self.simulator.add(original.role, build, link=self.scenario.network, disk=original.disk.copy())
+
+    def mend(self) -> None:
+        """Everything that was broken works again; who was told that its ledger is old, starts anew."""
+        for injection in self.injections:
+            injection.stop()
+        self.router.clear()
+        for process in self.simulator.machines:
+            process.kill_points = None
+            process.link.options = quiet(self.scenario.network)
+        self.cast.is_redeemed = True
+        for process in list(self.simulator.processes.values()):
+            self._mend_one(process)
+
+    def _mend_one(self, process: Process) -> None:
+        if process.id in self.strangers or process.id in self.hostile_clients:
+            process.kill("removed")
+        elif process.id in self.twinned and process.role is Channel.CLIENT:
+            process.kill("to be enrolled anew")
+        elif not process.is_up or process.id in self.hostile_computes | self.told_old:
+            self.revive(process)
+
+
+def phase_at(process: Process, round_id: bytes) -> str:
+    """The phase of a round at an actor, or `DOWN`."""
+    actor = process.actor
+    if actor is None:
+        return DOWN
+    assert isinstance(actor, ClientActor | ComputeActor | TrainerActor), "every actor has a role"
+    return actor.phase(round_id)
+
+
+def start_of(scenario: Scenario) -> int:
+    """Unix milliseconds at which a trial begins: an epoch turns where the scenario says, else it is in mid-epoch."""
+    epoch_ms = Timing().epoch_ms
+    epoch_begins = START_MS // epoch_ms * epoch_ms
+    for fault in scenario.faults:
+        if fault.kind == "epoch-turn":
+            return epoch_begins + epoch_ms - fault.at_ms
+    return epoch_begins + epoch_ms // 3

@@ -1,0 +1,93 @@
+"""What the tests of trials share: small scenarios, and a trial with its world to look at, all nine checkers on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dca_proto.core.facts import RoundCompleted
+from emulator.sim.link import LinkOptions
+from emulator.trials.cast import Plant
+from emulator.trials.checkers import checkers_of
+from emulator.trials.outcome import Outcome
+from emulator.trials.scenario import Adversary, Fault, Population, Rounds, Scenario
+from emulator.trials.trial import run_trial
+from emulator.trials.world import TrialWorld
+
+FAST = LinkOptions(delay_ms=5, jitter_ms=5, duplicate=0.02, reorder=0.05, reorder_ms=50)
+
+
+def small(
+    *faults: Fault,
+    adversaries: tuple[Adversary, ...] = (),
+    clients: int = 4,
+    computes: int = 2,
+    seed: int = 1,
+    heal_ms: int = 0,
+    **rounds: Any,
+) -> Scenario:
+    """A scenario of a few clients, one round and short windows; of a round, anything can be changed."""
+    windows = {"join_window_ms": 8_000, "share_window_ms": 8_000, "commit_window_ms": 8_000}
+    return Scenario(
+        seed=seed,
+        heal_ms=heal_ms,
+        population=Population(clients=clients, computes=computes),
+        rounds=Rounds(**{**windows, **rounds}),
+        network=FAST,
+        faults=faults,
+        adversaries=adversaries,
+    )
+
+
+def with_limits(scenario: Scenario, **limits: Any) -> Scenario:
+    return msgspec.structs.replace(scenario, limits=msgspec.structs.replace(scenario.limits, **limits))
+
+
+def run(
+    scenario: Scenario, prepare: Callable[[TrialWorld], None] | None = None, plant: Plant | None = None
+) -> tuple[TrialWorld, Outcome]:
+    """A trial under all checkers, and its world as it was left. `prepare` may do anything before it begins."""
+    worlds: list[TrialWorld] = []
+
+    def checkers(world: TrialWorld) -> list[Any]:
+        worlds.append(world)
+        made = checkers_of(world)
+        if prepare is not None:
+            prepare(world)
+        return made
+
+    outcome = run_trial(scenario, checkers=checkers, plant=plant)
+    return worlds[0], outcome
+
+
+def held(scenario: Scenario, prepare: Callable[[TrialWorld], None] | None = None) -> tuple[TrialWorld, Outcome]:
+    """A trial in which everything that was promised held."""
+    world, outcome = run(scenario, prepare)
+    broken = [(one.number, one.detail) for one in outcome.invariants if not one.ok]
+    assert outcome.ok, (outcome.why, broken)
+    return world, outcome
+
+
+def results(outcome: Outcome) -> list[str]:
+    """How the rounds of the scenario ended; the further one is not among them."""
+    ended = [one.result for one in outcome.rounds]
+    return ended[: len(ended) - (outcome.further == "completed")]
+
+
+def contributors(world: TrialWorld, index: int = 0) -> int:
+    """How many are in the sum of a round that completed."""
+    fact = world.rounds[index].ended
+    assert isinstance(fact, RoundCompleted)
+    return fact.aggregate.contributors
+
+
+def reported(world: TrialWorld, kind: type) -> list[Any]:
+    """The last facts of one kind that were told."""
+    return [entry.fact for entry in world.simulator.trace.entries if isinstance(entry.fact, kind)]
+
+
+def dropped(world: TrialWorld, code: str) -> int:
+    """How many messages all actors that run have dropped, and counted, for that reason."""
+    return sum(one.actor.dropped[code] for one in world.simulator.machines if one.actor is not None)

@@ -1,0 +1,127 @@
+"""Attacks 28 and 29: full and damaged disks, two processes with one identity, clean-up that races a running round.
+
+That `kill -9` at each transition loses and doubles nothing is in `test_faults`.
+"""
+
+from __future__ import annotations
+
+import pytest
+from stage import contributors, dropped, held, results, small
+
+from dca_proto.core.compute import ROUNDS as NODE_ROUNDS
+from dca_proto.core.compute import SHARES
+from dca_proto.core.errors import UsageError
+from dca_proto.core.facts import RoundFailed
+from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
+from emulator.sim.process import KillPoint
+from emulator.trials.scenario import Fault
+from emulator.trials.trial import begin
+from emulator.trials.world import TrialWorld
+
+
+@pytest.mark.parametrize("actor", ["client 0", "compute 0", "trainer"])
+@pytest.mark.parametrize("at_ms", [900, 1_015, 1_030, 1_045])
+def test_attack_28_a_disk_that_is_full_ends_the_process_and_nothing_leaves(actor: str, at_ms: int) -> None:
+    """At any step; freed and started again it goes on from what was durable (all checkers hold)."""
+    full = Fault(kind="disk-full", actor=actor, at_ms=at_ms, for_ms=2_000)
+    world, outcome = held(small(full, clients=3))
+    assert results(outcome) == ["completed"]
+    assert not world.processes_of(actor)[0].disk.is_full
+
+
+@pytest.mark.parametrize("actor", ["client 0", "compute 0", "trainer"])
+def test_attack_28_a_damaged_record_stops_the_start_and_names_its_table(actor: str) -> None:
+    """Whatever table it is in: to go on without it could spend twice or release twice."""
+    world, _ = held(small(clients=3))
+    process = world.processes_of(actor)[0]
+    tables = {table for table, _ in process.disk.records}
+    assert len(tables) >= 2
+    for table in sorted(tables):
+        damaged = process.disk.copy()
+        key = next(key for other, key in damaged.records if other == table)
+        damaged.records[table, key] = b"\xc1" + damaged.records[table, key][:5]
+        with pytest.raises(UsageError, match=f"the store's table '{table}' cannot be read") as refusal:
+            process._build(damaged.load())
+        assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("at_ms", [500, 1_008, 1_020, 1_030, 1_050])
+@pytest.mark.parametrize("actor", ["client 0", "compute 0"])
+def test_attack_28_two_processes_with_one_identity(actor: str, at_ms: int) -> None:
+    """A copy of the disk runs beside the original, at any step. Nobody else is hurt; a real store is locked by its
+    process, so that only a copy can do so."""
+    twin = Fault(kind="twin", actor=actor, at_ms=at_ms)
+    world, outcome = held(small(twin, clients=5, computes=2, count=2, every_ms=3_000))
+    assert world.faults[0].reached
+    assert len(world.twinned) == 1
+    if actor == "client 0":
+        assert results(outcome) == ["completed", "completed"], "without it, or with one contribution of it"
+        assert contributors(world) in (4, 5)
+
+
+@pytest.mark.parametrize("where", ["before", "torn"])
+def test_attack_29_the_trainer_dies_before_it_has_saved_the_round(where: str) -> None:
+    """Nothing has left for that id, so its owner asks again, and one round is held."""
+    kill = Fault(kind=f"kill-{where}", actor="trainer", phase="joining")
+    world, outcome = held(small(kill))
+    assert world.faults[0].reached
+    assert results(outcome) == ["completed"]
+    assert len(world.trainer.actor.ledger.charges) == 1 + (outcome.further == "completed")
+    assert world.trainer.starts == 2
+
+
+def test_attack_29_the_trainer_dies_when_it_has_saved_the_round_and_told_nobody() -> None:
+    kill = Fault(kind="kill-after", actor="trainer", phase="joining")
+    world, outcome = held(small(kill))
+    assert results(outcome) == ["completed"]
+    assert len({log.id for log in world.rounds[:1]}) == 1
+
+
+@pytest.mark.parametrize("phase", ["failed", "returned"])
+def test_a_failure_that_was_durable_and_not_told_is_told_by_the_next_start(phase: str) -> None:
+    """The process dies between the two: the owner would wait for ever."""
+    away = [Fault(kind="vanish-after-join", actor=f"client {number}") for number in (2, 3)]
+    kill = Fault(kind="kill-after", actor="trainer", phase=phase)
+    world, outcome = held(small(kill, *away))
+    assert world.faults[0].phase == phase
+    assert isinstance(world.rounds[0].ended, RoundFailed)
+    assert results(outcome) == ["aborted"]
+    assert outcome.rounds[0].reason != "ended untold"
+
+
+def test_attack_29_shares_that_come_after_clean_up_open_nothing() -> None:
+    """A client is cut off with its shares on their way; they come when the node has let the round out of memory."""
+    cut = Fault(kind="partition-up", actor="client 0", at_ms=1_024, for_ms=60_000)
+    world, outcome = held(small(cut, heal_ms=61_500))
+    assert results(outcome) == ["completed"]
+    assert contributors(world) == 3
+    assert dropped(world, "phase") + dropped(world, "unknown-round") > 0
+    assert not [key for node in world.computes for key in node.disk.records if key[0] == SHARES]
+
+
+def test_attack_29_a_node_that_dies_in_its_clean_up_does_not_open_the_round_again() -> None:
+    """Killed in the transaction that lets go of what it had released: its next start knows the round as ended."""
+    world = TrialWorld(small())
+    begin(world)
+    simulator, node = world.simulator, world.computes[0]
+    simulator.run(simulator.start_ms + 20_000)
+    before = dict(node.disk.records)
+    node.plan_kill(KillPoint(node.disk.transactions, "torn"))
+    simulator.run(simulator.start_ms + 400_000)
+    assert not node.is_up
+    assert node.disk.records == before
+    node.restart()
+    simulator.run(simulator.start_ms + 420_000)
+    assert node.actor.phase(world.rounds[0].id) == "released"
+    assert [key for key in node.disk.records if key[0] == NODE_ROUNDS]
+
+
+def test_attack_29_the_trainer_forgets_a_round_only_after_its_retention() -> None:
+    world, _ = held(small())
+    day_ms = 24 * 3600 * 1000
+    known = [key for table, key in world.trainer.disk.records if table == TRAINER_ROUNDS]
+    assert len(known) == 2
+    world.simulator.run(world.simulator.now_ms + 8 * day_ms)
+    assert not [key for table, key in world.trainer.disk.records if table == TRAINER_ROUNDS]
+    with pytest.raises(UsageError, match="is known already"):
+        world.simulator.command(world.trainer.id, world.rounds[0].request)

@@ -1,0 +1,117 @@
+"""Attack 26: Compute nodes that drop, alter, withhold, equivocate, lie: detected, or documented."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from stage import contributors, held, reported, results, small
+
+from dca_proto.core.facts import Declined, LedgerBehind, NodeAborted, RoundCompleted
+from emulator.trials.hostile import HOSTILE
+from emulator.trials.scenario import Adversary, Scenario
+from emulator.trials.world import TrialWorld
+
+
+def against(kind: str, amount: int = 0, actor: str = "compute 1", **rounds: object) -> Scenario:
+    return small(
+        adversaries=(Adversary(kind=kind, actor=actor, amount=amount),), clients=6, computes=3, **rounds
+    )  # fmt: skip
+
+
+def value(world: TrialWorld) -> np.ndarray:
+    fact = world.rounds[0].ended
+    assert isinstance(fact, RoundCompleted)
+    return fact.aggregate.value
+
+
+def test_each_kind_says_what_it_spoils() -> None:
+    for name, kind in HOSTILE.items():
+        assert kind.does, name
+        assert kind.spoils <= {"value", "round", "joining"}
+
+
+@pytest.mark.parametrize(("dropped", "colluders", "ends"), [(1, 0, "completed"), (2, 0, "completed"),
+                                                            (3, 0, "aborted"), (1, 1, "completed"),
+                                                            (2, 1, "aborted")])  # fmt: skip
+def test_attack_26_a_node_drops_honest_clients_up_to_t_minus_c(dropped: int, colluders: int, ends: str) -> None:
+    """Documented: up to T - c of them are out of the sum unnoticed, which has its noise all the same; beyond, the
+    honest nodes abort with figures, and release nothing."""
+    world, outcome = held(against("drop-clients", dropped, tolerated=2, colluders=colluders))
+    assert results(outcome) == [ends]
+    first = outcome.rounds[0]
+    if ends == "completed":
+        assert contributors(world) == 6 - dropped
+        assert first.noise_variance >= first.noise_floor
+    else:
+        assert (first.contributors, first.needed) == (6 - dropped, 4 + colluders)
+        assert {fact.reason for fact in reported(world, NodeAborted)} == {"too-few"}
+
+
+def test_attack_26_an_altered_sum_is_not_noticed_and_spoils_the_value_only() -> None:
+    """Documented: masks do not cancel any more. What is claimed of privacy still holds (checkers 1, 2, 4, 5)."""
+    honest, _ = held(small(clients=6, computes=3, noise=False))
+    lied, outcome = held(against("alter-sum", noise=False))
+    assert results(outcome) == ["completed"]
+    assert outcome.spoils == ("value",)
+    assert contributors(lied) == 6
+    assert not np.allclose(value(lied), value(honest))
+
+
+def test_attack_26_a_withheld_sum_ends_the_round_and_names_the_node() -> None:
+    world, outcome = held(against("withhold-sum"))
+    assert results(outcome) == ["aborted"]
+    assert outcome.rounds[0].reason.startswith("no answer from Compute node compute-1 while running")
+    assert len(world.trainer.actor.ledger.charges) == 2
+    assert not world.trainer.actor.ledger[world.rounds[0].id].returned, "the others have released: it stays spent"
+
+
+def test_attack_26_a_silent_node_ends_the_round_and_its_peers_name_it() -> None:
+    world, outcome = held(against("silent"))
+    assert results(outcome) == ["aborted"]
+    aborts = [fact for fact in reported(world, NodeAborted) if fact.compute != world.cast.computes[1]]
+    assert {fact.reason for fact in aborts} == {"peer-silent"}
+    assert all("compute-1" in fact.detail for fact in aborts)
+
+
+def test_attack_26_an_equivocating_node_spoils_the_round_and_gets_no_second_sum() -> None:
+    """The partial sums carry all list hashes as each node saw them: the trainer sees two and adds nothing."""
+    _, outcome = held(against("equivocate", tolerated=2))
+    assert results(outcome) == ["aborted"]
+    assert "told its peers different lists" in outcome.rounds[0].reason
+
+
+def test_attack_26_an_abort_signed_after_a_release() -> None:
+    """Nothing comes of it but an aborted round or a result: no charge comes back where anybody honest has released."""
+    world, outcome = held(against("abort-late"))
+    assert results(outcome)[0] in ("aborted", "completed")
+    if results(outcome) == ["completed"]:
+        assert not world.trainer.actor.ledger[world.rounds[0].id].returned
+
+
+def test_attack_26_a_node_that_calls_ledgers_old_makes_clients_decline_until_their_next_start() -> None:
+    """Documented. The two whom it lies about are out of that sum, and of the next; no budget is lost."""
+    world, outcome = held(against("call-old", 2, tolerated=2, count=2, every_ms=25_000))
+    assert results(outcome) == ["completed", "completed"]
+    assert [contributors(world, 0), contributors(world, 1)] == [4, 4]
+    assert len(world.rounds[1].clients) == 4
+    assert len(world.told_old) == 2
+    declines = [fact for fact in reported(world, Declined) if fact.client in world.told_old]
+    assert {fact.reason for fact in declines} <= {"ledger"}
+    assert reported(world, LedgerBehind) or declines
+    assert outcome.further == "completed"
+    assert len(world.rounds[2].clients) == 6, "all are back after a start"
+
+
+@pytest.mark.parametrize("kind", ["out-of-range", "inconsistent", "two-faced", "sybil", "copier"])
+def test_hostile_clients_spoil_what_is_documented_and_no_more(kind: str) -> None:
+    """A client can spoil the value (by any numbers) or drop; it cannot crash or block anybody, or be counted twice."""
+    world, outcome = held(against(kind, actor="client 2", noise=False))
+    honest, _ = held(small(clients=6, computes=3, noise=False))
+    assert results(outcome) == ["completed"]
+    out = kind in ("two-faced", "sybil")
+    assert contributors(world) == (5 if out else 6)
+    if kind == "copier":
+        assert np.allclose(value(world), value(honest)), "a copied ciphertext opens nowhere"
+        assert sum(node.actor.dropped["ciphertext"] for node in world.computes) >= 5
+    elif not out:
+        assert not np.allclose(value(world), value(honest))

@@ -1,0 +1,161 @@
+"""Each of the nine checkers passes on production actors, and fails where a faulty copy of one is planted."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from planted import PLANTS
+
+from dca_proto import core
+from dca_proto.core.client import ClientActor
+from dca_proto.core.compute import ComputeActor
+from dca_proto.core.policy import Allowance, Policy
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.testing import Cast
+from emulator.sim.process import KillPoint, Process
+from emulator.sim.simulator import Simulator
+from emulator.sim.streams import Streams
+from emulator.sim.world import World
+from emulator.trials.checkers import Checker, checkers_of
+from emulator.trials.checkers.inputs import CODES
+from emulator.trials.checkers.view import Transcript, neighbour
+
+HOUR_MS = 3600 * 1000
+CLIENTS, COMPUTES = 6, 3
+TIGHT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=1.5, delta_max=1e-6)
+"""Room for two rounds at epsilon 1."""
+
+
+class PlantedCast(Cast):
+    """A cast in which all actors of one role are faulty copies."""
+
+    plant: type | None = None
+    account: Allowance | None = None
+
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+        return self._planted(super().client(index, records))
+
+    def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeActor:
+        return self._planted(super().compute(index, records))
+
+    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
+        return self._planted(super().trainer(records))
+
+    def _planted(self, actor: Any) -> Any:
+        if self.plant is not None and issubclass(self.plant, type(actor)):
+            actor.__class__ = self.plant
+        return actor
+
+
+class Stage(World):
+    """A world as checkers want it, in which all are honest."""
+
+    hostile_clients: frozenset[bytes] = frozenset()
+    hostile_computes: frozenset[bytes] = frozenset()
+    strangers: frozenset[bytes] = frozenset()
+    twinned: frozenset[bytes] = frozenset()
+
+    @property
+    def enrolled(self) -> frozenset[bytes]:
+        return frozenset(self.cast.clients)
+
+    def client_number(self, client: bytes) -> int:
+        return self.cast.clients.index(client)
+
+    def tardiness_ms(self, process: Process) -> int:
+        return 0
+
+
+def stage(plant: type | None = None, seed: int = 0) -> Stage:
+    generator = np.random.default_rng(seed)
+    rows = [generator.uniform(-1, 1, (2, 1)) for _ in range(CLIENTS)]
+    cast = PlantedCast(CLIENTS, COMPUTES, rows=rows, name=f"checkers-{seed}", policy=TIGHT)
+    cast.plant = plant
+    return Stage(cast, Simulator(seed, federation=cast.federation.name, raise_crashes=False))
+
+
+def play(world: Stage, *others: Transcript, **told: Any) -> list[Checker]:
+    """Four rounds, in the second of which two clients vanish, with kills; all checkers look on."""
+    checkers = checkers_of(world, **told)
+    world.simulator.observers += [*checkers, *others]
+    windows = dict.fromkeys(("join_window_ms", "share_window_ms", "commit_window_ms"), 20_000)
+    for number in range(4):
+        world.simulator.after(number * 100_000 + 1000, lambda: world.open_round(**windows))
+    world.computes[1].plan_kill(KillPoint(4, "torn"))
+    for at_ms in (10_000, 60_000):
+        world.simulator.after(at_ms, heal, world)
+    world.simulator.after(101_150, lambda: [client.kill("vanished") for client in world.clients[4:]])
+    world.simulator.after(190_000, heal, world)
+    world.simulator.after(
+        1_500,
+        world.simulator.broker.inject,
+        f"dca/{world.cast.federation.name}/-/compute/{world.computes[0].id.hex()}/{bytes(16).hex()}",
+        b"\x00\xc1rubbish",
+    )
+    world.simulator.run(world.simulator.now_ms + HOUR_MS)
+    for checker in checkers:
+        checker.finish()
+    return checkers
+
+
+def heal(world: Stage) -> None:
+    for process in world.simulator.processes.values():
+        if not process.is_up:
+            process.restart()
+
+
+def broken(checkers: Iterable[Checker]) -> set[int]:
+    return {checker.number for checker in checkers if checker.broken}
+
+
+def texts(checkers: Iterable[Checker]) -> list[str]:
+    return [text for checker in checkers for text in checker.broken]
+
+
+def compared(plant: type | None, seed: int = 0) -> list[Checker]:
+    """A run held against one on neighbouring data, and against one of the same seed."""
+    other = stage(plant, seed)
+    transcript, changed = Transcript(other), neighbour(other)
+    play(other, transcript)
+    again = stage(plant, seed)
+    play(again)
+    return play(stage(plant, seed), neighbour=(transcript, changed), digest=again.simulator.trace.digest())
+
+
+def test_all_nine_hold_for_production_actors_and_each_has_checked_something() -> None:
+    checkers = compared(None)
+    assert [checker.number for checker in checkers] == list(range(1, 10))
+    assert texts(checkers) == []
+    assert all(checker.checked > 0 for checker in checkers), [(one.name, one.checked) for one in checkers]
+
+
+CASES = [(number, plant) for number, plants in PLANTS.items() for plant in plants]
+
+
+@pytest.mark.parametrize(("number", "plant"), CASES, ids=[plant.__name__ for _, plant in CASES])
+def test_a_planted_fault_breaks_its_invariant_and_no_other(number: int, plant: type) -> None:
+    checkers = compared(plant)
+    assert broken(checkers) == {number}, texts(checkers)
+
+
+def test_the_codes_of_drops_are_those_of_the_core() -> None:
+    sources = Path(core.__file__).parent.rglob("*.py")
+    raised = {code for path in sources for code in re.findall(r'PeerError\(\s*"([a-z-]+)"', path.read_text())}
+    assert raised == CODES
+
+
+def test_a_stream_that_is_not_of_the_seed_breaks_the_ninth() -> None:
+    before = stage()
+    play(before)
+    world = stage()
+    world.simulator.streams = Streams(random.getrandbits(64))  # what a draw from elsewhere would do
+    for process in world.simulator.processes.values():
+        process.link._streams = world.simulator.streams
+    checkers = play(world, digest=before.simulator.trace.digest())
+    assert broken(checkers) == {9}, texts(checkers)

@@ -1,0 +1,189 @@
+"""`dca emulate`: what is printed and written, exit codes, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import faulty_work
+import planted
+import pytest
+
+from dca_proto import cli
+from emulator.trials import command, examination
+from emulator.trials.cast import Plant
+from emulator.trials.faults import FAULTS
+from emulator.trials.hostile import HOSTILE
+from emulator.trials.scenario import from_plain, load_scenario
+from emulator.trials.sweep import sweep
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Calls `dca emulate` in a folder of its own: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    entry = EntryPoint("emulate", "emulator.trials.command:app", cli.GROUP)
+    monkeypatch.setattr(cli.importlib.metadata, "entry_points", lambda group: [entry])
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(["emulate", *arguments])
+        told, error = capsys.readouterr()
+        return code, told, error
+
+    return call
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All Compute nodes add one grid unit to what they release."""
+
+    def faulty(scenario: Any, **named: Any) -> Any:
+        named["compare"] = False
+        return examination.examine(scenario, plant=Plant(role="compute", make=lambda _: planted.AddsOne), **named)
+
+    monkeypatch.setattr(command, "examine", faulty)
+    monkeypatch.setattr("emulator.trials.shrink.examine", faulty)
+
+
+def refused(run: Run, *arguments: str) -> str:
+    """The one line of a call that must be refused with exit code 2."""
+    code, _, error = run(*arguments)
+    assert code == 2
+    assert error.startswith("dca: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_replay_tells_people_and_programs_the_same(run: Run) -> None:
+    code, told, error = run("replay", "4", "--json", "-")
+    result = json.loads(told)
+    assert code == 0
+    assert (result["kind"], result["ok"], result["seed"]) == ("emulation", True, 4)
+    assert {"digest", "outcome", "invariants", "faults", "options", "traffic", "last_facts"} <= result.keys()
+    assert [one["number"] for one in result["invariants"]] == list(range(1, 10))
+    assert result["replay"] == "dca emulate replay 4"
+    assert result["digest"] in error
+    for name in ("exact sum", "budget", "same seed, same run", "live after healing"):
+        assert name in error
+    again = json.loads(run("replay", "4", "--json", "-")[1])
+    assert again["digest"] == result["digest"]
+    assert json.loads(run("replay", "5", "--json", "-")[1])["digest"] != result["digest"]
+
+
+def test_the_example_runs_and_knows_every_kind(run: Run, tmp_path: Path) -> None:
+    code, text, _ = run("example")
+    assert code == 0
+    assert all(kind in text for kind in (*FAULTS, *HOSTILE))
+    (tmp_path / "scenario.toml").write_text(text, encoding="utf-8")
+    code, told, _ = run("run", "scenario.toml", "--json", "run.json")
+    result = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert code == 0
+    assert result["ok"]
+    assert all(fault["reached"] for fault in result["faults"])
+    assert result["replay"] == "dca emulate run scenario.toml"
+    assert max(map(len, told.splitlines())) <= 80
+    code, _, _ = run("run", "scenario.toml", "--seed", "99", "--json", "run.json")
+    other = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert (code, other["seed"]) == (0, 99)
+    assert other["digest"] != result["digest"]
+
+
+def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp_path: Path) -> None:
+    code, told, _ = run("replay", "4", "--shrink-seconds", "3", "--json", "broken.json")
+    assert code == 4
+    for word in ("BROKEN", "seed 4", "invariant 3", "last facts", "dca emulate replay 4", "shrunk"):
+        assert word in told
+    result = json.loads((tmp_path / "broken.json").read_text(encoding="utf-8"))
+    assert result["ok"] is False
+    saved = load_scenario(tmp_path / "failed-4.toml")
+    assert saved == from_plain(result["shrunk"])
+    assert saved.faults == ()
+    code, _, _ = run("run", "failed-4.toml", "--shrink-seconds", "0")
+    assert code == 4, "what was saved fails as well"
+
+
+def test_sweep_prints_coverage_and_writes_figures(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def quick(*seeds: int, **named: Any) -> Any:
+        return sweep(*seeds, **{**named, "work": faulty_work.nothing})
+
+    monkeypatch.setattr(command, "sweep_seeds", quick)
+    code, told, _ = run("sweep", "--seeds", "10..19", "--processes", "1", "--json", "sweep.json")
+    figures = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))
+    assert code == 0
+    assert all(kind in told for kind in FAULTS)
+    assert "10 scenarios" in told
+    assert (figures["kind"], figures["ok"], figures["seeds"], figures["run"]) == ("sweep", True, [10, 19], 10)
+    assert figures["coverage"].keys() == FAULTS.keys() | HOSTILE.keys()
+    assert figures["scenarios_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("work", "code", "words"),
+    [
+        (faulty_work.breaks_the_third, 4, ["FAILED", "seed 1: invariant 3: two sums", "dca emulate replay 1"]),
+        (faulty_work.always_dies, 4, ["FAILED", "seed 1: no result", "(exit code 9)", "dca emulate replay 1"]),
+    ],
+)
+def test_a_sweep_that_fails_says_how_to_repeat_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, work: Any, code: int, words: list[str]
+) -> None:
+    monkeypatch.setattr(command, "sweep_seeds", lambda *seeds, **named: sweep(*seeds, **{**named, "work": work}))
+    found, told, _ = run("sweep", "--seeds", "1..1", "--processes", "1", "--shrink-seconds", "0")
+    assert found == code
+    assert all(word in told for word in words), told
+
+
+def test_ctrl_c_prints_what_was_done(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*seeds: int, **named: Any) -> Any:
+        def on_done(so_far: Any) -> None:
+            if so_far.run == 2:
+                raise KeyboardInterrupt
+
+        return sweep(*seeds, **{**named, "work": faulty_work.nothing, "on_done": on_done})
+
+    monkeypatch.setattr(command, "sweep_seeds", interrupted)
+    code, told, _ = run("sweep", "--seeds", "0..9", "--processes", "1")
+    assert code == 130
+    assert "after 2 of 10 scenarios" in told
+
+
+def test_mistakes_are_one_line_that_says_what_to_do(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("[population]\ncleints = 4\n", encoding="utf-8")
+    assert "clients" in refused(run, "run", "wrong.toml")
+    assert "nowhere.toml" in refused(run, "run", "nowhere.toml")
+    assert "0..199" in refused(run, "sweep", "--seeds", "9..3")
+    assert "0..199" in refused(run, "sweep", "--seeds", "some")
+    assert "above 0" in refused(run, "sweep", "--minutes", "0")
+    assert "1 to 64" in refused(run, "sweep", "--processes", "0")
+    assert "replay --help" in refused(run, "replay", "--", "-1")
+    assert "whole number" in refused(run, "replay", str(1 << 63))
+    assert "does not exist" in refused(run, "replay", "1", "--json", "no/such/run.json")
+
+
+@pytest.mark.parametrize("name", ["run", "replay", "sweep", "collude"])
+def test_help_ends_with_examples(run: Run, name: str) -> None:
+    code, told, _ = run(name, "--help")
+    assert code == 0
+    assert f"dca emulate {name}" in told.partition("Examples:")[2]
+
+
+def test_the_example_is_valid_toml_by_itself() -> None:
+    from emulator.trials.example import example
+
+    assert from_plain(tomllib.loads(example())).faults
+
+
+def test_trials_need_no_scipy() -> None:
+    """It is of another extra than the command line."""
+    probe = "import sys; sys.modules['scipy'] = None; import emulator.trials.command"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,217 @@
+"""Every kind of fault happens, does what it says, and is undone; under all checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from stage import FAST, contributors, dropped, held, results, small
+
+from dca_proto.core.effects import Send
+from emulator.sim.events import Observer
+from emulator.sim.process import Process
+from emulator.trials.draw import DrawLimits, draw_scenario
+from emulator.trials.fault import PHASES
+from emulator.trials.faults import FAULTS
+from emulator.trials.scenario import Fault, Scenario
+from emulator.trials.trial import run_trial
+from emulator.trials.world import TrialWorld
+
+
+def fault(kind: str, actor: str, **more: object) -> Fault:
+    return Fault(kind=kind, actor=actor, **more)  # type: ignore[arg-type]
+
+
+def starts(world: TrialWorld, actor: str) -> int:
+    return world.processes_of(actor)[0].starts
+
+
+def n_contributed(count: int) -> Callable[[TrialWorld], bool]:
+    return lambda world: contributors(world) == count
+
+
+def restarted(actor: str) -> Callable[[TrialWorld], bool]:
+    return lambda world: starts(world, actor) > 1
+
+
+def late(world: TrialWorld) -> bool:
+    """The round took longer than the moment that it takes when nothing is slow."""
+    log = world.rounds[0]
+    return log.ended_ms is not None and log.ended_ms - log.asked_ms > 1_500
+
+
+def has_dropped(*codes: str) -> Callable[[TrialWorld], bool]:
+    return lambda world: any(dropped(world, code) for code in codes)
+
+
+# kind -> the fault, and by what it is seen that it bites. Each round has four clients and tolerates one drop.
+BITES: dict[str, tuple[Fault, Callable[[TrialWorld], bool]]] = {
+    "vanish-before-join": (fault("vanish-before-join", "client 0"), n_contributed(3)),
+    "vanish-after-join": (fault("vanish-after-join", "client 0"), n_contributed(3)),
+    "vanish-sharing": (fault("vanish-sharing", "client 0"), lambda world: world.clients[0].starts > 1),
+    "vanish-after-sharing": (fault("vanish-after-sharing", "client 0"), n_contributed(4)),
+    "crash": (fault("crash", "compute 0", at_ms=1_200, for_ms=2_000), restarted("compute 0")),
+    "kill-before": (fault("kill-before", "trainer", phase="running"), restarted("trainer")),
+    "kill-torn": (fault("kill-torn", "compute 1", phase="frozen"), restarted("compute 1")),
+    "kill-after": (fault("kill-after", "client 2", phase="sharing"), restarted("client 2")),
+    "kill-between": (fault("kill-between", "compute 0", phase="frozen"), restarted("compute 0")),
+    "slow": (fault("slow", "trainer", amount=400), late),
+    "clock-ahead": (fault("clock-ahead", "client 1", amount=60_000), n_contributed(3)),
+    "clock-behind": (fault("clock-behind", "compute 0", amount=2_000), lambda world: world.rounds[0].ended is not None),
+    "disk-full": (fault("disk-full", "compute 1", at_ms=1_000, for_ms=500), restarted("compute 1")),
+    "partition": (fault("partition", "client 3"), n_contributed(3)),
+    "partition-up": (fault("partition-up", "client 3"), n_contributed(3)),
+    "partition-down": (fault("partition-down", "client 3"), n_contributed(3)),
+    "clogged": (fault("clogged", "trainer", amount=400), late),
+    "lossy": (fault("lossy", "trainer", amount=0.9), late),
+    "narrow": (fault("narrow", "trainer", amount=1_000), late),
+    "broker-restart": (fault("broker-restart", "broker", at_ms=1_010), late),
+    "broker-loss": (fault("broker-loss", "broker", at_ms=1_010), late),
+    "overflow": (
+        fault("overflow", "compute 0", amount=1, at_ms=1_040, for_ms=4_000),
+        lambda world: world.router.dropped["queue full"] > 0,
+    ),
+    "reconnect-storm": (fault("reconnect-storm", "clients", at_ms=1_010), late),
+    "twin": (fault("twin", "client 0", at_ms=1_050), lambda world: len(world.simulator.machines) == 8),
+    "epoch-turn": (
+        fault("epoch-turn", "broker", at_ms=1_020),
+        lambda world: len([key for key in world.computes[0].disk.records if key[0] == "epoch"]) == 2,
+    ),
+    "swallow": (fault("swallow", "client 0", amount=1), n_contributed(3)),
+    "flip-bits": (
+        fault("flip-bits", "client 0", amount=1),
+        has_dropped("ciphertext", "decode", "encoding", "malformed"),
+    ),
+    "truncate": (fault("truncate", "client 0", amount=1), n_contributed(3)),
+    "replay": (fault("replay", "client 0", at_ms=1_500), lambda world: always(world)),
+    "replay-elsewhere": (fault("replay-elsewhere", "client 0", at_ms=1_500), lambda world: always(world)),
+    "spoof": (
+        fault("spoof", "client 0", at_ms=1_500, amount=30),
+        has_dropped("sender", "ciphertext", "not-on-roster", "kind", "unknown-compute"),
+    ),
+    "misdirect": (
+        fault("misdirect", "broker", at_ms=1_500, amount=30),
+        has_dropped("kind", "unknown-round", "ciphertext"),
+    ),
+    "garbage": (fault("garbage", "broker", at_ms=500, amount=30), lambda world: any_dropped(world)),
+}
+
+
+def any_dropped(world: TrialWorld) -> bool:
+    return any(one.actor.dropped for one in world.simulator.machines if one.actor is not None)
+
+
+def always(world: TrialWorld) -> bool:
+    """What was replayed changes nothing: that it came is seen in `test_replayed_messages_arrive`."""
+    return True
+
+
+def scenario_of(kind: str) -> Scenario:
+    """The scenario in which a kind is to bite; exact links, so that nothing else does."""
+    quiet = {"delay_ms": FAST.delay_ms, "jitter_ms": 0.0, "duplicate": 0.0, "reorder": 0.0}
+    scenario = small(BITES[kind][0], join_window_ms=4_000)
+    return msgspec.structs.replace(scenario, network=msgspec.structs.replace(scenario.network, **quiet))
+
+
+def test_the_table_is_whole() -> None:
+    assert set(BITES) == set(FAULTS)
+    for kind in FAULTS.values():
+        assert kind.does
+        assert kind.roles
+
+
+@pytest.mark.parametrize("kind", BITES)
+def test_each_kind_happens_bites_and_is_undone(kind: str) -> None:
+    world, outcome = held(scenario_of(kind))
+    (record,) = world.faults
+    assert record.reached, results(outcome)
+    assert record.at_ms is not None
+    assert BITES[kind][1](world), (results(outcome), outcome.rounds)
+    if FAULTS[kind].heals:
+        assert record.until_ms is None or record.until_ms < healed_ms(world), "over by itself"
+    honest = world.twinned | world.strangers
+    assert all(one.is_up for one in world.simulator.processes.values() if one.id not in honest)
+    assert not any(one.disk.is_full or one.link.is_cut or one.link.clogged_ms for one in world.simulator.machines)
+    assert all(one.options.skew_ms == one.options.work_ms == 0 for one in world.simulator.machines)
+
+
+def healed_ms(world: TrialWorld) -> int:
+    return world.simulator.start_ms + world.scenario.healed_ms
+
+
+def test_without_the_fault_it_is_not_seen() -> None:
+    """So what `BITES` looks for is the fault's doing."""
+    world, outcome = held(small())
+    assert results(outcome) == ["completed"]
+    seen = {kind for kind, (_, bites) in BITES.items() if bites(world)}
+    assert seen == {"vanish-after-sharing", "clock-behind", "replay", "replay-elsewhere"}, "these leave no trace"
+
+
+class Injected(Observer):
+    """Counts whole messages that reach Compute nodes beyond those that were sent to them."""
+
+    def __init__(self) -> None:
+        self.surplus = 0
+
+    def on_send(self, process: Process, send: Send) -> None:
+        self.surplus -= send.to.channel.value == "compute"
+
+    def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
+        self.surplus += process.role.value == "compute"
+
+
+@pytest.mark.parametrize("kind", ["replay", "replay-elsewhere"])
+def test_replayed_messages_arrive(kind: str) -> None:
+    """And change nothing: all checkers hold."""
+    counts = []
+    for faults in ((), (fault(kind, "client 0", at_ms=1_500, amount=20),)):
+        scenario = scenario_of(kind)
+        scenario = msgspec.structs.replace(scenario_of(kind), faults=faults)
+        injected = Injected()
+        world, outcome = held(scenario, lambda world, one=injected: world.simulator.observers.append(one))
+        assert results(outcome) == ["completed"]
+        counts.append((injected.surplus, contributors(world)))
+    (none, whole), (some, also) = counts
+    assert none <= 0 < some
+    assert whole == also == 4
+
+
+@pytest.mark.parametrize("where", ["before", "torn", "after", "between"])
+@pytest.mark.parametrize(("role", "phase"), [(role, phase) for role in PHASES for phase in PHASES[role]])
+def test_attack_28_killed_at_every_transition(role: str, phase: str, where: str) -> None:
+    """`kill -9` of any actor at any transition loses nothing that was promised and doubles nothing: all checkers hold.
+
+    Phases of failure are reached by swallowing what a Compute node sends, so that the round is aborted.
+    """
+    actor = {"client": "client 1", "compute": "compute 0", "trainer": "trainer"}[role]
+    strikes = fault(f"kill-{where}", actor, phase=phase)
+    world, outcome = held(failing(strikes) if phase in ("aborted", "returned", "failed") else declining(strikes, phase))
+    assert world.faults[0].reached, results(outcome)
+    assert world.faults[0].phase == phase
+    assert outcome.further in (
+        "completed",
+        "not due: 0 honest clients have budget left, too few for the limits of the scenario",
+    )
+
+
+def failing(strikes: Fault) -> Scenario:
+    """More clients vanish than may: every Compute node aborts, and charges come back."""
+    away = [fault("vanish-after-join", f"client {index}") for index in (2, 3)]
+    return small(strikes, *away, share_window_ms=3_000, commit_window_ms=3_000)
+
+
+def declining(strikes: Fault, phase: str) -> Scenario:
+    """For a decline there are two rounds and a budget for one."""
+    scenario = small(strikes, count=2, every_ms=4_000) if phase == "declined" else small(strikes)
+    limits = msgspec.structs.replace(scenario.limits, epsilon_per_period_max=1.2)
+    return msgspec.structs.replace(scenario, limits=limits) if phase == "declined" else scenario
+
+
+def test_coverage_over_seeds() -> None:
+    """Drawn scenarios reach most kinds of faults: 30 seeds of small populations at least two kinds in three."""
+    limits = DrawLimits(clients_max=5, computes_max=2)
+    outcomes = [run_trial(draw_scenario(seed, limits)) for seed in range(30)]
+    assert all(outcome.ok for outcome in outcomes), [one.seed for one in outcomes if not one.ok]
+    reached = {one.kind for outcome in outcomes for one in outcome.faults if one.reached}
+    assert len(reached) >= 2 * len(FAULTS) // 3, sorted(set(FAULTS) - reached)

@@ -1,0 +1,154 @@
+"""Scenarios as files: they read back as they were written, and what cannot be is refused in one line."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dca_proto.core.errors import UsageError
+from emulator.trials.draw import DrawLimits, draw_scenario
+from emulator.trials.faults import FAULTS
+from emulator.trials.hostile import HOSTILE
+from emulator.trials.scenario import Fault, Scenario, from_plain, load_scenario, to_plain, to_toml
+
+
+def test_an_empty_file_is_the_default_scenario(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text("")
+    assert load_scenario(path) == Scenario()
+
+
+def test_a_file_says_everything(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(
+        'seed = 5\nname = "a \\"quoted\\" name"\n[population]\nclients = 9\n'
+        "[rounds]\ntolerated = 2\n[network]\nloss = 0.1\n"
+        "[broker]\nkeeps_state = false\n[limits]\nhonest_min = 2\n"
+        '[[faults]]\nkind = "kill-torn"\nactor = "compute 1"\nphase = "frozen"\n'
+        '[[adversaries]]\nkind = "sybil"\nactor = "client 8"\n'
+    )
+    scenario = load_scenario(path)
+    assert (scenario.seed, scenario.name, scenario.population.clients) == (5, 'a "quoted" name', 9)
+    assert (scenario.network.loss, scenario.broker.keeps_state, scenario.limits.honest_min) == (0.1, False, 2)
+    assert scenario.faults == (Fault(kind="kill-torn", actor="compute 1", phase="frozen"),)
+    assert scenario.adversaries[0].actor == "client 8"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_written_reads_back(seed: int) -> None:
+    scenario = draw_scenario(seed)
+    assert from_plain(to_plain(scenario)) == scenario
+    assert from_plain(tomllib.loads(to_toml(scenario))) == scenario
+
+
+def test_every_kind_is_drawn_and_nothing_beyond_the_limits() -> None:
+    drawn = [draw_scenario(seed) for seed in range(400)]
+    assert {fault.kind for one in drawn for fault in one.faults} == set(FAULTS)
+    assert {adversary.kind for one in drawn for adversary in one.adversaries} == set(HOSTILE)
+    assert {3, 60} <= {one.population.clients for one in drawn} | {60}
+    assert max(one.population.clients for one in drawn) > 40
+    assert {one.population.computes for one in drawn} == {2, 3, 4, 5, 6}
+    assert sum(len(one.faults) > 1 for one in drawn) > 200, "mostly several at a time"
+    limits = DrawLimits(clients_max=5, computes_max=2, rounds_max=1, faults_max=1, adversaries_max=0)
+    for one in (draw_scenario(seed, limits) for seed in range(50)):
+        assert one.population.clients <= 5
+        assert one.population.computes == 2
+        assert one.rounds.count == 1
+        assert len(one.faults) <= 1
+        assert not one.adversaries
+
+
+def test_a_seed_draws_one_scenario() -> None:
+    assert draw_scenario(17) == draw_scenario(17)
+    assert draw_scenario(17) != draw_scenario(18)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sede = 1", "unknown key 'sede' (did you mean 'seed'?)"),
+        ("[population]\nclient = 5", "population: unknown key 'client' (did you mean 'clients'?)"),
+        ("[[faults]]\nkin = 'crash'\nactor = 'trainer'", "faults 1: unknown key 'kin' (did you mean 'kind'?)"),
+        ("[broker]\nqueue = 1", "broker: unknown key 'queue'"),
+        ("[population]\nclients = 'many'", "population.clients is a text, expected a whole number"),
+        ("population = 3", "population is a whole number, expected a table"),
+        ("[[faults]]\nactor = 'trainer'", "missing required field `kind`"),
+        ("faults = 3", "faults is a whole number, expected a list"),
+        ("seed = -1", "seed is -1; give a number from 0"),
+        ("[population]\nclients = 2", "population.clients is 2; give a number from 3"),
+        ("[population]\nclients = 1000000", "give a number from 3 to 10000"),
+        ("[population]\ncomputes = 1", "population.computes is 1; give a number from 2 to 64"),
+        ("[population]\ncomputes = 65", "population.computes is 65; give a number from 2 to 64"),
+        ("[population]\nclients = 10000\ndimension = 100000", "more than 10 million shares"),
+        ("[population]\nstatistic = 'suM'", "(did you mean 'sum'?); give one of sum, mean"),
+        ("[rounds]\ntolerated = 5", "rounds.tolerated is 5 of 6 clients; give at most N - 2 = 4"),
+        ("[rounds]\ncolluders = 2", "rounds.colluders is 2; give at most rounds.tolerated = 1"),
+        ("[rounds]\nencoding = 'seeds'", "rounds.encoding is 'seeds'; give seed or vector"),
+        ("[rounds]\nepsilon = nan", "rounds.epsilon is nan"),
+        ("[rounds]\nepsilon = inf", "rounds.epsilon is inf"),
+        ("[rounds]\ncount = 1000000000", "rounds.count is 1e+09; give a number from 1 to 100"),
+        ("[rounds]\njoin_window_ms = -5", "rounds.join_window_ms is -5"),
+        ("[rounds]\nshare_window_ms = 0", "rounds.share_window_ms is 0"),
+        ("[rounds]\nevery_ms = 99999999999999", "rounds.every_ms is 1e+14"),
+        ("heal_ms = -1", "heal_ms is -1"),
+        ("[network]\nloss = 1.5", "network.loss is 1.5; give a number from 0 to 0.95"),
+        ("[network]\nloss = 1", "network.loss is 1"),
+        ("[network]\nduplicate = -0.1", "network.duplicate is -0.1; give a number from 0 to 1"),
+        ("[network]\ndelay_ms = nan", "network.delay_ms is nan"),
+        ("[network]\nretry_ms = 0", "network.retry_ms is 0"),
+        ("[broker]\nqueue_messages_max = 0", "broker.queue_messages_max is 0"),
+        ("[broker]\npacket_bytes_max = 1000", "broker.part_bytes_max is"),
+        ("[broker]\nreconnect_ms = 0", "broker.reconnect_ms is 0"),
+        ("[broker]\nsession_expiry_ms = -1", "broker.session_expiry_ms is -1"),
+        ("[[faults]]\nkind = 'crush'\nactor = 'trainer'", "kind is 'crush' (did you mean 'crash'?)"),
+        ("[[faults]]\nkind = 'crash'\nactor = 'client 6'", "actor is 'client 6'; give client 0 to client 5"),
+        ("[[faults]]\nkind = 'crash'\nactor = 'compute 3'", "give compute 0 to compute 2"),
+        ("[[faults]]\nkind = 'crash'\nactor = 'Trainer'", "(did you mean 'trainer'?)"),
+        ("[[faults]]\nkind = 'crash'\nactor = 'broker'", "crash of 'broker'; give an actor of these: client"),
+        ("[[faults]]\nkind = 'twin'\nactor = 'clients'", "twin of 'clients'; give client and a number"),
+        ("[[faults]]\nkind = 'crash'\nactor = 'trainer'\nat_ms = -1", "at_ms is -1"),
+        ("[[faults]]\nkind = 'crash'\nactor = 'trainer'\nfor_ms = 1e3", "for_ms is a number, expected a whole number"),
+        ("[[faults]]\nkind = 'lossy'\nactor = 'trainer'\namount = 1.0", "amount of lossy is 1; give 0 to 0.95"),
+        ("[[faults]]\nkind = 'swallow'\nactor = 'trainer'\namount = nan", "amount of swallow is nan; give 0 to 1"),
+        ("[[faults]]\nkind = 'crash'\nactor = 'trainer'\namount = 1", "amount of crash is 1; give 0 to 0 (not used)"),
+        (
+            "[[faults]]\nkind = 'kill-torn'\nactor = 'trainer'\nphase = 'frozen'",
+            "phase is 'frozen'; give one of joining",
+        ),
+        ("[[faults]]\nkind = 'crash'\nactor = 'trainer'\nphase = 'done'", "phase is 'done'; give none for this kind"),
+        ("[[adversaries]]\nkind = 'sibyl'\nactor = 'client 0'", "(did you mean 'sybil'?)"),
+        ("[[adversaries]]\nkind = 'sybil'\nactor = 'compute 0'", "sybil as 'compute 0'; give client and a number"),
+        ("[[adversaries]]\nkind = 'silent'\nactor = 'compute 9'", "actor is 'compute 9'; give compute 0 to compute 2"),
+        ("[[adversaries]]\nkind = 'stranger'\nactor = 'client 0'", "give stranger and a number, as stranger 0"),
+        ("[[adversaries]]\nkind = 'flood'\nactor = 'client 0'\namount = 1000000000", "give 0 to 1000"),
+        (
+            "[[adversaries]]\nkind = 'sybil'\nactor = 'client 0'\n[[adversaries]]\nkind = 'flood'\nactor = 'client 0'",
+            "'client 0' is an adversary twice",
+        ),
+        ("".join(f"[[adversaries]]\nkind = 'sybil'\nactor = 'client {i}'\n" for i in range(6)), "all clients are"),
+        ("".join(f"[[adversaries]]\nkind = 'silent'\nactor = 'compute {i}'\n" for i in range(3)), "all Compute nodes"),
+        ("[[faults]]\nkind = 'crash'\nactor = 'trainer'\n" * 1001, "1001 faults; give at most 1000"),
+        ("seed = ", "is not valid TOML"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as refusal:
+        load_scenario(path)
+    line = str(refusal.value)
+    assert words in line
+    assert line.startswith(str(path))
+    assert "\n" not in line
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        load_scenario(tmp_path / "missing.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="is no text"):
+        load_scenario(tmp_path / "binary.toml")
+    with pytest.raises(UsageError, match="give the path of a scenario file"):
+        load_scenario(tmp_path)

@@ -1,0 +1,22 @@
+"""Scenarios in which something was once found, run again, with the reason why each is there."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulator.trials.examination import broken_in, examine
+from emulator.trials.scenario import from_plain
+
+FOUND = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding="utf-8"))["found"]
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: " ".join(found["reason"].split()[:8]))
+def test_what_was_found_once_holds(found: dict[str, Any]) -> None:
+    result = examine(from_plain(found["scenario"], "seeds.toml")).to_json()
+    assert broken_in(result) == {}
+    missed = [fault["kind"] for fault in result["faults"] if not fault["reached"]]
+    assert missed == [], "a scenario that does not come to its point"

@@ -1,0 +1,170 @@
+"""Sweeps, the processes that run them, and failing scenarios made smaller."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import faulty_work
+import msgspec
+import planted
+import pytest
+
+from emulator.trials.cast import Plant
+from emulator.trials.draw import draw_scenario
+from emulator.trials.examination import LIVENESS, broken_in, examine
+from emulator.trials.scenario import Adversary, Fault, Population, Rounds, Scenario
+from emulator.trials.shrink import shrink
+from emulator.trials.sweep import COMPARE_EVERY, Sweep, sweep, trial_of
+
+ROOT = Path(__file__).parents[2]
+
+FAULTS = tuple(Fault(kind="crash", actor=f"client {number}", at_ms=number) for number in range(6))
+FULL = Scenario(
+    population=Population(clients=20, computes=5, dimension=4),
+    rounds=Rounds(count=3, tolerated=3),
+    faults=FAULTS,
+    adversaries=(Adversary(kind="sybil", actor="client 9"), Adversary(kind="silent", actor="compute 4")),
+)
+
+
+def test_two_dozen_random_scenarios_break_nothing() -> None:
+    """The first of the thousands that scripts/check_scenarios.py runs; every tenth is compared, as in a sweep."""
+    seen = Sweep(seeds=(0, 23))
+    for seed in range(24):
+        result = trial_of(seed)
+        assert broken_in(result) == {}, f"seed {seed}"
+        numbers = {one["number"] for one in result["invariants"] if one["checked"]}
+        assert numbers >= {4, 6, 7} if seed % COMPARE_EVERY else numbers >= {4, 5, 6, 7, 9}
+        seen.run += 1
+    assert seen.run == 24
+
+
+PROBE = """
+from emulator.trials.draw import draw_scenario
+from emulator.trials.trial import run_trial
+print(*(run_trial(draw_scenario(seed)).digest for seed in (3, 4)))
+"""
+
+
+def test_a_seed_has_one_digest_in_every_process_whatever_its_hash_seed() -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        probe = subprocess.run(
+            [sys.executable, "-c", PROBE], capture_output=True, text=True, cwd=ROOT, env=environment, check=True
+        )
+        digests.add(tuple(probe.stdout.split()))
+    ((third, fourth),) = digests
+    assert third != fourth
+    assert examine(draw_scenario(3), compare=False).digest == third
+
+
+# --- workers ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_seed_is_run_once_over_two_processes() -> None:
+    seen: list[int] = []
+    found = sweep(5, 14, processes=2, work=faulty_work.nothing, on_done=lambda so_far: seen.append(so_far.run))
+    assert found.ok
+    assert found.run == 10
+    assert seen == list(range(1, 11))
+    assert found.checked == {1: 20}
+    assert found.rounds == {"completed": 10}
+
+
+def test_a_worker_that_dies_is_named_and_replaced() -> None:
+    found = sweep(0, 6, processes=2, work=faulty_work.dies_at_three)
+    (failure,) = found.failed
+    assert (failure.seed, failure.invariant) == (3, None)
+    assert "exit code 7" in failure.detail
+    assert found.run == 7, "the other seeds are run nevertheless"
+
+
+def test_a_machine_on_which_all_workers_die_gets_no_more_seeds() -> None:
+    found = sweep(0, 1_000, processes=1, work=faulty_work.always_dies)
+    assert found.run == len(found.failed) == 5
+
+
+def test_a_bug_in_a_trial_is_told_with_its_cause() -> None:
+    found = sweep(0, 4, processes=1, work=faulty_work.raises_at_two)
+    (failure,) = found.failed
+    assert failure.seed == 2
+    assert "ValueError: a bug of the emulator" in failure.detail
+    assert found.run == 5
+
+
+def test_time_that_is_over_stops_a_sweep() -> None:
+    found = sweep(0, 10_000_000, minutes=0.01, processes=1, work=faulty_work.nothing)
+    assert 0 < found.run < 10_000_000
+    assert found.ok
+
+
+def test_ctrl_c_keeps_what_was_done() -> None:
+    def interrupt(so_far: Sweep) -> None:
+        if so_far.run == 3:
+            raise KeyboardInterrupt
+
+    found = sweep(0, 99, processes=1, work=faulty_work.nothing, on_done=interrupt)
+    assert found.interrupted
+    assert found.run == 3
+
+
+def test_a_broken_invariant_is_in_the_figures_with_all_that_repeats_it() -> None:
+    told = sweep(8, 8, processes=1, work=faulty_work.breaks_the_third).to_json()
+    (failure,) = told["failed"]
+    assert told["ok"] is False
+    assert (failure["seed"], failure["invariant"], failure["detail"]) == (8, 3, "two sums")
+    assert failure["replay"] == "dca emulate replay 8"
+    assert failure["last_facts"] == ["the last one"]
+
+
+# --- shrinking -------------------------------------------------------------------------------------------------------
+
+
+def test_shrinking_keeps_only_what_the_failure_needs() -> None:
+    def breaks(scenario: Scenario) -> bool:
+        needed = {"client 1", "client 4"} <= {fault.actor for fault in scenario.faults}
+        return needed and any(one.kind == "silent" for one in scenario.adversaries) and scenario.rounds.count >= 2
+
+    left = shrink(FULL, 3, breaks=breaks).scenario
+    assert {fault.actor for fault in left.faults} == {"client 1", "client 4"}
+    assert [one.actor for one in left.adversaries] == ["compute 4"]
+    assert left.rounds.count == 2
+    assert (left.population.clients, left.population.computes, left.population.dimension) == (5, 5, 1)
+    assert left.rounds.tolerated == 0
+
+
+def test_shrinking_is_bounded_and_never_gives_a_scenario_that_holds() -> None:
+    tried: list[Scenario] = []
+
+    def breaks(scenario: Scenario) -> bool:
+        tried.append(scenario)
+        return False
+
+    shrunk = shrink(FULL, 3, breaks=breaks, trials_max=7)
+    assert shrunk.scenario == FULL
+    assert shrunk.trials == len(tried) == 7
+    assert shrink(FULL, 3, breaks=breaks, seconds=0).trials == 0
+
+
+def test_a_planted_fault_is_shrunk_to_next_to_nothing() -> None:
+    plant = Plant(role="compute", make=lambda _: planted.AddsOne)
+    full = msgspec.structs.replace(FULL, adversaries=())
+    assert 3 in broken_in(examine(full, compare=False, plant=plant).to_json())
+
+    def breaks(scenario: Scenario) -> bool:
+        return 3 in broken_in(examine(scenario, compare=False, plant=plant).to_json())
+
+    left = shrink(full, 3, breaks=breaks).scenario
+    assert left.faults == ()
+    assert (left.population.clients, left.population.computes, left.rounds.count) == (3, 2, 1)
+
+
+@pytest.mark.parametrize("kind", ["lives", "hangs"])
+def test_liveness_is_a_failure_of_its_own(kind: str) -> None:
+    result = examine(draw_scenario(5), compare=False).to_json()
+    result["outcome"] = {**result["outcome"], "live": kind == "lives"}
+    assert broken_in(result).keys() == (set() if kind == "lives" else {LIVENESS})

@@ -1,0 +1,200 @@
+"""A trial: the same scenario gives the same run, it ends live, and its outcome says what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from stage import contributors, held, results, run, small, with_limits
+
+from dca_proto.core.effects import Channel, Effect, Send
+from dca_proto.core.errors import UsageError
+from dca_proto.core.events import Event
+from emulator.trials.cast import Plant
+from emulator.trials.draw import DrawLimits, draw_scenario
+from emulator.trials.scenario import Adversary, Fault
+from emulator.trials.trial import run_trial
+from emulator.trials.world import START_MS, TrialWorld, start_of
+
+LIMITS = DrawLimits(clients_max=6, computes_max=3)
+_DIGESTS = (
+    "from emulator.trials.draw import DrawLimits, draw_scenario\n"
+    "from emulator.trials.trial import run_trial\n"
+    "limits = DrawLimits(clients_max=6, computes_max=3)\n"
+    "print(*(run_trial(draw_scenario(seed, limits)).digest for seed in range(4)))\n"
+)
+
+
+def test_a_quiet_trial_completes_and_one_round_more() -> None:
+    world, outcome = held(small(clients=5, computes=3, count=2))
+    assert results(outcome) == ["completed", "completed"]
+    assert outcome.further == "completed"
+    assert outcome.live
+    assert contributors(world) == 5
+    assert not outcome.drops
+    assert {one.number for one in outcome.invariants} == set(range(1, 10))
+
+
+def test_the_same_seed_gives_the_same_digest_in_two_processes_under_two_hash_seeds() -> None:
+    here = [run_trial(draw_scenario(seed, LIMITS)).digest for seed in range(4)]
+    assert len(set(here)) == 4, "another seed, another digest"
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", _DIGESTS], env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.split() == here
+
+
+def test_one_more_fault_does_not_reshuffle_the_rest() -> None:
+    """A fault that does nothing more than be there leaves keys, data and links as they were."""
+    _, plain = held(small(seed=3))
+    _, other = held(small(Fault(kind="crash", actor="client 0", at_ms=60_000), seed=3, heal_ms=40_000))
+    assert plain.rounds[0].phases == other.rounds[0].phases
+
+
+def test_the_outcome_as_json() -> None:
+    faults = (Fault(kind="vanish-after-join", actor="client 1"), Fault(kind="crash", actor="trainer", at_ms=29_000))
+    _, outcome = held(small(*faults, clients=5))
+    plain = json.loads(json.dumps(outcome.to_json()))
+    assert {"kind", "ok", "seed", "digest", "outcome", "invariants", "faults", "options", "traffic", "drops",
+            "last_facts", "replay", "wall_s", "virtual_s"} <= set(plain)  # fmt: skip
+    assert (plain["kind"], plain["ok"], plain["seed"]) == ("emulation", True, 1)
+    first = plain["outcome"]["rounds"][0]
+    assert (first["result"], first["clients"], first["contributors"], first["needed"]) == ("completed", 5, 4, 4)
+    assert first["noise_variance"] >= first["noise_floor"] > 0
+    assert list(first["phases"]) == ["join", "start", "share", "commit"]
+    ends = [time for span in first["phases"].values() for time in span]
+    assert ends == sorted(ends)
+    assert ends[0] >= 1_000, "in milliseconds since the start"
+    assert plain["drops"] == [{"client": 1, "at_ms": plain["drops"][0]["at_ms"], "phase": "share"}]
+    assert [one["reached"] for one in plain["faults"]] == [True, True]
+    assert plain["faults"][1]["at_ms"] == 29_000
+    assert set(plain["traffic"]) == {"client", "compute", "trainer"}
+    assert plain["traffic"]["client"]["bytes"] > plain["traffic"]["client"]["messages"] > 0
+    assert any("RoundCompleted" in fact for fact in plain["last_facts"])
+    assert plain["options"]["population"]["clients"] == 5
+
+
+def test_secrets_are_in_no_outcome() -> None:
+    world, outcome = held(small(seed=8))
+    text = json.dumps(outcome.to_json())
+    for table in world.cast.rows:
+        assert repr(float(table[0, 0])) not in text
+
+
+def test_why_no_further_round_is_due() -> None:
+    tight = with_limits(small(), epsilon_per_period_max=1.05)
+    _, outcome = held(tight)
+    assert results(outcome) == ["completed"]
+    assert outcome.further.startswith("not due: 0 honest clients have budget left")
+    _, outcome = held(with_limits(small(), account_epsilon=1.05))
+    assert outcome.further == "not due: the trainer's account is used up"
+    _, outcome = held(with_limits(small(count=2, every_ms=20_000), account_epsilon=1.05))
+    assert results(outcome) == ["completed", "aborted"], "and the account refuses"
+    floors = with_limits(small(Fault(kind="vanish-before-join", actor="client 0")), floor_clients_min=4, clients_min=4)
+    _, outcome = held(floors)
+    assert results(outcome) == ["aborted"], "a roster below the floors"
+    assert outcome.further == "completed", "with everybody back"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [({"fraction_bits": 1}, "choose an even number"), ({"fraction_bits": 0, "epsilon": 20.0}, "more fraction bits")],
+)
+def test_a_question_that_nobody_could_be_asked_is_the_scenarios_mistake(rounds: dict[str, float], words: str) -> None:
+    """Before anything runs: it would abort each round, and look like a bug."""
+    with pytest.raises(UsageError, match=words):
+        run_trial(small(**rounds))
+
+
+class Mute:
+    """Plants: a trainer that never tells the Compute nodes its roster."""
+
+    @staticmethod
+    def make(honest: type) -> type:
+        def handle(self: object, event: Event, now_ms: int) -> list[Effect]:
+            effects = honest.handle(self, event, now_ms)  # type: ignore[attr-defined]
+            return [one for one in effects if not (isinstance(one, Send) and one.to.channel is Channel.COMPUTE)]
+
+        return type("Muted", (honest,), {"handle": handle})
+
+
+def test_a_planted_mistake_runs_in_place_of_the_honest_actor_and_is_seen() -> None:
+    _, outcome = run(small(), plant=Plant("trainer", Mute.make))
+    assert not outcome.ok
+    assert not outcome.live
+    assert outcome.further.startswith("aborted: no answer from Compute node")
+    assert outcome.why == (f"one more round: {outcome.further}",)
+
+
+def test_a_crash_of_an_actor_is_no_crash_of_the_emulator() -> None:
+    """Invariant 6 judges it."""
+
+    def make(honest: type) -> type:
+        def handle(self: object, event: Event, now_ms: int) -> list[Effect]:
+            raise ZeroDivisionError("a bug")
+
+        return type("Crashing", (honest,), {"handle": handle})
+
+    _, outcome = run(small(), plant=Plant("client", make))
+    assert [one.number for one in outcome.invariants if not one.ok][:1] == [6]
+    assert not outcome.ok
+
+
+def test_healing_in_mid_round_lets_it_complete() -> None:
+    """All Compute nodes are cut off while the round runs; mended before its deadline, it completes."""
+    cut = Fault(kind="partition", actor="computes", at_ms=1_030)
+    _, outcome = held(small(cut, heal_ms=3_000))
+    assert results(outcome) == ["completed"]
+    _, outcome = held(small(cut))
+    assert results(outcome) == ["aborted"]
+
+
+def test_the_owner_asks_a_trainer_once_for_each_of_its_starts() -> None:
+    """It has just started, and waits for keys that the broker has lost: it knows the round, and is not asked again."""
+    lost = Fault(kind="broker-loss", actor="broker", at_ms=500, for_ms=100)
+    down = Fault(kind="crash", actor="trainer", at_ms=1_000, for_ms=1_900)
+    _, outcome = held(small(lost, down, first_ms=3_000))
+    assert results(outcome) == ["aborted"]
+    assert outcome.rounds[0].reason.startswith("no epoch key of Compute node compute-0, compute-1")
+
+
+def test_where_a_trial_begins() -> None:
+    day_ms = 24 * 3600 * 1000
+    assert start_of(small()) % day_ms == day_ms // 3
+    assert start_of(small(Fault(kind="epoch-turn", actor="broker", at_ms=777))) % day_ms == day_ms - 777
+    assert start_of(small()) // day_ms == START_MS // day_ms
+
+
+def test_the_world_knows_who_is_who() -> None:
+    adversaries = (
+        Adversary(kind="sybil", actor="client 2"),
+        Adversary(kind="silent", actor="compute 1"),
+        Adversary(kind="stranger", actor="stranger 0"),
+    )
+    world = TrialWorld(small(adversaries=adversaries))
+    assert world.hostile_clients == {world.cast.clients[2]}
+    assert world.hostile_computes == {world.cast.computes[1]}
+    assert len(world.strangers) == 1
+    assert not world.strangers & world.enrolled
+    assert world.enrolled == set(world.cast.clients)
+    assert world.client_number(world.cast.clients[3]) == 3
+    assert world.spoils() == {"round"}
+    with pytest.raises(KeyError):
+        world.client_number(world.cast.computes[0])
+    names = [world.name_of(one) for one in (world.trainer, world.clients[1], world.computes[0])]
+    assert names == ["trainer", "client 1", "compute 0"]
+
+
+def test_numbers_of_the_broker_and_the_network_are_the_scenarios() -> None:
+    scenario = small()
+    scenario = msgspec.structs.replace(scenario, broker=msgspec.structs.replace(scenario.broker, part_bytes_max=300))
+    world, outcome = held(scenario)
+    assert results(outcome) == ["completed"]
+    assert world.router.options == scenario.broker
+    assert world.router.packets > sum(one.traffic.messages_sent for one in world.simulator.machines), "in parts"
