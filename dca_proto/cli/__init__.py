@@ -10,7 +10,7 @@ that its --help ends with. It returns nothing or an exit code, and raises this p
 | 0 | done |
 | 2 | a wrong call or input: `UsageError`, `TransportError`, `DataError`, typer's own |
 | 3 | a round was aborted by its own rules: `RoundAborted` |
-| 4 | `dca audit` has refuted a claim |
+| 4 | `dca audit` has refuted a claim, or `dca emulate` found an invariant broken |
 | 130 | Ctrl-C |
 | 141 | nobody reads the output any more, as when it is piped into `head` |
 """
@@ -41,6 +41,7 @@ _NEXT = """Examples:
   dca swarm                              learn from 442 patients' devices on this machine, privately
   dca federation init demo --computes 3 --clients 25 --broker mqtt://127.0.0.1
   dca client client.toml                 what a device runs
+  dca emulate sweep --seeds 0..99        try the protocol in virtual time, under faults and adversaries
   dca COMMAND --help                     more about a command
 
 Errors are one line; `dca --debug COMMAND ...` shows where they come from.

@@ -120,7 +120,10 @@ class TrainerActor(Actor):
         return known.stored.phase if known else NEW
 
     def unfinished(self, now_ms: int) -> set[bytes]:
-        """The rounds whose end will be told: open ones, results (again), and failures whose charge may come back."""
+        """The rounds whose end will be told: open ones, results (again), and failures whose charge may come back.
+
+        Settled failures are told again by the start itself, and are not waited for.
+        """
         open_or_done = {one.id for one in self._rounds.values() if one.stored.phase in _TOLD_AGAIN}
         return open_or_done | {one.id for one in self._awaiting(now_ms) if not one.is_told}
 
@@ -260,7 +263,7 @@ class TrainerActor(Actor):
     def _on_join(self, sender: bytes, frame: Signed, body: Join, current: Round, now_ms: int) -> list[Effect]:
         phase = step(TABLE, current.stored.phase, "join")
         if sender in current.joins:
-            return [self._start(current, sender)] if phase == RUNNING and sender in current.clients else []
+            return [self._start(current, sender)] if phase == RUNNING and sender in current.positions else []
         client = check_join(frame, body, current.opened, self._federation, now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())

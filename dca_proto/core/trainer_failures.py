@@ -63,9 +63,9 @@ class Failures:
         return [settled, current.again(self._timing, self._random, now_ms)]
 
     def resume(self, current: Round, now_ms: int) -> list[Effect]:
-        """Ask anew, after a start; what is settled is told again, as results are: the last run may have ended before."""
+        """Ask anew, after a start. What is settled is told again, as results are: the last run may have ended first."""
         waits = self.awaits_aborts(current, now_ms)
-        return [*self._query(current), *self.settle(current, now_ms)] if waits else self.tell(current)
+        return [*self._query(current), *self.settle(current, now_ms)] if waits else self.tell(current, finally_=True)
 
     def ask_again(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask once more, if it is still of use."""
@@ -95,7 +95,7 @@ class Failures:
         """Say once that a round has failed, and what became of its charge.
 
         Args:
-            finally_: the nodes have forgotten the round, and nobody can be asked any more.
+            finally_: nobody is asked any more; at the latest, when the nodes have forgotten the round.
         """
         if current.is_told:
             return []

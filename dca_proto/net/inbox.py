@@ -48,7 +48,10 @@ class Pending:
         self.dropped: Counter[str] = Counter()
 
     def put(self, message: Message) -> None:
-        """Let a message wait, if there is room."""
+        """Let a message wait, if there is room, and somebody to take it."""
+        if self._failure is not None:
+            self.dropped["closed"] += 1
+            return
         size = len(message.payload)
         if len(self._waiting) >= self._limits.messages_max or self._bytes + size > self._limits.bytes_max:
             self.dropped["inbox full"] += 1

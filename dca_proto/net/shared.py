@@ -5,7 +5,7 @@
 
 Each member is a `Transport` like any other. The connection subscribes to what any member subscribes to, each filter
 once, so a broadcast crosses it once and is handed to all who listen. It is opened with the first member and closed with
-the last.
+the last; who opens later connects anew.
 
 Who runs the connection sees what a broker sees, ciphertexts and topics, and no more. A broker that lets each user write
 only under its own id must let this one write under the ids of all members.
@@ -67,7 +67,7 @@ class SharedConnection:
 
     async def enter(self) -> None:
         """A member opens: connect, or wait for who does. Raises as `Transport.open`."""
-        if self._opening is None:
+        if self._opening is None or _has_failed(self._opening):
             self._opening = asyncio.create_task(self._open())
         opening = self._opening
         self._members += 1
@@ -84,20 +84,23 @@ class SharedConnection:
             return
         opening, self._opening = self._opening, None
         assert opening is not None, "who leaves has entered"
-        if opening.done() and not opening.cancelled() and opening.exception() is not None:
+        if _has_failed(opening):
             return  # everybody has been told, and may try again
-        for task in (opening, self._reader):
+        reader, self._reader = self._reader, None
+        connection, self._connection = self._connection, None
+        for task in (opening, reader):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        if self._connection is not None:
-            await self._connection.close()
+        if connection is not None:
+            await connection.close()
 
     async def publish(self, topic: str, payload: bytes, retain: bool) -> None:
         """Publish for a member, in turn."""
-        assert self._connection is not None, "an open member has an open connection"
+        connection = self._connection
+        assert connection is not None, "an open member has an open connection"
         async with self._window:
-            await self._connection.publish(topic, payload, retain)
+            await connection.publish(topic, payload, retain)
 
     async def _open(self) -> None:
         if self._connection is None:
@@ -115,6 +118,10 @@ class SharedConnection:
         except DcaError as error:  # the connection's own end
             for inbox in self._inboxes:
                 inbox.fail(error)
+
+
+def _has_failed(opening: asyncio.Task[None]) -> bool:
+    return opening.done() and not opening.cancelled() and opening.exception() is not None
 
 
 class _Member:

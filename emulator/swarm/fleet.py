@@ -17,16 +17,16 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import facts
 from dca_proto.core.effects import Channel
-from dca_proto.core.errors import RoundAborted
+from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.federation import Federation, Member
 from dca_proto.core.params import Timing
 from dca_proto.core.policy import Allowance
@@ -53,14 +53,15 @@ from emulator.swarm.pipe import (
     Totals,
     Word,
 )
+from emulator.swarm.rules import unless_one_ends
 from emulator.swarm.timeline import RoundLog, Timeline
 from emulator.swarm.worker import KEEPALIVE_S
 from emulator.swarm.workers import WorkerProcess
 from inference.datasets import stream
 
-T = TypeVar("T")
 _CONNECTING_MAX = 96  # in all processes together: mosquitto's backlog is 100
-_ANSWER_TIMEOUT_S = 120.0
+_ANSWER_TIMEOUT_S = 120.0  # of a broker that thousands connect to
+_PROBE_TIMEOUT_S = 10.0  # of one that is asked for the first time
 _SETTLING_S = 10.0
 _LOOK_S = 0.05
 
@@ -182,7 +183,7 @@ class Fleet:
         """Hold the rounds, until one is aborted."""
         with contextlib.suppress(RoundAborted):
             for _ in range(self._options.rounds):
-                await self._unless_something_fails(self._hold())
+                await unless_one_ends(self._hold(), self._watched)
 
     def summary(self) -> dict[str, Any]:
         """See `fleet_summary.summarise`."""
@@ -211,7 +212,7 @@ class Fleet:
         store = SqliteStore(self._directory / "trainer.db")
         self._stack.push_async_callback(store.close)
         self._trainer = await self._stack.enter_async_context(self._live_trainer(store))
-        await self._unless_something_fails(self._all_connected.wait())
+        await unless_one_ends(self._all_connected.wait(), self._watched)
         self._connecting_s = time.monotonic() - began_s
 
     async def _start_workers(self) -> None:
@@ -264,14 +265,17 @@ class Fleet:
             on_report=lambda fact: self._timeline.note(identity.id, fact),
         )
 
-    def _connection(self, name: str, filters: tuple[str, ...]) -> MqttTransport:
+    def _connection(
+        self, name: str, filters: tuple[str, ...], answer_timeout_s: float = _ANSWER_TIMEOUT_S
+    ) -> MqttTransport:
         settings = BrokerSettings(url=self.broker_url, session_expiry_s=0, keepalive_s=KEEPALIVE_S)
         rng = random.Random(self._options.seed)  # noqa: S311 - waiting times only
-        return MqttTransport(settings, name, filters, rng=rng, answer_timeout_s=_ANSWER_TIMEOUT_S)
+        return MqttTransport(settings, name, filters, rng=rng, answer_timeout_s=answer_timeout_s)
 
     async def _require_broker(self) -> None:
         """See that a broker that is not ours answers, before processes are started."""
-        probe = self._connection(os.urandom(ID_BYTES).hex(), (f"dca/{self._federation.name}/-",))
+        topic_filter = f"dca/{self._federation.name}/-"
+        probe = self._connection(os.urandom(ID_BYTES).hex(), (topic_filter,), _PROBE_TIMEOUT_S)
         try:
             await probe.open()
         finally:
@@ -287,10 +291,17 @@ class Fleet:
         )
         try:
             aggregate = await self._trainer.hold(request)
-        except RoundAborted:
+        except RoundAborted as error:
+            self._require_announced(error)
             self._counts.append(RoundCounts(before, await self._usage(), vanishing))
             raise
         self._counts.append(RoundCounts(before, await self._settled(aggregate.contributors), vanishing))
+
+    def _require_announced(self, error: RoundAborted) -> None:
+        """Of a round that was never announced there is nothing to tell but why. Raises `UsageError`."""
+        number = len(self._counts) + 1
+        if len(self._timeline.rounds) < number:
+            raise UsageError(f"round {number} was never announced: {error.reason}") from None
 
     def _share_window_ms(self) -> int:
         """Where all answer, any long time; else as long as it takes."""
@@ -367,20 +378,6 @@ class Fleet:
         self._watcher.connected(connected, total)
         if connected == self._options.clients + self._options.computes:
             self._all_connected.set()
-
-    async def _unless_something_fails(self, waiting: Coroutine[Any, Any, T]) -> T:
-        """The result of `waiting`, or the failure of a process or the broker that comes first."""
-        task = asyncio.ensure_future(waiting)
-        try:
-            await asyncio.wait([task, *self._watched], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended = [one for one in self._watched if one.done()]
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task])
-        for one in ended:
-            one.result()
-        return task.result()
 
     async def _stop_workers(self) -> None:
         for task in self._watched:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -11,7 +14,7 @@ import msgspec
 
 from dca_proto.core import accounting
 from emulator.swarm.fleet_options import FleetOptions
-from emulator.swarm.pipe import Totals
+from emulator.swarm.pipe import SLOWEST_MAX, Totals
 from emulator.swarm.summary import doubts, round_row
 from emulator.swarm.timeline import RoundLog
 
@@ -80,8 +83,9 @@ def summarise(
     - ``roles``: messages and bytes that each role sent; ``core_s`` and ``core_s_by_role``: processor seconds, the
       broker's, where it is ours, beside the others'; both also of each round;
     - ``peak_rss_mb``: of the largest process; ``peak_rss_mb_by_process``: of each, in MiB;
-    - of each round: ``value`` and ``exact``, the noisy and the true sum; ``failed``: how many clients neither declined
-      nor contributed and were not made to vanish; ``vanished_clients``: the numbers of those that were.
+    - of each round: ``slowest``: the clients that took longest, five at most, from the announcement until they joined
+      or from the starts until they had all receipts; ``exact``: the true sum beside ``value``; ``failed``: how many
+      neither declined nor contributed and were not made to vanish; ``vanished_clients``: those that were, by number.
     """
     doubted = doubts(True, options.mechanism)
     rows = [_round(log, one, options, not doubted) for log, one in zip(rounds, counts, strict=True)]
@@ -158,9 +162,16 @@ def _round(log: RoundLog, counts: RoundCounts, options: FleetOptions, private: b
         "needed": log.failure.needed if log.failure else None,
         "failed": None if found is None else options.clients - declined - found - len(counts.vanished),
         "vanished_clients": list(counts.vanished),
-        "value": log.aggregate.value.tolist() if log.aggregate else None,
+        "slowest": _slowest(log, counts.after.clients),
         "exact": exact_counts(options, counts.vanished),
     }
+
+
+def _slowest(log: RoundLog, processes: Sequence[Totals]) -> list[dict[str, Any]]:
+    since_s = {"join": log.began_s, "share": log.ends_s.get("start", math.inf)}
+    took = [(one.at_s - since_s[one.phase], one) for process in processes for one in process.late]
+    longest = heapq.nlargest(SLOWEST_MAX, (pair for pair in took if pair[0] >= 0), key=itemgetter(0))
+    return [{"client": one.client, "phase": one.phase, "s": seconds} for seconds, one in longest]
 
 
 def exact_counts(options: FleetOptions, vanished: Sequence[int]) -> list[int]:

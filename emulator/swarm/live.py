@@ -11,8 +11,7 @@ import contextlib
 import os
 import random
 import secrets
-import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +29,7 @@ from dca_proto.core.federation import Federation, Member, enrol
 from dca_proto.core.machine import Actor
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Timing
-from dca_proto.core.policy import Allowance, Floors, Policy
+from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity
 from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
@@ -43,15 +42,14 @@ from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
 from emulator.job import Terms
 from emulator.swarm.dropout import Dropouts, SwarmTransport
+from emulator.swarm.rules import certificate_expiry_ms, floors, policy, unless_one_ends
 from emulator.swarm.timeline import RoundLog, Timeline
 
 R = TypeVar("R")
-W = TypeVar("W")
 Job = Generator[RoundRequest, NoisyAggregate, R]
 
 _BROKERS = ("auto", "embedded", "mosquitto")
 _CONNECTING_MAX = 32
-_CERTIFICATE_DAYS = 30
 _TIMING = Timing(resend_first_ms=5_000)
 
 
@@ -178,9 +176,8 @@ class Swarm:
             request = next(job)
             while True:
                 self._dropouts.next_round()
-                aggregate = await self._unless_an_actor_fails(
-                    self._trainer.hold(terms.open(request, os.urandom(ID_BYTES)))
-                )
+                held = self._trainer.hold(terms.open(request, os.urandom(ID_BYTES)))
+                aggregate = await unless_one_ends(held, self._running)
                 request = job.send(aggregate)
         except StopIteration as end:
             result: R = end.value
@@ -211,42 +208,36 @@ class Swarm:
         )
         self._runners = [*self._actors, live.runner]
         self._trainer = await self._stack.enter_async_context(live)
-        await self._unless_an_actor_fails(self._all_connected.wait())
+        await unless_one_ends(self._all_connected.wait(), self._running)
 
     def _computes(self, store: SqliteStore) -> list[Runner]:
-        least = len(self._rows) - self._options.tolerated
-        floors = Floors(clients_min=least, honest_min=max(1, least - self._options.tolerated - 1))
+        least = floors(len(self._rows), self._options.tolerated)
         return [
-            self._runner(
-                ComputeActor(one, self._cast.federation, floors=floors, **self._means),
-                Channel.COMPUTE,
-                store,
-            )
+            self._runner(ComputeActor(one, self._cast.federation, floors=least, **self._means), Channel.COMPUTE, store)
             for one in self._cast.computes
         ]
 
     def _clients(self, store: SqliteStore) -> list[Runner]:
-        least, budget = len(self._rows) - self._options.tolerated, self._options.budget
-        policy = Policy(
-            epsilon_per_round_max=budget.epsilon,
-            epsilon_per_period_max=budget.epsilon,
-            delta_max=budget.delta,
-            clients_min=least,
-            honest_min=max(1, least - self._options.tolerated - 1),
-            colluders_min=self._options.colluders,
-            computes_min=self._options.computes,
+        options = self._options
+        accepted = policy(
+            len(self._rows),
+            options.tolerated,
+            colluders=options.colluders,
+            computes=options.computes,
+            epsilon=options.budget.epsilon,
+            delta=options.budget.delta,
         )
-        return [self._client(index, policy, store) for index in range(len(self._rows))]
+        return [self._client(index, accepted, store) for index in range(len(self._rows))]
 
-    def _client(self, index: int, policy: Policy, store: SqliteStore) -> Runner:
+    def _client(self, index: int, accepted: Policy, store: SqliteStore) -> Runner:
         identity, cast = self._cast.clients[index], self._cast
         actor = ClientActor(
             identity,
-            enrol(cast.authority, cast.federation, identity.public_key, _expires_ms()),
+            enrol(cast.authority, cast.federation, identity.public_key, certificate_expiry_ms()),
             cast.federation,
             columns=self._place,
             rows=lambda columns: self._rows[index][:, [self._place[column] for column in columns]],
-            policy=policy,
+            policy=accepted,
             **self._means,
         )
         return self._runner(actor, Channel.CLIENT, store)
@@ -278,20 +269,6 @@ class Swarm:
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    async def _unless_an_actor_fails(self, waiting: Coroutine[Any, Any, W]) -> W:
-        """The result of `waiting`, or the failure of whichever actor ended first."""
-        task = asyncio.ensure_future(waiting)
-        try:
-            await asyncio.wait([task, *self._running], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task])
-        for ended in self._running:
-            if ended.done():
-                ended.result()
-        return task.result()
-
     async def _stop_actors(self) -> None:
         for task in self._running:
             task.cancel()
@@ -319,7 +296,3 @@ class Swarm:
         """How long shares are waited for: about four times as long as they were seen to take on two cores."""
         shares = len(self._rows) * self._options.computes
         return int(1_000 + shares * (3.0 if self.broker_kind == "embedded" else 1.5))
-
-
-def _expires_ms() -> int:
-    return int((time.time() + _CERTIFICATE_DAYS * 24 * 3600) * 1000)

@@ -13,6 +13,9 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+SLOWEST_MAX = 5
+"""How many slow clients a round names."""
+
 T = TypeVar("T")
 _LENGTH_BYTES = 4
 
@@ -100,6 +103,18 @@ class Frozen(msgspec.Struct, frozen=True, tag=True):
     at_s: float
 
 
+class Late(msgspec.Struct, frozen=True):
+    """A client, by number, that was among the last of its process to join, or to have all its receipts.
+
+    Attributes:
+        phase: ``join`` or ``share``. at_s: monotonic, as of `Frozen`.
+    """
+
+    client: int
+    phase: str
+    at_s: float
+
+
 class Totals(msgspec.Struct, frozen=True, tag=True):
     """Of one process, since its start.
 
@@ -107,6 +122,7 @@ class Totals(msgspec.Struct, frozen=True, tag=True):
         messages, bytes: that its actors sent and that reached the broker.
         core_s: of the processor. peak_rss_bytes: the most memory that it had.
         transactions: of its store. facts: how many of each kind its actors reported; dropped messages by their code.
+        late: the last clients of the round, since it was prepared.
     """
 
     messages: int
@@ -115,6 +131,7 @@ class Totals(msgspec.Struct, frozen=True, tag=True):
     peak_rss_bytes: int
     transactions: int
     facts: dict[str, int]
+    late: tuple[Late, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -114,7 +114,7 @@ def failed(reason: str, contributors: int | None, needed: int | None) -> dict[st
 
 
 def round_row(log: RoundLog, private: bool) -> dict[str, Any]:
-    """What is public about a round."""
+    """What is public about a round; ``value`` is the noisy sum, in the statistic's own units."""
     return {
         "name": log.statistic,
         "dimension": log.dimension,
@@ -136,6 +136,7 @@ def _released(aggregate: NoisyAggregate, private: bool) -> dict[str, Any]:
         "dropped": len(aggregate.absent),
         "sigma_local": aggregate.sigma_local,
         "noise_variance": aggregate.noise_variance,
+        "value": aggregate.value.tolist(),
         "sensitivity": aggregate.sensitivity,
         "epsilon": aggregate.epsilon if private else None,
         "mu": aggregate.mu if private else None,
@@ -159,4 +160,5 @@ def _aborted(log: RoundLog) -> dict[str, Any]:
         "dropped": len(log.clients) - contributors if contributors is not None else None,
         "sigma_local": None,
         "noise_variance": None,
+        "value": None,
     }

@@ -16,7 +16,7 @@ import os
 import random
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from dca_proto.core.forecast import EXACT
 from dca_proto.core.machine import Actor
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Timing
-from dca_proto.core.policy import Floors, Policy
+from dca_proto.core.policy import Policy
 from dca_proto.core.sealing import KEY_BYTES, Identity
 from dca_proto.core.topics import subscriptions
 from dca_proto.logs import configure_logs
@@ -52,6 +52,7 @@ from emulator.inexact import RoundedGaussian
 from emulator.swarm import usage
 from emulator.swarm.dropout import SwarmTransport, Vanished
 from emulator.swarm.pipe import (
+    SLOWEST_MAX,
     ClientOrders,
     ComputeOrders,
     Connected,
@@ -59,6 +60,7 @@ from emulator.swarm.pipe import (
     Failed,
     Frozen,
     Kept,
+    Late,
     Order,
     Prepare,
     Setting,
@@ -67,13 +69,13 @@ from emulator.swarm.pipe import (
     read,
     send,
 )
+from emulator.swarm.rules import certificate_expiry_ms, floors, policy
 
 MECHANISMS: dict[str, Mechanism] = {one.name: one for one in (EXACT, RoundedGaussian())}
 COLUMN = "category"
 KEEPALIVE_S = 1800  # a process with thousands of actors may be busy for long
 _ANSWER_TIMEOUT_S = 120.0  # and so may the broker
 _TRIES = 5
-_CERTIFICATE_DAYS = 30
 _WORD_EVERY_S = 0.1
 
 
@@ -118,6 +120,8 @@ class Worker:
         self._ramp = asyncio.Semaphore(setting.connecting_max)
         self._transports: list[SwarmTransport] = []
         self._facts: Counter[str] = Counter()
+        self._numbers: dict[bytes, int] = {}  # of the clients, by id
+        self._late: dict[str, deque[Late]] = {phase: deque(maxlen=SLOWEST_MAX) for phase in ("join", "share")}
         self._connected = 0
         self._told_s: dict[bytes, float] = {}
         self._means: dict[str, Any] = {
@@ -145,6 +149,8 @@ class Worker:
                 gc.collect()
                 gc.freeze()  # a device's collector would not search the memory of thousands of others for garbage
                 self._say(self._totals())
+                for late in self._late.values():
+                    late.clear()
             case Count():
                 self._say(self._totals())
 
@@ -155,42 +161,38 @@ class Worker:
         authority, places = Identity(orders.authority), range(orders.first, orders.first + orders.count)
         identities = {place: Identity(os.urandom(KEY_BYTES)) for place in places}
         self.client_ids = {place: one.id for place, one in identities.items()}
+        self._numbers = {client: place for place, client in self.client_ids.items()}
         shared = SharedConnection(self._connect_shared) if orders.is_shared else None
-        policy = self._policy()
+        accepted, expires_ms = self._policy(), certificate_expiry_ms()
         for place, identity in identities.items():
             row = np.array([[float(place % orders.dimension)]])
             actor = ClientActor(
                 identity,
-                enrol(authority, self._federation, identity.public_key, _expires_ms()),
+                enrol(authority, self._federation, identity.public_key, expires_ms),
                 self._federation,
                 columns=(COLUMN,),
                 rows=partial(_rows, row),
-                policy=policy,
+                policy=accepted,
                 **self._means,
             )
             self._add(actor, Channel.CLIENT, shared)
 
     def add_computes(self, orders: ComputeOrders) -> None:
         """The Compute nodes of the federation file, each with a connection of its own."""
-        least, tolerated = self._least()
-        floors = Floors(clients_min=least, honest_min=max(1, least - tolerated - 1))
+        least = floors(self._setting.clients, self._setting.tolerated)
         for seed in orders.identities:
-            actor = ComputeActor(Identity(seed), self._federation, floors=floors, **self._means)
+            actor = ComputeActor(Identity(seed), self._federation, floors=least, **self._means)
             self._add(actor, Channel.COMPUTE, None)
 
-    def _least(self) -> tuple[int, int]:
-        return self._setting.clients - self._setting.tolerated, self._setting.tolerated
-
     def _policy(self) -> Policy:
-        setting, (least, tolerated) = self._setting, self._least()
-        return Policy(
-            epsilon_per_round_max=setting.epsilon,
-            epsilon_per_period_max=setting.epsilon,
-            delta_max=setting.delta,
-            clients_min=least,
-            honest_min=max(1, least - tolerated - 1),
-            colluders_min=setting.colluders,
-            computes_min=setting.computes,
+        setting = self._setting
+        return policy(
+            setting.clients,
+            setting.tolerated,
+            colluders=setting.colluders,
+            computes=setting.computes,
+            epsilon=setting.epsilon,
+            delta=setting.delta,
         )
 
     def _add(self, actor: Actor, role: Channel, shared: SharedConnection | None) -> None:
@@ -233,6 +235,10 @@ class Worker:
                 self._say(Kept(actor, round_id, count, clients))
             case facts.ListFrozen(round_id, count):
                 self._say(Frozen(actor, round_id, count, time.monotonic()))
+            case facts.Joined():
+                self._late["join"].append(Late(self._numbers[actor], "join", time.monotonic()))
+            case facts.AllReceived():
+                self._late["share"].append(Late(self._numbers[actor], "share", time.monotonic()))
 
     def _is_due(self, subject: bytes) -> bool:
         """Whether the parent has not heard of this for a moment."""
@@ -251,15 +257,12 @@ class Worker:
             peak_rss_bytes=usage.peak_rss_bytes() or 0,
             transactions=self._store.transactions,
             facts=dict(self._facts),
+            late=tuple(one for late in self._late.values() for one in late),
         )
 
 
 def _rows(row: NDArray[np.float64], columns: tuple[str, ...]) -> NDArray[np.float64]:
     return row
-
-
-def _expires_ms() -> int:
-    return int((time.time() + _CERTIFICATE_DAYS * 24 * 3600) * 1000)
 
 
 async def _work(words: BinaryIO) -> None:

@@ -190,6 +190,74 @@ def test_a_connection_that_fails_is_told_to_all_and_may_be_tried_again() -> None
     play(scene())
 
 
+def test_a_publish_whose_turn_comes_after_the_end_is_told_so() -> None:
+    async def scene() -> None:
+        gateway = Gateway(publishing_max=1)
+        await gateway.open()
+        line = gateway.line
+        line.go.clear()
+        sending = [asyncio.create_task(gateway.members[0].publish("in/a/x", b"")) for _ in range(2)]
+        await asyncio.sleep(0)
+        await gateway.close()
+        line.go.set()
+        for task in sending:
+            with pytest.raises(TransportError, match=r"closed|not open"):
+                await task
+
+    play(scene())
+
+
+def test_who_tries_again_at_once_does_not_meet_the_failure_that_others_still_hear_of() -> None:
+    async def scene() -> None:
+        gateway = Gateway(failures=1)
+
+        async def open_twice(member: Transport) -> None:
+            with pytest.raises(TransportError, match="not yet"):
+                await member.open()
+            await member.open()
+
+        await asyncio.gather(*map(open_twice, gateway.members))
+        assert gateway.line.opened == 2
+        await gateway.close()
+        assert gateway.line.is_closed
+
+    play(scene())
+
+
+def test_who_opens_after_all_others_have_left_connects_anew() -> None:
+    async def scene() -> None:
+        gateway = Gateway()
+        first, late, _ = gateway.members
+        await first.open()
+        await first.close()
+        await late.open()
+        await late.publish("in/b/b", b"to itself")
+        assert (await late.receive()).payload == b"to itself"
+        assert [line.is_closed for line in gateway.lines] == [True, False]
+        await late.close()
+        assert gateway.lines[1].is_closed
+
+    play(scene())
+
+
+def test_nothing_is_kept_for_who_has_left() -> None:
+    async def scene() -> None:
+        gateway = Gateway()
+        await gateway.open()
+        gone, reader, _ = gateway.members
+        for _ in range(2):
+            await reader.publish("all/b", b"news")
+            assert (await reader.receive()).payload == b"news"
+            await gone.close()
+        assert gone.dropped == {"closed": 1}  # type: ignore[attr-defined]
+        assert (await gone.receive()).payload == b"news"
+        with pytest.raises(TransportError, match="closed"):
+            await gone.receive()
+        await gateway.close()
+
+    play(scene())
+
+
 def test_who_is_cancelled_while_it_opens_leaves_nothing_behind() -> None:
     async def scene() -> None:
         gateway = Gateway(stuck=True)

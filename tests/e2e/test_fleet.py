@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,15 +20,18 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
+from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import main
 from dca_proto.core.budget import Budget
-from dca_proto.core.errors import TransportError, UsageError
+from dca_proto.core.errors import RoundAborted, TransportError, UsageError
+from dca_proto.core.trainer_round import OpenRound
 from dca_proto.net.broker import Broker
 from emulator.inexact import RoundedGaussian
-from emulator.swarm import usage
-from emulator.swarm.fleet import run_fleet
+from emulator.swarm import fleet, usage
+from emulator.swarm.fleet import Fleet, _Progress, run_fleet
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.fleet_summary import exact_counts
+from emulator.swarm.timeline import RoundLog
 
 TIMEOUT_S = 60
 SMALL = FleetOptions(clients=40, dimension=3, tolerated=4, budget=Budget(16.0, 1e-5))
@@ -54,13 +60,21 @@ def check_sums(result: dict[str, Any]) -> None:
             assert abs(value - exact) < 6 * math.sqrt(row["noise_variance"])
 
 
-@pytest.mark.parametrize("connections", ["each", "shared"])
-def test_rounds_on_any_broker(any_broker: Broker, connections: str) -> None:
+def check_slowest(row: dict[str, Any]) -> None:
+    """The five that took longest are clients of the round; a phase lasts about as long as its slowest."""
+    times = [one["s"] for one in row["slowest"]]
+    assert len(times) == 5
+    assert times == sorted(times, reverse=True)
+    assert all(0 <= one["client"] < 40 and one["phase"] in ("join", "share") for one in row["slowest"])
+    assert 0 < times[0] < row["wall_s"] + 1
+
+
+def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> None:
     told: list[tuple[str, int, int]] = []
-    options = changed(broker=any_broker.url, connections=connections, rounds=2)
+    options = changed(broker=mosquitto_broker.url, connections="each", rounds=2)
     result = run_fleet(options, lambda *progress: told.append(progress))
     assert (result["kind"], result["ok"], result["private"], result["broker"]) == ("swarm", True, True, "external")
-    assert (result["connections"], result["processes"], result["store"]) == (connections, 2, "sqlite")
+    assert (result["connections"], result["processes"], result["store"]) == ("each", 2, "sqlite")
     check_sums(result)
     for row in result["rounds"]:
         assert (row["joined"], row["contributors"], row["dropped"], row["failed"]) == (40, 40, 0, 0)
@@ -74,6 +88,7 @@ def test_rounds_on_any_broker(any_broker: Broker, connections: str) -> None:
         assert set(row["core_s_by_role"]) == {"client", "compute", "trainer"}  # the broker is not ours
         assert row["core_s"] > 0
         assert row["wall_s"] == pytest.approx(sum(row["phases"].values()), abs=0.1)
+        check_slowest(row)
     assert set(result["peak_rss_mb_by_process"]) == {"trainer", "compute", "client 1", "client 2"}
     assert result["peak_rss_mb"] > 30
     assert result["facts"]["Contributed"] == result["facts"]["AllReceived"] == 80
@@ -85,17 +100,25 @@ def test_rounds_on_any_broker(any_broker: Broker, connections: str) -> None:
 
 
 def test_vanishing_clients_are_missing_from_the_sum(mosquitto_broker: Broker) -> None:
-    """The second round's window is chosen by how long the first one's shares took."""
-    options = changed(broker=mosquitto_broker.url, connections="shared", rounds=2, dropped=3)
-    result = run_fleet(options)
+    result = run_fleet(changed(broker=mosquitto_broker.url, connections="shared", dropped=3))
     check_sums(result)
-    first, second = result["rounds"]
-    for row in (first, second):
-        assert (row["joined"], row["contributors"], row["dropped"], row["failed"]) == (40, 37, 3, 0)
-        assert sum(row["exact"]) == 37
-        assert len(set(row["vanished_clients"])) == 3
-    assert first["vanished_clients"] != second["vanished_clients"]
-    assert second["phases"]["share"] >= 1.0
+    (row,) = result["rounds"]
+    assert (row["joined"], row["contributors"], row["dropped"], row["failed"]) == (40, 37, 3, 0)
+    assert sum(row["exact"]) == 37
+    assert len(set(row["vanished_clients"])) == 3
+    assert {one["client"] for one in row["slowest"] if one["phase"] == "share"}.isdisjoint(row["vanished_clients"])
+
+
+def test_where_clients_vanish_shares_are_waited_for_as_long_as_the_last_ones_took(tmp_path: Path) -> None:
+    options = changed(dropped=3)
+    held = Fleet(options, tmp_path, _Progress(40, lambda *progress: None), None)
+    assert held._share_window_ms() == options.first_share_window_ms() >= 2000
+    held._timeline.rounds.append(RoundLog("histogram", 3, began_s=9.0, ends_s={"start": 10.0}))
+    held._kept_s = 12.0
+    assert held._share_window_ms() == 1000 + 2500 * 2
+    first, second = held._draw(), held._draw()
+    assert first != second
+    assert len(set(first)) == len(set(second)) == 3
 
 
 class Done(NamedTuple):
@@ -118,8 +141,8 @@ def dca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
-def test_an_abort_is_told_with_what_it_took(dca: Dca, mosquitto_broker: Broker) -> None:
-    more = ("--tolerate", "2", "--drop", "5", "--broker", mosquitto_broker.url, "--json", "-", "--fast-noise")
+def test_an_abort_is_told_with_what_it_took(dca: Dca, embedded_broker: Broker) -> None:
+    more = ("--tolerate", "2", "--drop", "5", "--broker", embedded_broker.url, "--json", "-", "--fast-noise")
     done = dca("--dimension", "3", "--clients", "30", "--processes", "1", *more)
     assert done.returncode == 3, done.stderr
     result = json.loads(done.stdout)
@@ -130,6 +153,26 @@ def test_an_abort_is_told_with_what_it_took(dca: Dca, mosquitto_broker: Broker) 
     assert "roles; memory of the largest process of each" in done.stderr
     assert "25 clients contributed, at least 28 were needed" in done.stderr.splitlines()[-1]
     assert not list(Path.cwd().iterdir())
+
+
+def test_a_round_that_is_never_announced_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a broker delivers no epoch key, say: then there is no round to tell of."""
+
+    class Refusing:
+        async def hold(self, request: OpenRound) -> NoisyAggregate:
+            raise RoundAborted("no epoch key of Compute node compute-1")
+
+    async def nothing(self: Fleet, orders: object = None) -> None:
+        """No process is asked what it uses."""
+
+    async def hold_all() -> None:
+        held = Fleet(SMALL, tmp_path, _Progress(40, lambda *progress: None), None)
+        held._trainer = Refusing()  # type: ignore[assignment]
+        await held.hold_all()
+
+    monkeypatch.setattr(Fleet, "_usage", nothing)
+    with pytest.raises(UsageError, match=r"^round 1 was never announced: no epoch key of Compute node compute-1$"):
+        asyncio.run(hold_all())
 
 
 def test_a_killed_worker_is_named(mosquitto_broker: Broker) -> None:
@@ -146,6 +189,16 @@ def test_a_broker_that_is_not_there_is_told_in_one_line() -> None:
     line = "cannot reach broker at mqtt://127.0.0.1:1: connection refused; is it running?"
     with pytest.raises(TransportError, match=f"^{re.escape(line)}$"):
         run_fleet(changed(broker="mqtt://127.0.0.1:1"))
+
+
+def test_a_server_that_does_not_answer_is_told_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "_PROBE_TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"mqtt://127.0.0.1:{silent.getsockname()[1]}"
+        began_s = time.monotonic()
+        with pytest.raises(TransportError, match=f"^cannot reach broker at {url}: no answer; does it speak MQTT"):
+            run_fleet(changed(broker=url))
+    assert time.monotonic() - began_s < 20, "and not the two minutes that a busy broker has"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

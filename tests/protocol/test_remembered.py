@@ -169,6 +169,16 @@ def test_remembered_epoch_keys_of_one_node_twice_are_refused_each_time() -> None
             open_epoch_keys((key, key), cast.federation)
 
 
+def test_epoch_keys_that_one_federation_remembers_are_no_other_ones() -> None:
+    cast = exact_cast(4, 3)
+    network, _ = begin(cast)
+    keys = announced(network, cast).body.computes
+    _, computes = open_epoch_keys(keys, cast.federation)
+    assert computes == cast.computes
+    with pytest.raises(PeerError, match="signature"):
+        open_epoch_keys(keys, msgspec.structs.replace(cast.federation, name="another"))
+
+
 # One copy
 
 
@@ -251,6 +261,9 @@ def third_roster(cast: Cast, network: Network) -> bytes:
 def test_a_trainer_forgets_the_joins_of_rounds_that_are_over() -> None:
     cast = exact_cast(4, 3)
     network, request = begin(cast)
-    current = network.actors[cast.trainer_identity.id]._rounds[request.round_id]
-    assert current.stored.phase == "done"
-    assert (current.joins, len(current.clients)) == ({}, 4)
+    trainer = cast.trainer_identity.id
+    for _ in range(2):
+        current = network.actors[trainer]._rounds[request.round_id]
+        assert current.stored.phase == "done"
+        assert (current.joins, len(current.clients)) == ({}, 4)
+        network.restart(trainer)

@@ -299,6 +299,17 @@ def test_a_failure_is_told_at_the_latest_when_its_round_is_forgotten() -> None:
     assert told[0].endswith("so the account keeps the charge")
 
 
+def test_a_trainer_that_was_away_until_nobody_can_be_asked_advises_nobody_to_ask() -> None:
+    cast, network, _, close_ms = aborted_by_one()
+    network.crash(cast.trainer_identity.id)
+    before = len(failures(network))
+    network.now_ms = close_ms + 7 * DAY_MS
+    network.restart(cast.trainer_identity.id)
+    (failure,) = failures(network)[before:]
+    assert "keeps the charge" in failure.reason
+    assert "--resume" not in failure.reason
+
+
 def test_a_node_that_has_not_heard_of_the_end_says_so_and_is_asked_again() -> None:
     """Asked before its own deadline, it is still ready."""
     cast, network = lab()
