@@ -6,14 +6,13 @@ import os
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
+from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
 from dca_proto.core.sealing import Random
 from dca_proto.testing import seeded
@@ -30,7 +29,6 @@ from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default
 
 EXIT_REFUTED = 4
 _DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
-_PATIENCE_S = 2.0
 
 EXAMPLES = """Examples:
 
@@ -164,8 +162,8 @@ def _attack(plan: Audit, world: World, random: Random, console: Console) -> tupl
     ideal = IdealRounds(world, plan.programme, random)
     rounds: Rounds = ProtocolRounds(world, random) if plan.protocol else ideal
     held = survey_runs(world.size, plan.pilot_runs) + plan.pilot_runs + plan.runs
-    with _Patience(console, 2 * held) as patience:
-        seen = experiment(rounds, adversary, plan.pilot_runs, plan.runs, patience.advance)
+    with PatientBar(console, 2 * held, "rounds") as bar:
+        seen = experiment(rounds, adversary, plan.pilot_runs, plan.runs, bar.advance)
     if not plan.protocol:
         return seen, None
     reference = watch(ideal, adversary, seen.lines[0], _DEFAULT_RUNS // 10)
@@ -177,28 +175,3 @@ def _title(plan: Audit, verdict: str) -> str:
     point = f"N = {setting.clients}, T = {setting.tolerated}, epsilon {setting.epsilon:g}, delta {setting.delta:g}"
     first = f"Audit: the claim {'is ' * (verdict != 'stands')}{verdict}" if verdict != "not covered" else "Audit"
     return f"{first} ({fault or f'coalition {setting.coalition}'})\n{point}, {plan.runs:,} rounds of each world"
-
-
-class _Patience:
-    """A bar that appears on a terminal once the work has taken two seconds."""
-
-    def __init__(self, console: Console, total: int) -> None:
-        self._terminal = console.is_terminal
-        self._progress = Progress(console=console, transient=True)
-        self._task = self._progress.add_task("rounds", total=total)
-        self._began_s = time.monotonic()
-        self._shown = False
-
-    def __enter__(self) -> _Patience:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._shown:
-            self._progress.stop()
-
-    def advance(self, runs: int) -> None:
-        """So many more runs are done."""
-        self._progress.advance(self._task, runs)
-        if self._terminal and not self._shown and time.monotonic() - self._began_s > _PATIENCE_S:
-            self._progress.start()
-            self._shown = True

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from types import TracebackType
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
+from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
 from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
 from emulator.collusion.finding import REFUTED, investigate, least_runs, require_runs
@@ -19,7 +18,6 @@ from emulator.collusion.report import as_json, case_lines, figures_table, seen_l
 
 EXIT_REFUTED = 4
 RUNS_DEFAULT = 100
-_PATIENCE_S = 2.0
 _SEED_BYTES = 6
 
 EXAMPLES = """Examples:
@@ -97,36 +95,11 @@ def collude(
     console = Console(stderr=json_to == STDOUT)
     for label, text in case_lines(case, repeats, chosen):
         say(console, label, text)
-    with _Patience(console, 2 * repeats) as patience:
-        finding = investigate(case, repeats, str(chosen), patience.advance)
+    with PatientBar(console, 2 * repeats, "rounds") as bar:
+        finding = investigate(case, repeats, str(chosen), bar.advance)
     for label, text in seen_lines(finding):
         say(console, label, text)
     console.print(figures_table(finding))
     say(console, finding.verdict, sentence(case, finding))
     write_json(as_json(case, finding, chosen, time.monotonic() - began_s), json_to)
     return EXIT_REFUTED if finding.verdict == REFUTED else 0
-
-
-class _Patience:
-    """A bar that appears on a terminal once the work has taken two seconds."""
-
-    def __init__(self, console: Console, total: int) -> None:
-        self._terminal = console.is_terminal
-        self._progress = Progress(console=console, transient=True)
-        self._task = self._progress.add_task("rounds", total=total)
-        self._began_s = time.monotonic()
-        self._shown = False
-
-    def __enter__(self) -> _Patience:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._shown:
-            self._progress.stop()
-
-    def advance(self, rounds: int) -> None:
-        """So many more rounds are done."""
-        self._progress.advance(self._task, rounds)
-        if self._terminal and not self._shown and time.monotonic() - self._began_s > _PATIENCE_S:
-            self._progress.start()
-            self._shown = True

@@ -148,7 +148,7 @@ def _noise(run: Collusion) -> Iterator[Child]:
     ]
     if run.noise.measured is not None:
         rows.insert(1, Bar("the same, measured", run.noise.measured, f"variance {number(run.noise.measured)}", 2))
-    caption = f"The noise left has {_ratio(run.noise)} the variance of the floor."
+    caption = f"The noise left has {_ratio(run.noise)} the variance of the floor." if run.noise.floor > 0 else ""
     if run.noise.noises_left is not None and run.noise.noises_needed is not None:
         left, needed = count(run.noise.noises_left), count(run.noise.noises_needed)
         caption += f" Unknown noises that hide the client: {left}; the claim needs {needed}."

@@ -43,6 +43,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     agreement_s: Amount | None = None
     peak_rss_mb: Amount | None = None
     compute_memory_bytes: Amount | None = None
+    compute_memory_least_bytes: Amount | None = None
+    compute_memory_after_bytes: Amount | None = None
     paper_s: Amount | None = None
     success_rate: Amount | None = None
     noise_sd: Amount | None = None
@@ -288,6 +290,25 @@ def _cells(cells: Sequence[Cell]) -> Iterator[Child]:
     if rows:
         header = ("N × d", "M", "wall", "from–to", "cores", "bytes", "key agreement", "peak memory", "one Compute node")
         yield element("details", element("summary", counted(len(cells), "cell")), table(header, rows))
+    yield from _kept(cells)
+
+
+def _kept(cells: Sequence[Cell]) -> Iterator[Child]:
+    """What a Compute node must keep of each client, in the cell with the most of them."""
+    weighed = [one for one in cells if one.compute_memory_bytes and one.compute_memory_least_bytes and one.clients]
+    if not weighed:
+        return
+    one = max(weighed, key=lambda one: (one.clients, one.dimension))
+    held, least = (
+        value / one.clients for value in (one.compute_memory_bytes or 0, one.compute_memory_least_bytes or 0)
+    )
+    after = one.compute_memory_after_bytes
+    stays = "" if after is None else f" {size(round(after / one.clients))} of it stay when the round is over."
+    yield note(
+        f"At N = {count(one.clients)}, d = {count(one.dimension)} a Compute node holds {size(round(held))} for each "
+        f"client as it freezes its list. {size(round(least))} are the contribution's id and share, kept until the set "
+        f"is agreed; the rest is who takes part, and does not depend on d, and a few vectors.{stays}"
+    )
 
 
 def _spread(one: Cell) -> str:

@@ -25,7 +25,7 @@ from dca_proto.testing import seeded
 from emulator.audit.uniformity import byte_counts
 from emulator.collusion import command, finding
 from emulator.collusion.coalition import VICTIM, Case, Coalition, Setting, worst_revealing
-from emulator.collusion.dependence import ALARM, joint_p_value, same_p_value, same_traffic
+from emulator.collusion.dependence import ALARM, Test, joint_p_value, same_p_value, same_traffic
 from emulator.collusion.finding import BROKEN, HOLDS, REFUTED, Finding, investigate, require_runs
 from emulator.collusion.members import Party, Withholding
 from emulator.collusion.report import as_json, sentence
@@ -337,6 +337,12 @@ def test_two_tables_of_one_law_are_alike_and_of_two_are_not() -> None:
     biased = byte_counts(generator.integers(0, 2**63, 1280, dtype=np.uint64))
     assert same_p_value(pairs[0], biased) < 1e-20
     assert same_p_value(biased * 0, biased * 0) == 1.0
+    assert joint_p_value(()) is None
+
+
+def test_all_tests_together_count_each_of_them_and_the_heavier_tail_of_few_words() -> None:
+    single = Test("shares", "uniform", 1e-3)
+    assert joint_p_value((single, Test("sums", "uniform", 0.5))) == pytest.approx(2 * 2 * 1e-3)
     assert joint_p_value(()) is None
 
 

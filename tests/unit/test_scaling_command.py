@@ -28,7 +28,12 @@ def synthetic(cell: Cell) -> dict[str, Any]:
         "wall_s": cost,
         "wall_s_spread": [cost * 0.9, cost * 1.1],
         "core_s": cost,
-        "core_s_by_role": dict.fromkeys((*ROLES, "emulator"), cost / 4),
+        "core_s_by_role": {
+            "client": cost / 4,
+            "compute": cost / 4,
+            "trainer": cell.clients / 4e3,
+            "emulator": cost / 4,
+        },
         "phases": dict.fromkeys(("join", "start", "share", "commit"), cost / 4),
         **dict.fromkeys(("messages", "bytes", "received", "received_bytes"), sent),
         "agreement_s": cell.clients * cell.computes * 6e-5,
@@ -36,7 +41,7 @@ def synthetic(cell: Cell) -> dict[str, Any]:
         "compute_memory_bytes": 1000 * cell.clients,
         "compute_memory_least_bytes": 100 * cell.clients,
         "compute_memory_after_bytes": 300 * cell.clients,
-        "memory_bytes": dict.fromkeys(ROLES, 1000 * cell.clients),
+        "memory_bytes": {"client": 9000, "compute": 1000 * cell.clients, "trainer": 500 * cell.clients},
         "success_rate": 1.0 if cell.tolerated or not cell.drop_rate else 0.0,
         "success_expected": 0.9,
         "contributors": cell.clients,
@@ -83,8 +88,9 @@ def test_a_sweep_writes_cells_fits_and_the_paper_beside_them(
     costs = result["calibration"]["messages"]["client"]  # with one M, a client and its pairs are not told apart
     assert costs["N"] + 10 * costs["N M"] == pytest.approx(10.0)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    shown = capsys.readouterr().out
-    for text in ("2.86", "N^1.0", "within 25 %", "9/9", "a Compute node holds for each client"):
+    shown = " ".join(capsys.readouterr().out.split())
+    told = ("2.86", "N^1.0", "within 25 %", "9/9", "a Compute node holds for each client", "below 1 is faster")
+    for text in told:
         assert text in shown
 
 
@@ -112,6 +118,27 @@ def test_a_busy_machine_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     )
     scaling(clients="100", dimensions="10", computes="3")
     assert "wall time was up to 3.0 times core time" in " ".join(capsys.readouterr().out.split())
+    scaling(predict_size=QUESTION)
+    assert "wall time was up to 3.0 times core time" in " ".join(capsys.readouterr().out.split())
+
+
+def test_tables_fit_a_terminal_of_eighty_columns(measured: list[Cell], capsys: pytest.CaptureFixture[str]) -> None:
+    scaling(clients="100,1000,100000", dimensions="10,100,1000", computes="10")
+    shown = capsys.readouterr().out
+    for heading in ("ratio sharing", "emulator", "clients nodes trainer msgs bytes memory keys"):
+        assert heading in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown
+
+
+def test_a_cell_without_its_core_seconds_is_damaged(measured: list[Cell], tmp_path: Path) -> None:
+    found = tmp_path / "cells.json"
+    scaling(**SIZES, json_to=str(found))
+    sweep = json.loads(found.read_text())
+    del sweep["cells"][0]["core_s"]
+    found.write_text(json.dumps(sweep))
+    with pytest.raises(UsageError, match=r"a cell is damaged: .*core_s"):
+        scaling(predict_size=QUESTION, calibration_file=found)
 
 
 def test_a_cell_that_is_slower_than_the_paper_is_told_apart(
@@ -185,6 +212,7 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
     ("options", "message"),
     [
         ({"clients": "ten"}, "--clients 'ten': expected numbers with commas between them"),
+        ({"clients": ""}, "--clients '': expected numbers with commas between them"),
         ({"clients": "10.5"}, "--clients '10.5': expected whole numbers"),
         ({"clients": "inf"}, "--clients 'inf': expected finite numbers"),
         ({"clients": "2"}, "--clients 2: expected 3 to"),
@@ -204,6 +232,8 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
         ({"predict_size": "clients=5", "clients": "5"}, "dimensions, computes is missing"),
         ({"round_seconds": 0}, "--round-seconds 0: expected a number above 0"),
         ({"machine_cores": -1}, "--machine-cores -1"),
+        ({"machine_cores": 4.0}, "--machine-.*go with --predict"),
+        ({"round_seconds": 60.0}, "--round-seconds.*go with --predict"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_work(

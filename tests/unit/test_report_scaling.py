@@ -1,0 +1,39 @@
+"""What the page of a scaling sweep says beside its tables: memory that must be kept, how far off predictions are."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import msgspec
+from report_samples import prediction, scaling
+
+from emulator.report import scaling as pages
+from emulator.report.page import render
+
+
+def text_of(run: dict[str, Any]) -> str:
+    page = render(pages.page(msgspec.convert(run, pages.Scaling)), "run.json")
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+def test_the_page_says_what_a_node_must_keep_of_each_client() -> None:
+    said = text_of(scaling())
+    assert "a Compute node holds 900 B for each client" in said
+    assert "24 B are the contribution's id and share, kept until the set is agreed" in said
+    bare = [{key: value for key, value in one.items() if "memory" not in key} for one in scaling()["cells"]]
+    assert "a Compute node holds" not in text_of({**scaling(), "cells": bare})
+
+
+def test_held_out_figures_have_their_units_and_key_agreement_is_told_apart() -> None:
+    size = {"clients": 600, "dimension": 10, "computes": 3}
+    held_out = [
+        {**size, "quantity": "messages", "measured": 10_240.0, "predicted": 10_241.0, "error": 1e-4},
+        {**size, "quantity": "bytes", "measured": 5e6, "predicted": 6e6, "error": 0.2},
+        {**size, "quantity": "key agreement core seconds", "measured": 0.5, "predicted": 0.25, "error": -0.5},
+    ]
+    said = text_of({**scaling(), "held_out": held_out, "prediction": prediction()})
+    assert "messages 10,240 10,241" in said
+    assert "off by at most 20 %, key agreement aside" in said
+    assert "The first round of an epoch takes roughly 66.7 min more, to agree on keys." in said
