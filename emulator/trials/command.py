@@ -6,18 +6,17 @@ Real actors and real cryptography, no waiting: the same seed gives the same run,
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dca_proto.cli import INTERRUPTED, verbatim
 from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
+from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
 from emulator.sim.events import Observer
 from emulator.trials.display import show_failure, show_sweep, show_trial
@@ -31,7 +30,6 @@ from emulator.trials.sweep import sweep as sweep_seeds
 from emulator.trials.world import TrialWorld
 
 EXIT_BROKEN = 4
-_PATIENCE_S = 2.0
 _SEED_MAX = (1 << 63) - 1
 _RANGE = re.compile(r"(\d{1,19})\.\.(\d{1,19})")
 _PROCESSES_MAX = 64
@@ -78,6 +76,7 @@ def run(
 ) -> int:
     """Run a scenario: safety under its faults, then healing, then liveness; exit code 4 if an invariant is broken."""
     _check_outputs(save, json_to)
+    _check_patience(shrink_seconds)
     loaded = load_scenario(scenario)
     if seed is not None:
         loaded = from_plain(to_plain(msgspec.structs.replace(loaded, seed=_seed(seed))))
@@ -99,13 +98,15 @@ def replay(
     role, drops, last_facts, replay, wall_s, virtual_s; shrunk (a smaller scenario), where one failed.
     """
     _check_outputs(save, json_to)
+    _check_patience(shrink_seconds)
     return _trial(draw_scenario(_seed(seed)), f"dca emulate replay {seed}", shrink_seconds, save, json_to)
 
 
 def _trial(scenario: Scenario, again: str, shrink_seconds: float, save: Path, json_to: str | None) -> int:
     console = Console(stderr=json_to == STDOUT)
-    with _VirtualTime(console, scenario) as progress:
-        result = examine(scenario, on_world=progress.watch).to_json()
+    columns = (TextColumn("{task.description:<12}"), BarColumn(bar_width=30), TaskProgressColumn())
+    with PatientBar(console, max(1, scenario.healed_ms), "", *columns) as bar:
+        result = examine(scenario, on_world=_VirtualTime(bar).watch).to_json()
     result["replay"] = again
     broken = broken_in(result)
     show_trial(console, result)
@@ -140,6 +141,11 @@ def _check_outputs(save: Path, json_to: str | None) -> None:
     require_writable(save / _NAME.format(0), make_folders=True)
 
 
+def _check_patience(shrink_seconds: float) -> None:
+    if not 0 <= shrink_seconds < float("inf"):
+        raise UsageError(f"--shrink-seconds {shrink_seconds:g}: expected a finite number, 0 or above")
+
+
 def _seed(seed: int) -> int:
     if not 0 <= seed <= _SEED_MAX:
         raise UsageError(f"seed {seed}: expected a whole number from 0 to {_SEED_MAX}")
@@ -147,37 +153,24 @@ def _seed(seed: int) -> int:
 
 
 class _VirtualTime(Observer):
-    """A bar of virtual time, for trials that take more than two seconds."""
+    """How far virtual time is, in trials that are watched one after the other. `bar`: where that is shown."""
 
-    def __init__(self, console: Console, scenario: Scenario) -> None:
-        columns = (TextColumn("{task.description:<12}"), BarColumn(bar_width=30), TaskProgressColumn())
-        self._progress = Progress(*columns, console=console, transient=True)
-        self._task = self._progress.add_task("", total=max(1, scenario.healed_ms))
-        self._began_s = time.monotonic()
+    def __init__(self, bar: PatientBar) -> None:
+        self._bar = bar
         self._world: TrialWorld | None = None
         self._run = 0
-
-    def __enter__(self) -> _VirtualTime:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._progress.stop()
 
     def watch(self, world: TrialWorld) -> None:
         """A trial begins: the first two are what the third is compared with."""
         self._world = world
         self._run += 1
-        self._progress.update(self._task, completed=0, description=f"run {self._run} of 3")
         world.simulator.observers.append(self)
 
     def on_handled(self, *happened: Any) -> None:
-        """Show how far it is, once it has taken long enough."""
-        if self._world is None or time.monotonic() - self._began_s < _PATIENCE_S:
-            return
-        if not self._progress.live.is_started:
-            self._progress.start()
-        simulator = self._world.simulator
-        self._progress.update(self._task, completed=simulator.now_ms - simulator.start_ms)
+        """Show how far it is."""
+        if self._world is not None:
+            simulator = self._world.simulator
+            self._bar.reach(simulator.now_ms - simulator.start_ms, f"run {self._run} of 3")
 
 
 # --- many ------------------------------------------------------------------------------------------------------------
@@ -199,11 +192,24 @@ def sweep(
     count), wall_s, scenarios_per_s, interrupted.
     """
     _check_outputs(save, json_to)
+    _check_patience(shrink_seconds)
     first, last = _seeds(seeds)
     _check_effort(minutes, processes)
     console = Console(stderr=json_to == STDOUT)
-    with _Bar(console, last - first + 1) as bar:
-        found = sweep_seeds(first, last, minutes=minutes, processes=processes, on_done=bar.changed)
+    columns = (
+        TextColumn("{task.description:<12}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with PatientBar(console, last - first + 1, "scenarios", *columns) as bar:
+        found = sweep_seeds(
+            first,
+            last,
+            minutes=minutes,
+            processes=processes,
+            on_done=lambda found: bar.reach(found.run, _progress(found)),
+        )
     if shrink_seconds > 0 and not found.interrupted:
         if found.failed:
             say(console, "shrinking", f"the first failures, for at most {shrink_seconds:g} s each")
@@ -212,8 +218,10 @@ def sweep(
     for failure in [one for one in found.failed if one.shrunk]:
         _save(console, failure, save)
     write_json(found.to_json(), json_to)
+    if found.run < last - first + 1:
+        how = "interrupted" if found.interrupted else "ended"
+        say(console, how, f"after {found.run} of {last - first + 1} scenarios")
     if found.interrupted:
-        say(console, "interrupted", f"after {found.run} of {last - first + 1} scenarios")
         return INTERRUPTED
     return 0 if found.ok else EXIT_BROKEN
 
@@ -225,35 +233,15 @@ def _seeds(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def _progress(found: Sweep) -> str:
+    return f"{len(found.failed)} failed" if found.failed else "scenarios"
+
+
 def _check_effort(minutes: float | None, processes: int) -> None:
     if minutes is not None and not 0 < minutes < float("inf"):
         raise UsageError(f"--minutes {minutes:g}: expected a finite number above 0")
     if not 1 <= processes <= _PROCESSES_MAX:
         raise UsageError(f"--processes {processes}: expected 1 to {_PROCESSES_MAX}, at most the number of cores")
-
-
-class _Bar:
-    """How far a sweep is, and how many scenarios have failed; shown once it has taken two seconds."""
-
-    def __init__(self, console: Console, count: int) -> None:
-        columns = (
-            TextColumn("{task.description:<12}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
-        )  # fmt: skip
-        self._progress = Progress(*columns, console=console, transient=True)
-        self._task = self._progress.add_task("scenarios", total=count)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._progress.stop()
-
-    def changed(self, found: Sweep) -> None:
-        """One more is done."""
-        if found.wall_s > _PATIENCE_S and not self._progress.live.is_started:
-            self._progress.start()
-        failed = f"{len(found.failed)} failed" if found.failed else "scenarios"
-        self._progress.update(self._task, completed=found.run, description=failed)
 
 
 # --- beside ----------------------------------------------------------------------------------------------------------

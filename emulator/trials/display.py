@@ -43,9 +43,12 @@ def _scenario(result: dict[str, Any]) -> str:
 def rounds_table(result: dict[str, Any]) -> Table:
     """How each round ended."""
     table = _table("round", "N", "in sum", "needed", "noise / floor", "ended")
-    for one in result["outcome"]["rounds"]:
+    asked_for = result["options"]["rounds"]["count"]
+    for number, one in enumerate(result["outcome"]["rounds"], 1):
         ratio = "" if not one["noise_floor"] else f"{one['noise_variance'] / one['noise_floor']:.2f}"
         ended = one["result"] if not one["reason"] else f"{one['result']}: {one['reason']}"
+        if number > asked_for:
+            ended += " (the one after healing)"
         counts = (_number(one["clients"]), _number(one["contributors"]), _number(one["needed"]))
         table.add_row(one["round_id"][:8], *counts, ratio, ended)
     return table
@@ -59,7 +62,7 @@ def faults_table(result: dict[str, Any]) -> Table:
         reached = "yes" if one["reached"] else "no"
         table.add_row(one["kind"], one["actor"], _seconds(one["at_ms"]), until, reached, FAULTS[one["kind"]].does)
     for one in _adversaries(result):
-        table.add_row(one["kind"], one["actor"], "", "", "yes", HOSTILE[one["kind"]].does)
+        table.add_row(one["kind"], one["actor"], "", "", "", HOSTILE[one["kind"]].does)
     return table
 
 

@@ -63,5 +63,5 @@ def broken_in(result: dict[str, Any]) -> dict[int, str]:
     """What a trial's JSON says was broken: the invariants' numbers (`LIVENESS` for none of them) and how."""
     broken = {one["number"]: str(one["detail"]) for one in result["invariants"] if not one["ok"]}
     if not result["outcome"]["live"]:
-        broken[LIVENESS] = "a round without faults, asked for after healing, has not completed"
+        broken[LIVENESS] = "; ".join(result["outcome"]["why"])
     return broken

@@ -47,7 +47,7 @@ class Sweep(msgspec.Struct, kw_only=True):
 
     Attributes:
         seeds: first and last that were asked for. run: how many were run. failed: in the order in which they came.
-        coverage: fault or adversary kind -> trials that reached it; all kinds are there.
+        coverage: fault kind -> trials that reached it, adversary kind -> trials that had one; all kinds are there.
         checked: invariant -> single facts held against it. rounds: result -> how many ended so.
         wall_s: how long it took. interrupted: whether it was ended before all seeds were run.
     """

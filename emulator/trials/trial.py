@@ -33,7 +33,10 @@ from emulator.trials.world import TrialWorld
 SLACK_MS = 150_000
 """Beside the rounds' own windows: what resends, back-off and settling may take once all is mended."""
 FURTHER_JOIN_MS, FURTHER_WINDOW_MS = 400_000, 120_000
-"""Windows of the further round: keys are published anew within five minutes where a broker has forgotten them."""
+"""Windows of the further round: keys are published anew within five minutes where a broker has forgotten them.
+
+It is asked for as much later where a Compute node had a copy beside it: the key that the copy published last stands
+for the node's until then, and nobody holds its secret any more."""
 
 
 class Checker(Protocol):
@@ -105,6 +108,8 @@ def _further_round(world: TrialWorld) -> str:
     if reason:
         return f"not due: {reason}"
     simulator = world.simulator
+    if not world.twinned.isdisjoint(world.cast.computes):
+        simulator.run(simulator.now_ms + world.cast.timing.epoch_publish_ms)
     request = world.cast.request(
         tolerated=tolerated,
         colluders=min(world.scenario.limits.colluders_min, tolerated),
@@ -119,7 +124,9 @@ def _further_round(world: TrialWorld) -> str:
         simulator.run(simulator.now_ms + 1_000)
     if isinstance(log.ended, RoundCompleted):
         return "completed"
-    return log.refused or (f"aborted: {log.ended.reason}" if log.ended else "; ".join(world.open_at(log)))
+    if log.refused:
+        return f"refused: {log.refused}"
+    return f"aborted: {log.ended.reason}" if log.ended else "; ".join(world.open_at(log))
 
 
 def _able(world: TrialWorld) -> list[bytes]:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from dca_proto.core.client import ClientActor
+from dca_proto.core.codec import decode_body
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.compute_round import COLLECTING, FROZEN
-from dca_proto.core.effects import Channel, Write
+from dca_proto.core.effects import Channel, Persist, Write
 from dca_proto.core.errors import UsageError
 from dca_proto.core.facts import (
     Announced,
@@ -21,9 +22,11 @@ from dca_proto.core.facts import (
     RoundFailed,
     SharingStarted,
 )
+from dca_proto.core.messages import Roster
 from dca_proto.core.params import Timing
+from dca_proto.core.records import decoded
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import CLOSED, DONE, FAILED, NEW, RETURNED, ROUNDS, OpenRound
+from dca_proto.core.trainer_round import CLOSED, DONE, FAILED, NEW, RETURNED, ROUNDS, OpenRound, StoredRound
 from emulator.sim.events import Observer, Refused
 from emulator.sim.packet import Packet
 from emulator.sim.process import Process
@@ -36,6 +39,7 @@ from emulator.trials.hostile import HOSTILE
 from emulator.trials.outages import quiet
 from emulator.trials.router import Router
 from emulator.trials.scenario import Scenario
+from emulator.trials.wire import members_of
 
 FACTS_KEPT = 100
 OWNER_WAITS_MS = 500
@@ -110,12 +114,8 @@ class _Owner(Observer):
             return
         for write in writes:
             log = self.world.round_of(write.key) if write.table == ROUNDS else None
-            if log is not None and not log.clients:
-                log.clients = self._roster(process, log.id)
-
-    def _roster(self, process: Process, round_id: bytes) -> tuple[bytes, ...]:
-        current = process.actor._rounds.get(round_id) if isinstance(process.actor, TrainerActor) else None
-        return current.clients if current is not None else ()
+            if log is not None and not log.clients and isinstance(write, Persist):
+                log.clients = _clients_of(decoded(ROUNDS, write.value, StoredRound))
 
     def on_kill(self, process: Process) -> None:
         self.world.killed_ms[process.id] = self.world.simulator.now_ms
@@ -136,6 +136,7 @@ class TrialWorld(World):
         rounds: those that were asked for. further: the last of them, once all is mended; None before.
         hostile_clients, hostile_computes: ids of those that do not keep to the protocol, ever.
         strangers: ids of clients that were never enrolled. enrolled: ids of those that were.
+        altering: ids of Compute nodes that may spoil a result's value, as documented.
         twinned: ids that a second process with a copy of the disk used, too: what that may break is documented.
         told_old: ids of clients that were told that their ledger is an old copy.
         killed_ms: id -> when it was last killed. faults: what became of each fault, in the scenario's order.
@@ -166,6 +167,7 @@ class TrialWorld(World):
         self._numbers = {client: index for index, client in enumerate(cast.clients)}
         self.enrolled = frozenset(cast.clients)
         self.hostile_clients, self.hostile_computes = self._hostile("client"), self._hostile("compute")
+        self.altering = self._hostile("compute", "value")
         simulator.observers.append(_Owner(self))
         self.strangers = frozenset(process.id for process in self._let_in())
         self.injections: list[Injection] = [
@@ -185,9 +187,11 @@ class TrialWorld(World):
         spoiled: frozenset[str] = frozenset()
         return spoiled.union(*(HOSTILE[one.kind].spoils for one in self.scenario.adversaries))
 
-    def _hostile(self, role: str) -> frozenset[bytes]:
+    def _hostile(self, role: str, spoiling: str = "") -> frozenset[bytes]:
+        """Ids of adversaries, all of them or those that may spoil something."""
         ids = self.cast.clients if role == "client" else self.cast.computes
-        places = [one.actor.split(" ") for one in self.scenario.adversaries]
+        all_of = [one for one in self.scenario.adversaries if not spoiling or spoiling in HOSTILE[one.kind].spoils]
+        places = [one.actor.split(" ") for one in all_of]
         return frozenset(ids[int(number)] for name, number in places if name == role)
 
     def _let_in(self) -> list[Process]:
@@ -324,6 +328,12 @@ class TrialWorld(World):
             process.kill("to be enrolled anew")
         elif not process.is_up or process.id in self.hostile_computes | self.told_old:
             self.revive(process)
+
+
+def _clients_of(stored: StoredRound) -> tuple[bytes, ...]:
+    """Who is on a round's roster, in order; nobody before there is one."""
+    roster = decode_body(stored.roster.body) if stored.roster is not None else None
+    return tuple(client for client, _ in members_of(roster)) if isinstance(roster, Roster) else ()
 
 
 def phase_at(process: Process, round_id: bytes) -> str:

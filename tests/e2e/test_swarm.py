@@ -86,6 +86,7 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     for one in result["rounds"]:
         assert (one["dropped"], one["contributors"]) == (2, 29)
         assert one["noise_variance"] == pytest.approx(29 * one["sigma_local"] ** 2)
+        assert len(one["value"]) == one["dimension"]
         assert len(bytes.fromhex(one["roster_hash"])) == 32
         assert set(one["phases"]) == {"join", "start", "share", "commit"}
         assert one["wall_s"] == pytest.approx(sum(one["phases"].values()), abs=0.1)

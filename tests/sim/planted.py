@@ -6,25 +6,36 @@ run), `test_checkers` sees to it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from dca_proto.core import compute as compute_module
+from dca_proto.core.charges import TABLE as CHARGES
 from dca_proto.core.client import ClientActor
+from dca_proto.core.client_round import CONTRIBUTIONS
 from dca_proto.core.client_round import Round as ClientRound
+from dca_proto.core.codec import encode
 from dca_proto.core.commit import Entries
 from dca_proto.core.compute import SHARES, ComputeActor
 from dca_proto.core.compute_round import Round
 from dca_proto.core.effects import Address, Channel, Effect, Persist, Report, Send
 from dca_proto.core.facts import DataFailed, RoundCompleted
+from dca_proto.core.fixedpoint import ring_from_bytes, ring_to_bytes
 from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Announcement, Body, PartialSum, Signed, Start
 from dca_proto.core.plan import Plan, plan_round
 from dca_proto.core.round import seal_answer
+from dca_proto.core.shares import RingVector, mask
 from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import Round as TrainerRound
 from dca_proto.core.upload import Contribution
+from dca_proto.testing import NoNoise
+from emulator.trials.scenario import Adversary, Fault
 
 
 class ReleasesTwice(ComputeActor):
@@ -101,6 +112,27 @@ class MasksAlike(ClientActor):
             self._random = random
 
 
+class NoiseAlike(ClientActor):
+    """5: every contribution has the same noise."""
+
+    def _make(self, current: ClientRound, *given: Any) -> Contribution:
+        honest, self._mechanism = self._mechanism, OneKey(self._mechanism)
+        try:
+            return super()._make(current, *given)
+        finally:
+            self._mechanism = honest
+
+
+class OneKey(NoNoise):
+    """Draws what the production mechanism draws from a key of zeros."""
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self._mechanism = mechanism
+
+    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        return self._mechanism.sample(variance, dimension, bytes(len(key)))
+
+
 class Fragile(ComputeActor):
     """6: what cannot be decoded is not caught."""
 
@@ -126,6 +158,69 @@ class Hoarder(ComputeActor):
         return super()._drop(error, sender)
 
 
+class CountsTwice(ComputeActor):
+    """3: after a restart in mid-round, the first contribution is counted once more."""
+
+    _has_restarted = False
+    _again: RingVector | None = None
+
+    def _release(self, current: Round, agreed: Entries) -> list[Effect]:
+        share, dimension = current.shares[min(agreed)], current.roster.plan.dimension
+        if self._has_restarted:
+            is_vector = min(agreed) in current.roster.vectors
+            self._again = ring_from_bytes(share, dimension) if is_vector else mask(share, dimension)
+        return super()._release(current, agreed)
+
+    def _restore_share(self, key: bytes, value: bytes) -> None:
+        super()._restore_share(key, value)
+        self._has_restarted = True
+
+    def _sign(self, body: Body) -> Signed:
+        if isinstance(body, PartialSum) and self._again is not None:
+            total = ring_from_bytes(body.vector, self._again.size) + self._again
+            body = msgspec.structs.replace(body, vector=ring_to_bytes(total))
+        return super()._sign(body)
+
+
+class CombinesAll(TrainerActor):
+    """3: partial sums are added whatever sets they are of."""
+
+    def _combined(self, current: TrainerRound) -> Report:
+        told = next(iter(current.partials.values()))
+        current.partials = {
+            compute: msgspec.structs.replace(told, vector=one.vector) for compute, one in current.partials.items()
+        }
+        return super()._combined(current)
+
+
+class SharesAnew(ClientActor):
+    """4: after a restart there are other bytes under the contribution id that was sent before."""
+
+    given: ClassVar[dict[tuple[bytes, bytes], Any]] = {}
+
+    def _make(self, current: ClientRound, *given: Any) -> Contribution:
+        self.given[self.id, current.id] = given
+        return super()._make(current, *given)
+
+    def _on_start_up(self, now_ms: int) -> list[Effect]:
+        made = [self._make_again(current) for current in self._rounds.values() if current.contribution is not None]
+        return [*made, *super()._on_start_up(now_ms)]
+
+    def _make_again(self, current: ClientRound) -> Persist:
+        random, one_id = self._random, current.contribution.contribution
+        self._random = lambda size: one_id if size == len(one_id) else random(size)
+        current.contribution = self._make(current, *self.given[self.id, current.id])
+        self._random = random
+        return Persist(CONTRIBUTIONS, current.id, encode(current.contribution))
+
+
+class ForgetsNumbers(ComputeActor):
+    """4: a start begins with no charge numbers."""
+
+    def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
+        super()._restore([record for record in records if record[0] != CHARGES])
+
+
 class NeverEnds(TrainerActor):
     """7: the result is stored, and nobody is told."""
 
@@ -147,9 +242,17 @@ PLANTS: dict[int, tuple[type, ...]] = {
     2: (ReleasesTooFew,),
     3: (AddsOne,),
     4: (ForgetsToCharge, SpendsTooMuch),
-    5: (TellsBySending, MasksAlike),
+    5: (TellsBySending, MasksAlike, NoiseAlike),
     6: (Fragile, Talkative, Hoarder),
     7: (NeverEnds,),
     8: (Promises,),
 }
 """By the number of the invariant that each breaks. For 9 it is the emulator that must be broken."""
+
+ONLY_IN: dict[type, tuple[str, int, dict[str, Any]]] = {
+    CountsTwice: ("compute", 3, {"faults": (Fault(kind="kill-before", actor="compute 0", phase="frozen"),)}),
+    CombinesAll: ("trainer", 3, {"adversaries": (Adversary(kind="equivocate", actor="compute 1"),)}),
+    SharesAnew: ("client", 4, {"faults": (Fault(kind="kill-after", actor="client 1", phase="sharing"),)}),
+    ForgetsNumbers: ("compute", 4, {"faults": (Fault(kind="kill-before", actor="compute 0", phase="frozen"),)}),
+}
+"""Those that show only where something else goes wrong: role, invariant, and what of a scenario makes them show."""

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-from planted import PLANTS
+from planted import ONLY_IN, PLANTS
+from stage import held, run, small
 
 from dca_proto import core
 from dca_proto.core.client import ClientActor
@@ -22,6 +24,7 @@ from emulator.sim.process import KillPoint, Process
 from emulator.sim.simulator import Simulator
 from emulator.sim.streams import Streams
 from emulator.sim.world import World
+from emulator.trials.cast import Plant
 from emulator.trials.checkers import Checker, checkers_of
 from emulator.trials.checkers.inputs import CODES
 from emulator.trials.checkers.view import Transcript, neighbour
@@ -58,6 +61,7 @@ class Stage(World):
 
     hostile_clients: frozenset[bytes] = frozenset()
     hostile_computes: frozenset[bytes] = frozenset()
+    altering: frozenset[bytes] = frozenset()
     strangers: frozenset[bytes] = frozenset()
     twinned: frozenset[bytes] = frozenset()
 
@@ -142,6 +146,15 @@ CASES = [(number, plant) for number, plants in PLANTS.items() for plant in plant
 def test_a_planted_fault_breaks_its_invariant_and_no_other(number: int, plant: type) -> None:
     checkers = compared(plant)
     assert broken(checkers) == {number}, texts(checkers)
+
+
+@pytest.mark.parametrize("plant", ONLY_IN, ids=lambda plant: plant.__name__)
+def test_a_planted_fault_that_shows_only_where_something_else_goes_wrong(plant: type) -> None:
+    role, number, changes = ONLY_IN[plant]
+    scenario = msgspec.structs.replace(small(clients=6, computes=3, tolerated=2), **changes)
+    held(scenario)
+    _, outcome = run(scenario, plant=Plant(role, lambda _: plant))
+    assert {one.number for one in outcome.invariants if not one.ok} == {number}, outcome.invariants
 
 
 def test_the_codes_of_drops_are_those_of_the_core() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -74,9 +75,27 @@ def test_replay_tells_people_and_programs_the_same(run: Run) -> None:
     assert result["digest"] in error
     for name in ("exact sum", "budget", "same seed, same run", "live after healing"):
         assert name in error
-    again = json.loads(run("replay", "4", "--json", "-")[1])
-    assert again["digest"] == result["digest"]
     assert json.loads(run("replay", "5", "--json", "-")[1])["digest"] != result["digest"]
+
+
+def test_a_replay_is_the_same_in_two_processes_under_two_hash_seeds(run: Run) -> None:
+    """All of its JSON, but for how long it took."""
+    command = [sys.executable, "-c", "import sys; from dca_proto.cli import main; sys.exit(main())"]
+    processes = [
+        subprocess.Popen(
+            [*command, "emulate", "replay", "4", "--json", "-"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for hash_seed in ("1", "2")
+    ]
+    told = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
+    told.append(json.loads(run("replay", "4", "--json", "-")[1]))
+    assert all(len(result["digest"]) == 32 for result in told)
+    assert all(result.pop("wall_s") > 0 for result in told)
+    assert told[0] == told[1] == told[2]
 
 
 def test_the_example_runs_and_knows_every_kind(run: Run, tmp_path: Path) -> None:
@@ -91,6 +110,7 @@ def test_the_example_runs_and_knows_every_kind(run: Run, tmp_path: Path) -> None
     assert all(fault["reached"] for fault in result["faults"])
     assert result["replay"] == "dca emulate run scenario.toml"
     assert max(map(len, told.splitlines())) <= 80
+    assert " ".join(told.split()).count("completed (the one after healing)") == 1
     code, _, _ = run("run", "scenario.toml", "--seed", "99", "--json", "run.json")
     other = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     assert (code, other["seed"]) == (0, 99)
@@ -107,8 +127,10 @@ def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp
     saved = load_scenario(tmp_path / "failed-4.toml")
     assert saved == from_plain(result["shrunk"])
     assert saved.faults == ()
-    code, _, _ = run("run", "failed-4.toml", "--shrink-seconds", "0")
+    code, _, _ = run("run", "failed-4.toml", "--shrink-seconds", "0", "--json", "again.json")
+    again = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
     assert code == 4, "what was saved fails as well"
+    assert [one["number"] for one in again["invariants"] if not one["ok"]] == [3], "in the same way"
 
 
 def test_sweep_prints_coverage_and_writes_figures(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -124,6 +146,10 @@ def test_sweep_prints_coverage_and_writes_figures(run: Run, monkeypatch: pytest.
     assert (figures["kind"], figures["ok"], figures["seeds"], figures["run"]) == ("sweep", True, [10, 19], 10)
     assert figures["coverage"].keys() == FAULTS.keys() | HOSTILE.keys()
     assert figures["scenarios_per_s"] > 0
+    code, told, _ = run("sweep", "--seeds", "0..1000000", "--processes", "1", "--minutes", "0.002")
+    assert code == 0
+    assert "ended" in told
+    assert "of 1000001 scenarios" in told, "when the time is over"
 
 
 @pytest.mark.parametrize(
@@ -164,6 +190,8 @@ def test_mistakes_are_one_line_that_says_what_to_do(run: Run, tmp_path: Path) ->
     assert "0..199" in refused(run, "sweep", "--seeds", "some")
     assert "above 0" in refused(run, "sweep", "--minutes", "0")
     assert "1 to 64" in refused(run, "sweep", "--processes", "0")
+    assert "0 or above" in refused(run, "replay", "1", "--shrink-seconds", "nan")
+    assert "0 or above" in refused(run, "sweep", "--shrink-seconds", "-1")
     assert "replay --help" in refused(run, "replay", "--", "-1")
     assert "whole number" in refused(run, "replay", str(1 << 63))
     assert "does not exist" in refused(run, "replay", "1", "--json", "no/such/run.json")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import msgspec
 import pytest
@@ -21,12 +18,6 @@ from emulator.trials.trial import run_trial
 from emulator.trials.world import START_MS, TrialWorld, start_of
 
 LIMITS = DrawLimits(clients_max=6, computes_max=3)
-_DIGESTS = (
-    "from emulator.trials.draw import DrawLimits, draw_scenario\n"
-    "from emulator.trials.trial import run_trial\n"
-    "limits = DrawLimits(clients_max=6, computes_max=3)\n"
-    "print(*(run_trial(draw_scenario(seed, limits)).digest for seed in range(4)))\n"
-)
 
 
 def test_a_quiet_trial_completes_and_one_round_more() -> None:
@@ -39,15 +30,8 @@ def test_a_quiet_trial_completes_and_one_round_more() -> None:
     assert {one.number for one in outcome.invariants} == set(range(1, 10))
 
 
-def test_the_same_seed_gives_the_same_digest_in_two_processes_under_two_hash_seeds() -> None:
-    here = [run_trial(draw_scenario(seed, LIMITS)).digest for seed in range(4)]
-    assert len(set(here)) == 4, "another seed, another digest"
-    for hash_seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", _DIGESTS], env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert done.stdout.split() == here
+def test_another_seed_is_another_run() -> None:
+    assert len({run_trial(draw_scenario(seed, LIMITS)).digest for seed in range(4)}) == 4
 
 
 def test_one_more_fault_does_not_reshuffle_the_rest() -> None:

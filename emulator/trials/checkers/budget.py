@@ -1,4 +1,7 @@
-"""Invariant 4: what is spent is durable before anything leaves, stays within the budget, and comes back only once."""
+"""Invariant 4: what is spent is durable before anything leaves, stays within the budget, and comes back only once.
+
+A charge pays for one contribution, which never changes, and has a number, which no Compute node takes twice or forgets.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dca_proto.core.charges import TABLE as SEEN_CHARGES
+from dca_proto.core.charges import WINDOW
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import CONTRIBUTIONS, SESSIONS, Session
 from dca_proto.core.codec import decode_body, decode_frame
+from dca_proto.core.compute import SHARES
 from dca_proto.core.compute_round import ABORTED
 from dca_proto.core.effects import Channel, Persist, Send, Write
 from dca_proto.core.ledger import TABLE as LEDGER
@@ -37,22 +43,46 @@ class Budget(Checker):
         super().__init__(world, witness)
         self._charges: defaultdict[bytes, dict[bytes, Charge]] = defaultdict(dict)
         self._made: dict[tuple[bytes, bytes], Contribution] = {}
+        self._numbers: defaultdict[tuple[bytes, bytes], set[int]] = defaultdict(set)  # by node and client
 
     # --- what becomes durable ----------------------------------------------------------------------------------------
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Follow the ledger, and remember the ciphertexts that a charge pays for."""
-        if process.role is Channel.COMPUTE or not self.is_honest(process):
+        """Follow the ledger, the ciphertexts that a charge pays for, and the numbers that nodes have seen."""
+        if not self.is_honest(process):
+            return
+        if process.role is Channel.COMPUTE:
+            self._check_numbers(process, [write for write in writes if isinstance(write, Persist)])
             return
         for write in writes:
             if write.table == CONTRIBUTIONS and isinstance(write, Persist):
-                self._made[process.id, write.key] = decoded(CONTRIBUTIONS, write.value, Contribution)
+                self._check_made(process, write)
             if write.table != LEDGER:
                 continue
             if isinstance(write, Persist):
                 self._charged(process, decoded(LEDGER, write.value, Charge))
             else:
                 self.fail(f"{process.name} deletes a charge")
+
+    def _check_made(self, process: Process, write: Persist) -> None:
+        """A round has one contribution, with the same bytes after any restart."""
+        made = decoded(CONTRIBUTIONS, write.value, Contribution)
+        first = self._made.setdefault((process.id, write.key), made)
+        self.expect(first == made, f"{process.name}, round {write.key.hex()[:8]}: one charge, two contributions")
+
+    def _check_numbers(self, node: Process, writes: Sequence[Persist]) -> None:
+        """Each share that a node keeps comes with a number that is new to it; it forgets none that is still in view."""
+        kept = sum(write.table == SHARES for write in writes)
+        noted = [write for write in writes if write.table == SEEN_CHARGES]
+        self.expect(len(noted) >= kept, f"{node.name} keeps {kept} shares and notes {len(noted)} charge numbers")
+        for write in noted:
+            known, numbers = self._numbers[node.id, write.key], _numbers_in(write.value)
+            in_view = {number for number in known if number > max(numbers) - WINDOW}
+            holds = len(numbers - known) == 1 and in_view < numbers
+            self.expect(
+                holds, f"{node.name} forgets charge numbers of client {write.key.hex()[:8]}, or takes one twice"
+            )
+            known |= numbers
 
     def _charged(self, process: Process, charge: Charge) -> None:
         charges, who = self._charges[process.id], f"{process.name}, round {charge.round_id.hex()[:8]}"
@@ -120,6 +150,12 @@ class Budget(Checker):
             return
         found = {charge.round_id: charge for charge in actor.ledger.charges}
         self.expect(found == self._charges[process.id], f"{process.name} starts with another ledger than was durable")
+
+
+def _numbers_in(window: bytes) -> set[int]:
+    """The charge numbers in a node's record of a client: the highest, and which of those below it were seen."""
+    highest, mask = divmod(int.from_bytes(window, "big"), 1 << WINDOW)
+    return {highest - below for below in range(WINDOW) if mask >> below & 1}
 
 
 def _spends(payload: bytes) -> bool:

@@ -2,11 +2,14 @@
 
 What an honest client encoded is worked out anew: its statistic from its rows, and the noise that its mechanism drew,
 which a recording one remembers. What a hostile client encoded is what the nodes hold of it. Each honest node's partial
-sum is held against the shares that it has durably kept.
+sum is held against the shares that it has durably kept. The trainer's result is held against the one set that all
+honest nodes have summed over, also where other nodes are hostile: only one that alters its sum may spoil the value, and
+nothing but the value.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import reduce
@@ -40,10 +43,11 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """The production mechanism, which remembers what it drew last."""
+    """The production mechanism, which remembers what it drew last, and from which key."""
 
     def __init__(self, mechanism: Mechanism) -> None:
         self._mechanism = mechanism
+        self.key = b""
         self.drawn: NDArray[np.int64] | None = None
 
     @property
@@ -60,12 +64,12 @@ class Recording:
 
     def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
         """As the production mechanism draws, and kept."""
-        self.drawn = self._mechanism.sample(variance, dimension, key)
+        self.key, self.drawn = key, self._mechanism.sample(variance, dimension, key)
         return self.drawn
 
 
 class ExactSum(Checker):
-    """Bit for bit: each honest node's partial sum, and, where all nodes are honest, the trainer's result."""
+    """Bit for bit: each honest node's partial sum, and the trainer's result."""
 
     number, name = 3, "exact sum"
 
@@ -77,6 +81,7 @@ class ExactSum(Checker):
                 client.actor._mechanism = self._recording
         self._encoded: dict[tuple[bytes, bytes, bytes], RingVector] = {}  # by round, client and contribution
         self._questions: dict[bytes, Question] = {}
+        self._summed: dict[bytes, dict[bytes, Entries]] = defaultdict(dict)  # by round and honest node
         witness.on_release.append(self._released)
 
     # --- what was encoded --------------------------------------------------------------------------------------------
@@ -140,16 +145,13 @@ class ExactSum(Checker):
         if not set(present) <= own.keys():
             self.fail(f"{who} sums over clients that are not on its own list")
             return
-        chosen = {position: own[position] for position in present}
+        chosen = self._summed[release.round_id][release.node] = {position: own[position] for position in present}
         told = list_hash(roster.session, encode_entries(chosen))
         self.expect(told == release.partial.contributors_hash, f"{who}: S has another hash than the node tells")
         if self.all_nodes_are_honest:
-            self.expect(chosen == self._agreed(release.round_id), f"{who}: S is not what all frozen lists hold")
+            lists = [self.witness.lists.get((node.id, release.round_id), {}) for node in self.world.computes]
+            self.expect(chosen == agree(lists[0], lists[1:]), f"{who}: S is not what all frozen lists hold")
         self._check_partial(release, roster, chosen, who)
-
-    def _agreed(self, round_id: bytes) -> Entries:
-        lists = [self.witness.lists.get((node.id, round_id), {}) for node in self.world.computes]
-        return agree(lists[0], lists[1:])
 
     def _check_partial(self, release: Release, roster: SeenRoster, chosen: Entries, who: str) -> None:
         index = next(index for index, node in enumerate(self.world.computes) if node.id == release.node)
@@ -163,32 +165,32 @@ class ExactSum(Checker):
     # --- what came out -----------------------------------------------------------------------------------------------
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """Hold the trainer's result against the sum over S."""
-        if not isinstance(fact, RoundCompleted) or process.role is not Channel.TRAINER or not self.all_nodes_are_honest:
+        """Hold the trainer's result against the sum over S, as each honest node has summed it up."""
+        if not isinstance(fact, RoundCompleted) or process.role is not Channel.TRAINER:
             return
-        expected, missing = self._expected(fact.round_id)
-        if missing:
-            self.fail(f"round {fact.round_id.hex()[:8]}: nobody knows what {missing} in its sum encoded")
-        elif expected is not None:
-            wrong = _different(fact.aggregate, expected)
-            self.expect(not wrong, f"round {fact.round_id.hex()[:8]}: the result differs in {', '.join(wrong)}")
+        sets = list(self._summed[fact.round_id].values())
+        roster, name = self.witness.roster_of(fact.round_id), fact.round_id.hex()[:8]
+        if roster is None or not sets:
+            return  # no node is honest, or it has stored no roster, which invariant 2 says
+        self.expect(all(one == sets[0] for one in sets), f"round {name}: a result of sums over different sets")
+        parts = {roster.clients[position]: self._encoded_by(roster, position, one) for position, one in sets[0].items()}
+        unknown = {client for client, part in parts.items() if part is None}
+        secretive = set() if self.all_nodes_are_honest else self.witness.dishonest
+        self.expect(unknown <= secretive, f"round {name}: nobody knows what {len(unknown)} in its sum encoded")
+        known = [part for part in parts.values() if part is not None]
+        wrong = _different(fact.aggregate, self._expected(roster, sets[0], known))
+        if self.world.altering or unknown:
+            wrong = [name for name in wrong if name != "value"]
+        self.expect(not wrong, f"round {name}: the result differs in {', '.join(wrong)}")
 
-    def _expected(self, round_id: bytes) -> tuple[NoisyAggregate | None, int]:
-        """What must come out, and how many contributions in S are unknown."""
-        roster = self.witness.roster_of(round_id)
-        if roster is None:
-            return None, 0
-        agreed = self._agreed(round_id)
-        parts = [self._encoded_by(roster, position, chosen) for position, chosen in agreed.items()]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None, len(parts) - len(known)
-        question, body = self._question(round_id), roster.announcement
+    def _expected(self, roster: SeenRoster, agreed: Entries, known: Sequence[RingVector]) -> NoisyAggregate:
+        """What must come out of a set of contributions, and of what they encoded."""
+        question, body = self._question(roster.announcement.round_id), roster.announcement
         plan = plan_round(body, question, len(roster.clients), self._recording)
         absent = tuple(position for position in range(len(roster.clients)) if position not in agreed)
         told = Hashes(roster.session, list_hash(roster.session, encode_entries(agreed)), roster.hash)
         total = _total(known, question.dimension)
-        return aggregate_of(body, plan, total, absent, told, private=self._recording.private), 0
+        return aggregate_of(body, plan, total, absent, told, private=self._recording.private)
 
 
 def _total(vectors: Sequence[RingVector], dimension: int) -> RingVector:

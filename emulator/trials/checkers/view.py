@@ -1,8 +1,9 @@
 """Invariant 5: what any M - 1 Compute nodes and the broker see does not depend on anybody's data.
 
-In every run: masks and nonces are never used twice, and of one round and kind all shares have the same size. Against a
-second run of the same seed on neighbouring data: the same messages go between the same actors at the same times in the
-same sizes, and the shares differ at one node at most, where a full vector hides behind the seeds of all the others.
+In every run: masks, nonces and the keys of noise are never used twice, and of one round and kind all shares have the
+same size. Against a second run of the same seed on neighbouring data: the same messages go between the same actors at
+the same times in the same sizes, and the shares differ at one node at most, where a full vector hides behind the seeds
+of all the others.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dca_proto.core.client_round import CONTRIBUTIONS
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.compute import SHARES
-from dca_proto.core.effects import Channel, Persist, Send, Write
+from dca_proto.core.effects import Channel, Effect, Persist, Send, Write
+from dca_proto.core.events import Event
 from dca_proto.core.messages import Share
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import SEED_BYTES, VECTOR, vector_node
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.sums import Recording
 from emulator.trials.checkers.witness import Witness
 
 if TYPE_CHECKING:
@@ -77,7 +81,7 @@ def neighbour(world: TrialWorld) -> bytes:
 
 
 class View(Checker):
-    """Shapes, masks and nonces of one run, and the comparison with its neighbour where there is one.
+    """Shapes, masks, nonces and noise keys of one run, and the comparison with its neighbour where there is one.
 
     Args:
         other: the transcript of the run of the same seed on neighbouring data, and whose data they are.
@@ -92,6 +96,18 @@ class View(Checker):
         self._nonces: dict[bytes, bytes] = {}  # -> the payload that it encrypts
         self._masks: dict[bytes, tuple[bytes, bytes, int]] = {}  # the first bytes -> whose it is
         self._sizes: dict[tuple[bytes, bool], int] = {}
+        self._noise_keys: dict[bytes, tuple[bytes, bytes]] = {}  # -> the client and the round whose noise it made
+
+    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+        """Noise is fresh: an honest client that contributes has drawn it from a key of its own."""
+        mechanism = self.world.cast.mechanism
+        if process.role is not Channel.CLIENT or not self.is_honest(process) or not isinstance(mechanism, Recording):
+            return
+        for effect in effects:
+            if isinstance(effect, Persist) and effect.table == CONTRIBUTIONS:
+                whose = process.id, effect.key
+                first = self._noise_keys.setdefault(mechanism.key, whose)
+                self.expect(first == whose, f"{process.name}, round {effect.key.hex()[:8]}: its noise was used before")
 
     def on_send(self, process: Process, send: Send) -> None:
         """A share of an honest client: its size is that of all others, its nonce new unless it is a repetition."""

@@ -16,14 +16,15 @@ from dca_proto.core.commit import Entries, parse_entries
 from dca_proto.core.compute import ROUNDS, SHARES
 from dca_proto.core.compute_round import ENDS, RELEASED, StoredRound
 from dca_proto.core.effects import Channel, Forget, Persist, Send, Write
-from dca_proto.core.messages import Announcement, Join, PartialSum, Roster, Sealed, Signed, Terms
+from dca_proto.core.messages import Announcement, PartialSum, Roster, Sealed, Signed, Terms
 from dca_proto.core.records import decoded
 from dca_proto.core.round import announcement_hash, open_answer, roster_hash, session_hash
-from dca_proto.core.sealing import ID_BYTES, AgreementKey, actor_id
+from dca_proto.core.sealing import ID_BYTES, AgreementKey
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
+from emulator.trials.wire import members_of
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -156,7 +157,7 @@ class Witness(Observer):
             assert isinstance(body, Roster), "an honest node has stored it"
             announcement = decode_body(body.announcement.body)
             assert isinstance(announcement, Announcement), "an honest node has checked it"
-            members = [(_client_of(join), join) for join in body.joins]
+            members = members_of(body)
             clients = tuple(client for client, _ in members)
             hashes = session_hash(body.terms), roster_hash(members)
             self._known[frame] = SeenRoster(announcement, body.terms, hashes[0], clients, hashes[1])
@@ -175,9 +176,3 @@ class Witness(Observer):
             known.append(payload)
             for call in self.on_release:
                 call(Release(node, round_id, len(known) - 1, body))
-
-
-def _client_of(frame: Signed) -> bytes:
-    join = decode_body(frame.body)
-    assert isinstance(join, Join), "an honest node has checked it"
-    return actor_id(join.certificate.client_key)
