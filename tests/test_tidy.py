@@ -41,8 +41,15 @@ LAYERS = {
 LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
 """The live swarm runs real actors over real connections, and its command shows them."""
 LAYERS["emulator.swarm"] = LIVE
-LAYERS["emulator.sim"] = {"numpy", "msgspec", "emulator.sim", "dca_proto.core", "dca_proto.testing",
-                          "dca_proto.net.filters", "dca_proto.net.parts"}  # pure: filters and the split into packets
+LAYERS["emulator.sim"] = {
+    "numpy",
+    "msgspec",
+    "emulator.sim",
+    "dca_proto.core",
+    "dca_proto.testing",
+    "dca_proto.net.filters",
+    "dca_proto.net.parts",
+}  # pure: filters and the split into packets
 AUDIT = {"numpy", "msgspec", "scipy", "emulator", "dca_proto.core", "dca_proto.statistics", "dca_proto.testing"}
 LAYERS |= {
     "emulator.audit": AUDIT,

@@ -272,6 +272,7 @@ class TrainerActor(Actor):
         if len(current.joins) >= self._limits.clients_max:
             raise PeerError("joins", found=f"{len(current.joins)} joins", expected="fewer")
         current.joins[client] = frame
+        current.answered.add(client)
         return [Report(facts.Joined(current.id, client, len(current.joins))), *self._roster_when_all(current, now_ms)]
 
     def _on_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
@@ -283,13 +284,13 @@ class TrainerActor(Actor):
         if client in current.declined:
             return []
         current.declined.add(client)
+        current.answered.add(client)
         told = Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))
         return [told, *self._roster_when_all(current, now_ms)]
 
     def _roster_when_all(self, current: Round, now_ms: int) -> list[Effect]:
-        expected = current.stored.request.clients_expected
-        answered = len(current.joins.keys() | current.declined)
-        return self._roster(current, now_ms) if current.stored.phase == JOINING and answered == expected else []
+        have_all = len(current.answered) == current.stored.request.clients_expected
+        return self._roster(current, now_ms) if have_all and current.stored.phase == JOINING else []
 
     # --- roster and start -----------------------------------------------------------------------------------------
 
@@ -405,6 +406,7 @@ class TrainerActor(Actor):
     def _end_timers(self, current: Round, now_ms: int) -> list[Effect]:
         cancelled: list[Effect] = [CancelTimer(Timer(purpose, current.id)) for purpose in (JOIN, RESEND, END)]
         close_ms = current.opened.body.close_by_ms + self._timing.retention_ms
+        current.answered.clear()
         current.joins.clear()  # N of them, for days, and nobody asks any more
         return [*cancelled, SetTimer(Timer(CLOSE, current.id), max(now_ms, close_ms))]
 

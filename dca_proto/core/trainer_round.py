@@ -204,6 +204,7 @@ class Round:
         self.reply_key = AgreementKey(stored.reply_secret)
         self.joins: dict[bytes, Signed] = {}
         self.declined: set[bytes] = set()
+        self.answered: set[bytes] = set()  # joined, declined, or both: counted with each answer
         self.ready: set[bytes] = set()
         self.clients: tuple[bytes, ...] = ()
         self.positions: dict[bytes, int] = {}

@@ -32,6 +32,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         clients: N. dimension: d. computes: M. encoding: of shares. backend: one of `BACKENDS`.
         tolerated: T. drop_rate: the probability with which each client, on its own, joins and then sends nothing.
         repeats: how many rounds are measured.
+        processes: P, that run the actors; live, that run the clients.
     """
 
     clients: int
@@ -42,6 +43,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     tolerated: int
     drop_rate: float
     repeats: int
+    processes: int = 1
 
     def check(self) -> None:
         """Refuse a size that no round can have. Raises `UsageError`."""
@@ -60,6 +62,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.drop_rate < 1:
             raise UsageError(f"--drop-rates {self.drop_rate:g}: expected 0 to below 1")
 
+        if not 1 <= self.processes <= self.clients:
+            raise UsageError(f"--processes {self.processes}: expected 1 to {self.clients}, the number of clients")
+
     @property
     def is_plain(self) -> bool:
         """Whether nobody drops out, as in the paper."""
@@ -67,11 +72,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def estimate_s(self) -> float:
-        """Roughly how long all its rounds take together, on one core."""
+        """Roughly how long all its rounds take together, with a core for each process."""
         n, d, m, cost = self.clients, self.dimension, self.computes, _SECONDS
         each = cost["round"] + n * (cost["client"] + m * cost["pair"] + (m * d + 10 * d) * cost["coordinate"])
         connected = n * cost["connection"] if self.backend == MOSQUITTO else 0.0
-        return 0.5 + connected + (self.repeats + 2) * each
+        return 0.5 + connected + (self.repeats + 2) * each / self.processes
 
 
 def sweep(
@@ -84,6 +89,7 @@ def sweep(
     encoding: str,
     backend: str,
     repeats: int,
+    processes: int = 1,
 ) -> list[Cell]:
     """All cells of a sweep, cheapest first. Raises `UsageError` for one that cannot be."""
     _check_words(encoding, backend, repeats)
@@ -97,6 +103,7 @@ def sweep(
             tolerated=tolerated_of(t, n),
             drop_rate=rate,
             repeats=repeats,
+            processes=processes,
         )
         for n, d, m, t, rate in itertools.product(clients, dimensions, computes, tolerated, drop_rates)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +32,7 @@ _SWEEP = {"clients": "100,1000", "dimensions": "10,100", "computes": "10"}
 _CALIBRATION = {"clients": "100,250,600", "dimensions": "10,1000,4000", "computes": "3,10"}
 """About a minute on one core."""
 _REPEATS, _REPEATS_CALIBRATION = 5, 3
+_ROUND_S = 3600.0
 
 EXAMPLES = """Examples:
 
@@ -55,6 +57,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     share_encoding: str
     repeats: int
+    processes: int
 
     def cells(self) -> list[Cell]:
         """Cheapest first. Raises `UsageError` for one that cannot be."""
@@ -67,6 +70,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             encoding=self.share_encoding,
             backend=self.backend,
             repeats=self.repeats,
+            processes=self.processes,
         )
 
 
@@ -79,6 +83,7 @@ def scaling(
     backend: Annotated[str, typer.Option(help="emulated, or mosquitto for a live fleet.")] = EMULATED,
     share_encoding: Annotated[str, typer.Option(help="seed or vector.")] = SEED,
     repeats: Annotated[int | None, typer.Option(help="Measured rounds of each cell; by default 5.")] = None,
+    processes: Annotated[int | None, typer.Option(help="That share the actors; by default one for each core.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Keep finished cells in this file, and go on from it.")] = None,
     predict_size: Annotated[
         str | None, typer.Option("--predict", help='Predict a round: "clients=1e7,dimensions=1e4,computes=10".')
@@ -86,7 +91,7 @@ def scaling(
     calibration_file: Annotated[
         Path | None, typer.Option("--calibration", help="Predict from the JSON of an earlier sweep.")
     ] = None,
-    round_seconds: Annotated[float, typer.Option(help="How long a predicted round may take.")] = 3600.0,
+    round_seconds: Annotated[float, typer.Option(help="How long a predicted round may take.")] = _ROUND_S,
     machine_cores: Annotated[float, typer.Option(help="Of each machine that is counted.")] = 16,
     machine_memory_gb: Annotated[float, typer.Option(help="Of each machine.")] = 64,
     machine_network_gbit: Annotated[float, typer.Option(help="Per second, of each machine.")] = 10,
@@ -97,13 +102,16 @@ def scaling(
 ) -> int:
     """Measure how rounds grow with N, d and M, beside the paper's Table 1; or predict larger ones.
 
-    Encryption and exact noise are on. Each cell has a process of its own; its first round, in which pairs agree on
-    keys, is timed apart. Fields of a cell in the JSON object: clients, dimension, computes, encoding, backend,
-    tolerated, drop_rate, repeats; wall_s, wall_s_spread (lowest, highest), core_s, core_s_by_role, phases (wall
-    seconds), agreement_s (core seconds); messages and bytes (sent, by role), received and received_bytes; peak_rss_mb,
-    compute_memory_bytes (one node, as it freezes its list), compute_memory_least_bytes, compute_memory_after_bytes,
-    memory_bytes; success_rate, success_expected, contributors, noise_sd, noise_sd_ideal; paper_s, ratio (ours to the
-    paper's), ratio_share_commit (of the phases that the paper timed). What does not apply is null.
+    Encryption and exact noise are on. Each cell has a process of its own; wall_s is from the trainer's command to the
+    result, and a round in which pairs agree on keys is timed apart. Fields of a cell in the JSON object: clients,
+    dimension, computes, encoding, backend, tolerated, drop_rate, repeats, processes; wall_s, wall_s_spread (lowest,
+    highest), core_s, core_s_by_role, waiting_s (of processes for each other, summed), phases (wall seconds),
+    agreement_s (core seconds); messages and bytes (sent, by role), received and received_bytes; peak_rss_mb (of an
+    emulation: summed over its processes), compute_memory_bytes (one node, as it freezes its list),
+    compute_memory_least_bytes, compute_memory_after_bytes, memory_bytes; success_rate, success_expected, contributors,
+    noise_sd, noise_sd_ideal; paper_s, ratio (ours to the paper's), ratio_share_commit (of the phases that the paper
+    timed). Beside the cells: fits (exponents), calibration (figure, role, term: its cost), held_out (measured,
+    predicted, error), prediction. What does not apply is null.
     """
     _check_outputs(plot, json_to, resume)
     given = {"clients": clients, "dimensions": dimensions, "computes": computes}
@@ -116,7 +124,7 @@ def scaling(
         load=load,
     )
     _check_prediction(question is not None, given, calibration_file, resume, hardware, round_seconds)
-    asked = _asked(given, tolerated, drop_rates, backend, share_encoding, repeats, question is not None)
+    asked = _asked(given, tolerated, drop_rates, backend, share_encoding, repeats, processes, question is not None)
     if question is not None and calibration_file is None:
         require_computes(question, asked.computes)
         calibration.require_cells(len([cell for cell in asked.cells() if cell.is_plain]), share_encoding)
@@ -164,6 +172,8 @@ def _check_prediction(
     hardware.check()
     if not 0 < round_seconds < math.inf:
         raise UsageError(f"--round-seconds {round_seconds:g}: expected a number above 0")
+    if not is_prediction and (hardware, round_seconds) != (Machine(), _ROUND_S):
+        raise UsageError("--round-seconds, --machine-..., --broker-messages-s and --load go with --predict")
     if calibration_file is None:
         return
     if not is_prediction:
@@ -181,17 +191,20 @@ def _asked(
     backend: str,
     encoding: str,
     repeats: int | None,
+    processes: int | None,
     is_prediction: bool,
 ) -> Asked:
     default = _CALIBRATION if is_prediction else _SWEEP
     usual = _REPEATS_CALIBRATION if is_prediction else _REPEATS
+    sizes = {name: _whole_numbers(f"--{name}", default[name] if text is None else text) for name, text in given.items()}
     asked = Asked(
-        **{name: _whole_numbers(f"--{name}", text or default[name]) for name, text in given.items()},
+        **sizes,
         tolerated=_numbers("--tolerated", tolerated),
         drop_rates=_numbers("--drop-rates", drop_rates),
         backend=backend,
         share_encoding=encoding,
         repeats=usual if repeats is None else repeats,
+        processes=_processes_for(sizes) if processes is None else processes,
     )
     asked.cells()
     if is_prediction and backend != EMULATED:
@@ -199,6 +212,12 @@ def _asked(
     if backend == MOSQUITTO and find_mosquitto() is None:
         raise UsageError("--backend mosquitto: mosquitto is not installed; install it, or use --backend emulated")
     return asked
+
+
+def _processes_for(sizes: Mapping[str, Sequence[int]]) -> int:
+    """One for each core, while each has a Compute node of every cell: then all have something to do."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, *sizes["computes"]))
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -240,7 +259,8 @@ def _measured(asked: Asked, resume: Path | None, console: Console) -> dict[str, 
     todo = missing(cells, record)
     kept = f"; {len(cells) - len(todo)} are in {resume}" if len(todo) < len(cells) else ""
     expected = view.duration(sum(cell.estimate_s for cell in todo))
-    say(console, "sweep", f"{len(cells)} cells, {asked.repeats} rounds each, backend {asked.backend}{kept}")
+    size = f"{_counted(len(cells), 'cell')}, {_counted(asked.repeats, 'round')} each"
+    say(console, "sweep", f"{size}, backend {asked.backend}, {_counted(asked.processes, 'process')}{kept}")
     say(console, "time", f"roughly {expected}; encryption and exact noise are on")
     try:
         with view.Progressing(console, todo) as watcher:
@@ -297,16 +317,28 @@ def _predicted(
     usable = calibration.usable(cells, encoding)
     prediction = predict(question, calibration.fit_all(usable), usable, hardware, round_s)
     result = {"fits": msgspec.to_builtins(growths(usable)), **_calibrated(usable, console)}
+    for line in view.busy_lines(usable):
+        say(console, *line)
     console.print(view.prediction_table(prediction))
     say(console, "broker", view.broker_line(prediction))
     if prediction.agreement_s is not None:
-        say(console, "epoch", f"key agreement takes {prediction.agreement_s:,.3g} core s more in its first round")
+        say(
+            console,
+            "epoch",
+            f"its first round takes roughly {prediction.agreement_s:,.2g} core s more, to agree on keys",
+        )
     for text in prediction.assumptions:
         say(console, "assumed", text)
     return {**result, "prediction": msgspec.to_builtins(prediction)}
 
 
+def _counted(number: int, noun: str) -> str:
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{plural * (number != 1)}"
+
+
 def _title(cells: Sequence[Mapping[str, Any]]) -> str:
     one = cells[0]
-    where = "emulated, one process" if one["backend"] == EMULATED else f"over {one['backend']}"
+    where = EMULATED if one["backend"] == EMULATED else f"over {one['backend']}"
+    where += f", {_counted(one['processes'], 'process')}" if "processes" in one else ""
     return f"A round with encryption and exact noise ({where}, {one['encoding']} shares)"

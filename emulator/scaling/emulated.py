@@ -5,31 +5,45 @@ bytes a bin; a sum over d columns names each and gives it three numbers), so tha
 of announcements. What it has is counted like every other byte.
 
 Links are ideal: everything arrives at once, in order and once. Virtual time costs nothing, so the wall time of a round
-is that of its computing, one actor after the other, and the emulator's own; its share is named apart. A client that
-drops out has joined, and then neither sees nor sends anything until the next round.
+is that of its computing and the emulator's own; its share is named apart. Clients and Compute nodes are dealt out
+evenly to as many processes as are asked for, which go in step (`emulator.sim.lockstep`); in one process, one actor
+works after the other.
+
+The actors of one process share what it keeps: tables that follow from an announcement, and which certificates were
+checked. So its very first round, which fills both, is not timed: from the second on, an actor in a process of its own
+knows all certificates too. Keys of pairs are agreed on again in each epoch; that is timed in the first round of the
+second one, when nothing else is new.
+
+A client that drops out joins, and then neither sees nor sends anything until the next round.
 """
 
 from __future__ import annotations
 
-import math
+import contextlib
+import gc
 import time
-from typing import Any, ClassVar, cast
+from collections.abc import Iterator
+from typing import Any, cast
 
+import msgspec
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import facts
 from dca_proto.core.machine import Actor
 from dca_proto.core.params import Timing
 from dca_proto.testing import Cast
+from emulator.scaling.account import Account, Clock, held_of, outcome_of
 from emulator.scaling.cell import Cell
 from emulator.scaling.footprint import footprint
-from emulator.scaling.held import PHASES, Held, Memory
+from emulator.scaling.held import Held, Memory
 from emulator.scaling.meter import ROLES, Metered, Tally
 from emulator.sim.link import IDEAL
+from emulator.sim.lockstep import Region, deal
 from emulator.sim.process import Process
 from emulator.sim.simulator import Simulator
+from emulator.sim.team import Team
 from emulator.sim.world import World
+from emulator.swarm.usage import peak_rss_bytes
 
 _DAY_MS = 24 * 3600 * 1000
 _BEGIN_MS = 19_700 * _DAY_MS  # where an epoch begins, so that all rounds are in one
@@ -39,52 +53,78 @@ _BETWEEN_MS = 5 * _WINDOW_MS
 """From one round to the next: past the announced end (four windows), and the time for which aborts are waited for."""
 _EPSILON, _DELTA = 0.5, 1e-6
 _FEDERATION = "scaling"
+_MIB = 1 << 20
 
 
 class Population:
-    """Actors of one cell, started.
+    """Actors of one cell, started: all of them, or this process's part. All processes of a team call the same methods.
 
     Args:
-        cell: what is held. Who drops out follows from it.
+        cell: what is held. Who drops out follows from it. team: this process's place.
     """
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, team: Team | None = None) -> None:
         self._cell = cell
+        self._team = team or Team()
         rows = [np.array([[index % cell.dimension + 0.5]]) for index in range(cell.clients)]
         self._actors = Cast(cell.clients, cell.computes, rows=rows, name=_FEDERATION, timing=_TIMING)
-        self._simulator = Simulator(
-            _FEDERATION, federation=_FEDERATION, start_ms=_BEGIN_MS, link=IDEAL, keep_facts_max=0
-        )
+        self._simulator = self._make_simulator()
         self._world = World(self._actors, self._simulator)
+        self._leaving: set[bytes] = set()
         self._away: set[bytes] = set()
         self._tallies = {role: Tally() for role in ROLES}
-        self._clock = _Clock()
+        self._clock = Clock()
         self._memory: dict[str, int] = {}
         self._is_weighing = False
         self._meter_all()
 
+    def _make_simulator(self) -> Simulator:
+        team = self._team
+        options: dict[str, Any] = {"federation": _FEDERATION, "start_ms": _BEGIN_MS, "link": IDEAL, "keep_facts_max": 0}
+        if team.count == 1:
+            return Simulator(_FEDERATION, **options)
+        return Region(_FEDERATION, team, deal(self._actors, team.count), **options)
+
     def hold(self) -> Held:
-        """One round, from the command to its end."""
-        simulator, clock = self._simulator, self._clock
+        """One round, from the command to its end, as all processes together see it."""
+        simulator, clock, team = self._simulator, self._clock, self._team
         for tally in self._tallies.values():
             tally.reset()
+        self._choose_who_leaves()
+        team.gather(b"")  # all begin together
         clock.start()
-        began_s = time.process_time()
-        self._world.open_round(**self._request())
+        began_s, waited_s = time.process_time(), team.waited_s
+        if team.number == 0:
+            self._world.open_round(**self._request())
         simulator.run_while(lambda: clock.ended is None, simulator.now_ms + _BETWEEN_MS)
         simulator.run(simulator.now_ms + 1)  # what is still on its way
-        held = self._held(time.process_time() - began_s)
+        held = self._account(time.process_time() - began_s, team.waited_s - waited_s)
+        self._leaving.clear()
         self._away.clear()
         simulator.run(simulator.now_ms + _BETWEEN_MS)
         return held
 
-    def hold_first(self) -> tuple[Held, Memory]:
-        """The first round of the epoch, in which the keys of pairs are agreed on, and what actors held in memory."""
+    def hold_first(self) -> Memory:
+        """The first round of all: what actors held in memory. Its times are nobody's, see the file's head."""
         self._is_weighing = True
-        held = self.hold()
+        self.hold()
         self._is_weighing = False
-        after = self._bytes_of(self._world.computes[0])
-        return held, Memory(compute_after=after, **{role: self._memory.get(role, 0) for role in ROLES})
+        node = self._weighed.get(facts.ListFrozen)
+        if node is not None:
+            self._memory["compute_after"] = self._bytes_of(node)
+        found = self._team.gather(msgspec.msgpack.encode(self._memory))
+        whole = {key: size for part in found for key, size in msgspec.msgpack.decode(part).items()}
+        return Memory(**{key: whole.get(key, 0) for key in Memory.__struct_fields__})
+
+    def hold_anew(self) -> Held:
+        """The first round of the next epoch, in which each pair agrees on a new key."""
+        self._simulator.run(max(self._simulator.now_ms, _BEGIN_MS + _DAY_MS))
+        return self.hold()
+
+    def peak_rss_mib(self) -> float:
+        """The peaks of memory of all processes, summed."""
+        peaks = self._team.gather(msgspec.msgpack.encode(peak_rss_bytes() or 0))
+        return sum(msgspec.msgpack.decode(peak, type=int) for peak in peaks) / _MIB
 
     def _request(self) -> dict[str, object]:
         cell = self._cell
@@ -102,62 +142,48 @@ class Population:
             "commit_window_ms": _WINDOW_MS,
         }
 
-    def _held(self, core_s: float) -> Held:
-        tallies, clock = self._tallies, self._clock
-        aggregate = clock.ended.aggregate if isinstance(clock.ended, facts.RoundCompleted) else None
-        roles = {role: tally.core_ns / 1e9 for role, tally in tallies.items()}
-        phases = clock.phases()
-        return Held(
-            wall_s=math.fsum(phases.values()),
-            phases=phases,
-            core_s={**roles, "emulator": max(0.0, core_s - clock.weighing_s - math.fsum(roles.values()))},
-            messages={role: tally.sent for role, tally in tallies.items()},
-            bytes={role: tally.sent_bytes for role, tally in tallies.items()},
-            received={role: tally.received for role, tally in tallies.items()},
-            received_bytes={role: tally.received_bytes for role, tally in tallies.items()},
-            completed=aggregate is not None,
-            **_noise(aggregate),
+    def _account(self, core_s: float, waiting_s: float) -> Held:
+        clock = self._clock
+        account = Account(
+            core_s=core_s,
+            waiting_s=waiting_s,
+            tallies=self._tallies,
+            began_s=clock.began_s,
+            at_s=clock.at_s,
+            outcome=outcome_of(clock.ended),
         )
+        everybody = self._team.gather(msgspec.msgpack.encode(account))
+        return held_of([msgspec.msgpack.decode(one, type=Account) for one in everybody])
+
+    def _choose_who_leaves(self) -> None:
+        """The same clients in all processes."""
+        cell = self._cell
+        if cell.drop_rate:
+            draw = self._simulator.streams("drop-out").random
+            self._leaving.update(client for client in self._actors.clients if draw() < cell.drop_rate)
 
     # --- meters ----------------------------------------------------------------------------------------------------
 
     def _meter_all(self) -> None:
         """Compute nodes and the trainer are listened to, and the one client that is weighed."""
-        world, hear = self._world, self._hear
-        heard = {process.id for process in (*world.computes, world.clients[0], world.trainer)}
-        self._inside = {process.id: vars(process.actor) for process in self._simulator.processes.values()}
-        for process in self._simulator.processes.values():
+        actors, processes = self._actors, self._simulator.processes
+        moments: dict[type, bytes] = {  # at which each role holds most: a list frozen, shares made, starts sent
+            facts.ListFrozen: actors.computes[0],
+            facts.Contributed: actors.clients[0],
+            facts.SharingStarted: actors.trainer_identity.id,
+        }
+        self._weighed = {fact: processes[one] for fact, one in moments.items() if one in processes}
+        heard = {*moments.values(), *actors.computes}
+        self._inside = {process.id: vars(process.actor) for process in self._weighed.values()}
+        for process in processes.values():
             assert process.actor is not None
             tally = self._tallies[process.role.value]
-            meter = Metered(process.actor, tally, hear if process.id in heard else None, self._away)
-            process.actor = cast(Actor, meter)
+            hear = self._hear if process.id in heard else None
+            process.actor = cast(Actor, Metered(process.actor, tally, hear, self._leaving, self._away))
 
     def _hear(self, actor_id: bytes, fact: object) -> None:
-        if isinstance(fact, facts.Rostered):
-            self._drop_out()
         self._clock.note(fact)
-        if self._is_weighing:
-            began_s = time.perf_counter()
-            self._weigh(actor_id, fact)
-            self._clock.weighing_s += time.perf_counter() - began_s
-
-    def _drop_out(self) -> None:
-        cell = self._cell
-        if cell.drop_rate:
-            draw = self._simulator.streams("drop-out").random
-            self._away.update(client for client in self._actors.clients if draw() < cell.drop_rate)
-
-    # --- memory ----------------------------------------------------------------------------------------------------
-
-    def _weigh(self, actor_id: bytes, fact: object) -> None:
-        """At the moments at which each role holds most: a list frozen, shares made, starts sent."""
-        world = self._world
-        moments: dict[type, Process] = {
-            facts.ListFrozen: world.computes[0],
-            facts.Contributed: world.clients[0],
-            facts.SharingStarted: world.trainer,
-        }
-        process = moments.get(type(fact))
+        process = self._weighed.get(type(fact)) if self._is_weighing else None
         if process is not None and process.id == actor_id:
             self._memory[process.role.value] = self._bytes_of(process)
 
@@ -168,50 +194,28 @@ class Population:
         return footprint(self._inside[process.id], shared)
 
 
-class _Clock:
-    """When the facts occurred that end a round's phases, in seconds of `time.perf_counter`, weighing left out."""
+def hold_emulated(cell: Cell, team: Team) -> tuple[Held, list[Held], Memory, float]:
+    """Hold a cell's rounds: the program of each process.
 
-    _ENDS: ClassVar[dict[type, str]] = {
-        facts.Rostered: "join",
-        facts.SharingStarted: "start",
-        facts.ListFrozen: "share",  # of the last node
-        facts.RoundCompleted: "commit",
-        facts.RoundFailed: "commit",
-    }
-
-    def __init__(self) -> None:
-        self.start()
-
-    def start(self) -> None:
-        """A round begins."""
-        self.ended: facts.RoundCompleted | facts.RoundFailed | None = None
-        self.weighing_s = 0.0
-        self._began_s = time.perf_counter()
-        self._at_s: dict[str, float] = {}
-
-    def note(self, fact: object) -> None:
-        """A fact occurs now."""
-        phase = self._ENDS.get(type(fact))
-        if phase is not None:
-            self._at_s[phase] = time.perf_counter() - self.weighing_s
-        if isinstance(fact, facts.RoundCompleted | facts.RoundFailed):
-            self.ended = fact
-
-    def phases(self) -> dict[str, float]:
-        """Wall seconds of each phase; 0 for one that the round did not come to."""
-        seconds, last_s = {}, self._began_s
-        for name in PHASES:
-            at_s = self._at_s.get(name, last_s)
-            seconds[name], last_s = at_s - last_s, at_s
-        return seconds
+    Returns:
+        A round in which keys are agreed on, the measured ones, what actors held, and the peak of memory in MiB.
+    """
+    population = Population(cell, team)
+    memory = population.hold_first()
+    with _unsearched():
+        rounds = [population.hold() for _ in range(cell.repeats)]
+        anew = population.hold_anew()
+    return anew, rounds, memory, population.peak_rss_mib()
 
 
-def _noise(aggregate: NoisyAggregate | None) -> dict[str, Any]:
-    if aggregate is None:
-        return {}
-    assert aggregate.mu is not None
-    return {
-        "contributors": aggregate.contributors,
-        "noise_sd": math.sqrt(aggregate.noise_variance),
-        "noise_sd_ideal": aggregate.sensitivity / aggregate.mu,
-    }
+@contextlib.contextmanager
+def _unsearched() -> Iterator[None]:
+    """Keep the garbage collector off. It finds nothing in actors, and a population of one process each would not be
+    searched by one collector, whose work grows faster than N.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -2,7 +2,7 @@
 
 Figures of a cell are medians over its rounds, with the smallest and the largest beside the wall time. The first round
 of an epoch, in which each pair agrees on its key, is not among them: what it costs more at clients and Compute nodes is
-`agreement_s`.
+`agreement_s`, a difference of two times, and as uncertain as that.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         wall_s: of all of it; phases: of each of `PHASES`.
         core_s: by role, and of the ``emulator`` itself or of the ``broker``.
         messages, bytes: sent by each role. received, received_bytes: that reached it; None where nobody counts them.
+        waiting_s: seconds that processes waited for each other, summed; None where nobody counts them.
         completed: whether there is a result. contributors: |S|.
         noise_sd: of the noise in each coordinate of the sum, in its own units; noise_sd_ideal: what one trusted curator
             would add for the same ε and δ. Both None without a result.
@@ -42,6 +43,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     completed: bool
     received: dict[str, int] | None = None
     received_bytes: dict[str, int] | None = None
+    waiting_s: float | None = None
     contributors: int = 0
     noise_sd: float | None = None
     noise_sd_ideal: float | None = None
@@ -68,6 +70,7 @@ def cell_figures(
         "wall_s_spread": [min(wall), max(wall)],
         "core_s": statistics.median(math.fsum(one.core_s.values()) for one in rounds),
         "phases": {name: statistics.median(one.phases.get(name, 0.0) for one in rounds) for name in PHASES},
+        "waiting_s": _median([one.waiting_s for one in rounds]),
         "core_s_by_role": _by_role([one.core_s for one in rounds]),
         "messages": _counts([one.messages for one in rounds]),
         "bytes": _counts([one.bytes for one in rounds]),
@@ -81,6 +84,11 @@ def cell_figures(
         "ratio": None if paper is None else statistics.median(wall) / paper,
         "ratio_share_commit": None if paper is None else shared / paper,
     }
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _by_role(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -33,6 +33,7 @@ def hold_live(cell: Cell) -> tuple[Held, list[Held], Memory | None, float]:
             tolerated=cell.tolerated,
             dropped=round(cell.drop_rate * cell.clients),
             encoding=cell.encoding,
+            processes=cell.processes,
             broker=MOSQUITTO,
         )
     )

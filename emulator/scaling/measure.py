@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import gc
+import functools
 import json
 import os
 import signal
@@ -18,26 +18,25 @@ import msgspec
 from dca_proto.core.errors import DcaError, UsageError
 from dca_proto.net import leash
 from emulator.scaling.cell import MOSQUITTO, Cell
-from emulator.scaling.emulated import Population
+from emulator.scaling.emulated import hold_emulated
 from emulator.scaling.held import cell_figures
-from emulator.swarm.usage import peak_rss_bytes
+from emulator.sim.team import WorkerError, run_together
 
-_MB = 1e6
 _STOP_S = 10.0
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """The figures of one cell, measured in this process (and, over a broker, in those that it starts)."""
+    """The figures of one cell, measured in this process and in those that it starts."""
     if cell.backend == MOSQUITTO:
         from emulator.scaling.live import hold_live  # which needs what a device and a broker need
 
         return cell_figures(cell, *hold_live(cell))
-    population = Population(cell)
-    first, memory = population.hold_first()
-    gc.collect()
-    gc.freeze()  # a population of one process each would not be searched for garbage by one collector
-    rounds = [population.hold() for _ in range(cell.repeats)]
-    return cell_figures(cell, first, rounds, memory, (peak_rss_bytes() or 0) / _MB)
+    try:
+        return cell_figures(cell, *run_together(functools.partial(hold_emulated, cell), cell.processes))
+    except WorkerError as error:
+        if error.was_killed:
+            raise UsageError(f"{error}, most likely for want of memory; leave this size out") from None
+        raise
 
 
 def measure_apart(cell: Cell) -> dict[str, Any]:

@@ -7,9 +7,12 @@ Virtual time is never mixed with either.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Container, Sequence
 from typing import Any
+
+import msgspec
 
 from dca_proto.core.effects import Effect, Report, Send
 from dca_proto.core.events import Event, Received
@@ -20,17 +23,21 @@ Hear = Callable[[bytes, object], None]
 """Called with an actor's id and a fact that it reported."""
 
 
-class Tally:
+class Tally(msgspec.Struct):
     """What all actors of one role used since the last reset: core nanoseconds, whole messages and payload bytes."""
 
-    __slots__ = ("core_ns", "received", "received_bytes", "sent", "sent_bytes")
-
-    def __init__(self) -> None:
-        self.reset()
+    core_ns: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+    received: int = 0
+    received_bytes: int = 0
 
     def reset(self) -> None:
         """From nothing again."""
         self.core_ns = self.sent = self.sent_bytes = self.received = self.received_bytes = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
 
 class Metered:
@@ -39,17 +46,21 @@ class Metered:
     Args:
         actor: a production actor. tally: of its role.
         hear: told every fact; None for the many whose facts are not needed.
-        away: ids of actors whose process has vanished: they neither see nor do anything.
+        leaving: ids of actors whose process vanishes when it has sent something. away: of those that have; they
+            neither see nor do anything.
     """
 
-    __slots__ = ("_actor", "_away", "_handle", "_hear", "_tally", "id")
+    __slots__ = ("_actor", "_away", "_handle", "_hear", "_leaving", "_tally", "id")
 
-    def __init__(self, actor: Actor, tally: Tally, hear: Hear | None = None, away: Container[bytes] = ()) -> None:
+    def __init__(
+        self, actor: Actor, tally: Tally, hear: Hear | None, leaving: Container[bytes], away: set[bytes]
+    ) -> None:
         self.id = actor.id
         self._actor = actor
         self._handle = actor.handle
         self._tally = tally
         self._hear = hear
+        self._leaving = leaving
         self._away = away
 
     def __getattr__(self, name: str) -> Any:
@@ -75,5 +86,7 @@ class Metered:
             if type(effect) is Send:
                 tally.sent += 1
                 tally.sent_bytes += len(effect.payload)
+                if self.id in self._leaving:
+                    self._away.add(self.id)
             elif hear is not None and type(effect) is Report:
                 hear(self.id, effect.fact)

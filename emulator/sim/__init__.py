@@ -11,6 +11,7 @@
     session     a lane up at the machine, a lane down at the broker
     broker      MQTT 3.1.1: sessions, subscriptions, retained messages, bounded queues, restarts
     world       a whole federation on one simulator
+    lockstep    one simulation in several processes, all at the same instant; team: those processes and their pipes
 
 The same seed gives the same run, byte for byte in its trace. Cryptography is real; randomness comes in named streams
 of the seed, and each start of each actor has a stream of its own.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from dca_proto.core.effects import Channel, Effect, Report, Send, SetTimer, Write
+from dca_proto.core.effects import CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer, Write
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.core.machine import Actor
@@ -239,15 +239,16 @@ class Process:
 
     def _sort(self, effects: Sequence[Effect], batch: _Batch) -> None:
         """Into what is durable and what is told; timers are set at once."""
-        for effect in effects:
-            if isinstance(effect, Tell):
+        for effect in effects:  # by their very type: several times as fast as to ask for a union
+            if type(effect) is Send or type(effect) is Report:
                 batch.tells.append(effect)
-            elif isinstance(effect, Write):
-                batch.writes.append(effect)
-            elif isinstance(effect, SetTimer):
+            elif type(effect) is SetTimer:
                 self._set_timer(effect.timer, effect.at_ms)
-            else:
+            elif type(effect) is CancelTimer:
                 self._timers.pop(effect.timer, None)
+            else:
+                assert type(effect) is Persist or type(effect) is Forget
+                batch.writes.append(effect)
 
     def _handle_waiting(self) -> None:
         """The next batch, of what has come while this one was worked on."""

@@ -37,7 +37,7 @@ class Simulator:
         federation: the name that topics carry.
         start_ms: virtual time at the beginning, Unix milliseconds.
         link: of every machine that has none of its own. broker: its limits.
-        keep_facts_max: how many facts the trace keeps; None keeps all.
+        keep_facts_max: how many facts the trace keeps; None keeps all, and 0 is no trace.
         raise_crashes: whether an exception out of an actor is raised here, rather than reported to observers only.
 
     Attributes:
@@ -96,6 +96,10 @@ class Simulator:
         self.machines.append(process)
         process.start()
         return process
+
+    def has(self, actor_id: bytes) -> bool:
+        """Whether an actor is to run here, as all do in a simulation of one process."""
+        return True
 
     def command(self, actor_id: bytes, request: object) -> None:
         """The owner of an actor asks for something. Raises what the actor raises for a wrong request.

@@ -1,6 +1,7 @@
 """The trace of a run: which fact came from whom, when. Facts hold no secret and no ciphertext, so neither does it.
 
-Its digest tells two runs apart. It covers everything ever noted, also what is no longer kept.
+Its digest tells two runs apart. It covers everything ever noted, also what is no longer kept. Where nobody asks for
+either, as in measurements, there is none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Trace:
     """Facts in the order in which they were reported.
 
     Args:
-        keep_max: how many of the last ones are kept; None keeps all.
+        keep_max: how many of the last ones are kept; None keeps all. 0 is no trace at all: nothing is hashed either.
 
     Attributes:
         entries: those that are kept. count: how many there were.
@@ -43,8 +44,9 @@ class Trace:
 
     def note(self, at_ms: int, actor: bytes, fact: object) -> None:
         """Add one fact."""
-        if self.entries.maxlen != 0:
-            self.entries.append(Entry(at_ms, actor, fact))
+        if self.entries.maxlen == 0:
+            return
+        self.entries.append(Entry(at_ms, actor, fact))
         self.count += 1
         # MessagePack ends itself, so what follows what is plain without lengths. Fields go with their names, in order.
         self._encoder.encode_into((at_ms, actor, type(fact).__name__, fact), self._encoded, -1)

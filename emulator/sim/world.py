@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dca_proto.core.effects import Channel
+from dca_proto.core.machine import Actor
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.testing import Cast
 from emulator.sim.process import Process
@@ -16,25 +18,27 @@ class World:
     """All actors of a cast, started: Compute nodes first, then clients, then the trainer.
 
     Args:
-        cast: keys, rows, policies and builders. simulator: where they run; its federation name must be the cast's.
+        cast: keys, rows, policies and builders. simulator: where they run, or those of them that it has; its federation
+            name must be the cast's.
 
     Attributes:
-        computes, clients: processes, in the cast's order. trainer: its process. requests: rounds asked for so far.
+        computes, clients: processes, in the cast's order. requests: rounds asked for so far.
     """
 
     def __init__(self, cast: Cast, simulator: Simulator) -> None:
         self.cast = cast
         self.simulator = simulator
-        self.computes = [
-            simulator.add(Channel.COMPUTE, functools.partial(cast.compute, index))
-            for index in range(len(cast.compute_identities))
-        ]
-        self.clients = [
-            simulator.add(Channel.CLIENT, functools.partial(cast.client, index))
-            for index in range(len(cast.client_identities))
-        ]
-        self.trainer: Process = simulator.add(Channel.TRAINER, cast.trainer)
+        self.computes = self._start(Channel.COMPUTE, cast.computes, cast.compute)
+        self.clients = self._start(Channel.CLIENT, cast.clients, cast.client)
+        self._trainers = (
+            [simulator.add(Channel.TRAINER, cast.trainer)] if simulator.has(cast.trainer_identity.id) else []
+        )
         self.requests: list[OpenRound] = []
+
+    @property
+    def trainer(self) -> Process:
+        """Its process; only where it runs."""
+        return self._trainers[0]
 
     def open_round(self, **changes: Any) -> OpenRound:
         """Ask the trainer for a round: of `Cast.request`, with these fields changed. Raises what the trainer raises."""
@@ -42,3 +46,11 @@ class World:
         self.simulator.command(self.trainer.id, request)
         self.requests.append(request)
         return request
+
+    def _start(self, role: Channel, ids: Sequence[bytes], build: Callable[..., Actor]) -> list[Process]:
+        simulator = self.simulator
+        return [
+            simulator.add(role, functools.partial(build, index))
+            for index, actor_id in enumerate(ids)
+            if simulator.has(actor_id)
+        ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import math
 import signal
 import threading
@@ -10,15 +12,17 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from nacl import bindings
 
 from dca_proto.core.codec import encode
 from dca_proto.core.errors import UsageError
 from dca_proto.core.messages import Certificate, Frozen, Join, PartialSum, Ready, Receipt, Sealed, Share, Signed
 from dca_proto.core.params import PROTOCOL_VERSION
-from emulator.scaling import measure
+from emulator.scaling import emulated, measure
 from emulator.scaling.cell import Cell
-from emulator.scaling.emulated import Population
+from emulator.scaling.emulated import Population, hold_emulated
 from emulator.scaling.measure import measure_apart
+from emulator.sim.team import WorkerError, run_together
 
 ID, HASH, TAG, SIGNATURE = bytes(16), bytes(32), 16, bytes(64)
 EPOCH = 19_700  # of the population's virtual clock
@@ -61,9 +65,9 @@ def compute_bytes(one: Cell) -> int:
     return m * signed(Ready(PROTOCOL_VERSION, ID, HASH)) + receipts + views + m * sealed(partial)
 
 
-@pytest.mark.parametrize("encoding", ["seed", "vector"])
-def test_messages_and_bytes_are_those_of_the_protocol(encoding: str) -> None:
-    one = cell(encoding)
+@pytest.mark.parametrize(("encoding", "processes"), [("seed", 1), ("vector", 1), ("seed", 2)])
+def test_messages_and_bytes_are_those_of_the_protocol(encoding: str, processes: int) -> None:
+    one = cell(encoding, processes=processes)
     n, m = one.clients, one.computes
     figures = measure_apart(one)
     views = 2 * m * (m - 1)
@@ -81,13 +85,21 @@ def test_messages_and_bytes_are_those_of_the_protocol(encoding: str) -> None:
     assert math.fsum(phases.values()) == pytest.approx(figures["wall_s"], rel=0.5)
     assert set(figures["core_s_by_role"]) == {"client", "compute", "trainer", "emulator"}
     assert (figures["success_rate"], figures["contributors"]) == (1.0, n)
-    assert 20 < figures["peak_rss_mb"] < 500
+    assert 20 * processes < figures["peak_rss_mb"] < 500
+    assert figures["processes"] == processes
+    assert (figures["waiting_s"] > 0) == (processes > 1)
+    assert figures["waiting_s"] < processes * max(figures["wall_s_spread"])
     assert figures["compute_memory_bytes"] > figures["compute_memory_least_bytes"]
+
+
+def test_peak_memory_is_in_mebibytes_as_a_fleet_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulated, "peak_rss_bytes", lambda: 3 << 20)
+    assert measure.measure(cell())["peak_rss_mb"] == 3.0
 
 
 def test_the_noise_is_the_ideal_one_and_the_unused_tolerance() -> None:
     """All N noises of variance σ²/(N - T - 1) are in the sum; the discrete mechanism adds at most a little."""
-    held, _ = Population(cell(clients=20, tolerated=4)).hold_first()
+    held = Population(cell(clients=20, tolerated=4)).hold()
     assert held.noise_sd is not None
     assert held.noise_sd_ideal is not None
     assert held.noise_sd / held.noise_sd_ideal == pytest.approx(math.sqrt(20 / (20 - 4 - 1)), rel=0.01)
@@ -96,7 +108,7 @@ def test_the_noise_is_the_ideal_one_and_the_unused_tolerance() -> None:
 def test_more_drop_outs_than_are_tolerated_end_a_round_and_the_next_one_begins_with_all() -> None:
     """With half of 20 clients dropping and T = 1 a round succeeds with probability 2e-5; the draws are seeded."""
     population = Population(cell(clients=20, tolerated=1, drop_rate=0.5))
-    first, _ = population.hold_first()
+    first = population.hold()
     second = population.hold()
     assert [first.completed, second.completed] == [False, False]
     assert (first.noise_sd, first.contributors) == (None, 0)
@@ -105,11 +117,72 @@ def test_more_drop_outs_than_are_tolerated_end_a_round_and_the_next_one_begins_w
     assert first.wall_s > 0
 
 
+def test_keys_of_pairs_are_agreed_on_in_the_first_round_of_an_epoch_and_in_no_measured_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each end of each pair multiplies once; all else that multiplies is the same in every round."""
+    multiplied = 0
+    multiply = bindings.crypto_scalarmult
+
+    def counting(secret: bytes, public: bytes) -> bytes:
+        nonlocal multiplied
+        multiplied += 1
+        return multiply(secret, public)
+
+    monkeypatch.setattr(bindings, "crypto_scalarmult", counting)
+    one = cell()
+    population = Population(one)
+    population.hold_first()
+    counts = []
+    for hold in (population.hold, population.hold, population.hold_anew, population.hold):
+        multiplied = 0
+        assert hold().completed
+        counts.append(multiplied)
+    plain = counts[0]
+    assert counts == [plain, plain, plain + 2 * one.clients * one.computes, plain]
+
+
+@pytest.mark.parametrize("drop_rate", [0.0, 0.5])
+def test_processes_in_step_hold_the_same_rounds_as_one(drop_rate: float) -> None:
+    """Who drops out, what is sent and what is held do not depend on how the actors are dealt out."""
+    one = cell(clients=20, tolerated=1, drop_rate=drop_rate)
+    (alone, alone_first, alone_memory), (two, two_first, two_memory) = (
+        (rounds, first, memory)
+        for first, rounds, memory, _ in (
+            run_together(functools.partial(hold_emulated, one), processes) for processes in (1, 2)
+        )
+    )
+    for mine, theirs in zip([alone_first, *alone], [two_first, *two], strict=True):
+        assert mine.completed == theirs.completed == (drop_rate == 0)
+        for figure in ("messages", "bytes", "received", "received_bytes", "contributors", "noise_sd"):
+            assert getattr(mine, figure) == getattr(theirs, figure), figure
+    for role in ("client", "compute", "trainer", "compute_after"):
+        assert getattr(two_memory, role) == pytest.approx(getattr(alone_memory, role), abs=2_000), role
+
+
+def test_a_round_leaves_nothing_for_the_garbage_collector_that_is_off_while_it_is_measured() -> None:
+    population = Population(cell(clients=30))
+    population.hold_first()
+    gc.collect()
+    gc.disable()
+    try:
+        population.hold()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_measured_actors_pay_for_no_trace() -> None:
+    population = Population(cell())
+    assert population.hold().completed
+    assert population._simulator.trace.count == 0
+
+
 def test_what_a_node_holds_grows_by_what_it_must_keep_of_a_client() -> None:
     """The bytes for each client do not grow with N: between two sizes they stay within a third."""
     each = []
     for clients in (20, 80):
-        _, memory = Population(cell(clients=clients)).hold_first()
+        memory = Population(cell(clients=clients)).hold_first()
         each.append((memory.compute - 20_000) / clients)  # a node has so much without clients, roughly
         assert memory.compute_after < memory.compute
     assert each[1] < 4 / 3 * max(each[0], 1_000)
@@ -134,11 +207,31 @@ def test_a_process_that_is_killed_or_fails_or_cannot_is_told_apart(
 
 
 def test_an_interrupted_measurement_leaves_no_process() -> None:
-    """Ctrl-C while a large cell is being measured: the process that measures it is gone when the error arrives."""
-    large = msgspec.structs.replace(cell(), clients=50_000)
-    main_thread = threading.get_ident()
-    timer = threading.Timer(1.0, lambda: signal.pthread_kill(main_thread, signal.SIGINT))
-    timer.start()
+    """Ctrl-C while a large cell is being measured by two processes: they are gone when the error arrives."""
+    large = msgspec.structs.replace(cell(), clients=50_000, processes=2)
+    main_thread, before, started = threading.get_ident(), set(family()), set[psutil.Process]()
+
+    def interrupt() -> None:
+        while not any("spawn_main" in word for one in started for word in one.cmdline()):
+            threading.Event().wait(0.01)
+            started.update(set(family()) - before)
+        signal.pthread_kill(main_thread, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         measure_apart(large)
-    assert [one.cmdline() for one in psutil.Process().children() if "emulator.scaling.measure" in one.cmdline()] == []
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert alive == []
+
+
+def family() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def test_a_worker_that_is_killed_is_told_as_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise WorkerError(1, 2, "was killed by signal 9", was_killed=True)
+
+    monkeypatch.setattr(measure, "run_together", killed)
+    with pytest.raises(UsageError, match="process 1 of 2 was killed by signal 9, most likely for want of memory"):
+        measure.measure(cell(processes=2))

@@ -116,13 +116,21 @@ def test_the_digest_covers_time_actor_kind_and_fact_also_of_what_is_not_kept() -
     notes = [(1, b"a", Happened("x")), (2, b"a", Happened("x")), (1, b"b", Happened("x")), (1, b"a", Killed("x"))]
     seen = set()
     for note in notes:
-        trace = Trace(keep_max=0)
+        trace = Trace(keep_max=1)
         trace.note(*note)
         seen.add(trace.digest())
         trace.note(*note)
         seen.add(trace.digest())
-        assert (trace.count, len(trace.entries)) == (2, 0)
+        assert (trace.count, len(trace.entries)) == (2, 1)
     assert len(seen) == 8
+
+
+def test_where_nothing_is_kept_nothing_is_hashed() -> None:
+    """Measurements ask for no trace, and must not pay for one."""
+    trace = Trace(keep_max=0)
+    empty = trace.digest()
+    trace.note(1, b"a", Happened("x"))
+    assert (trace.digest(), trace.count) == (empty, 0)
 
 
 # --- power failures --------------------------------------------------------------------------------------------------

@@ -127,16 +127,18 @@ class Echo:
 
 
 def test_a_meter_counts_messages_and_bytes_both_ways_and_passes_facts_on() -> None:
-    tally, told, away = Tally(), [], set[bytes]()
-    metered = Metered(Echo(), tally, lambda actor, fact: told.append((actor, fact)), away)  # type: ignore[arg-type]
+    tally, told, leaving, away = Tally(), [], set[bytes](), set[bytes]()
+    metered = Metered(Echo(), tally, lambda actor, fact: told.append((actor, fact)), leaving, away)  # type: ignore[arg-type]
     metered.handle(Started(), 0)
     metered.handle(Received(b"s" * 16, b"123"), 0)
     assert (tally.sent, tally.sent_bytes, tally.received, tally.received_bytes) == (2, 10, 1, 3)
     assert told == [(Echo.id, "answered")]
     assert tally.core_ns >= 0
-    away.add(Echo.id)
+    assert away == set()
+    leaving.add(Echo.id)  # with its next message, which still leaves
+    assert len(metered.handle(Received(b"s" * 16, b"123"), 0)) == 3
     assert metered.handle(Received(b"s" * 16, b"123"), 0) == []
-    assert (tally.sent, tally.received) == (2, 1)
+    assert (tally.sent, tally.received, away) == (4, 2, {Echo.id})
 
 
 def test_a_footprint_counts_each_object_once_and_not_what_is_shared() -> None:
@@ -147,3 +149,5 @@ def test_a_footprint_counts_each_object_once_and_not_what_is_shared() -> None:
     tally = Tally()
     tally.sent = 10**4000  # of a slot
     assert footprint(tally) > 1_600
+    metered = Metered(Echo(), tally, None, (), set())  # type: ignore[arg-type]
+    assert footprint(metered) > footprint(tally)

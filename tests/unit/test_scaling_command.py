@@ -28,6 +28,7 @@ def synthetic(cell: Cell) -> dict[str, Any]:
         "wall_s": cost,
         "wall_s_spread": [cost * 0.9, cost * 1.1],
         "core_s": cost,
+        "waiting_s": (cell.processes - 1) * cost,
         "core_s_by_role": {
             "client": cost / 4,
             "compute": cost / 4,
@@ -116,10 +117,36 @@ def test_a_busy_machine_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(
         command, "measure_apart", lambda cell: {**synthetic(cell), "wall_s": synthetic(cell)["core_s"] * 3}
     )
-    scaling(clients="100", dimensions="10", computes="3")
+    scaling(clients="100", dimensions="10", computes="3", processes=1)
     assert "wall time was up to 3.0 times core time" in " ".join(capsys.readouterr().out.split())
-    scaling(predict_size=QUESTION)
+    scaling(predict_size=QUESTION, processes=1)
     assert "wall time was up to 3.0 times core time" in " ".join(capsys.readouterr().out.split())
+
+
+def test_processes_that_wait_for_each_other_are_not_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = {"core_s": 1.0, "wall_s": 0.9}  # two processes: 0.8 s of the 1.8 went by in waiting
+    for waiting_s, is_busy in ((0.8, False), (0.1, True)):
+        figures = {**seconds, "waiting_s": waiting_s}
+        monkeypatch.setattr(command, "measure_apart", lambda cell, more=figures: {**synthetic(cell), **more})
+        scaling(clients="100", dimensions="10", computes="3", processes=2)
+        assert ("other work took the cores" in " ".join(capsys.readouterr().out.split())) == is_busy
+
+
+def test_processes_are_those_that_are_asked_for_or_one_for_each_core(
+    measured: list[Cell], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    resume = tmp_path / "sweep.json"
+    for computes, asked, expected in (("10", None, 6), ("3,10", None, 3), ("3", 5, 5)):
+        scaling(clients="100", dimensions="10", computes=computes, processes=asked)
+        assert measured[-1].processes == expected
+    scaling(clients="100", dimensions="10", computes="3", processes=1, resume=resume)
+    with pytest.raises(UsageError, match="processes is 1 there and 2 here"):
+        scaling(clients="100", dimensions="10", computes="3", processes=2, resume=resume)
+    with pytest.raises(UsageError, match="--processes 101: expected 1 to 100, the number of clients"):
+        scaling(clients="100", dimensions="10", computes="3", processes=101)
 
 
 def test_tables_fit_a_terminal_of_eighty_columns(measured: list[Cell], capsys: pytest.CaptureFixture[str]) -> None:
