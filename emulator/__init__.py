@@ -1,7 +1,16 @@
-"""The production actors on one machine: live swarms, and the ideal functionality to compare them with.
+"""The production actors on one machine: in virtual time and over real connections, tried, attacked and measured.
 
 General layout
-    job       a learning job's budget and rounds, for whoever drives it
-    ideal     the exact noisy sum drawn directly: same encoding, same noise, no messages
-    swarm     a broker, M Compute nodes, N clients and a trainer as real actors over real connections: `dca swarm`
+    job         a learning job's budget and rounds, for whoever drives it
+    ideal       the exact noisy sum drawn directly: same encoding, same noise, no messages
+    inexact     fast noise for emulation, which protects nobody
+    sim         actors in virtual time, over a model of machines, links and an MQTT broker
+    trials      whole federations under faults and adversaries, held against nine invariants: `dca emulate`
+    collusion   what a coalition sees, and what noise is left against it: `dca emulate collude`
+    swarm       a broker, M Compute nodes, N clients and a trainer over real connections: `dca swarm`
+    scaling     how rounds grow with N, d and M, and what larger ones need: `dca scaling`
+    audit       the attack on the privacy claim: `dca audit`
+    report      one HTML page of what any of them wrote: `dca report`
+
+`DESIGN.md` says how it is done and what the figures mean.
 """

@@ -54,7 +54,7 @@ def test_one_process_in_step_with_nobody_is_the_simulator() -> None:
 
 
 def test_where_nothing_travels_the_clock_goes_from_timer_to_timer_and_to_the_end_for_all() -> None:
-    """Instants 0, 7, 10 and 20, and the look at the end: nobody meets more often than something happens."""
+    """They meet at 0, 7, 10 and, to find that nothing is left, 20: nobody more often than something happens."""
     first, second = run_together(programs.only_timers, 2)
     assert first == [7, 7, 10, 100, 4]
     assert second == [7, 7, 20, 100, 4]

@@ -1,6 +1,6 @@
 """Invariant 6: hostile or damaged input never crashes, blocks or grows an actor; it is counted, dropped and named.
 
-And no fact holds a secret: no key, no share, no noise, no row. Facts are what logs, traces and reports are made of.
+And no fact holds a secret: no key, no share, no row. Facts are what logs, traces and reports are made of.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class OneRelease(Checker):
-    """Distinct partial sums per honest node and round, from what leaves and from what is stored, over all restarts."""
+    """Distinct answers with a partial sum per honest node and round, sent or stored, over all restarts."""
 
     number, name = 1, "one partial sum"
 
