@@ -83,7 +83,9 @@ def scaling(
     backend: Annotated[str, typer.Option(help="emulated, or mosquitto for a live fleet.")] = EMULATED,
     share_encoding: Annotated[str, typer.Option(help="seed or vector.")] = SEED,
     repeats: Annotated[int | None, typer.Option(help="Measured rounds of each cell; by default 5.")] = None,
-    processes: Annotated[int | None, typer.Option(help="That share the actors; by default one for each core.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="That share the actors; by default one a core, while each has some.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Keep finished cells in this file, and go on from it.")] = None,
     predict_size: Annotated[
         str | None, typer.Option("--predict", help='Predict a round: "clients=1e7,dimensions=1e4,computes=10".')
@@ -102,7 +104,8 @@ def scaling(
 ) -> int:
     """Measure how rounds grow with N, d and M, beside the paper's Table 1; or predict larger ones.
 
-    Encryption and exact noise are on. Each cell has a process of its own; wall_s is from the trainer's command to the
+    Encryption and exact noise are on. Each cell has processes of its own, without Python's garbage collector while a
+    round is measured; wall_s is from the trainer's command to the
     result, and a round in which pairs agree on keys is timed apart. Fields of a cell in the JSON object: clients,
     dimension, computes, encoding, backend, tolerated, drop_rate, repeats, processes; wall_s, wall_s_spread (lowest,
     highest), core_s, core_s_by_role, waiting_s (of processes for each other, summed), phases (wall seconds),
@@ -215,9 +218,9 @@ def _asked(
 
 
 def _processes_for(sizes: Mapping[str, Sequence[int]]) -> int:
-    """One for each core, while each has a Compute node of every cell: then all have something to do."""
+    """One for each core, while each has a Compute node and a client of every cell: then all have something to do."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, *sizes["computes"]))
+    return max(1, min(cores, *sizes["computes"], *sizes["clients"]))
 
 
 def _numbers(option: str, text: str) -> list[float]:

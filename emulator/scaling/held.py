@@ -107,13 +107,16 @@ def _agreement_s(first: Held, rounds: Sequence[Held]) -> float:
     return max(0.0, at_the_pairs(first) - statistics.median(map(at_the_pairs, rounds)))
 
 
+_MEMORY = ("compute_memory_bytes", "compute_memory_least_bytes", "compute_memory_after_bytes", "memory_bytes")
+
+
 def _memory(cell: Cell, memory: Memory | None) -> dict[str, Any]:
     """What a Compute node held when it froze its list, beside the least that it must keep until the set is agreed.
 
     That is each client's contribution id and share; a node that must also know whose they are needs roster and keys.
     """
     if memory is None:
-        return {"compute_memory_bytes": None, "memory_bytes": None}
+        return dict.fromkeys(_MEMORY)
     return {
         "compute_memory_bytes": memory.compute,
         "compute_memory_least_bytes": round(cell.clients * (16 + share_bytes(cell))),

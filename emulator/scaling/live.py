@@ -22,7 +22,7 @@ def hold_live(cell: Cell) -> tuple[Held, list[Held], Memory | None, float]:
 
     Returns:
         The first round, the measured ones (the first again, where it was aborted), no weights of actors, and the peak
-        of memory of the largest process in MB.
+        of memory of the largest process in MiB.
     """
     done = run_fleet(
         FleetOptions(

@@ -1,4 +1,4 @@
-"""Measures one cell in a process of its own, so that its peak of memory is its own, and reads back one line of JSON.
+"""Measures one cell in processes of its own, whose peak of memory is then the cell's, and reads one line of JSON.
 
 `python -m emulator.scaling.measure` reads a cell from stdin and writes its figures to stdout.
 """

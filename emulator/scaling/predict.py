@@ -229,6 +229,7 @@ def _assumptions(size: Size, measured: Sequence[Mapping[str, Any]], machine: Mac
         "the actors' own work: MQTT clients, TLS and durable writes come on top",
         "clients emulated in one process share tables that follow from the announcement; a device makes its own",
         "a node has checked each client's certificate in an earlier round, which costs it a signature's check, once",
+        "Python's garbage collector is off, as it was when costs were measured",
         "a Compute node's work and memory spread over its machines by client; as it stands, a node is one process",
         f"messages are the application's: acknowledgements are not counted, and are spread evenly over {round_s:g} s",
         f"a machine has {machine.cores:g} cores, {machine.memory_gb:g} GB, {machine.network_gbit:g} Gbit/s, or a "

@@ -152,7 +152,8 @@ def busy_lines(cells: _Cells) -> Iterator[tuple[str, str]]:
     """A doubt about wall times: processes in virtual time wait for each other, and else for nothing but a core."""
     waits = [_awake_s(one) / one["core_s"] for one in cells if one["backend"] == EMULATED]
     if waits and max(waits) > _BUSY:
-        yield "busy", f"wall time was up to {max(waits):.1f} times core time: other work took the cores; measure anew"
+        awake = f"processes were awake for up to {max(waits):.1f} times their core time"
+        yield "busy", f"{awake}: other work, or more processes than cores, took the cores; measure anew"
 
 
 def _awake_s(one: Mapping[str, Any]) -> float:

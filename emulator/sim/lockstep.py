@@ -3,7 +3,7 @@
 A step is everything that was due at that instant when the step began; what it causes belongs to the next one. Between
 two steps the processes swap packets for each other's actors, and how far they could go: the clock moves when nobody has
 anything left to do now, and then for all to the next thing that anybody has to do. That is conservative simulation with
-no lookahead. It pays where much falls on one instant, as over ideal links: a round of any size takes a few dozen steps,
+no lookahead. It pays where much falls on one instant, as over ideal links: a round of any size takes about ten steps,
 and in each of them every client, or every Compute node, has something to do.
 
 The order in which packets of others come is that of the processes' numbers, and within one the order in which they left

@@ -6,8 +6,9 @@ All do the same number of swaps, and wait in them for the slowest, asleep. Proce
 starts the others afresh and passes on what they send each other, so each of them has one pipe. A worker sends before it
 reads and process 0 reads before it sends: with full pipes, too, one end of each is always being emptied.
 
-A worker that fails says why with its last breath; one that is killed is known by its exit code. Either ends process
-0's program with `WorkerError`, and that ends the others. When process 0 dies, however it does, the workers end at once.
+A worker that fails before its last swap says why with its last breath; one that is killed is known by its exit code.
+Either ends process 0's program with `WorkerError`, and that ends the others. When process 0 dies, however it does, the
+workers end at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -40,6 +42,10 @@ class WorkerError(RuntimeError):
     def __init__(self, number: int, count: int, why: str, *, was_killed: bool = False) -> None:
         super().__init__(f"process {number} of {count} {why}")
         self.was_killed = was_killed
+
+
+class _EndedError(Exception):
+    """Process 0 has ended its program; it knows why."""
 
 
 class _Trouble(msgspec.Struct, frozen=True):
@@ -126,8 +132,11 @@ class _Other(Team):
         self._pipe = pipe
 
     def _pass(self, outgoing: Sequence[bytes]) -> list[bytes]:
-        self._pipe.send_bytes(_encode(outgoing))
-        return _decode(self._pipe.recv_bytes())
+        try:
+            self._pipe.send_bytes(_encode(outgoing))
+            return _decode(self._pipe.recv_bytes())
+        except (EOFError, ConnectionError):
+            raise _EndedError from None
 
 
 class _Worker:
@@ -184,11 +193,11 @@ def _serve(number: int, count: int, pipe: Connection, program: Callable[[Team], 
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
         program(_Other(number, count, pipe))
-    except (EOFError, ConnectionError):
-        return  # process 0 has ended its program; it knows why
+    except _EndedError:
+        return
     except Exception as error:  # of whatever kind, it is process 0 that has to tell it
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        line = f"{type(error).__name__}: {error} ({os.path.basename(frame.filename)}:{frame.lineno})"  # noqa: PTH119
+        line = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
         pipe.send_bytes(_encode(_Trouble(line, traceback.format_exc())))
 
 

@@ -29,9 +29,9 @@ EPOCH = 19_700  # of the population's virtual clock
 PLAINTEXT_BEFORE_SHARE = 4  # the charge's number
 
 
-def cell(encoding: str = "seed", **changes: float) -> Cell:
+def cell(encoding: str = "seed", **changes: float | str) -> Cell:
     plain = {"clients": 12, "dimension": 5, "computes": 3, "tolerated": 2, "drop_rate": 0.0, "repeats": 2}
-    return Cell(encoding=encoding, backend="emulated", **{**plain, **changes})  # type: ignore[arg-type]
+    return Cell(**{"encoding": encoding, "backend": "emulated", **plain, **changes})  # type: ignore[arg-type]
 
 
 def signed(body: object) -> int:
@@ -176,6 +176,17 @@ def test_measured_actors_pay_for_no_trace() -> None:
     population = Population(cell())
     assert population.hold().completed
     assert population._simulator.trace.count == 0
+
+
+def test_a_live_cell_counts_the_same_messages_and_says_null_of_what_nobody_weighed(mosquitto_installed: None) -> None:
+    live = cell(backend="mosquitto", repeats=1)
+    figures, emulated_one = measure_apart(live), measure_apart(cell(repeats=1))
+    assert figures["success_rate"] == 1.0
+    assert figures["messages"] == emulated_one["messages"]
+    for role in ("client", "compute"):  # the trainer's announcement holds other texts and times
+        assert figures["bytes"][role] == emulated_one["bytes"][role]
+    assert figures.keys() == emulated_one.keys()
+    assert {key for key, value in figures.items() if value is None} >= {"waiting_s", "compute_memory_bytes", "received"}
 
 
 def test_what_a_node_holds_grows_by_what_it_must_keep_of_a_client() -> None:

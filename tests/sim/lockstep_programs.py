@@ -116,6 +116,8 @@ def fail(how: str, team: Team) -> None:
     if team.number == team.count - 1:
         if how == "raise":
             raise ValueError("no more paper")
+        if how == "end of file":  # of its own, not of the pipe
+            raise EOFError("half a file")
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         return

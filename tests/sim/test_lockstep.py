@@ -72,6 +72,7 @@ def test_full_pipes_do_not_stop_anybody() -> None:
     ("how", "told"),
     [
         ("raise", r"process 1 of 2 failed: ValueError: no more paper \(lockstep_programs.py:\d+\)"),
+        ("end of file", r"process 1 of 2 failed: EOFError: half a file \(lockstep_programs.py:\d+\)"),
         ("kill", "process 1 of 2 was killed by signal 9"),
         ("return", "process 1 of 2 ended early with exit code 0"),
     ],

@@ -91,7 +91,13 @@ def test_a_cell_is_the_medians_of_its_rounds_and_the_first_is_apart() -> None:
     assert figures["core_s_by_role"] == {"client": 2.5, "compute": 1.0, "trainer": 0.5, "emulator": 0.25}
     assert (figures["paper_s"], figures["ratio"]) == (2.86, pytest.approx(2.0 / 2.86))
     assert figures["ratio_share_commit"] == pytest.approx(1.0 / 2.86)
-    assert figures["compute_memory_bytes"] is None
+    weighed = cell_figures(
+        cell(), held(9.0, 7.5), rounds, Memory(client=1, compute=2, trainer=3, compute_after=4), 50.0
+    )
+    assert {key for key, value in weighed.items() if value != figures[key]} == {
+        key for key in figures if "memory" in key
+    }
+    assert all(figures[key] is None for key in figures if "memory" in key)
 
 
 def test_the_least_that_a_node_keeps_is_id_and_share() -> None:

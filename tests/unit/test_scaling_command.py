@@ -118,9 +118,9 @@ def test_a_busy_machine_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         command, "measure_apart", lambda cell: {**synthetic(cell), "wall_s": synthetic(cell)["core_s"] * 3}
     )
     scaling(clients="100", dimensions="10", computes="3", processes=1)
-    assert "wall time was up to 3.0 times core time" in " ".join(capsys.readouterr().out.split())
+    assert "awake for up to 3.0 times their core time" in " ".join(capsys.readouterr().out.split())
     scaling(predict_size=QUESTION, processes=1)
-    assert "wall time was up to 3.0 times core time" in " ".join(capsys.readouterr().out.split())
+    assert "awake for up to 3.0 times their core time" in " ".join(capsys.readouterr().out.split())
 
 
 def test_processes_that_wait_for_each_other_are_not_a_busy_machine(
@@ -131,7 +131,7 @@ def test_processes_that_wait_for_each_other_are_not_a_busy_machine(
         figures = {**seconds, "waiting_s": waiting_s}
         monkeypatch.setattr(command, "measure_apart", lambda cell, more=figures: {**synthetic(cell), **more})
         scaling(clients="100", dimensions="10", computes="3", processes=2)
-        assert ("other work took the cores" in " ".join(capsys.readouterr().out.split())) == is_busy
+        assert ("more processes than cores, took the cores" in " ".join(capsys.readouterr().out.split())) == is_busy
 
 
 def test_processes_are_those_that_are_asked_for_or_one_for_each_core(
@@ -142,6 +142,10 @@ def test_processes_are_those_that_are_asked_for_or_one_for_each_core(
     for computes, asked, expected in (("10", None, 6), ("3,10", None, 3), ("3", 5, 5)):
         scaling(clients="100", dimensions="10", computes=computes, processes=asked)
         assert measured[-1].processes == expected
+    scaling(clients="3,100", dimensions="10", computes="10")
+    assert measured[-1].processes == 3, "nobody asked for more processes than there are clients"
+    with pytest.raises(UsageError, match="clients 2: expected"):
+        scaling(clients="2", dimensions="10", computes="10")
     scaling(clients="100", dimensions="10", computes="3", processes=1, resume=resume)
     with pytest.raises(UsageError, match="processes is 1 there and 2 here"):
         scaling(clients="100", dimensions="10", computes="3", processes=2, resume=resume)

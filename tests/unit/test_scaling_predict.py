@@ -134,6 +134,7 @@ def test_a_prediction_adds_up_and_says_what_it_assumes() -> None:
     told = " ".join(prediction.assumptions)
     assert "10,000 times beyond the largest calibrated N d (10,000,000)" in told
     assert "limit of 1,000,000 clients is raised" in told
+    assert "garbage collector is off" in told
 
 
 @pytest.mark.parametrize(
