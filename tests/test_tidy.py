@@ -164,6 +164,13 @@ def test_the_core_has_no_io_no_clock_and_no_hidden_randomness(path: Path) -> Non
             assert not ast.unparse(node).endswith("utils.random"), "PyNaCl's own randomness"
 
 
+@pytest.mark.parametrize("path", [path for path in files() if "sim" in path.parts and path.stem != "team"], ids=show)
+def test_virtual_time_has_no_real_one(path: Path) -> None:
+    """No event loop, clock, socket or thread in the simulator; processes in step are `team`'s affair."""
+    banned = {"asyncio", "time", "threading", "socket", "secrets", "os"}
+    assert not {module for module in imports_of(path) if module.split(".")[0] in banned}
+
+
 def test_no_file_that_nothing_imports() -> None:
     """Entry points aside: those of pyproject.toml, `python -m`, what is found lazily by its name, and scripts' own."""
     importers = [*files(), *(ROOT / "scripts").rglob("*.py")]

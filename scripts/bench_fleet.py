@@ -1,0 +1,76 @@
+#!/usr/bin/env python
+"""A round of many live clients over mosquitto: one connection for each client, and one for each process.
+
+Examples:
+
+    scripts/bench_fleet.py                              10,000 clients, d = 10, M = 3
+    scripts/bench_fleet.py --clients 2000 --rounds 3 --json -
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from emulator.swarm.fleet import run_fleet
+from emulator.swarm.fleet_options import CONNECTIONS, FleetOptions
+
+KEPT = ("wall_s", "phases", "contributors", "messages", "bytes", "core_s_by_role")
+
+
+def run_once(options: FleetOptions) -> dict[str, Any]:
+    """What one fleet did, without what its report is for."""
+    done = run_fleet(options)
+    return {
+        "connections": options.connections,
+        "ok": done["ok"],
+        "error": done["error"],
+        "connect_s": done["connect_s"],
+        "peak_rss_mb_by_process": done["peak_rss_mb_by_process"],
+        "rounds": [{key: row[key] for key in KEPT} for row in done["rounds"]],
+    }
+
+
+def show(one: dict[str, Any]) -> None:
+    """A line for each round."""
+    for number, row in enumerate(one["rounds"], 1):
+        phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in row["phases"].items())
+        print(
+            f"{one['connections']:<7} connected in {one['connect_s']:.1f} s; round {number}: {row['contributors']} "
+            f"contributed, {row['wall_s']:.1f} s ({phases}), {row['messages']} messages, {row['bytes'] / 1e6:.1f} MB"
+        )
+    memory = ", ".join(f"{name} {mib:.0f}" for name, mib in one["peak_rss_mb_by_process"].items())
+    print(f"        peak memory in MiB: {memory}" if one["ok"] else f"        {one['error']}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--dimension", type=int, default=10)
+    parser.add_argument("--computes", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", help="write the figures to this file, or - for standard output")
+    asked = parser.parse_args()
+    sizes = {name: getattr(asked, name) for name in ("clients", "dimension", "computes", "rounds")}
+    modes = [
+        run_once(FleetOptions(**sizes, tolerated=asked.clients // 10, connections=connections, broker="mosquitto"))
+        for connections in CONNECTIONS
+    ]
+    figures = {"python": platform.python_version(), "cores": os.cpu_count(), **sizes, "modes": modes}
+    if asked.json == "-":
+        print(json.dumps(figures, indent=2))
+    else:
+        for one in modes:
+            show(one)
+        if asked.json:
+            Path(asked.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    return 0 if all(one["ok"] for one in modes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
