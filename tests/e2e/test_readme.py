@@ -148,5 +148,5 @@ def test_commands_and_files_that_the_readme_names_exist() -> None:
     named = set(re.findall(r"\bdca ([a-z]+)\b", README))
     assert named
     assert named <= {entry.name for entry in entry_points(group="dca.commands")}
-    for path in re.findall(r"\b(?:scripts|dca_proto|emulator|inference)/[a-z_/]+(?:\.py|\.md)?", README):
+    for path in re.findall(r"\b(?:scripts|dca_proto|emulator|inference)/[a-z0-9_/]+(?:\.py|\.md)?", README):
         assert (ROOT / path).exists(), path
