@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +13,15 @@ from dca_proto.cli.account_plot import plot
 from dca_proto.cli.account_question import Columns, questions
 from dca_proto.cli.account_view import show
 from dca_proto.cli.options import parse_bounds, parse_names
-from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
+from dca_proto.cli.output import (
+    STDOUT,
+    require_json_target,
+    require_matplotlib,
+    require_writable,
+    say,
+    whole_file,
+    write_json,
+)
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 
@@ -86,8 +93,7 @@ def _check_outputs(plot_to: Path | None, json_to: str | None) -> None:
     if plot_to is not None:
         if plot_to.suffix not in (".png", ".svg", ".pdf"):
             raise UsageError(f"--plot {plot_to}: expected a name that ends with .png, .svg or .pdf")
-        if find_spec("matplotlib") is None:
-            raise ModuleNotFoundError("for the picture", name="matplotlib")
+        require_matplotlib()
         require_writable(plot_to)
 
 

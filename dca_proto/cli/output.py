@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STDOUT = "-"
+PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 _LABEL_WIDTH = 12
 
 
@@ -53,6 +55,22 @@ def require_writable(path: Path, *, make_folders: bool = False) -> None:
         raise UsageError(f"cannot write {path}: {folder} is no folder; name another")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(f"cannot write {path}: permission denied; name another place")
+
+
+def require_matplotlib() -> None:
+    """Refuse a picture that nothing here can draw. Raises `ModuleNotFoundError`, which the command line explains."""
+    if find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("for the picture", name="matplotlib")
+
+
+def require_plot_target(plot: Path | None) -> None:
+    """Refuse a ``--plot`` that cannot be drawn or written. Raises `UsageError` and as `require_matplotlib`."""
+    if plot is None:
+        return
+    require_matplotlib()
+    if plot.suffix not in PICTURE_SUFFIXES:
+        raise UsageError(f"--plot {plot}: expected a name that ends in {', '.join(PICTURE_SUFFIXES)}")
+    require_writable(plot)
 
 
 def require_json_target(target: str | None) -> None:

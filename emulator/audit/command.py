@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
+from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
 from dca_proto.core.sealing import Random
@@ -20,7 +19,7 @@ from emulator.audit.adversary import Adversary, Experiment, experiment, survey_r
 from emulator.audit.effort import pilot_runs, require_runs, require_time
 from emulator.audit.faults import FAULTS, RUNS_MIN, programme
 from emulator.audit.finding import REFUTED, find, same_law
-from emulator.audit.picture import SUFFIXES, plot_audit
+from emulator.audit.picture import plot_audit
 from emulator.audit.programme import IdealRounds, Rounds
 from emulator.audit.protocol import ProtocolRounds
 from emulator.audit.report import Audit, as_json, figures_table, plan_lines, sentence
@@ -81,7 +80,8 @@ def audit(
     low to high). What does not apply is null.
     """
     began_s = time.monotonic()
-    _check_outputs(plot, json_to)
+    require_json_target(json_to)
+    require_plot_target(plot)
     _check_figures(confidence, seed)
     asked = Setting(
         clients=clients,
@@ -115,18 +115,6 @@ def audit(
             plot_audit(seen.main, finding, place, title=_title(plan, finding.verdict))
         say(console, "picture", str(plot))
     return EXIT_REFUTED if finding.verdict == REFUTED else 0
-
-
-def _check_outputs(plot: Path | None, json_to: str | None) -> None:
-    """Refuse, before the work, what could not be written after it."""
-    require_json_target(json_to)
-    if plot is None:
-        return
-    if find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("for the picture", name="matplotlib")
-    if plot.suffix not in SUFFIXES:
-        raise UsageError(f"--plot {plot}: expected a name that ends in {', '.join(SUFFIXES)}")
-    require_writable(plot)
 
 
 def _check_figures(confidence: float, seed: int | None) -> None:

@@ -16,7 +16,6 @@ from emulator.audit.adversary import Samples
 from emulator.audit.curves import CUTS, histograms, trade_off
 from emulator.audit.finding import Finding
 
-SUFFIXES = (".png", ".svg", ".pdf")
 _BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"
 
 
@@ -24,7 +23,7 @@ def plot_audit(samples: Samples, finding: Finding, path: Path, *, title: str) ->
     """Write the picture.
 
     Args:
-        samples: what the adversary saw in each world. path: the suffix says the format, one of `SUFFIXES`.
+        samples: what the adversary saw in each world. path: its suffix says the format.
         title: one or two lines.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and needed here only

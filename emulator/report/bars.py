@@ -7,7 +7,7 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from emulator.report.figures import count
-from emulator.report.markup import LABEL_MAX, element, plain
+from emulator.report.markup import chart_row, element
 
 ROWS_MAX = 60
 
@@ -35,10 +35,4 @@ def _line(row: Bar, length: float) -> Element:
     track = element("rect", class_="track", width="100%", height="100%")
     filled = element("rect", class_=f"fill t{row.tone}", width=f"{length:.3f}%", height="100%")
     drawn = element("svg", track, filled, class_="bar", aria_hidden="true")
-    return element(
-        "div",
-        element("span", plain(row.label, LABEL_MAX), class_="label"),
-        drawn,
-        element("span", row.text, class_="value"),
-        class_="row",
-    )
+    return chart_row(row.label, drawn, row.text)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from emulator.report.figures import count
-from emulator.report.markup import LABEL_MAX, element, plain
+from emulator.report.markup import LABEL_MAX, chart_row, element
 from emulator.report.plot import linear_ticks
 
 LANES_MAX = 40
@@ -70,13 +70,7 @@ def _lane(row: Lane, span: float, ticks: Sequence[float]) -> Element:
         drawn.append(_piece(piece, span))
     for mark in row.marks[:MARKS_MAX]:
         drawn.append(_mark(mark, span))
-    return element(
-        "div",
-        element("span", plain(row.label, LABEL_MAX), class_="label"),
-        drawn,
-        element("span", row.text, class_="value"),
-        class_="row",
-    )
+    return chart_row(row.label, drawn, row.text)
 
 
 def _piece(piece: Piece, span: float) -> Element:

@@ -43,6 +43,12 @@ def plain(text: str, longest: int = TEXT_MAX) -> str:
     return "".join(one if one.isprintable() or one in _ALSO_SHOWN else "\ufffd" for one in cut)
 
 
+def chart_row(label: str, drawn: Element, value: str) -> Element:
+    """One row of a chart: what is drawn between its label and its value in words."""
+    beside = element("span", plain(label, LABEL_MAX), class_="label"), drawn, element("span", value, class_="value")
+    return element("div", *beside, class_="row")
+
+
 def code(text: str) -> Element:
     """A text as it was written, to be copied."""
     made = element("pre")

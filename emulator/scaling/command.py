@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
+from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.core.errors import UsageError
 from dca_proto.core.shares import SEED
 from dca_proto.core.wording import in_words
@@ -23,7 +22,7 @@ from emulator.scaling import calibration, view
 from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, sweep
 from emulator.scaling.fit import Growth, growths
 from emulator.scaling.measure import measure_apart
-from emulator.scaling.picture import SUFFIXES, base_cells, plot_scaling
+from emulator.scaling.picture import base_cells, plot_scaling
 from emulator.scaling.predict import Machine, parse_question, predict, require_computes
 from emulator.scaling.record import Record, machine, read_object, versions
 from emulator.scaling.sweep import missing, run_sweep
@@ -155,13 +154,7 @@ def _check_outputs(plot: Path | None, json_to: str | None, resume: Path | None) 
     require_json_target(json_to)
     if resume is not None and str(resume) == STDOUT:
         raise UsageError("--resume -: expected the name of a file")
-    if plot is None:
-        return
-    if find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("for the picture", name="matplotlib")
-    if plot.suffix not in SUFFIXES:
-        raise UsageError(f"--plot {plot}: expected a name that ends in {', '.join(SUFFIXES)}")
-    require_writable(plot)
+    require_plot_target(plot)
 
 
 def _check_prediction(

@@ -13,7 +13,6 @@ from typing import Any
 
 from emulator.scaling.paper import CLIENTS, COMPUTES, TABLE_1
 
-SUFFIXES = (".png", ".svg", ".pdf")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vPX"
 _PARTS = {"client": "#0072B2", "compute": "#D55E00", "trainer": "#009E73", "emulator": "0.75"}
@@ -23,7 +22,7 @@ _Cells = Sequence[Mapping[str, Any]]
 
 
 def plot_scaling(cells: _Cells, path: Path, *, title: str) -> None:
-    """Write the picture; the suffix says the format, one of `SUFFIXES`."""
+    """Write the picture; the suffix says the format, one of `cli.output.PICTURE_SUFFIXES`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and needed here only
     from matplotlib.figure import Figure
 

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Generator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +16,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
+from dca_proto.cli.output import (
+    STDOUT,
+    require_json_target,
+    require_matplotlib,
+    require_writable,
+    say,
+    whole_file,
+    write_json,
+)
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.forecast import EXACT, planned
@@ -188,8 +195,7 @@ def _refuse_the_others(dimension: int | None, learning: dict[str, Any], fleet: d
 
 def _check_outputs(output: Path, json_to: str | None) -> None:
     """Refuse, before the work, what could not be written after it."""
-    if find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("for the picture", name="matplotlib")
+    require_matplotlib()
     require_json_target(json_to)
     for name in (RESULT, PICTURE):
         require_writable(output / name, make_folders=True)

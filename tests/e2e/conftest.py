@@ -1,4 +1,4 @@
-"""What brokers with TLS need, made once for all tests."""
+"""What brokers with TLS need, made once for all tests; and `dca swarm`, run in the test's own process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from commands import Dca, Done
+
+from dca_proto.cli import main
+
+
+@pytest.fixture
+def dca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dca:
+    """Runs `dca swarm` to its end, in a folder of its own, through the command's one door."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Done:
+        return Done(main(["swarm", *arguments]), *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -13,15 +13,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
+from commands import Dca
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.cli import main
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, TransportError, UsageError
 from dca_proto.core.trainer_round import OpenRound
@@ -119,26 +119,6 @@ def test_where_clients_vanish_shares_are_waited_for_as_long_as_the_last_ones_too
     first, second = held._draw(), held._draw()
     assert first != second
     assert len(set(first)) == len(set(second)) == 3
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Dca = Callable[..., Done]
-
-
-@pytest.fixture
-def dca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dca:
-    """Runs `dca swarm` to its end, through the command's one door, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Done:
-        return Done(main(["swarm", *arguments]), *capsys.readouterr())
-
-    return run
 
 
 def test_an_abort_is_told_with_what_it_took(dca: Dca, embedded_broker: Broker) -> None:

@@ -9,15 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from commands import Dca, Done
 
-from dca_proto.cli import main
 from dca_proto.core import facts
 from dca_proto.core.accounting import epsilon_of
 from dca_proto.core.effects import Address, Channel
@@ -42,29 +42,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = ["a,b,y", *(f"{a},{b},{c}" for (a, b), c in zip(x, y, strict=True))]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
-
-
-class Done(NamedTuple):
-    """What a run left: its exit code and what it printed."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Dca = Callable[..., Done]
-
-
-@pytest.fixture
-def dca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dca:
-    """Runs `dca swarm` to its end, in a folder of its own, through the command's one door."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Done:
-        code = main(["swarm", *arguments])
-        return Done(code, *capsys.readouterr())
-
-    return run
 
 
 def own(table: Path, *more: str) -> list[str]:
@@ -216,7 +193,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(made: str, 
 
 
 def test_a_missing_plot_library_is_seen_before_the_work(dca: Dca, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.swarm.command.find_spec", lambda name: None)
+    monkeypatch.setattr("dca_proto.cli.output.find_spec", lambda name: None)
     done = dca("--broker", "mqtt://127.0.0.1:1")
     assert (done.returncode, "this needs matplotlib" in done.stderr) == (2, True)
 
