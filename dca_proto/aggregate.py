@@ -76,9 +76,25 @@ class RoundRequest:
         parameters: its public parameters.
         budget_share: this round's part of the job's squared Gaussian DP parameter, in (0, 1]: mu_round² = share * mu².
         rows_max: 0 for the mean of a client's rows (weight 1), R >= 1 for the sum of at most R rows.
+        batch: 0 asks all clients; B >= 1 a random mini-batch of B of them, those first that were asked least often.
     """
 
     statistic: str
     parameters: dict[str, Any]
     budget_share: float = 1.0
     rows_max: int = 0
+    batch: int = 0
+
+
+class NoAggregate(Exception):  # noqa: N818 - not an error: how a round may end
+    """The round that a job asked for gives no sum: it was aborted, or what it may cost is spent.
+
+    It is thrown into the job where that waits for the aggregate; a job that can do with what it has may catch it.
+
+    Args:
+        reason: why, in words.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -36,7 +36,7 @@ from dca_proto.net.parts import Assembler
 _PUBLIC = frozenset({
     "round_id", "contribution", "trainer", "compute", "computes", "client", "client_key", "public", "reply_key",
     "ephemeral", "announcement_hash", "session", "session_hash", "roster_hash", "list_hash", "contributors_hash",
-    "views", "aborted_by",
+    "views", "aborted_by", "invited", "clients",
 })
 # fmt: on
 _OMITTED = frozenset({"signature", "version"})

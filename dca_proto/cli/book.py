@@ -17,7 +17,7 @@ from dca_proto.core import accounting, charges, compute, declines, ledger, train
 from dca_proto.core.codec import decode_body
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
-from dca_proto.core.ledger import Charge, Ledger
+from dca_proto.core.ledger import Charge, Cost, Ledger, worst
 from dca_proto.core.messages import Announcement
 from dca_proto.core.policy import Allowance
 from dca_proto.core.records import decoded
@@ -32,9 +32,9 @@ Dated = TypeVar("Dated", Charge, declines.DeclinedRound)
 
 
 class Reserved(msgspec.Struct, frozen=True):
-    """A trainer's round that is announced and not started: its μ, and until when it may start."""
+    """A trainer's round that is announced and not started: what it costs whom, and until when it may start."""
 
-    mu: float
+    cost: Cost
     until_ms: int
 
 
@@ -119,7 +119,7 @@ def _reserved(values: Iterable[bytes]) -> Iterable[Reserved]:
                 raise _damaged(f"round {stored.request.round_id.hex()} has no announcement ({error})") from None
             if not isinstance(announced, Announcement):
                 raise _damaged(f"round {stored.request.round_id.hex()} has no announcement")
-            yield Reserved(stored.request.mu, announced.close_by_ms)
+            yield Reserved(stored.request.cost, announced.close_by_ms)
 
 
 def _sound(charge: Charge) -> Charge:
@@ -164,8 +164,8 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
     """
     allowance = book.allowance
     since_ms = 0 if allowance is None else allowance.since_ms(now_ms)
-    under_way = [one.mu for one in book.reserved if now_ms < one.until_ms]
-    spent, reserved = book.ledger.spent(since_ms), accounting.compose(under_way)
+    under_way = [one.cost for one in book.reserved if now_ms < one.until_ms]
+    spent, reserved = book.ledger.spent(since_ms), worst(under_way)
     names = {} if book.federation is None else {one.id: one.name for one in book.federation.trainers}
     return {
         "role": book.role or None,
@@ -178,7 +178,7 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
         "epsilon_reserved": accounting.epsilon_of(reserved, delta),
         "rounds_reserved": len(under_way),
         "epsilon_allowed": None if allowance is None else allowance.epsilon,
-        "epsilon_left": None if allowance is None else allowance.left(book.ledger, now_ms, reserved),
+        "epsilon_left": None if allowance is None else allowance.left(book.ledger, now_ms, under_way),
         "epsilon_per_round_max": book.per_round,
         "charges": [_charge(one, names, since_ms) for one in book.ledger.charges],
         "declined": [_declined(one, names) for one in book.declined],
@@ -191,6 +191,7 @@ def _charge(charge: Charge, names: dict[bytes, str], since_ms: int) -> Plain:
         "number": charge.number,
         **_asked(charge, names),
         "mu": charge.mu,
+        "invited": len(charge.clients) or None,
         "returned": charge.returned,
         "counts": not charge.returned and charge.at_ms >= since_ms,
     }

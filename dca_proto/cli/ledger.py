@@ -47,8 +47,10 @@ def ledger(
     period_days, mu_spent and epsilon_spent (in the period; of everything where no file says a period),
     epsilon_reserved and rounds_reserved (a trainer's announced rounds that may still start), epsilon_allowed and
     epsilon_left (of the largest single round that still fits), epsilon_per_round_max; charges (number, at, round_id,
-    statistic, trainer, trainer_name, epsilon, delta, mu, returned, counts); declined (at, round_id, statistic, trainer,
-    trainer_name, epsilon, delta, reason, found, expected); warnings. What is not known is null.
+    statistic, trainer, trainer_name, epsilon, delta, mu, invited, returned, counts); declined (at, round_id, statistic,
+    trainer, trainer_name, epsilon, delta, reason, found, expected); warnings. What is not known is null. A round to
+    which a trainer invited some clients (so many; null: everybody) cost these alone: a trainer's totals are of the
+    client that it all cost most.
     """
     require_json_target(json_to)
     book = read_book(file)
@@ -84,7 +86,8 @@ def _say(console: Console, line: str) -> None:
 def _charges(plain: Plain) -> Table:
     table = _table("charged", ("no.", "when (UTC)", "statistic", "trainer", "epsilon", "delta", "mu", "state"))
     for one in plain["charges"]:
-        state = "counts" if one["counts"] else "returned" if one["returned"] else "past its period"
+        counts = f"counts for {one['invited']}" if one["invited"] else "counts"
+        state = counts if one["counts"] else "returned" if one["returned"] else "past its period"
         figures = (f"{one['epsilon']:.4g}", f"{one['delta']:.4g}", f"{one['mu']:.4g}")
         table.add_row(str(one["number"]), *_what(one), *figures, state)
     return table
@@ -117,7 +120,8 @@ def _what(one: Plain) -> tuple[Text, ...]:
 def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
     """What was spent and what is left, a label and a line each."""
     counted = sum(one["counts"] for one in plain["charges"])
-    of = f"{counted} charge{'' if counted == 1 else 's'}, mu = {plain['mu_spent']:.4g}"
+    worst = ", of the worst-off client" if any(one["invited"] for one in plain["charges"]) else ""
+    of = f"{counted} charge{'' if counted == 1 else 's'}, mu = {plain['mu_spent']:.4g}{worst}"
     at = f"at delta {plain['delta']:g}"
     if book.allowance is None:
         return [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} in all ({of}); its TOML file tells what is left")]

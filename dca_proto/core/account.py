@@ -1,4 +1,7 @@
-"""A trainer's account of its federation: what its rounds have cost a client that took part in all of them.
+"""A trainer's account of its federation: what its rounds have cost the client that they cost most.
+
+A round that is announced to everybody is charged as if everybody took part. One to which some clients are invited is
+charged to these, and weighed against what these have spent: a job of mini-batches costs each client its own rounds.
 
 A round is charged in the transaction before its starts leave; from then on clients charge, too. Rounds that are asked
 for and have neither started nor ended are reserved for. A charge comes back as it does at a client: against the signed
@@ -10,11 +13,11 @@ trainers ask for, and keeps a charge whose aborts it has not seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
-from dca_proto.core.ledger import Charge, Ledger
+from dca_proto.core.ledger import Charge, Cost, Ledger
 from dca_proto.core.policy import Allowance, Refusal
 
 
@@ -34,22 +37,37 @@ class Account:
         self.ledger = Ledger(charges)
         self._allowance = allowance
 
-    def check(self, mus: Iterable[float], now_ms: int) -> Refusal | None:
-        """Whether further rounds, each of some μ, fit together beside what is spent."""
+    def check(
+        self, mus: Iterable[float], now_ms: int, *, invited: Collection[bytes] = (), reserved: Collection[Cost] = ()
+    ) -> Refusal | None:
+        """Whether further rounds, each of some μ, fit together beside what is spent.
+
+        Args:
+            invited: the clients of these rounds; empty: everybody.
+            reserved: of each round under way that is not charged yet.
+        """
         if self._allowance is None:
             return None
-        return self._allowance.check(accounting.compose(mus), self.ledger, now_ms)
+        return self._allowance.check(accounting.compose(mus), self.ledger, now_ms, of=invited, reserved=reserved)
 
-    def require(self, mus: Iterable[float], now_ms: int, *, reserved: Sequence[float] = (), failed: int = 0) -> None:
+    def require(
+        self,
+        mus: Iterable[float],
+        now_ms: int,
+        *,
+        invited: Collection[bytes] = (),
+        reserved: Collection[Cost] = (),
+        failed: int = 0,
+    ) -> None:
         """Refuse rounds that do not fit beside those that are under way.
 
         Args:
-            reserved: μ of each round under way that is not charged yet. failed: how many charges may still come back.
+            invited, reserved: as for `check`. failed: how many charges may still come back.
 
         Raises:
             AccountError: what they come to, what is allowed, what is left and what to do.
         """
-        refusal = self.check([*mus, *reserved], now_ms)
+        refusal = self.check(mus, now_ms, invited=invited, reserved=reserved)
         if refusal is None:
             return
         under_way = f", {_rounds(len(reserved))} under way included" if reserved else ""

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from dca_proto.aggregate import NoAggregate
+
 
 class DcaError(Exception):
     """Base of all errors that this project raises on purpose."""
@@ -42,7 +44,7 @@ class TransportError(DcaError):
     """The connection failed or was lost; trying again may help."""
 
 
-class RoundAborted(DcaError):  # noqa: N818 - not an error: how a round may end
+class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error: how a round may end
     """A round ended without a result.
 
     Args:
@@ -53,6 +55,5 @@ class RoundAborted(DcaError):  # noqa: N818 - not an error: how a round may end
 
     def __init__(self, reason: str, *, contributors: int | None = None, needed: int | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason
         self.contributors = contributors
         self.needed = needed

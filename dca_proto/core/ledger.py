@@ -2,12 +2,15 @@
 
 A client keeps one for itself, and a trainer one for its federation (`account`).
 Budgets are kept in Gaussian DP, where rounds compose exactly: the spent mu is the root of the sum of squares.
+A trainer's charge may be of some clients only, those that it invited; what is spent is then what it cost the client
+that it cost most.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -24,6 +27,7 @@ class Charge(msgspec.Struct, frozen=True):
         mu, epsilon, delta: what it cost. at_ms: when it was charged.
         number: 1, 2, ... in the order of charging, never used twice, also not after a return.
         returned: whether all Compute nodes have signed that they released nothing and never will.
+        clients: in a trainer's account, ids of the invited clients, whom alone the round costs; empty: everybody.
     """
 
     round_id: bytes
@@ -35,6 +39,30 @@ class Charge(msgspec.Struct, frozen=True):
     at_ms: int
     number: int
     returned: bool = False
+    clients: tuple[bytes, ...] = ()
+
+
+class Cost(msgspec.Struct, frozen=True, gc=False):
+    """What a round costs, mu², and the ids of the clients whom alone it costs that; empty: everybody."""
+
+    square: float
+    clients: frozenset[bytes] = frozenset()
+
+
+def worst(costs: Iterable[Cost], of: Collection[bytes] = ()) -> float:
+    """The mu that the costs come to for the client that they cost most.
+
+    Args:
+        of: the clients that are looked at; empty: all.
+    """
+    borne = tuple(costs)
+    common = math.fsum([cost.square for cost in borne if not cost.clients])
+    among = frozenset(of)
+    each: defaultdict[bytes, float] = defaultdict(float)
+    for cost in borne:
+        for client in cost.clients & among if among else cost.clients:
+            each[client] += cost.square
+    return math.sqrt(common + max(each.values(), default=0))
 
 
 class Ledger:
@@ -47,8 +75,8 @@ class Ledger:
     def __init__(self, charges: Iterable[Charge] = ()) -> None:
         self._charges = {charge.round_id: charge for charge in charges}
         self._highest = max((charge.number for charge in self._charges.values()), default=0)
-        # When and mu², of the charges that count: all that is looked at for every announcement.
-        self._counting = {c.round_id: (c.at_ms, c.mu**2) for c in self._charges.values() if not c.returned}
+        # When and what, of the charges that count: all that is looked at for every announcement.
+        self._counting = {c.round_id: (c.at_ms, _cost(c)) for c in self._charges.values() if not c.returned}
 
     def __contains__(self, round_id: bytes) -> bool:
         return round_id in self._charges
@@ -66,9 +94,18 @@ class Ledger:
         """The number of the next charge: above all that this ledger remembers, returned ones too."""
         return self._highest + 1
 
-    def spent(self, since_ms: int = 0) -> float:
-        """The mu of all charges made at or after `since_ms` and not returned."""
-        return math.sqrt(math.fsum([square for at_ms, square in self._counting.values() if at_ms >= since_ms]))
+    def is_charged(self, round_id: bytes) -> bool:
+        """Whether a round has a charge that was not returned."""
+        return round_id in self._counting
+
+    def spent(self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[Cost] = ()) -> float:
+        """The mu of all charges made at or after `since_ms` and not returned, for the client that they cost most.
+
+        Args:
+            of: the clients that are looked at; empty: all. beside: what counts as well, and is not charged.
+        """
+        charged = [cost for at_ms, cost in self._counting.values() if at_ms >= since_ms]
+        return worst([*charged, *beside], of)
 
     def charge(self, charge: Charge) -> Persist:
         """Record a charge; the effect must be durable before anything of the round leaves.
@@ -81,7 +118,7 @@ class Ledger:
         if charge.number != self.next_number:
             raise RuntimeError(f"charges are numbered in order: found {charge.number}, next is {self.next_number}")
         self._highest = charge.number
-        self._counting[charge.round_id] = (charge.at_ms, charge.mu**2)
+        self._counting[charge.round_id] = (charge.at_ms, _cost(charge))
         return self._store(charge)
 
     def give_back(self, round_id: bytes) -> Persist:
@@ -95,3 +132,7 @@ class Ledger:
     def _store(self, charge: Charge) -> Persist:
         self._charges[charge.round_id] = charge
         return Persist(TABLE, charge.round_id, msgspec.msgpack.encode(charge))
+
+
+def _cost(charge: Charge) -> Cost:
+    return Cost(charge.mu**2, frozenset(charge.clients))

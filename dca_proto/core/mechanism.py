@@ -6,7 +6,6 @@ field for it: a device offers the distributed discrete Gaussian and nothing else
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -45,7 +44,3 @@ class DistributedDiscreteGaussian:
 
     def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
         return discrete_gaussian(variance).sample(dimension, key)
-
-    def sample_many(self, variance: int, dimension: int, keys: Sequence[bytes]) -> NDArray[np.int64]:
-        """Many clients' noise at once, for an emulator: row i is ``sample(variance, dimension, keys[i])``."""
-        return discrete_gaussian(variance).sample_many(keys, dimension)

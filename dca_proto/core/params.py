@@ -17,6 +17,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     announcement_bytes_max: int = 1 << 20
     announcements_bytes_max: int = 16 << 20
     rounds_open_max: int = 4096
+    invited_max: int = 1 << 16
 
 
 CERTIFICATES_KNOWN_MAX = 1 << 20

@@ -11,13 +11,13 @@ rounds of a period *together* are (ε, δ)-private at the total's own δ, whatev
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
-from dca_proto.core.ledger import Ledger
+from dca_proto.core.ledger import Cost, Ledger
 from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import Question
@@ -61,24 +61,33 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Charges made at this time or later count."""
         return now_ms - int(self.period_days * DAY_MS)
 
-    def check(self, mu: float, ledger: Ledger, now_ms: int) -> Refusal | None:
-        """Whether a further `mu` fits beside what the ledger says is spent."""
-        spent = ledger.spent(self.since_ms(now_ms))
+    def check(
+        self, mu: float, ledger: Ledger, now_ms: int, *, of: Collection[bytes] = (), reserved: Collection[Cost] = ()
+    ) -> Refusal | None:
+        """Whether a further `mu` fits beside what the ledger says is spent.
+
+        Args:
+            of: of a trainer's account, the clients whom alone the `mu` is to cost; empty: everybody.
+            reserved: what is promised already, beside what is charged.
+        """
+        spent = ledger.spent(self.since_ms(now_ms), of=of, beside=reserved)
         total = accounting.compose((spent, mu)) if spent else mu  # so that all of it can be spent in one round
         if total <= self.mu:
             return None
         epsilon = accounting.epsilon_of(total, self.delta)
         allowed = f"<= {self.epsilon:g} at delta {self.delta:g} in {self.period_days:g} days"
-        left = f"at most {self.left(ledger, now_ms):.4g} is left"
+        left = f"at most {self._left(spent):.4g} is left"
         return Refusal("budget", f"a total of epsilon {epsilon:.4g} with this round", f"{allowed}; {left}")
 
-    def left(self, ledger: Ledger, now_ms: int, reserved: float = 0.0) -> float:
-        """The ε, at `delta`, of the largest single round that would still be let through; 0.0 if none would.
+    def left(self, ledger: Ledger, now_ms: int, reserved: Collection[Cost] = ()) -> float:
+        """The ε, at `delta`, of the largest single round of everybody that would still be let through, or 0.0.
 
         Args:
-            reserved: μ that is promised already, beside what is charged.
+            reserved: as for `check`.
         """
-        spent = accounting.compose((ledger.spent(self.since_ms(now_ms)), reserved))
+        return self._left(ledger.spent(self.since_ms(now_ms), beside=reserved))
+
+    def _left(self, spent: float) -> float:
         if spent == 0:
             return self.epsilon
         square = (self.mu - spent) * (self.mu + spent) - _SLACK * self.mu**2

@@ -3,13 +3,13 @@
 Its rounds and their phases stand in `trainer_round`.
 It never sees a contribution: partial sums add up to the one private sum, or to nothing.
 
-What its rounds may cost in all, it keeps in the federation's `account`; what becomes of failed ones is in
-`trainer_failures`.
+What its rounds may cost in all, it keeps in the federation's `account`; what clients answer is checked in
+`trainer_answers`, and what becomes of failed rounds is in `trainer_failures`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dca_proto.core import facts
 from dca_proto.core.account import Account, AccountError
@@ -21,7 +21,7 @@ from dca_proto.core.errors import PeerError, RoundAborted, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.ledger import Charge
+from dca_proto.core.ledger import Charge, Cost
 from dca_proto.core.machine import Actor, step
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
@@ -40,9 +40,9 @@ from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import Plan, ask, plan_round
 from dca_proto.core.policy import Allowance
 from dca_proto.core.records import decoded
-from dca_proto.core.roster import check_join
 from dca_proto.core.round import OpenedAnnouncement, open_answer
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
+from dca_proto.core.trainer_answers import Answers
 from dca_proto.core.trainer_failures import SETTLE, Failures
 from dca_proto.core.trainer_round import (
     DONE,
@@ -93,6 +93,7 @@ class TrainerActor(Actor):
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._waiting = Waiting(federation, self._timing)
+        self._answers = Answers(federation, self._limits)
         self._rounds: dict[bytes, Round] = {}
         self._unreadable: set[bytes] = set()
         charges = []
@@ -119,17 +120,29 @@ class TrainerActor(Actor):
         known = self._rounds.get(round_id)
         return known.stored.phase if known else NEW
 
+    def roster(self, round_id: bytes) -> tuple[bytes, ...]:
+        """The ids of the clients on a round's roster, sorted; none before there is one, or of an unknown round."""
+        known = self._rounds.get(round_id)
+        return known.clients if known else ()
+
+    def ended(self, round_id: bytes) -> facts.RoundCompleted | facts.RoundFailed | None:
+        """How a known round ended, as it was told; None while it goes on, and of an unknown round."""
+        known = self._rounds.get(round_id)
+        if known is None or known.stored.phase != DONE:
+            return known.told if known else None
+        return self._combined(known)
+
     def unfinished(self, now_ms: int) -> set[bytes]:
         """The rounds whose end will be told: open ones, results (again), and failures whose charge may come back.
 
         Settled failures are told again by the start itself, and are not waited for.
         """
         open_or_done = {one.id for one in self._rounds.values() if one.stored.phase in _TOLD_AGAIN}
-        return open_or_done | {one.id for one in self._awaiting(now_ms) if not one.is_told}
+        return open_or_done | {one.id for one in self._awaiting(now_ms) if one.told is None}
 
     def is_settling(self, now_ms: int) -> bool:
         """Whether it will soon be known if a failed round's charge comes back."""
-        return any(not one.is_told for one in self._awaiting(now_ms))
+        return any(one.told is None for one in self._awaiting(now_ms))
 
     def _awaiting(self, now_ms: int) -> list[Round]:
         return [one for one in self._rounds.values() if self._failures.awaits_aborts(one, now_ms)]
@@ -188,7 +201,7 @@ class TrainerActor(Actor):
             AccountError: it cannot be held now.
         """
         self._check_terms(request)
-        self.check_job([request.mu], now_ms, beside)
+        self.check_job([request.mu], now_ms, beside, invited=request.invited)
 
     def _check_terms(self, request: OpenRound) -> None:
         round_id = request.round_id
@@ -197,30 +210,37 @@ class TrainerActor(Actor):
             raise UsageError(f"round {round_id.hex()} is known already; draw a fresh id for each round")
         request.check(self._federation, self._mechanism, self._limits, self._timing)
 
-    def check_job(self, mus: Iterable[float], now_ms: int, beside: Iterable[OpenRound] = ()) -> None:
+    def check_job(
+        self,
+        mus: Iterable[float],
+        now_ms: int,
+        beside: Iterable[OpenRound] = (),
+        *,
+        invited: Collection[bytes] = (),
+    ) -> None:
         """Refuse a job of several rounds that would exceed the account, before its first.
 
         Args:
-            mus: μ of each round. beside: as for `check_request`.
+            mus: μ of each round. beside: as for `check_request`. invited: to each of the rounds; empty: everybody.
 
         Raises:
             AccountError: with what it would come to, what is allowed and what is left.
         """
         reserved, failed = self._reserved(now_ms, beside), len(self._awaiting(now_ms))
-        self._account.require(mus, now_ms, reserved=reserved, failed=failed)
+        self._account.require(mus, now_ms, invited=invited, reserved=reserved, failed=failed)
 
-    def _reserved(self, now_ms: int, beside: Iterable[OpenRound]) -> list[float]:
-        """μ of every round that is asked for and has neither ended nor been charged."""
+    def _reserved(self, now_ms: int, beside: Iterable[OpenRound]) -> list[Cost]:
+        """The cost of every round that is asked for and has neither ended nor been charged."""
         known = [one for one in self._rounds.values() if now_ms < one.opened.body.close_by_ms]
         opened = [one.stored.request for one in known if one.stored.phase in (JOINING, STARTING)]
         coming = [request for request in beside if request.round_id not in self._rounds]
         requests = {one.round_id: one for one in (*opened, *self._waiting.requests.values(), *coming)}
-        return [request.mu for request in requests.values()]
+        return [request.cost for request in requests.values()]
 
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         self._check_terms(request)
         try:
-            self.check_job([request.mu], now_ms)
+            self.check_job([request.mu], now_ms, invited=request.invited)
         except AccountError as refusal:  # it was let through before: other rounds go on
             return [Report(facts.RoundFailed(request.round_id, str(refusal), None, None))]
         self._waiting.requests[request.round_id] = request
@@ -254,7 +274,7 @@ class TrainerActor(Actor):
             SetTimer(Timer(JOIN, request.round_id), body.join_by_ms),
             SetTimer(Timer(END, request.round_id), body.close_by_ms),
             current.again(self._timing, self._random, now_ms),
-            current.announced(),
+            *current.announced(),
             Report(facts.Announced(request.round_id, request.statistic, dimension)),
         ]
 
@@ -264,32 +284,15 @@ class TrainerActor(Actor):
         phase = step(TABLE, current.stored.phase, "join")
         if sender in current.joins:
             return [self._start(current, sender)] if phase == RUNNING and sender in current.positions else []
-        client = check_join(frame, body, current.opened, self._federation, now_ms)
-        if sender != client:
-            raise PeerError("sender", found=sender.hex(), expected=client.hex())
-        if phase != JOINING:
-            raise PeerError("late", found="a join", expected="one before the roster was fixed")
-        if len(current.joins) >= self._limits.clients_max:
-            raise PeerError("joins", found=f"{len(current.joins)} joins", expected="fewer")
-        current.joins[client] = frame
-        current.answered.add(client)
-        return [Report(facts.Joined(current.id, client, len(current.joins))), *self._roster_when_all(current, now_ms)]
+        return [self._answers.join(sender, frame, body, current, now_ms), *self._roster_when_all(current, now_ms)]
 
     def _on_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
         step(TABLE, current.stored.phase, "decline")
-        client = self._federation.check_certificate(body.certificate, now_ms)
-        verify_signed(frame, body.certificate.client_key, self._federation_hash)
-        if sender != client or body.announcement_hash != current.opened.hash:
-            raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
-        if client in current.declined:
-            return []
-        current.declined.add(client)
-        current.answered.add(client)
-        told = Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))
-        return [told, *self._roster_when_all(current, now_ms)]
+        told = self._answers.decline(sender, frame, body, current, now_ms)
+        return [told, *self._roster_when_all(current, now_ms)] if told else []
 
     def _roster_when_all(self, current: Round, now_ms: int) -> list[Effect]:
-        have_all = len(current.answered) == current.stored.request.clients_expected
+        have_all = len(current.answered) == current.stored.request.answers_expected
         return self._roster(current, now_ms) if have_all and current.stored.phase == JOINING else []
 
     # --- roster and start -----------------------------------------------------------------------------------------
@@ -323,7 +326,7 @@ class TrainerActor(Actor):
         if current.stored.phase != STARTING or len(current.ready) < len(current.opened.computes):
             return []
         request = current.stored.request
-        refusal = self._account.check([request.mu], now_ms)
+        refusal = self._account.check([request.mu], now_ms, invited=request.invited)
         if refusal is not None:  # it was lowered since the announcement
             return self._fail(current, f"the account allows {refusal.expected}; found {refusal.found}", now_ms)
         assert current.terms is not None
@@ -361,15 +364,15 @@ class TrainerActor(Actor):
             completed = self._combined(current)
         except RoundAborted as error:
             return self._fail(current, error.reason, now_ms, error.contributors, error.needed)
-        return [current.store(phase=phase), *self._end_timers(current, now_ms), completed]
+        return [current.store(phase=phase), *self._end_timers(current, now_ms), Report(completed)]
 
-    def _combined(self, current: Round) -> Report:
-        """The result as a fact; the same for the same partial sums, however often it is asked for."""
+    def _combined(self, current: Round) -> facts.RoundCompleted:
+        """The result; the same for the same partial sums, however often it is asked for."""
         assert current.terms is not None
         plan = self._plan(current.opened, current.terms.clients)
         private = self._mechanism.private
         aggregate = combine(current.opened, current.terms, plan, current.partials, private=private)
-        return Report(facts.RoundCompleted(current.id, aggregate))
+        return facts.RoundCompleted(current.id, aggregate)
 
     def _on_abort(self, sender: bytes, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
         if body.round_id not in self._rounds:
@@ -439,7 +442,7 @@ class TrainerActor(Actor):
         """What is not answered yet, and the timer for the next time."""
         match current.stored.phase:
             case "joining":
-                unanswered: list[Effect] = [current.announced()]
+                unanswered = current.announced()
             case "starting":
                 unanswered = current.rostered()
             case "running":
@@ -469,7 +472,7 @@ class TrainerActor(Actor):
                 starts = [self._start(current, client) for client in current.clients]
                 return [*starts, *self._resend(current, now_ms), end]
             case "done":
-                return [self._combined(current), *self._end_timers(current, now_ms)]
+                return [Report(self._combined(current)), *self._end_timers(current, now_ms)]
             case _:
                 return [*self._end_timers(current, now_ms), *self._failures.resume(current, now_ms)]
 

@@ -97,14 +97,13 @@ class Failures:
         Args:
             finally_: nobody is asked any more; at the latest, when the nodes have forgotten the round.
         """
-        if current.is_told:
+        if current.told is not None:
             return []
-        current.is_told = True
         stored = current.stored
         figures = (None, None) if stored.released else (stored.contributors, stored.needed)
         advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
-        failure = facts.RoundFailed(current.id, stored.reason + self._charge(current, advice), *figures)
-        return [CancelTimer(Timer(SETTLE, current.id)), Report(failure)]
+        current.told = facts.RoundFailed(current.id, stored.reason + self._charge(current, advice), *figures)
+        return [CancelTimer(Timer(SETTLE, current.id)), Report(current.told)]
 
     def _charge(self, current: Round, advice: str) -> str:
         if current.id not in self._ledger:

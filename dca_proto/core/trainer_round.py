@@ -17,15 +17,16 @@ from dca_proto.core.codec import decode_body, encode, open_signed
 from dca_proto.core.effects import Address, Channel, Effect, Persist, Send, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Timer
+from dca_proto.core.facts import RoundFailed
 from dca_proto.core.federation import Federation
-from dca_proto.core.ledger import Charge
+from dca_proto.core.ledger import Charge, Cost
 from dca_proto.core.machine import Table
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Announcement, Join, PartialSum, Roster, Signed, Start, Terms
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import ask
 from dca_proto.core.round import OpenedAnnouncement, open_announcement, roster_hash, session_hash
-from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Random, actor_id
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Random, actor_id
 from dca_proto.core.shares import SEED
 
 ROUNDS = "trainer-round"
@@ -73,9 +74,11 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         computes: ids of the M Compute nodes.
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R. fraction_bits: f.
         encoding: `seed` or `vector`.
-        clients_expected: start as soon as so many have answered; 0 waits for the join deadline.
+        clients_expected: start as soon as so many have answered; 0 waits for the join deadline, or for all invited.
         join_window_ms, share_window_ms, commit_window_ms: how long the phases may last. After another commit window,
             in which lost answers are asked for again, the round is over.
+        invited: ids of the clients that alone are told of the round, may join it and are charged for it; empty:
+            everybody, by a broadcast.
     """
 
     round_id: bytes
@@ -93,6 +96,17 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     join_window_ms: int = 60_000
     share_window_ms: int = 60_000
     commit_window_ms: int = 60_000
+    invited: tuple[bytes, ...] = ()
+
+    @property
+    def answers_expected(self) -> int:
+        """The roster is fixed as soon as so many clients have answered; 0: at the join deadline."""
+        return self.clients_expected or len(self.invited)
+
+    @property
+    def cost(self) -> Cost:
+        """What the round costs, and whom."""
+        return Cost(self.mu**2, frozenset(self.invited))
 
     @property
     def mu(self) -> float:
@@ -102,7 +116,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     def charge(self, trainer: bytes, number: int, now_ms: int) -> Charge:
         """The entry of this round in the trainer's account."""
         cost = (self.mu, float(self.epsilon), float(self.delta))
-        return Charge(self.round_id, self.statistic, trainer, *cost, now_ms, number)
+        return Charge(self.round_id, self.statistic, trainer, *cost, now_ms, number, clients=self.invited)
 
     def announcement(
         self, trainer: bytes, mechanism: str, epochs: tuple[Signed, ...], reply_key: bytes, now_ms: int
@@ -146,6 +160,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         ask(draft, mechanism, limits)
         self._check_size(draft, limits)
         self._check_windows(timing)
+        self._check_invited(limits)
 
     def _check_size(self, draft: Announcement, limits: Limits) -> None:
         try:
@@ -167,6 +182,19 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"the join window of {self.join_window_ms} ms is longer than Compute nodes keep a key "
                 f"({longest_ms} ms); shorten it"
+            )
+
+    def _check_invited(self, limits: Limits) -> None:
+        invited = set(self.invited)
+        if len(invited) < len(self.invited) or any(len(client) != ID_BYTES for client in invited):
+            raise UsageError(f"a client is invited twice, or its id has not {ID_BYTES} bytes; give each one's id once")
+        if len(invited) > limits.invited_max:
+            raise UsageError(
+                f"{len(invited)} clients are invited, expected at most {limits.invited_max}; invite fewer, or none"
+            )
+        if invited and self.clients_expected > len(invited):
+            raise UsageError(
+                f"{self.clients_expected} clients are expected and {len(invited)} are invited; expect no more"
             )
 
 
@@ -202,6 +230,7 @@ class Round:
         self.stored = stored
         self.opened = opened
         self.reply_key = AgreementKey(stored.reply_secret)
+        self.invited = frozenset(stored.request.invited)
         self.joins: dict[bytes, Signed] = {}
         self.declined: set[bytes] = set()
         self.answered: set[bytes] = set()  # joined, declined, or both: counted with each answer
@@ -211,7 +240,7 @@ class Round:
         self.terms: Terms | None = None
         self.partials: dict[bytes, PartialSum] = {}
         self.attempt = 0
-        self.is_told = False  # of a failed round: to the owner, by this process
+        self.told: RoundFailed | None = None  # of a failed round: to the owner, by this process
 
     @classmethod
     def restored(cls, stored: StoredRound, federation: Federation, limits: Limits) -> Round:
@@ -255,9 +284,13 @@ class Round:
             commit_by_ms=share_by_ms + request.commit_window_ms,
         )
 
-    def announced(self) -> Send:
-        """The announcement, once more."""
-        return Send(Address(Channel.ANNOUNCE), self.id, encode(self.stored.announcement))
+    def announced(self) -> list[Effect]:
+        """The announcement, once more: to everybody, or to each invited client that has not answered."""
+        payload = encode(self.stored.announcement)
+        if not self.invited:
+            return [Send(Address(Channel.ANNOUNCE), self.id, payload)]
+        silent = [client for client in self.stored.request.invited if client not in self.answered]
+        return [Send(Address(Channel.CLIENT, client), self.id, payload) for client in silent]
 
     def rostered(self) -> list[Effect]:
         """The roster to every Compute node that has not said that it is ready."""

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import planned
+from dca_proto.core.job import FRACTION_BITS
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import Plan
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.core.wording import nearest
 from dca_proto.statistics.contribution import contribution
-from emulator.job import FRACTION_BITS, check_counts
+from emulator.counts import check_counts
 
 STATISTICS = ("sum", "mean", "second-moments", "regression")
 VICTIM = 0

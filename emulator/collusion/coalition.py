@@ -19,10 +19,11 @@ import msgspec
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import planned
+from dca_proto.core.job import FRACTION_BITS
 from dca_proto.core.plan import Plan
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import OpenRound
-from emulator.job import FRACTION_BITS, check_counts
+from emulator.counts import check_counts
 
 VICTIM = 0
 BOUND = 1.0

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from dca_proto.core.errors import UsageError
 from dca_proto.core.facts import Declined, RoundCompleted, RoundFailed
 from dca_proto.core.fixedpoint import from_ring, quantise, ring_sum
+from dca_proto.core.job import FRACTION_BITS
 from dca_proto.core.sealing import digest
 from dca_proto.core.shares import RingVector
 from emulator.collusion.coalition import BOUND, VICTIM, Case
 from emulator.collusion.members import Party
 from emulator.collusion.view import Holdings, Traffic, View
-from emulator.job import FRACTION_BITS
 from emulator.sim.events import Observer
 from emulator.sim.link import LinkOptions
 from emulator.sim.process import Process

@@ -9,7 +9,7 @@ import pytest
 
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
-from dca_proto.core.ledger import Charge, Ledger
+from dca_proto.core.ledger import Charge, Cost, Ledger
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.params import Limits
@@ -119,7 +119,7 @@ def test_what_is_left_is_let_through_and_no_more(share: float, epsilon: float, d
         assert allowance.check(accounting.mu_of(left, delta), ledger, NOW_MS) is None
     more = max(left * (1 + 1e-5), 2e-4 * epsilon)
     assert allowance.check(accounting.mu_of(more, delta), ledger, NOW_MS) is not None
-    assert allowance.left(ledger, NOW_MS, allowance.mu) == 0.0, "all of it is promised"
+    assert allowance.left(ledger, NOW_MS, [Cost(allowance.mu**2)]) == 0.0, "all of it is promised"
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])

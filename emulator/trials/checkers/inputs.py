@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 CODES = frozenset({
     "announcement", "certificate", "ciphertext", "computes", "contributors", "deadline", "epoch",
-    "equivocation", "join", "joins", "key", "kind", "known-round", "late", "ledger", "ledger-rollback",
+    "equivocation", "invited", "join", "joins", "key", "kind", "known-round", "late", "ledger", "ledger-rollback",
     "length", "list", "malformed", "not-on-roster", "phase", "plan", "position", "receipt", "replay", "roster",
     "rounds", "second-contribution", "sender", "session", "share", "signature", "size", "terms", "topic",
     "unknown-compute", "unknown-round", "unknown-trainer",

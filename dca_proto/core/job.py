@@ -1,0 +1,71 @@
+"""A learning job's rounds: what is the same for all of them, and what the trainer is asked for each.
+
+A job states the total (epsilon, delta); each round gets its share of mu² (`dca_proto.core.budget`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dca_proto.aggregate import RoundRequest
+from dca_proto.core.budget import Budget
+from dca_proto.core.shares import SEED
+from dca_proto.core.trainer_round import OpenRound
+
+FRACTION_BITS = 24
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same for all rounds of a job.
+
+    Attributes:
+        budget: in all. clients: N, how many are expected. tolerated: T, of a round of everybody. colluders: c.
+        encoding: of shares.
+        computes: ids of the M Compute nodes. join_window_ms, share_window_ms, commit_window_ms: of each round.
+    """
+
+    budget: Budget
+    clients: int
+    tolerated: int
+    computes: tuple[bytes, ...]
+    colluders: int = 0
+    encoding: str = SEED
+    join_window_ms: int = 60_000
+    share_window_ms: int = 60_000
+    commit_window_ms: int = 60_000
+
+    def open(self, request: RoundRequest, round_id: bytes, invited: tuple[bytes, ...] = ()) -> OpenRound:
+        """The command for one round of the job.
+
+        Args:
+            invited: ids of the clients of a mini-batch; empty for a round of everybody.
+        """
+        return OpenRound(
+            round_id=round_id,
+            statistic=request.statistic,
+            parameters=request.parameters,
+            rows_max=request.rows_max,
+            fraction_bits=FRACTION_BITS,
+            epsilon=self.budget.round_epsilon(request.budget_share),
+            delta=self.budget.delta,
+            tolerated=tolerated_of(len(invited) or self.clients, self.clients, self.tolerated, self.colluders),
+            colluders=self.colluders,
+            computes=self.computes,
+            encoding=self.encoding,
+            clients_expected=len(invited) or self.clients,
+            join_window_ms=self.join_window_ms,
+            share_window_ms=self.share_window_ms,
+            commit_window_ms=self.commit_window_ms,
+            invited=invited,
+        )
+
+
+def tolerated_of(batch: int, clients: int, tolerated: int, colluders: int) -> int:
+    """T of a mini-batch's round: as large a part of it may drop as of everybody; colluders may all be in it.
+
+    Args:
+        batch: B. clients, tolerated, colluders: N, T and c of a round of everybody.
+    """
+    return colluders + math.ceil((tolerated - colluders) * batch / clients)

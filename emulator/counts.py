@@ -1,0 +1,26 @@
+"""How many there may be of each in a round, checked before anything is started."""
+
+from __future__ import annotations
+
+from dca_proto.core.errors import UsageError
+from dca_proto.core.params import Limits
+
+
+def check_counts(clients: int, computes: int, tolerated: int, colluders: int, dropped: int) -> None:
+    """Refuse numbers that no round can have. Raises `UsageError` that says which to change."""
+    if computes < 2:
+        raise UsageError(f"M = {computes} Compute nodes; need at least 2, so that no one of them sees a sum")
+    if computes > Limits().computes_max:
+        raise UsageError(
+            f"M = {computes} Compute nodes; at most {Limits().computes_max} may take part, lower --computes"
+        )
+    if min(tolerated, colluders, dropped) < 0:
+        raise UsageError("T, c and K cannot be below 0")
+    if tolerated >= clients:
+        raise UsageError(f"T = {tolerated} is not below N = {clients}; lower --tolerate")
+    if dropped >= clients:
+        raise UsageError(f"K = {dropped} dropping clients is not below N = {clients}; lower --drop")
+    if colluders > tolerated:
+        raise UsageError(f"c = {colluders} exceeds T = {tolerated}; lower --colluders or raise --tolerate")
+    if clients - tolerated - 1 < 1:
+        raise UsageError(f"N - T - 1 = {clients - tolerated - 1} is below 1: no noise would be left; lower --tolerate")

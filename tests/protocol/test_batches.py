@@ -1,0 +1,469 @@
+"""Mini-batches: who is picked, who alone is told and heard, and what that costs whom."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lab import MU, TWO_ROUNDS, Lab, abort_of, lab, trainer_of
+from scene import (
+    PowerCuts,
+    announced,
+    begin,
+    exact_cast,
+    exact_sum,
+    failures,
+    losing,
+    refused,
+    results,
+    sealed_by,
+    sent,
+    the_sum,
+    until_the_end,
+)
+
+from dca_proto.aggregate import RoundRequest
+from dca_proto.cli import main
+from dca_proto.core import accounting
+from dca_proto.core.account import AccountError
+from dca_proto.core.batches import Batches
+from dca_proto.core.budget import Budget
+from dca_proto.core.effects import Channel, Persist
+from dca_proto.core.errors import UsageError
+from dca_proto.core.events import Received
+from dca_proto.core.facts import Contributed, Declined, Rostered, SharingStarted
+from dca_proto.core.job import Terms
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.ledger import Cost, worst
+from dca_proto.core.messages import Announcement, Decline, Ready, Roster, Sealed, Share, Start
+from dca_proto.core.params import PROTOCOL_VERSION, Limits
+from dca_proto.core.policy import Allowance, Policy
+from dca_proto.core.trainer_round import ROUNDS, StoredRound
+from dca_proto.net.store import SqliteStore
+from dca_proto.testing import Cast, Network, NoNoise, seeded
+
+
+def ids(count: int) -> tuple[bytes, ...]:
+    return tuple(number.to_bytes(16, "big") for number in range(count))
+
+
+# Who is picked
+
+
+def words(*numbers: int) -> Callable[[int], bytes]:
+    """Random bytes that were chosen: these numbers, one after the other."""
+    left = iter(numbers)
+    return lambda count: next(left).to_bytes(count, "little")
+
+
+def test_every_batch_is_equally_likely() -> None:
+    """Exactly: of the 5 * 4 * 3 equally likely outcomes of the draws, each of the batches has 3!."""
+    drawn = itertools.product(range(5), range(4), range(3))
+    batches = Counter(Batches().pick(ids(5), 3, words(*numbers)) for numbers in drawn)
+    assert batches == dict.fromkeys(itertools.combinations(ids(5), 3), 6)
+
+
+def test_a_draw_is_uniform_for_a_word_beyond_the_last_whole_multiple_is_drawn_again() -> None:
+    """2^64 = 1 modulo 3 and 5: the one word 2^64 - 1 would make the first of three, or of five, more likely."""
+    one, two, three = ids(3)
+    assert Batches().pick((one, two, three), 1, words(2**64 - 1, 2)) == (three,)
+    assert Batches().pick((one, two, three), 1, words(2**64 - 2)) == (three,), "that one counts"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 12), st.data())
+def test_nobody_is_used_again_before_everyone_was(clients: int, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, clients))
+    batches, uses, draw = Batches(), Counter(dict.fromkeys(ids(clients), 0)), seeded(f"{clients} {size}")
+    for _ in range(2 * clients):
+        batch = batches.pick(ids(clients), size, draw)
+        assert len(set(batch)) == size
+        assert batch == tuple(sorted(batch))
+        batches.note(batch)
+        uses.update(batch)
+        assert max(uses.values()) - min(uses.values()) <= 1
+    assert set(uses.values()) == {2 * size}, "N rounds of B are B epochs"
+
+
+def test_who_comes_later_is_used_first_and_uses_may_be_given() -> None:
+    batches = Batches(dict.fromkeys(ids(3), 2))
+    assert batches.pick(ids(5), 2, words()) == ids(5)[3:], "nothing is drawn where all of the least used fit"
+
+
+def test_a_batch_that_was_given_back_waits_for_its_equals() -> None:
+    """Its clients may not be there; but nobody else pays twice for that."""
+    batches, (one, two, three, four) = Batches(), ids(4)
+    batches.note((one, two))
+    batches.give_back((one, two))
+    assert batches.pick(ids(4), 2, words()) == (three, four)
+    batches.note((three, four))
+    assert batches.pick(ids(4), 2, words()) == (one, two)
+
+
+@pytest.mark.parametrize("size", [0, -1, 4])
+def test_a_batch_has_at_least_one_client_and_no_more_than_there_are(size: int) -> None:
+    with pytest.raises(UsageError, match=f"a batch of {size} clients is asked for and 3 are available; ask for 1 to 3"):
+        Batches().pick(ids(3), size, seeded("x"))
+
+
+def test_the_terms_of_a_batch_expect_the_batch() -> None:
+    terms = Terms(budget=Budget(1.0, 1e-6), clients=100, tolerated=1, computes=ids(2))
+    request = RoundRequest("sum", {}, batch=3)
+    assert terms.open(request, bytes(16), ids(3)).answers_expected == 3
+    assert terms.open(request, bytes(16)).answers_expected == 100
+
+
+# Who is told, and who is heard
+
+
+def invite(cast: Cast, numbers: Iterable[int], network: Network | None = None, **changes: object):
+    invited = tuple(cast.clients[number] for number in numbers)
+    return begin(cast, network, invited=invited, **{"clients_expected": 0, **changes})
+
+
+@pytest.mark.parametrize(("batch", "tolerated", "colluders", "expected"), [
+    (10, 10, 0, 1),  # a tenth may drop, of 100 clients or of 10
+    (15, 10, 0, 2),  # rounded up
+    (10, 10, 4, 5),  # all four colluders may have been picked
+    (100, 10, 4, 10),
+])  # fmt: skip
+def test_a_batch_tolerates_as_large_a_part_as_a_round_of_everybody(
+    batch: int, tolerated: int, colluders: int, expected: int
+) -> None:
+    terms = Terms(budget=Budget(1.0, 1e-6), clients=100, tolerated=tolerated, computes=(), colluders=colluders)
+    invited = tuple(number.to_bytes(16, "big") for number in range(batch))
+    opened = terms.open(RoundRequest("sum", {"columns": ["x"]}, batch=batch), bytes(16), invited)
+    assert (opened.tolerated, opened.colluders, opened.clients_expected) == (expected, colluders, batch)
+
+
+def test_only_the_invited_are_told_and_the_sum_is_theirs() -> None:
+    cast = exact_cast(6)
+    network, _ = invite(cast, (4, 0, 2))
+    told = sent(network, Announcement)
+    assert [(one.to.channel, one.to.id) for one in told] == [(Channel.CLIENT, cast.clients[n]) for n in (4, 0, 2)]
+    assert len({one.payload for one in told}) == 1, "one signed announcement"
+    assert network.now_ms == Network().now_ms, "nobody else was waited for"
+    assert the_sum(network) == pytest.approx(exact_sum((0, 2, 4)))
+    (rostered,) = network.reported(Rostered)
+    assert rostered.clients == tuple(sorted(cast.clients[n] for n in (0, 2, 4)))
+    spent = [network.actors[client].ledger.spent() > 0 for client in cast.clients]
+    assert spent == [True, False, True, False, True, False]
+
+
+def test_the_announcement_is_repeated_to_those_who_have_not_answered() -> None:
+    cast = exact_cast(6)
+    network = cast.network()
+    network.tamper = losing(Announcement, to=cast.clients[0])
+    invite(cast, (0, 1, 2), network)
+    network.advance(network.now_ms + 10_000)
+    told = Counter(one.to.id for one in sent(network, Announcement))
+    assert told[cast.clients[1]] == told[cast.clients[2]] == 1
+    assert told[cast.clients[0]] >= 3
+    network.tamper = lambda one: [one]
+    network.advance(network.now_ms + 10_000)
+    assert len(results(network)) == 1
+
+
+def test_a_batch_goes_on_without_those_who_are_away_at_the_join_deadline() -> None:
+    cast = exact_cast(6)
+    network = cast.network()
+    network.crash(cast.clients[3])
+    invite(cast, (0, 1, 3, 4), network)
+    assert results(network) == []
+    until_the_end(network)
+    assert the_sum(network) == pytest.approx(exact_sum((0, 1, 4)))
+
+
+@pytest.mark.parametrize("answer", ["join", "decline"])
+def test_an_answer_that_was_not_asked_for_is_dropped(answer: str) -> None:
+    """A client that got hold of the announcement, from the broker or from another one."""
+    cast = exact_cast(6)
+    if answer == "decline":
+        cast.policy = Policy()  # which asks for more clients than there are
+    network = cast.network()
+    network.tamper = losing(Announcement)
+    invite(cast, (0, 1, 2), network)
+    trainer, stranger = cast.trainer_identity.id, cast.clients[5]
+    effects = network.actors[stranger].handle(Received(trainer, sent(network, Announcement)[0].payload), network.now_ms)
+    (payload,) = [one.payload for one in effects if getattr(one, "payload", None)]
+    refused(network, trainer, stranger, payload, "invited")
+    if answer == "join":  # nor under another's name
+        refused(network, trainer, cast.clients[0], payload, "sender")
+
+
+def test_a_decline_of_an_invited_client_is_heard() -> None:
+    cast = exact_cast(6)
+    network = cast.network()
+    network.tamper = losing(Sealed, sender=cast.clients[0])
+    network, request = invite(cast, (0, 1, 2, 3), network)
+    opened, identity = announced(network, cast), cast.client_identities[0]
+    body = Decline(PROTOCOL_VERSION, request.round_id, opened.hash, cast.certificate(0), "no", "x", "y")
+    network.handle(cast.trainer_identity.id, Received(identity.id, sealed_by(cast, identity, body, opened)))
+    network.deliver()
+    assert len([fact for fact in network.reported(Declined) if fact.client == identity.id]) == 1
+    assert the_sum(network) == pytest.approx(exact_sum((1, 2, 3)))
+
+
+@pytest.mark.parametrize("lost", [Announcement, Sealed, Roster, Ready, Start, Share])
+def test_a_restarted_trainer_keeps_the_invitation(lost: type) -> None:
+    cast = exact_cast(6)
+    network = cast.network()
+    network.tamper = losing(lost)
+    invite(cast, (1, 2, 5), network, share_window_ms=60_000)
+    network.tamper = lambda one: [one]
+    network.restart(cast.trainer_identity.id)
+    network.deliver()
+    until_the_end(network)
+    assert {one.to for one in sent(network, Announcement)} == {
+        one.to for one in sent(network, Announcement) if one.to.id in [cast.clients[n] for n in (1, 2, 5)]
+    }
+    if lost is not Share:  # whose clients resend by their own timers, as in any round
+        assert the_sum(network) == pytest.approx(exact_sum((1, 2, 5)))
+    (charge,) = trainer_of(cast, network).ledger.charges
+    assert charge.clients == tuple(cast.clients[n] for n in (1, 2, 5))
+
+
+def test_what_cannot_be_an_invitation_is_the_callers_mistake() -> None:
+    cast = exact_cast(6)
+    network = cast.network()
+    network.deliver()
+    trainer, one = trainer_of(cast, network), cast.clients[0]
+
+    def said(**changes: object) -> str:
+        with pytest.raises(UsageError) as caught:
+            trainer.check_request(cast.request(**{"clients_expected": 0, **changes}), network.now_ms)
+        return str(caught.value)
+
+    assert "invited twice, or its id has not 16 bytes" in said(invited=(one, one))
+    assert "invited twice, or its id has not 16 bytes" in said(invited=(one[1:],))
+    assert "4 clients are expected and 1 are invited" in said(invited=(one,), clients_expected=4)
+    many = tuple(number.to_bytes(16, "big") for number in range(Limits().invited_max + 1))
+    assert "65537 clients are invited, expected at most 65536" in said(invited=many)
+
+
+# What it costs whom
+
+
+costs = st.lists(st.builds(Cost, st.floats(1e-6, 4.0), st.frozensets(st.sampled_from(ids(4)), max_size=4)), max_size=8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(costs, st.frozensets(st.sampled_from(ids(5)), max_size=5))
+def test_the_worst_is_over_the_clients_that_are_looked_at(borne: list[Cost], among: frozenset[bytes]) -> None:
+    everybody = ids(6)  # one of them in no batch at all
+    each = [
+        sum(cost.square for cost in borne if not cost.clients or client in cost.clients)
+        for client in (among or everybody)
+    ]
+    assert worst(borne, among) == pytest.approx(max(each) ** 0.5, rel=1e-12)
+
+
+def epoch_lab() -> tuple[Lab, Network]:
+    cast = Lab(6, 3, mechanism=NoNoise())
+    network = cast.network()
+    network.deliver()
+    return cast, network
+
+
+def refusal(cast: Cast, network: Network, numbers: Iterable[int], **changes: object) -> str | None:
+    invited = tuple(cast.clients[number] for number in numbers)
+    request = cast.request(invited=invited, clients_expected=0, **changes)
+    try:
+        trainer_of(cast, network).check_request(request, network.now_ms)
+    except AccountError as error:
+        return str(error)
+    return None
+
+
+def test_epochs_cost_each_client_its_own_rounds_and_no_more_are_let_through() -> None:
+    """The account has room for two rounds: four batches of half of the clients, two epochs; not for a third use."""
+    cast, network = epoch_lab()
+    for numbers in ((0, 1, 2), (3, 4, 5), (0, 2, 4), (1, 3)):
+        assert refusal(cast, network, numbers, tolerated=0) is None
+        invite(cast, numbers, network, tolerated=0)
+    assert len(results(network)) == 4
+    ledger = trainer_of(cast, network).ledger
+    assert ledger.spent() == pytest.approx(MU * 2**0.5)
+    assert ledger.spent(of=[cast.clients[5]]) == pytest.approx(MU)
+    left = trainer_of(cast, network)._account._allowance.left(ledger, network.now_ms)
+    assert refusal(cast, network, (0, 5)) == (
+        "the federation's account: found a total of epsilon "
+        f"{accounting.epsilon_of(MU * 3**0.5, 1e-6):.4g} with this round; expected <= 1.6 at delta 1e-06 in 365 days; "
+        f"at most {left:.4g} is left; ask for less, wait, or raise epsilon of [account]"
+    ), "client 0 was in two rounds"
+    assert refusal(cast, network, (5,)) is None, "client 5 was in one"
+    with pytest.raises(AccountError):
+        trainer_of(cast, network).check_request(cast.request(), network.now_ms)
+    trainer_of(cast, network).check_job([MU], network.now_ms, invited=[cast.clients[5]])
+    with pytest.raises(AccountError):
+        trainer_of(cast, network).check_job([MU, MU], network.now_ms, invited=[cast.clients[5]])
+
+
+def test_a_round_of_everybody_counts_for_all_of_a_batch() -> None:
+    cast, network = epoch_lab()
+    begin(cast, network)
+    invite(cast, (0, 1, 2), network)
+    assert refusal(cast, network, (0, 4, 5)) is not None
+    assert refusal(cast, network, (3, 4, 5)) is None
+    invite(cast, (3, 4, 5), network)
+    assert refusal(cast, network, (3,)) is not None
+    assert trainer_of(cast, network).ledger.spent() == pytest.approx(MU * 2**0.5)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_rounds_under_way_are_reserved_for_whom_they_will_cost(restarted: bool) -> None:
+    cast, network = epoch_lab()
+    network.tamper = losing(Sealed)
+    invite(cast, (0, 1, 2), network)
+    invite(cast, (0, 3, 4), network)
+    if restarted:
+        network.restart(cast.trainer_identity.id)
+    said = refusal(cast, network, (0, 5))
+    assert said is not None
+    assert "2 rounds under way included" in said
+    assert refusal(cast, network, (1, 3, 5)) is None
+    coming = cast.request(invited=cast.clients[1:4], clients_expected=0)
+    with pytest.raises(AccountError):
+        trainer_of(cast, network).check_request(
+            coming, network.now_ms, [coming, cast.request(invited=cast.clients[1:2])]
+        )
+
+
+def test_an_account_lowered_since_the_announcement_is_weighed_for_the_invited() -> None:
+    """Client 5 has spent nothing: its batch starts beside a full account of the others; client 0's does not."""
+    for numbers, starts in (((5, 4), True), ((5, 0), False)):
+        cast, network = epoch_lab()
+        for _ in range(2):
+            invite(cast, (0, 1, 2), network)
+        network.tamper = losing(Ready)
+        cast.account = Allowance(epsilon=4.0, delta=1e-6)
+        network.restart(cast.trainer_identity.id)
+        network.deliver()
+        invite(cast, numbers, network, tolerated=0)
+        cast.account = TWO_ROUNDS
+        network.tamper = lambda one: [one]
+        network.restart(cast.trainer_identity.id)
+        network.deliver()
+        assert len(network.reported(SharingStarted)) == 2 + starts
+        assert [fact.reason.startswith("the account allows <= 1.6") for fact in failures(network)] == [True] * (
+            not starts
+        )
+
+
+def test_the_charge_of_a_batch_comes_back_to_its_clients() -> None:
+    cast, network = epoch_lab()
+    network.tamper = losing(Share)
+    _, request = invite(cast, (0, 1, 2), network)
+    network.tamper = lambda one: ()
+    ledger = trainer_of(cast, network).ledger
+    assert ledger.is_charged(request.round_id)
+    for node in range(3):
+        network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
+    assert not ledger.is_charged(request.round_id)
+    assert ledger.spent() == 0
+
+
+def test_stores_from_before_there_were_batches_are_read() -> None:
+    """Records without the new fields: of a round that is under way, and of one that was charged to everybody."""
+    cast, network = lab()
+    begin(cast, network)
+    network.tamper = losing(Sealed)
+    begin(cast, network)
+    trainer = cast.trainer_identity.id
+    for (table, key), value in network.stores[trainer].items():
+        plain = msgspec.msgpack.decode(value)
+        if table == LEDGER:
+            assert plain.pop("clients") == []
+        if table == ROUNDS:
+            assert plain["request"].pop("invited") == []
+        network.stores[trainer][table, key] = msgspec.msgpack.encode(plain)
+    network.tamper = lambda one: [one]
+    network.restart(trainer)
+    network.deliver()
+    assert len({one.round_id for one in results(network)}) == 2
+    with pytest.raises(AccountError):
+        trainer_of(cast, network).check_request(
+            cast.request(invited=cast.clients[:1], clients_expected=0), network.now_ms
+        )
+
+
+def test_an_invitation_is_stored_with_its_round() -> None:
+    cast = exact_cast(6)
+    network = cast.network()
+    network.tamper = losing(Sealed)
+    _, request = invite(cast, (1, 3), network)
+    stored = network.stores[cast.trainer_identity.id][ROUNDS, request.round_id]
+    assert msgspec.msgpack.decode(stored, type=StoredRound).request.invited == (cast.clients[1], cast.clients[3])
+
+
+def test_dca_ledger_tells_the_account_of_the_worst_off_client(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cast, network = epoch_lab()
+    begin(cast, network)
+    for numbers in ((0, 1, 2), (3, 4, 5)):
+        invite(cast, numbers, network)
+
+    async def save() -> None:
+        store = SqliteStore(tmp_path / "trainer.db")
+        records = network.stores[cast.trainer_identity.id].items()
+        await store.commit([Persist(table, key, value) for (table, key), value in records])
+        await store.close()
+
+    asyncio.run(save())
+    monkeypatch.setenv("COLUMNS", "150")
+    assert main(["ledger", str(tmp_path / "trainer.db"), "--json", "-"]) == 0
+    out, shown = capsys.readouterr()
+    told = json.loads(out)
+    assert told["mu_spent"] == pytest.approx(MU * 2**0.5), "nobody was in both of the batches"
+    assert [one["invited"] for one in told["charges"]] == [None, 3, 3]
+    assert shown.count("counts for 3") == 2
+    assert "mu = 0.3348, of the worst-off client" in shown
+
+
+# Power failures
+
+
+KILLS = 15
+
+
+def test_power_failures_never_spend_more_of_a_client_than_its_own_batches() -> None:
+    """The trainer is killed before, within and after its transactions, in concurrent batches that overlap."""
+    kills, held, seed = 0, 0, 0
+    while kills < KILLS:
+        seed += 1
+        generator = random.Random(seed)
+        cast = Lab(6, 2, mechanism=NoNoise())
+        network = cast.network(PowerCuts(generator))
+        network.deliver()
+        trainer = cast.trainer_identity.id
+        network.victims = {trainer}
+        for _ in range(5):
+            if trainer not in network.down:
+                invited = tuple(generator.sample(cast.clients, 3))
+                request = cast.request(invited=invited, clients_expected=0, epsilon=0.9)
+                network.command(trainer, request)
+            network.deliver_some(generator.randint(5, 60))
+            network.restart_some(0.5)
+        network.victims = set()
+        network.restart_some(1.0)
+        until_the_end(network)
+        kills += network.kills["before"] + network.kills["after"] + network.kills["between"]
+        ledger, spent = trainer_of(cast, network).ledger, defaultdict(float)
+        for who, fact in network.facts:
+            if isinstance(fact, Contributed):
+                assert who in ledger[fact.round_id].clients, "nobody shares whom the account does not charge"
+                spent[who] += 0 if ledger[fact.round_id].returned else fact.mu**2
+        assert ledger.spent() <= TWO_ROUNDS.mu
+        assert all(spent[who] ** 0.5 <= ledger.spent(of=[who]) * (1 + 1e-12) for who in spent)
+        held += len(results(network))
+    assert held >= KILLS / 8
