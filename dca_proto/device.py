@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -44,6 +44,9 @@ from dca_proto.net.runner import Runner
 from dca_proto.net.store import SqliteStore
 from dca_proto.net.transport import Transport
 from dca_proto.table import Table, read_csv
+
+if TYPE_CHECKING:  # what only a trainer needs
+    from dca_proto.net.live import LiveTrainer
 
 T = TypeVar("T")
 Records = list[tuple[str, bytes, bytes]]
@@ -129,6 +132,12 @@ class Device:
             RoundAborted: the round ended without one.
             TransportError, UsageError: as `run`.
         """
+        async with self.live(on_report) as trainer:
+            return await trainer.hold(request)
+
+    @contextlib.asynccontextmanager
+    async def live(self, on_report: Report | None = None) -> AsyncIterator[LiveTrainer]:
+        """A trainer to hold several rounds with, running until the context ends. Raises `UsageError`."""
         from dca_proto.core.trainer import TrainerActor
         from dca_proto.net.live import LiveTrainer
 
@@ -139,7 +148,7 @@ class Device:
             async with LiveTrainer(
                 parts.actor, parts.transport, parts.store, federation=name, on_report=on_report
             ) as trainer:
-                return await trainer.hold(request)
+                yield trainer
 
     async def resume(self, on_report: Report | None = None) -> list[RoundCompleted | RoundFailed]:
         """Finish the rounds that a trainer's store knows, and say how each ended; finished ones are told again.

@@ -3,6 +3,8 @@
 async with LiveTrainer(actor, transport, store, federation="demo") as trainer:
     aggregate = await trainer.hold(request)
 
+A round of an earlier process is finished by `rejoin`, under its own id: the trainer's store knows how far it is.
+
 The start of a trainer also asks again for the aborts of earlier rounds that failed. A round that the account refuses
 waits until that is settled, some seconds at most, for it may bring charges back.
 """
@@ -10,7 +12,7 @@ waits until that is settled, some seconds at most, for it may bring charges back
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +21,7 @@ from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.trainer_round import NEW, OpenRound
 from dca_proto.net.clock import SystemClock
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import Store
@@ -63,6 +65,14 @@ class LiveTrainer:
         self._running.cancel()
         await asyncio.wait([self._running])
 
+    async def check(self, request: OpenRound) -> None:
+        """Raise what is wrong with a round that is to be held, once it is settled what earlier ones cost.
+
+        Raises:
+            UsageError: the request cannot be held. AccountError: it exceeds the trainer's account now.
+        """
+        await self._check(request)
+
     async def hold(self, request: OpenRound) -> NoisyAggregate:
         """Hold one round and wait for its result.
 
@@ -71,18 +81,54 @@ class LiveTrainer:
             UsageError: the request cannot be held, or exceeds the trainer's account.
             TransportError: the broker cannot be reached.
         """
-        if self._running is None or request.round_id in self._results:
+        return await self._result(request.round_id, self._ask(request))
+
+    async def rejoin(self, request: OpenRound) -> NoisyAggregate:
+        """Finish a round that an earlier process was to hold: from wherever that left it, or from its beginning.
+
+        Raises:
+            RoundAborted: as `hold`; also where the round is over, and so long ago that its result is forgotten.
+            UsageError, TransportError: as `hold`.
+        """
+        round_id = request.round_id
+        if self._actor.phase(round_id) != NEW:
+            return await self._result(round_id, self._recall(round_id))
+        if round_id in self._actor.ledger:
+            raise RoundAborted(f"round {round_id.hex()} is over, and the trainer's store no longer has its result")
+        return await self.hold(request)
+
+    def roster(self, round_id: bytes) -> tuple[bytes, ...]:
+        """The ids of the clients on a round's roster, sorted, for as long as the trainer's store knows the round."""
+        return self._actor.roster(round_id)
+
+    def is_charged(self, round_id: bytes) -> bool:
+        """Whether the account has a charge of the round that has not come back."""
+        return self._actor.ledger.is_charged(round_id)
+
+    async def _result(self, round_id: bytes, begin: Coroutine[Any, Any, None]) -> NoisyAggregate:
+        """What a round comes to, after `begin`."""
+        if self._running is None or round_id in self._results:
+            begin.close()
             raise UsageError("hold a round inside `async with`, each under a fresh round id")
-        result = self._results[request.round_id] = asyncio.get_running_loop().create_future()
+        result = self._results[round_id] = asyncio.get_running_loop().create_future()
         try:
-            await self._check(request)
-            self._asked[request.round_id] = request
-            self.runner.command(request)
+            await begin
             await self._unless_it_ends(result)
             aggregate: NoisyAggregate = result.result()
             return aggregate
         finally:
-            del self._results[request.round_id]
+            del self._results[round_id]
+
+    async def _ask(self, request: OpenRound) -> None:
+        await self._check(request)
+        self._asked[request.round_id] = request
+        self.runner.command(request)
+
+    async def _recall(self, round_id: bytes) -> None:
+        """Take the end of a round that was told before anybody waited for it; any other is told in time."""
+        ended = self._actor.ended(round_id)
+        if ended is not None:
+            self._settle(ended)
 
     async def _check(self, request: OpenRound) -> None:
         """Raise here what is the caller's mistake; in the runner it would end all rounds."""
@@ -115,9 +161,12 @@ class LiveTrainer:
         self._asked.pop(fact.round_id, None)
         if isinstance(fact, RoundFailed):
             self._failed.set()
+        self._settle(fact)
+
+    def _settle(self, fact: RoundCompleted | RoundFailed) -> None:
         result = self._results.get(fact.round_id)
         if result is None or result.done():
-            return  # a round of an earlier run, reported again
+            return  # a round of an earlier run that nobody here waits for
         if isinstance(fact, RoundCompleted):
             result.set_result(fact.aggregate)
         else:

@@ -1,0 +1,286 @@
+"""The rounds of a learning job at a running trainer: retried where they abort, recalled where they were held before.
+
+A job is a generator of `RoundRequest`s. After a restart it is run from its beginning: what the journal knows is handed
+to it as it was, so it must ask the same again, which is checked. The first request whose end the journal does not know
+is where it goes on.
+
+Whom a mini-batch is picked of: the clients on the roster of the last round of everybody. A job begins with such a
+round, or its caller names the clients. A batch's round that fails and costs nothing is tried again with others where
+these were used as little; one that fails and keeps its charge counts as a use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.core.account import AccountError
+from dca_proto.core.batches import Batches
+from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.job import Terms
+from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.learning.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
+
+R = TypeVar("R")
+E = TypeVar("E", bound=Entry)
+End = Summed | Failed
+Job = Generator[RoundRequest, NoisyAggregate, R]
+RETRIES = 2
+
+
+class Trainer(Protocol):
+    """What a job needs of a trainer; `dca_proto.net.live.LiveTrainer` is one."""
+
+    async def check(self, request: OpenRound) -> None:
+        """Raise what is wrong with a round that is to be held: `UsageError`, `AccountError`."""
+
+    async def hold(self, request: OpenRound) -> NoisyAggregate:
+        """Hold a fresh round. Raises `RoundAborted`, `AccountError`."""
+
+    async def rejoin(self, request: OpenRound) -> NoisyAggregate:
+        """Finish a round that an earlier process was to hold, from wherever that left it; raises as `hold`."""
+
+    def roster(self, round_id: bytes) -> tuple[bytes, ...]:
+        """The ids of the clients on the roster of a round that the trainer's store knows."""
+
+    def is_charged(self, round_id: bytes) -> bool:
+        """Whether the account charges a round now; not before its start, and not once its charge came back."""
+
+
+class HeldRound(msgspec.Struct, frozen=True, kw_only=True):
+    """What `on_round` is told when a request has ended.
+
+    Attributes:
+        number: 1, 2, ... of the job's requests. request: what the job asked.
+        aggregate: its sum; None where there is none, and then `reason` says why.
+        attempts: how many rounds were asked for it. recalled: it ended in an earlier process; the journal knew it.
+    """
+
+    number: int
+    request: RoundRequest
+    aggregate: NoisyAggregate | None
+    reason: str
+    attempts: int
+    recalled: bool
+
+
+async def learn(
+    job: Job[R],
+    trainer: Trainer,
+    terms: Terms,
+    journal: Journal | None = None,
+    *,
+    clients: Sequence[bytes] = (),
+    retries: int = RETRIES,
+    on_round: Callable[[HeldRound], None] | None = None,
+) -> R:
+    """Run a job to its result.
+
+    Args:
+        job: not yet started.
+        trainer: running.
+        terms: of all rounds.
+        journal: where a restarted process finds what is done; without one, everything begins anew.
+        clients: ids that batches are picked of before the first round of everybody. Afterwards they are picked of the
+            clients that joined the last one.
+        retries: how often an aborted round is held anew, before `NoAggregate` is thrown into the job. Where the job
+            does not catch that, the next process tries again.
+        on_round: called when a request has ended, also with those that the journal knows.
+
+    Raises:
+        RoundAborted: a request ended without a sum, for aborts or because the account is spent, and the job could not
+            do without.
+        UsageError: the job asks differently than the journal says it did; it asks for a batch before anybody is known;
+            a round that cannot be held.
+        TransportError: the broker cannot be reached.
+    """
+    rounds = JobRounds(trainer, terms, journal, clients=clients, retries=retries, on_round=on_round)
+    with contextlib.closing(job):
+        try:
+            request = next(job)
+            while True:
+                try:
+                    aggregate = await rounds.hold(request)
+                except NoAggregate as ended:
+                    request = job.throw(ended)
+                else:
+                    request = job.send(aggregate)
+        except StopIteration as end:
+            rounds.go_on()
+            result: R = end.value
+            return result
+
+
+class JobRounds:
+    """The rounds of one job, one after the other.
+
+    Args: as for `learn`.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        terms: Terms,
+        journal: Journal | None,
+        *,
+        clients: Sequence[bytes] = (),
+        retries: int = RETRIES,
+        on_round: Callable[[HeldRound], None] | None = None,
+    ) -> None:
+        self._trainer = trainer
+        self._terms = terms
+        self._journal = journal
+        self._clients = tuple(clients)
+        self._retries = retries
+        self._on_round = on_round
+        self._batches = Batches()
+        self._number = 0
+        self._attempts, self._is_recalled = 0, True  # of the current request
+        self._unheard: GivenUp | None = None  # the last request, if it has no sum
+
+    async def hold(self, request: RoundRequest) -> NoisyAggregate:
+        """The sum of the job's next request, held now or recalled. Raises as `learn`."""
+        self.go_on()
+        self._number += 1
+        known = self._recall(request)
+        self._attempts, self._is_recalled = 0, True
+        try:
+            aggregate = await self._sum(request, known)
+        except RoundAborted as ended:
+            if known.given_up is None:
+                self._unheard = GivenUp(self._number, ended.reason, ended.contributors, ended.needed)
+            self._tell(request, None, ended.reason)
+            raise
+        self._tell(request, aggregate, "")
+        return aggregate
+
+    def go_on(self) -> None:
+        """Record that the job goes on, or ends well, although its last request has no sum. So it is when recalled."""
+        if self._unheard is not None:
+            self._record(self._unheard)
+            self._unheard = None
+
+    # --- one request ----------------------------------------------------------------------------------------------
+
+    async def _sum(self, request: RoundRequest, known: Recalled) -> NoisyAggregate:
+        """What the recorded rounds gave, the last of them finished if it was left open; or fresh ones."""
+        end: End | None = None
+        for opened, recorded in known.attempts:
+            end = recorded or await self._end_of(opened.round, self._trainer.rejoin(opened.round))
+            self._is_recalled = recorded is not None
+            self._note(opened.round, end)
+            if isinstance(end, Summed):
+                return end.aggregate
+        if known.given_up is not None:
+            raise _aborted(known.given_up)
+        for _ in range(self._retries + self._is_recalled):  # one was held by this process if it was rejoined
+            end = await self._fresh(request)
+            if isinstance(end, Summed):
+                return end.aggregate
+        assert isinstance(end, Failed), "there was an attempt"
+        raise _aborted(end)
+
+    async def _fresh(self, request: RoundRequest) -> End:
+        """Hold a round under a fresh id. Raises `RoundAborted` where there cannot be any now."""
+        self._is_recalled = False
+        opened = self._terms.open(request, secrets.token_bytes(ID_BYTES), self._invited(request))
+        try:
+            await self._trainer.check(opened)
+        except AccountError as refusal:
+            raise RoundAborted(str(refusal)) from None
+        self._record(Opened(self._number, request, opened))
+        end = await self._end_of(opened, self._trainer.hold(opened))
+        self._note(opened, end)
+        return end
+
+    def _invited(self, request: RoundRequest) -> tuple[bytes, ...]:
+        if not request.batch:
+            return ()
+        if not self._clients:
+            raise UsageError(
+                f"the job's request {self._number} is of a batch of {request.batch} clients, and none is known yet; "
+                "begin with a round of everybody, or name the clients"
+            )
+        try:
+            return self._batches.pick(self._clients, request.batch, secrets.token_bytes)
+        except UsageError as error:  # fewer joined than the job counted on: how it ends is up to the job
+            raise RoundAborted(str(error)) from None
+
+    async def _end_of(self, opened: OpenRound, held: Awaitable[NoisyAggregate]) -> End:
+        """Wait for a round and record how it ends."""
+        try:
+            aggregate = await held
+        except RoundAborted as aborted:
+            figures = (aborted.reason, aborted.contributors, aborted.needed)
+            return self._record(Failed(opened.round_id, *figures, self._trainer.is_charged(opened.round_id)))
+        except AccountError as refusal:  # another round was charged since it was checked
+            return self._record(Failed(opened.round_id, str(refusal), None, None, charged=False))
+        roster = () if opened.invited else self._trainer.roster(opened.round_id)
+        return self._record(Summed(opened.round_id, aggregate, roster))
+
+    def _record(self, entry: E) -> E:
+        if self._journal is not None:
+            self._journal.append(entry)
+        return entry
+
+    def _note(self, opened: OpenRound, end: End) -> None:
+        """What a round says of who is there and who was used."""
+        self._attempts += 1
+        self._batches.note(opened.invited)
+        if isinstance(end, Summed):
+            self._clients = end.roster or self._clients
+        elif not end.charged:
+            self._batches.give_back(opened.invited)
+
+    def _tell(self, request: RoundRequest, aggregate: NoisyAggregate | None, reason: str) -> None:
+        if self._on_round is None:
+            return
+        self._on_round(
+            HeldRound(
+                number=self._number,
+                request=request,
+                aggregate=aggregate,
+                reason=reason,
+                attempts=self._attempts,
+                recalled=self._is_recalled,
+            )
+        )
+
+    # --- the journal ----------------------------------------------------------------------------------------------
+
+    def _recall(self, request: RoundRequest) -> Recalled:
+        """What is known of this request, if it is the same as then. Raises `UsageError`."""
+        if self._journal is None:
+            return Recalled()
+        known = self._journal.recall(self._number)
+        for opened, _ in known.attempts:
+            expected = self._terms.open(request, opened.round.round_id, opened.round.invited)
+            names = [*_differing(opened.request, request), *_differing(opened.round, expected)]
+            if names:
+                raise UsageError(
+                    f"request {self._number} of the job has another {', '.join(dict.fromkeys(names))} than the journal "
+                    f"{self._journal.path} says; go on with the program, settings and terms that began it, or give "
+                    "the new job a journal of its own"
+                )
+        return known
+
+
+def _aborted(end: Failed | GivenUp) -> RoundAborted:
+    return RoundAborted(end.reason, contributors=end.contributors, needed=end.needed)
+
+
+def _differing(one: RoundRequest | OpenRound, other: RoundRequest | OpenRound) -> list[str]:
+    """The fields in which two of a kind differ, as they are encoded; for how long is waited may differ."""
+    first, second = msgspec.to_builtins(one), msgspec.to_builtins(other)
+    names = [name for name in first if not name.endswith("_window_ms")]
+    return [name for name in names if _plain(first[name]) != _plain(second[name])]
+
+
+def _plain(value: object) -> bytes:
+    return msgspec.msgpack.encode(value, order="sorted")

@@ -1,0 +1,209 @@
+"""A swarm in memory whose trainer is started and killed, and small jobs for it: what the tests of learning share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.core.budget import Budget
+from dca_proto.core.codec import decode_frame
+from dca_proto.core.effects import Channel, Write
+from dca_proto.core.facts import Announced
+from dca_proto.core.job import Terms
+from dca_proto.core.machine import Actor
+from dca_proto.core.messages import Share
+from dca_proto.core.policy import Allowance
+from dca_proto.core.topics import subscriptions
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.learning.journal import Entry, Failed, Journal, Opened, Summed
+from dca_proto.learning.runner import learn
+from dca_proto.net.live import LiveTrainer
+from dca_proto.net.memory import MemoryBroker, MemoryTransport
+from dca_proto.net.runner import Runner
+from dca_proto.net.store import MemoryStore
+from dca_proto.testing import Cast, NoNoise
+
+CLIENTS, COMPUTES = 4, 2
+SETTINGS = {"job": "means", "rounds": 3}
+PARAMETERS = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
+ROWS = [np.array([[(index + 1) / 16]]) for index in range(CLIENTS)]
+WHOLE = 10 / 16
+TERMS = {"budget", "commit_window_ms"}
+
+
+class Killed(Exception):  # noqa: N818 - what ends a process in these tests
+    """The power is off."""
+
+
+class Power:
+    """Fails at the given point of those that are passed; 0 never."""
+
+    def __init__(self, fails_at: int = 0) -> None:
+        self.passed = 0
+        self._fails_at = fails_at
+
+    def point(self) -> None:
+        self.passed += 1
+        if self.passed == self._fails_at:
+            raise Killed
+
+
+class PoweredStore(MemoryStore):
+    """A store of a process that is killed before or after a transaction."""
+
+    power = Power()
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        self.power.point()
+        await super().commit(writes)
+        self.power.point()
+
+
+class PoweredJournal(Journal):
+    """A journal of a process that is killed before, after or while it writes an entry."""
+
+    def __init__(self, path: Path, settings: dict[str, Any], power: Power) -> None:
+        self._power = power
+        super().__init__(path, settings)
+
+    def append(self, entry: Entry) -> None:
+        self._power.point()
+        super().append(entry)
+        try:
+            self._power.point()
+        except Killed:
+            self._file.truncate(self._end - 7)
+            raise
+        self._power.point()
+
+
+class Muted(MemoryTransport):
+    """Loses shares while it is muted."""
+
+    is_muted = False
+
+    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        if not (self.is_muted and isinstance(decode_frame(payload), Share)):
+            await super().publish(topic, payload, retain)
+
+
+class Swarm:
+    """Clients and Compute nodes that stay up, and a trainer that is started and killed."""
+
+    def __init__(self, account: Allowance | None = None) -> None:
+        self.cast = Cast(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
+        self.store = PoweredStore()
+        self.account = account
+        self.announced: list[bytes] = []
+        self._broker = MemoryBroker()
+        self.clients = [self.cast.client(index) for index in range(CLIENTS)]
+        self._nodes = [self.cast.compute(index) for index in range(COMPUTES)]
+        self._ways: list[Muted] = []
+        self._is_muted: Callable[[], bool] = lambda: False
+
+    def way(self, role: Channel, actor_id: bytes) -> Muted:
+        return Muted(self._broker, actor_id.hex(), subscriptions("test", role, actor_id))
+
+    def mute(self, is_muted: Callable[[], bool]) -> None:
+        """Lose all shares as long as that is so; it is asked with every round that is announced."""
+        self._is_muted = is_muted
+        self._hush()
+
+    def _hush(self) -> None:
+        for way in self._ways:
+            way.is_muted = self._is_muted()
+
+    @contextlib.asynccontextmanager
+    async def up(self) -> AsyncIterator[None]:
+        self._ways = [self.way(Channel.CLIENT, one.id) for one in self.clients]
+        self._hush()
+        members: list[tuple[Actor, Muted]] = [*zip(self.clients, self._ways, strict=True)]
+        members += [(one, self.way(Channel.COMPUTE, one.id)) for one in self._nodes]
+        runners = [Runner(one, way, MemoryStore(), federation="test") for one, way in members]
+        tasks = [asyncio.create_task(runner.run()) for runner in runners]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    @contextlib.asynccontextmanager
+    async def trainer(self, power: Power | None = None) -> AsyncIterator[LiveTrainer]:
+        """One process of the trainer, from what its store holds."""
+        self.store.power = power or Power()
+        cast = self.cast
+        records = [(one.table, one.key, one.value) for one in self.store.load()]
+        common = cast._common(records, "trainer")
+        actor = TrainerActor(cast.trainer_identity, cast.federation, account=self.account, **common)
+        way = self.way(Channel.TRAINER, actor.id)
+        async with LiveTrainer(actor, way, self.store, federation="test", on_report=self._note) as live:
+            yield live
+
+    def _note(self, fact: object) -> None:
+        if isinstance(fact, Announced):
+            self.announced.append(fact.round_id)
+            self._hush()
+
+    def charges(self) -> list[int]:
+        """How many rounds each client was charged for."""
+        return [len([one for one in client.ledger.charges if not one.returned]) for client in self.clients]
+
+    def terms(self, **changes: Any) -> Terms:
+        plain = {"budget": Budget(4.0, 1e-6), "clients": CLIENTS, "tolerated": 0, "computes": self.cast.computes}
+        return Terms(**{**plain, **changes})
+
+
+def ask(batch: int = 0, share: float = 0.1) -> RoundRequest:
+    return RoundRequest("sum", PARAMETERS, budget_share=share, batch=batch)
+
+
+def means(*batches: int) -> Generator[RoundRequest, NoisyAggregate, list[float]]:
+    """A job that sums the column over everybody, and then over batches."""
+    sums = []
+    for batch in batches:
+        aggregate = yield ask(batch)
+        sums.append(float(aggregate.value[0]))
+    return sums
+
+
+def modest(*batches: int) -> Generator[RoundRequest, NoisyAggregate, tuple[list[float], str]]:
+    """The same; it can do with less."""
+    sums: list[float] = []
+    try:
+        for batch in batches:
+            aggregate = yield ask(batch)
+            sums.append(float(aggregate.value[0]))
+    except NoAggregate as ended:
+        return sums, ended.reason
+    return sums, ""
+
+
+def held_of(path: Path) -> list[tuple[Opened, Summed | Failed | None]]:
+    """All rounds of a journal."""
+    with Journal(path, SETTINGS) as journal:
+        return [attempt for number in range(1, 20) for attempt in journal.recall(number).attempts]
+
+
+def job_of(
+    swarm: Swarm,
+    path: Path,
+    job: Callable[[], Generator[RoundRequest, NoisyAggregate, Any]],
+    kind: type[Journal] = Journal,
+    **changes: Any,
+) -> Any:
+    """The result of a job, in a process of its own; some of its terms or of the arguments of `learn` changed."""
+    terms = swarm.terms(**{"share_window_ms": 200, **{key: changes.pop(key) for key in TERMS & changes.keys()}})
+
+    async def story() -> Any:
+        with kind(path, SETTINGS) as journal:
+            async with swarm.up(), swarm.trainer() as trainer:
+                return await asyncio.wait_for(learn(job(), trainer, terms, journal, **changes), 20)
+
+    return asyncio.run(story())

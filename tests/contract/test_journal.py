@@ -1,0 +1,147 @@
+"""The journal's file: what is torn, damaged, another job's or another process's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from restless import SETTINGS, Swarm, ask, held_of, job_of, means
+
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.core.errors import UsageError
+from dca_proto.learning.journal import Failed, Journal, Summed, journal_path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return journal_path(tmp_path / "trainer.db", "means")
+
+
+# The file
+
+
+@pytest.fixture
+def written(path: Path) -> Path:
+    """A journal of three rounds, one of which was aborted."""
+    swarm = Swarm()
+    swarm.mute(lambda: len(swarm.announced) == 2)
+    job_of(swarm, path, lambda: means(0, 2))
+    return path
+
+
+def numbers_of(path: Path) -> list[tuple[int, type]]:
+    return [(opened.number, type(end)) for opened, end in held_of(path)]
+
+
+def test_each_entry_is_on_the_disk_before_the_next_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (flushed.append(path.stat().st_size), sync(file)))
+    with Journal(path, SETTINGS) as journal:
+        assert flushed == [path.stat().st_size] * 2, "the directory, too"
+        journal.append(Failed(bytes(16), "x", None, None, charged=False))
+        assert flushed[2:] == [path.stat().st_size]
+
+
+def test_a_torn_last_entry_is_dropped_and_written_over(written: Path) -> None:
+    data = written.read_bytes()
+    *whole, last = data.splitlines(keepends=True)
+    before = b"".join(whole)
+    for size in (0, 1, 30, 33, 34, len(last) // 2, len(last) - 2, len(last) - 1):
+        written.write_bytes(before + last[:size])
+        assert numbers_of(written) == [(1, Summed), (2, Failed), (2, type(None))]
+    blank = before + bytes(len(last) - 1) + b"\n"
+    written.write_bytes(blank)  # blocks that were allocated and never written
+    with Journal(written, SETTINGS) as journal:
+        (opened, _) = journal.recall(2).attempts[-1]
+        journal.append(Failed(opened.round.round_id, "x", None, None, charged=False))
+    assert numbers_of(written) == [(1, Summed), (2, Failed), (2, Failed)]
+
+
+def test_anything_else_that_is_damaged_is_said_and_left_as_it_is(written: Path) -> None:
+    data = written.read_bytes()
+    lines = data.splitlines(keepends=True)
+    last = len(data) - len(lines[-1])
+    damages = [data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in range(0, last, 13)]
+    damages += [data[: len(lines[0]) - 1] + b" " + data[len(lines[0]) :], data[: last - 1] + b"x" + data[last:]]
+    damages += [b"".join(lines[:at] + lines[at + 1 :]) for at in range(len(lines) - 1)]
+    damages += [
+        b"".join([*lines[:1], lines[2], lines[1], *lines[3:]]),
+        b"\n" + data,
+        b"my own notes",
+        b"my own\nnotes\n",
+    ]
+    for damaged in damages:
+        written.write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"the journal .*\.journal is damaged: (line \d|its)"):
+            Journal(written, SETTINGS)
+        assert written.read_bytes() == damaged
+    written.write_bytes(data)
+    assert len(numbers_of(written)) == 3
+
+
+def test_a_torn_first_line_is_begun_again(path: Path) -> None:
+    Journal(path, SETTINGS).close()
+    data = path.read_bytes()
+    for size in range(0, len(data), 7):
+        path.write_bytes(data[:size])
+        Journal(path, SETTINGS).close()
+        assert path.read_bytes() == data
+
+
+def test_entries_out_of_place_are_damage(written: Path) -> None:
+    """Well-formed lines that no job writes."""
+    with Journal(written, SETTINGS) as journal:
+        journal.append(Failed(bytes(16), "x", None, None, charged=False))
+    with pytest.raises(UsageError, match="an entry Failed is out of place"):
+        Journal(written, SETTINGS)
+
+
+def test_what_is_recalled_is_what_was_held_to_the_last_bit(written: Path) -> None:
+    swarm, got = Swarm(), []
+
+    def keep() -> Generator[RoundRequest, NoisyAggregate, list[NoisyAggregate]]:
+        return [(yield ask(0)), (yield ask(2))]
+
+    again = written.with_name("again.journal")
+    fresh = job_of(swarm, again, keep)
+    got = job_of(swarm, again, keep)
+    for one, other in zip(fresh, got, strict=True):
+        for field in dataclasses.fields(NoisyAggregate):
+            value, recalled = getattr(one, field.name), getattr(other, field.name)
+            assert np.array_equal(value, recalled) if field.name == "value" else value == recalled, field.name
+    strange = np.array([0.1, -0.0, 5e-324, np.inf, -np.inf, np.nan])
+    with Journal(written, SETTINGS) as journal:
+        (opened, _) = journal.recall(2).attempts[-1]
+        journal.append(opened)
+        journal.append(Summed(opened.round.round_id, dataclasses.replace(fresh[0], value=strange), ()))
+    with Journal(written, SETTINGS) as journal:
+        end = journal.recall(2).attempts[-1][1]
+        assert isinstance(end, Summed)
+        assert end.aggregate.value.tobytes() == strange.tobytes()
+
+
+def test_only_its_owner_reads_it_and_one_process_at_a_time(path: Path) -> None:
+    with Journal(path, SETTINGS):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with pytest.raises(UsageError, match="is in use by another process; one at a time runs a job"):
+            Journal(path, SETTINGS)
+    Journal(path, SETTINGS).close()
+
+
+def test_a_journal_that_cannot_be_opened_or_written_is_told_in_a_line(path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot open the journal .*: No such file or directory; check"):
+        Journal(path / "x", SETTINGS)
+    journal = Journal(path, SETTINGS)
+    journal.close()
+    full = Journal(path, SETTINGS)
+    full._file.close()
+    full._file = open("/dev/full", "r+b", buffering=0)  # noqa: SIM115, PTH123
+    with pytest.raises(UsageError, match="cannot write the journal"):
+        full.append(Failed(bytes(16), "x", None, None, charged=False))
+    full.close()

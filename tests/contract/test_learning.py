@@ -1,0 +1,340 @@
+"""A learning job at a live trainer: whatever ends its process, wherever, the job goes on as if nothing had been.
+
+Real actors over a broker in memory, on the machine's clock; nothing waits for time but a share window of 0.2 s where
+shares are lost on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from restless import (
+    CLIENTS,
+    PARAMETERS,
+    SETTINGS,
+    WHOLE,
+    Killed,
+    Power,
+    PoweredJournal,
+    Swarm,
+    ask,
+    held_of,
+    job_of,
+    means,
+    modest,
+)
+
+from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.core.budget import Budget
+from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.policy import Allowance
+from dca_proto.core.trainer_round import ROUNDS
+from dca_proto.learning.journal import Entry, Failed, Journal, Summed, journal_path
+from dca_proto.learning.runner import HeldRound, JobRounds, learn
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return journal_path(tmp_path / "trainer.db", "means")
+
+
+# Kills
+
+
+async def play(swarm: Swarm, path: Path, power: Power | None = None, **changes: Any) -> list[float]:
+    """A process of the trainer that runs the job from its beginning, or goes on with it."""
+    power = power or Power()
+    with contextlib.ExitStack() as stack:
+        journal = stack.enter_context(PoweredJournal(path, SETTINGS, power))
+        async with swarm.trainer(power) as trainer:
+            return await asyncio.wait_for(learn(means(0, 2, 2), trainer, swarm.terms(), journal, **changes), 20)
+
+
+def killed_at(point: int, path: Path) -> tuple[bool, Swarm]:
+    """The job with a kill at one point, and gone on with; whether that point was reached."""
+    swarm, power = Swarm(), Power(point)
+
+    async def story() -> list[float]:
+        async with swarm.up():
+            try:
+                return await play(swarm, path, power)
+            except Killed:
+                return await play(swarm, path)
+
+    whole, first, second = asyncio.run(story())
+    assert whole == WHOLE
+    assert first + second == WHOLE, "the second batch is of those who were not in the first"
+    return power.passed >= point, swarm
+
+
+def test_a_job_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: Path) -> None:
+    """Before, while and after each entry is written, and before and after each of the trainer's transactions."""
+    for point in range(1, 200):
+        path = tmp_path / f"{point}.journal"
+        was_reached, swarm = killed_at(point, path)
+        assert swarm.charges() == [2] * CLIENTS
+        assert [type(end) for _, end in held_of(path)] == [Summed] * 3
+        table = [msgspec.msgpack.decode(one.value) for one in swarm.store.load() if one.table == LEDGER]
+        assert sorted(len(one["clients"]) for one in table) == [0, 2, 2]
+        if not was_reached:
+            break
+    assert 40 < point < 199, "all points of the job"
+
+
+def test_a_job_that_is_over_gives_its_result_without_a_trainer(path: Path) -> None:
+    swarm = Swarm()
+
+    async def story() -> tuple[list[float], list[float], list[HeldRound]]:
+        told: list[HeldRound] = []
+        async with swarm.up():
+            first = await play(swarm, path)
+        count = len(swarm.announced)
+        second = await play(swarm, path, on_round=told.append)
+        assert len(swarm.announced) == count
+        return first, second, told
+
+    first, second, told = asyncio.run(story())
+    assert first == second
+    assert [(one.number, one.attempts, one.recalled, one.reason) for one in told] == [
+        (number, 1, True, "") for number in (1, 2, 3)
+    ]
+
+
+class Unending(Journal):
+    """A journal of a process that is killed before it writes its first result."""
+
+    def append(self, entry: Entry) -> None:
+        if isinstance(entry, Summed):
+            raise Killed
+        super().append(entry)
+
+
+async def killed_after_a_round(swarm: Swarm, path: Path) -> None:
+    """The first round is done at the trainer, and the journal does not know it."""
+    with pytest.raises(Killed), Unending(path, SETTINGS) as journal:
+        async with swarm.trainer() as trainer:
+            await learn(means(0, 2, 2), trainer, swarm.terms(), journal)
+
+
+def test_a_round_whose_result_is_forgotten_is_held_anew(path: Path) -> None:
+    """The next process comes after the trainer has forgotten it: only its charge is left."""
+    swarm, told = Swarm(), []
+
+    async def story() -> list[float]:
+        async with swarm.up():
+            await killed_after_a_round(swarm, path)
+            for key in [key for key in swarm.store._records if key[0] == ROUNDS]:
+                del swarm.store._records[key]
+            return await play(swarm, path, on_round=told.append)
+
+    assert asyncio.run(story())[0] == WHOLE
+    opened, failed = held_of(path)[0]
+    assert isinstance(failed, Failed)
+    assert failed.charged
+    gone = f"round {opened.round.round_id.hex()} is over, and the trainer's store no longer has its result"
+    assert failed.reason == gone
+    assert (told[0].attempts, told[0].recalled) == (2, False)
+
+
+def test_the_end_of_a_round_is_heard_however_late_it_is_asked_for(path: Path) -> None:
+    """A trainer tells what it finished when it starts; who comes after that is told all the same."""
+    swarm, told = Swarm(), []
+
+    async def story() -> tuple[float, float]:
+        async with swarm.up():
+            await killed_after_a_round(swarm, path)
+            ((opened, _),) = held_of(path)
+            async with swarm.trainer() as trainer:
+                early = await trainer.rejoin(opened.round)
+                late = await trainer.rejoin(opened.round)
+                swarm.mute(lambda: True)
+                lost = swarm.terms(share_window_ms=200).open(ask(), bytes(16))
+                for _ in range(2):
+                    with pytest.raises(RoundAborted, match="too-few") as caught:
+                        await trainer.rejoin(lost)
+                    told.append((str(caught.value), caught.value.contributors))
+            return float(early.value[0]), float(late.value[0])
+
+    assert asyncio.run(story()) == (WHOLE, WHOLE)
+    assert told[0] == told[1]
+    assert told[0][1] == 0
+
+
+# Rounds that fail
+
+
+def test_an_aborted_round_is_held_again_under_a_fresh_id(path: Path) -> None:
+    swarm = Swarm()
+    swarm.mute(lambda: len(swarm.announced) < 3)
+    told: list[HeldRound] = []
+    assert job_of(swarm, path, lambda: means(0), on_round=told.append) == [WHOLE]
+    assert [one.attempts for one in told] == [3]
+    assert len(set(swarm.announced)) == 3
+    ends = [end for _, end in held_of(path)]
+    assert [type(end) for end in ends] == [Failed, Failed, Summed]
+    assert not any(end.charged for end in ends[:2] if isinstance(end, Failed)), "it came back against all aborts"
+    assert swarm.charges() == [1] * CLIENTS
+
+
+def test_when_all_attempts_are_aborted_the_job_ends_with_what_it_has_and_so_it_is_recalled(path: Path) -> None:
+    swarm = Swarm()
+    swarm.mute(lambda: len(swarm.announced) > 1)
+    sums, reason = job_of(swarm, path, lambda: modest(0, 2), retries=1)
+    assert sums == [WHOLE]
+    assert "too-few" in reason
+    assert len(swarm.announced) == 3
+    first, second = (opened.round.invited for opened, _ in held_of(path)[1:])
+    assert sorted((*first, *second)) == sorted(swarm.cast.clients), "tried with others, as nobody had paid"
+    swarm.mute(lambda: False)
+    assert job_of(swarm, path, lambda: modest(0, 2), retries=5) == (sums, reason)
+    assert len(swarm.announced) == 3, "that request is over"
+    with pytest.raises(RoundAborted, match="too-few"):
+        job_of(swarm, path, lambda: means(0, 2))
+
+
+def test_a_batch_whose_charge_came_back_is_not_used(path: Path) -> None:
+    """The first batch is aborted and the other half asked instead; so the next batch is the first one again."""
+    swarm = Swarm()
+    swarm.mute(lambda: len(swarm.announced) == 2)
+    job_of(swarm, path, lambda: means(0, 2, 2))
+    first, second, third = (set(opened.round.invited) for opened, _ in held_of(path)[1:])
+    assert first == third
+    assert not first & second
+    assert swarm.charges() == [2] * CLIENTS
+
+
+def test_a_batch_whose_charge_is_kept_is_used(path: Path) -> None:
+    swarm = Swarm()
+    rounds = JobRounds(None, swarm.terms(), None)
+    one, two, *others = swarm.cast.clients
+    for charged, used in ((True, 1), (False, 1)):
+        opened = swarm.terms().open(ask(2), bytes(16), (one, two))
+        rounds._note(opened, Failed(opened.round_id, "x", None, None, charged))
+        assert [rounds._batches._uses[client] for client in (one, two, *others)] == [used, used, 0, 0]
+
+
+def test_a_job_that_asks_on_without_a_sum_is_told_the_same_again(path: Path) -> None:
+    """Also where it was killed before it had the next one."""
+    swarm = Swarm()
+    swarm.mute(lambda: len(swarm.announced) < 2)
+
+    def stubborn() -> Generator[RoundRequest, NoisyAggregate, list[float | None]]:
+        sums: list[float | None] = []
+        for _ in range(2):
+            try:
+                aggregate = yield ask()
+                sums.append(float(aggregate.value[0]))
+            except NoAggregate:
+                sums.append(None)
+        return sums
+
+    with pytest.raises(Killed):
+        job_of(swarm, path, stubborn, kind=Unending, retries=0)
+    assert job_of(swarm, path, stubborn, retries=0) == [None, WHOLE]
+    assert job_of(swarm, path, stubborn, retries=0) == [None, WHOLE]
+    assert len(swarm.announced) == 2
+
+
+@pytest.mark.parametrize("why", ["aborts", "account"])
+def test_a_request_that_ended_the_job_is_tried_again_by_the_next_process(path: Path, why: str) -> None:
+    """The job could not do without its sum; so what it is told is not settled, as long as it does not go on."""
+    swarm, told = Swarm(Allowance(epsilon=1e-3, delta=1e-6) if why == "account" else None), []
+    swarm.mute(lambda: why == "aborts")
+    for _ in range(2):
+        with pytest.raises(RoundAborted, match="too-few" if why == "aborts" else "the federation's account"):
+            job_of(swarm, path, lambda: means(0), retries=0, on_round=told.append)
+    swarm.mute(lambda: False)
+    swarm.account = None
+    assert job_of(swarm, path, lambda: means(0), retries=0, on_round=told.append) == [WHOLE]
+    attempts = [1, 2, 3] if why == "aborts" else [0, 0, 1]
+    assert [(one.attempts, one.recalled) for one in told] == [(count, False) for count in attempts]
+
+
+def test_an_account_that_is_spent_ends_the_job_with_what_it_has(path: Path) -> None:
+    """Room for the round of everybody and one epoch of batches, of which each is a quarter of the square."""
+    swarm = Swarm(Allowance(epsilon=2.0, delta=1e-6))
+    room = (swarm.account.mu / Budget(4.0, 1e-6).mu) ** 2  # type: ignore[union-attr]
+    share = room / 2.5
+
+    def job() -> Generator[RoundRequest, NoisyAggregate, tuple[int, str]]:
+        held = 0
+        try:
+            for batch in (0, 2, 2, 2):
+                yield ask(batch, share)
+                held += 1
+        except NoAggregate as ended:
+            return held, ended.reason
+        raise AssertionError
+
+    held, reason = job_of(swarm, path, job)
+    assert held == 3
+    assert reason.startswith("the federation's account: found a total of epsilon")
+    assert len(swarm.announced) == 3, "the fourth was not announced"
+    assert swarm.charges() == [2] * CLIENTS
+    swarm.account = None
+    assert job_of(swarm, path, job) == (3, reason), "what a job was told stays so"
+
+
+def test_a_batch_needs_somebody_to_pick_of(path: Path) -> None:
+    swarm = Swarm()
+    with pytest.raises(UsageError, match="the job's request 1 is of a batch of 2 clients, and none is known yet"):
+        job_of(swarm, path, lambda: means(2))
+    sums, reason = job_of(swarm, path, lambda: modest(2, 2, 5), clients=swarm.cast.clients)
+    assert sum(sums) == WHOLE
+    assert reason == "a batch of 5 clients is asked for and 4 are available; ask for 1 to 4"
+
+
+def test_a_round_that_cannot_be_held_leaves_nothing_behind(path: Path) -> None:
+    swarm = Swarm()
+    with pytest.raises(UsageError, match="bound"):
+        job_of(swarm, path, wrong)
+    assert held_of(path) == []
+    assert job_of(swarm, path, lambda: means(0)) == [WHOLE]
+
+
+def wrong() -> Generator[RoundRequest, NoisyAggregate, None]:
+    yield RoundRequest("sum", {**PARAMETERS, "bound": [-1.0]})
+
+
+# Another job
+
+
+def test_a_job_that_asks_differently_is_told_so(path: Path) -> None:
+    swarm = Swarm()
+    job_of(swarm, path, lambda: means(0, 2))
+
+    def other(**changes: Any) -> Generator[RoundRequest, NoisyAggregate, None]:
+        yield dataclasses.replace(ask(), **changes)
+
+    for changes, name in (
+        ({"rows_max": 3}, "rows_max"),
+        ({"budget_share": 0.2}, "budget_share, epsilon"),
+        ({"parameters": {**PARAMETERS, "bound": [0.5]}}, "parameters"),
+    ):
+        with pytest.raises(UsageError, match=rf"request 1 of the job has another {name} than the journal .* says"):
+            job_of(swarm, path, lambda changes=changes: other(**changes))
+    with pytest.raises(UsageError, match="request 2 of the job has another batch than"):
+        job_of(swarm, path, lambda: means(0, 3))
+    with pytest.raises(UsageError, match="request 1 of the job has another epsilon, delta than"):
+        job_of(swarm, path, lambda: other(), budget=Budget(4.0, 1e-7))
+    assert job_of(swarm, path, lambda: other(), commit_window_ms=7) is None, "patience may change"
+    same = {**PARAMETERS, "columns": ("x",)}
+    assert job_of(swarm, path, lambda: other(parameters=same)) is None, "a tuple is a list on the wire"
+
+
+def test_a_journal_is_of_one_job_once_a_round_stands_in_it(path: Path) -> None:
+    Journal(path, SETTINGS).close()
+    Journal(path, {**SETTINGS, "rounds": 4}).close()
+    Journal(path, SETTINGS).close()
+    job_of(Swarm(), path, lambda: means(0))
+    with pytest.raises(UsageError, match=r"is the journal of a job with another extra, rounds; expected the settings"):
+        Journal(path, {**SETTINGS, "rounds": 4, "extra": [1]})
+    Journal(path, {**SETTINGS}).close()
