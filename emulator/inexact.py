@@ -6,12 +6,15 @@ may be claimed for it: numpy's generator is no cryptographic one, and a normal i
 what it was added to (Mironov 2012). Hence `private` is False, a result carries that (`NoisyAggregate.private`) without
 any epsilon, and none is told for it.
 
+One key gives the same unit normals whatever the variance: so methods whose noise differs in size only can be compared
+on the same draws (`emulator.ideal`, with the same seeded `random` for each), where independent ones would hide a
+difference of a few percent.
+
 No configuration has a field for it; an actor that was not constructed with it refuses its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
 from math import sqrt
 
@@ -32,19 +35,8 @@ class RoundedGaussian:
         return accounting.share_variance(sensitivity, mu, honest, dimension)
 
     def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
-        """One client's noise, shape ``(dimension,)``, in grid units; the same for the same key."""
-        return _rounded_normals(variance, (dimension,), key)
-
-    def sample_many(self, variance: int, dimension: int, keys: Sequence[bytes]) -> NDArray[np.int64]:
-        """The noise of many clients at once, shape ``(len(keys), dimension)``, from one generator seeded by all keys.
-
-        Unlike the exact mechanism's, row i is not what ``sample`` draws from ``keys[i]``.
-        """
-        return _rounded_normals(variance, (len(keys), dimension), b"".join(keys))
-
-
-def _rounded_normals(variance: int, shape: tuple[int, ...], seed: bytes) -> NDArray[np.int64]:
-    state = int.from_bytes(blake2b(seed, digest_size=32).digest(), "little")
-    normals = np.random.Generator(np.random.SFC64(state)).standard_normal(shape)
-    normals *= sqrt(variance)
-    return np.rint(normals, out=normals).astype(np.int64)
+        """Noise of shape ``(dimension,)``, in grid units: the unit normals of the key, scaled and rounded."""
+        state = int.from_bytes(blake2b(key, digest_size=32).digest(), "little")
+        normals = np.random.Generator(np.random.SFC64(state)).standard_normal(dimension)
+        normals *= sqrt(variance)
+        return np.rint(normals, out=normals).astype(np.int64)

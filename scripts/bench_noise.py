@@ -6,7 +6,8 @@
 Three figures, each the median of R repeats with the quartiles: samples per second of one long draw (10,000 from one
 key), samples per second of many short ones (1,000 keys, 10 each), and microseconds of a single short draw (10 from one
 key). Beside them the time to build the table of a variance, paid once, and the bare ChaCha20 stream of the long draw.
-`fast_...` are the same of the rounded normals that are not private (`dca swarm --fast-noise`).
+`fast_...` are the same, but for the many short ones, of the rounded normals that are not private (`dca swarm
+--fast-noise`).
 
 `local_..._reports_per_s` are reports of 10,000 clients at epsilon 1: vectors of 10 coordinates whose L1 sensitivity is
 2^28 grid units, and categories out of 10; `..._one_us` is the time of a device's single report.
@@ -83,11 +84,9 @@ def measure(variance: int, repeats: int) -> dict[str, dict[str, float]]:
 def measure_inexact(variance: int, repeats: int) -> dict[str, dict[str, float]]:
     sampler = RoundedGaussian()
     long = seconds(lambda: sampler.sample(variance, 10_000, KEYS[0]), 20, repeats)
-    many = seconds(lambda: sampler.sample_many(variance, 10, KEYS), 5, repeats)
     single = seconds(lambda: sampler.sample(variance, 10, KEYS[0]), 100, repeats)
     return {
         "fast_long_samples_per_s": spread([1e4 / s for s in long]),
-        "fast_many_samples_per_s": spread([1e4 / s for s in many]),
         "fast_single_call_us": spread([s * 1e6 for s in single]),
     }
 

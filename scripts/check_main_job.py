@@ -22,13 +22,14 @@ from rich.console import Console
 from rich.progress import track
 
 from dca_proto.core.budget import Budget
-from emulator.ideal import drive
-from emulator.job import Terms, regression_sensitivity
-from emulator.swarm.command import TEST_FRACTION, deal
+from dca_proto.core.job import Terms
+from emulator.ideal import IdealSwarm
+from emulator.swarm.data import TEST_FRACTION, deal
 from emulator.swarm.dropout import Dropouts
 from inference.algorithm2 import regression_with_projection
 from inference.baselines import nonprivate_regression, rmse
 from inference.datasets import diabetes, split, stream
+from inference.rounds import run
 
 MEDIAN_MAX, WITHIN, SHARE_MIN = 1.06, 1.10, 0.8
 COMPUTES = tuple(bytes([index]) * 16 for index in range(3))
@@ -44,13 +45,12 @@ def ratio(seed: int, epsilon: float) -> float:
     schema = train.schema
     job = regression_with_projection(
         schema,
-        sensitivity=regression_sensitivity(schema.features, schema.target),
         rng=stream(seed, "auxiliary"),
     )
     ids = [index.to_bytes(16, "big") for index in range(clients)]
     dropouts = Dropouts(ids, tolerated // 2, seed)
     absent = [frozenset(ids.index(bytes.fromhex(one)) for one in dropouts.next_round()) for _ in range(2)]
-    result = drive(job, terms, deal(train.rows, clients), schema.columns, absent)
+    result = run(job, IdealSwarm(deal(train.rows, clients), schema.columns, terms, absent=absent))
     private = rmse(result.predict(test.X)[0], test.y)
     return private / rmse(nonprivate_regression(train).predict(test.X)[0], test.y)
 

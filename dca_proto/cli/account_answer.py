@@ -15,9 +15,8 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.forecast import forecast
 from dca_proto.core.messages import Announcement
 from dca_proto.core.plan import Plan
-from dca_proto.statistics import Statistic
+from dca_proto.statistics import Mixture, ModelGradient, Statistic
 from dca_proto.statistics.contribution import client_sensitivity
-from dca_proto.statistics.gradient import Gradient
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.regression_sensitivity import Weights
 from dca_proto.statistics.weights import best_regression_weights
@@ -89,8 +88,8 @@ def _round(announcement: Announcement, plan: Plan) -> dict[str, Any]:
 
 
 def _units(statistic: Statistic) -> str:
-    """What units a statistic's estimates are in: products and gradients stay in those of the scaled columns."""
-    if not isinstance(statistic, Regression | Gradient):
+    """What units estimates are in: products, gradients and mixtures stay in those of the scaled columns."""
+    if not isinstance(statistic, Regression | ModelGradient | Mixture):
         return DATA
     if set(statistic.scale) == {1.0} and set(statistic.centre) == {0.0}:
         return DATA

@@ -2,7 +2,8 @@
 
 Without public bounds there are columns x1, x2, ... about 0, in units of their own, each within ± the bound; where the
 statistic is a histogram, as many bins; by default as few as it takes. The noise of a gradient follows from its clip
-alone, so by default it is at θ = 0, and clipped at 1.
+alone, so by default it is at θ = 0, and clipped at 1. That of a mixture does not depend on its components either: by
+default they are two, and all at the centre.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ def question(name: str, columns: Columns, given: dict[str, Any]) -> Question:
     names = columns.named(name)
     if "theta" in known:
         mine = {**_at_zero(names, mine), **mine}
+    if "log_weights" in known:
+        mine = {**_alike(names, mine), **mine}
     if "bound" not in known:
         return name, {"columns": names, **mine}
     if columns.bounds is None:
@@ -114,6 +117,17 @@ def _binned(name: str, columns: Columns) -> dict[str, Any]:
 def _at_zero(names: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
     """A gradient's parameters; the last column is the target."""
     return {"theta": [0.0] * (len(names) - 1 + bool(given.get("intercept"))), "clip": 1.0}
+
+
+def _alike(names: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
+    """A mixture's components: as many as some parameter speaks of, all the same."""
+    lists = [given[key] for key in ("log_weights", "means", "precisions") if isinstance(given.get(key), list)]
+    count = len(lists[0]) if lists else 2
+    return {
+        "log_weights": [0.0] * count,
+        "means": [[0.0] * len(names) for _ in range(count)],
+        "precisions": [[1.0] * len(names) for _ in range(count)],
+    }
 
 
 def _about_zero(names: Sequence[str], bound: float | None) -> dict[str, Any]:

@@ -18,6 +18,12 @@ _SIGNALS = {
     "sum": ("a sum over all {n} clients that is a third of the largest possible", "values", "their bound"),
     "mean": ("a mean over all {n} clients that is a third of its bound", "values", "their bound"),
     "second-moments": ("a mean square that is a third of the largest possible", "squares", "the largest"),
+    "moments": ("a mean or mean square that is a third of the largest possible", "values", "the largest"),
+    "mixture": (
+        "a mean of one component's statistics that is a third of the largest possible",
+        "values",
+        "the largest",
+    ),
     "regression": ("a mean product of two columns that is a third of the largest possible", "products", "the largest"),
     "gradient": ("a mean gradient that has a third of the clip in one coordinate", "gradients", "the clip"),
 }

@@ -1,12 +1,16 @@
 """Named statistics that a client computes from its own rows. A round names one; it never carries code.
 
-Importing this package registers the built-in ones: sum, mean, second-moments, regression, histogram, gradient.
+Importing this package registers the built-in ones: sum, mean, second-moments, moments, regression,
+histogram, gradient, mixture. `ModelGradient` is the base of gradients of one's own models.
 What a client makes of its rows with them is in `dca_proto.statistics.contribution`.
 """
 
 from dca_proto.statistics.base import Statistic, register, registered, resolve
+from dca_proto.statistics.first_two_moments import Moments
 from dca_proto.statistics.gradient import Gradient
 from dca_proto.statistics.histogram import Histogram
+from dca_proto.statistics.mixture import Mixture
+from dca_proto.statistics.model_gradient import ModelGradient
 from dca_proto.statistics.moments import SecondMoments
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Sensitivity
@@ -18,6 +22,9 @@ __all__ = [
     "Gradient",
     "Histogram",
     "Mean",
+    "Mixture",
+    "ModelGradient",
+    "Moments",
     "Regression",
     "SecondMoments",
     "Sensitivity",

@@ -17,7 +17,7 @@ here fails because of what they hold. All is integer arithmetic, and exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,14 +66,62 @@ def contribution(
     """
     bound = _row_sensitivity(statistic, rows_max, fraction_bits).bound
     table = _table(statistic, rows)[: rows_max or ROWS_MAX]
-    finite = table[np.isfinite(table).all(axis=1)]
-    divisor = 1 if rows_max else max(len(table), 1)
-    step = max(1, _CHUNK_WORDS // statistic.dimension)
-    chunks = (finite[start : start + step] for start in range(0, len(finite), step))
-    values = (_evaluated(statistic, chunk, bound, fraction_bits) for chunk in chunks)
-    if divisor == 1:
-        return sum((value.sum(axis=0) for value in values), np.zeros(statistic.dimension, dtype=np.int64))
-    return _rounded_mean(values, divisor, statistic.dimension)
+    values = _values(statistic, table, bound, fraction_bits)
+    if rows_max or len(table) <= 1:
+        return _sum(values, statistic.dimension)
+    return _rounded_mean(values, len(table), statistic.dimension)
+
+
+def joint_contribution(
+    statistic: Statistic, tables: NDArray[np.float64], rows_max: int, fraction_bits: int
+) -> NDArray[np.int64]:
+    """The sum of what many clients contribute, before noise: the same integers as of `contribution`, added up.
+
+    Args:
+        tables: of clients with as many rows each, shape ``(n, m, len(statistic.columns))``.
+        statistic, rows_max, fraction_bits: as in `contribution`, and so are the result and what is raised.
+    """
+    bound = _row_sensitivity(statistic, rows_max, fraction_bits).bound
+    tables, d = np.ascontiguousarray(tables[:, : rows_max or ROWS_MAX]), statistic.dimension
+    clients, rows, width = tables.shape
+    if rows_max or rows <= 1:
+        return _sum(_values(statistic, tables.reshape(clients * rows, width), bound, fraction_bits), d)
+    if rows * d > _CHUNK_WORDS:
+        return _sum((contribution(statistic, table, 0, fraction_bits)[None] for table in tables), d)
+    step = _CHUNK_WORDS // (rows * d)
+    chunks = (tables[start : start + step] for start in range(0, clients, step))
+    return _sum((_rounded_means(statistic, chunk, bound, fraction_bits) for chunk in chunks), d)
+
+
+def _values(
+    statistic: Statistic, table: NDArray[np.float64], bound: int, fraction_bits: int
+) -> Iterator[NDArray[np.int64]]:
+    """The statistic of each row without a missing value, in chunks."""
+    step = max(1, _CHUNK_WORDS // max(statistic.dimension, table.shape[1]))
+    for start in range(0, len(table), step):
+        chunk = table[start : start + step]
+        finite = np.isfinite(chunk).all(axis=1)
+        if finite.any():
+            yield _evaluated(statistic, chunk if finite.all() else chunk[finite], bound, fraction_bits)
+
+
+def _sum(values: Iterable[NDArray[np.int64]], dimension: int) -> NDArray[np.int64]:
+    return sum((value.sum(axis=0) for value in values), np.zeros(dimension, dtype=np.int64))
+
+
+def _rounded_means(
+    statistic: Statistic, tables: NDArray[np.float64], bound: int, fraction_bits: int
+) -> NDArray[np.int64]:
+    """What `_rounded_mean` gives of each of a few clients, shape ``(n, dimension)``."""
+    clients, rows, width = tables.shape
+    table = tables.reshape(clients * rows, width)
+    finite = np.isfinite(table).all(axis=1)
+    values = np.zeros((len(table), statistic.dimension), dtype=np.int64)
+    if finite.any():
+        values[finite] = _evaluated(statistic, table[finite], bound, fraction_bits)
+    quotients, remainders = np.divmod(values.reshape(clients, rows, -1), rows)
+    means: NDArray[np.int64] = quotients.sum(axis=1) + (2 * remainders.sum(axis=1) + rows) // (2 * rows)
+    return means
 
 
 def _rounded_mean(values: Iterable[NDArray[np.int64]], divisor: int, dimension: int) -> NDArray[np.int64]:
@@ -112,7 +160,7 @@ def _row_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) ->
 
 
 def _table(statistic: Statistic, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    table, width = np.asarray(rows, dtype=np.float64), len(statistic.columns)
+    table, width = np.ascontiguousarray(rows, dtype=np.float64), len(statistic.columns)
     if table.size == 0:
         return table.reshape(0, width)
     if table.ndim != 2 or table.shape[1] != width:

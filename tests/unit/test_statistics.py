@@ -20,6 +20,8 @@ from dca_proto.statistics import (
     Gradient,
     Histogram,
     Mean,
+    Mixture,
+    Moments,
     Regression,
     SecondMoments,
     Statistic,
@@ -47,6 +49,15 @@ ALL = [
     Regression(**BOX, intercept=True, target_square=True, radius=1.0, weights=(3, 2, 7)),
     Gradient(**BOX, theta=(0.5, -1.0), clip=2.0),
     Gradient(**BOX, theta=(0.5, -1.0, 0.25), clip=0.5, family="bernoulli", intercept=True),
+    Moments(**BOX),
+    Mixture(
+        **BOX,
+        log_weights=(0.0, 0.5),
+        means=((0.5, 0.0, 1.0), (-0.5, 0.3, -1.0)),
+        precisions=((1.0, 4.0, 2.0), (3.0, 0.0, 1.0)),
+        offsets=(0.5, 1.0, 0.0),
+        weights=(3, 2, 1),
+    ),
 ]
 
 
@@ -468,7 +479,9 @@ def test_4096_columns_are_taken() -> None:
 
 
 def test_the_built_in_statistics_are_registered() -> None:
-    assert registered() == ("gradient", "histogram", "mean", "regression", "second-moments", "sum")
+    assert registered() == (
+        "gradient", "histogram", "mean", "mixture", "moments", "regression", "second-moments", "sum",
+    )  # fmt: skip
     for statistic in ALL:
         parameters = {field: getattr(statistic, field) for field in statistic.__struct_fields__}
         assert resolve(statistic.name, parameters) == statistic

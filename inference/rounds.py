@@ -1,0 +1,41 @@
+"""Where a job's sums come from: anything that holds a round and hands out its `NoisyAggregate`.
+
+A running trainer does, and so does the ideal functionality; a job neither knows nor cares which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Protocol, TypeVar
+
+from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+
+R = TypeVar("R")
+Job = Generator[RoundRequest, NoisyAggregate, R]
+
+
+class Rounds(Protocol):
+    """A source of noisy sums."""
+
+    def hold(self, request: RoundRequest) -> NoisyAggregate:
+        """Hold one round and wait for its result. Raises `NoAggregate` where it ends without one."""
+
+
+def run(job: Job[R], rounds: Rounds) -> R:
+    """Run a job to its result, one round after the other.
+
+    Raises:
+        NoAggregate: a round ended without a sum, and the job could not do without.
+    """
+    try:
+        request = next(job)
+        while True:
+            try:
+                aggregate = rounds.hold(request)
+            except NoAggregate as ended:
+                request = job.throw(ended)
+            else:
+                request = job.send(aggregate)
+    except StopIteration as end:
+        result: R = end.value
+        return result
