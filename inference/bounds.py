@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Interval:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.lower) and isfinite(self.upper) and self.lower < self.upper):
+        if not 0 < self.upper - self.lower < inf:
             raise DataError(f"bounds {self.lower:g}:{self.upper:g} are no interval; expected finite LO < HI")
 
     @property

@@ -24,7 +24,7 @@ def test_interval_centre_and_half_width() -> None:
     assert (Interval(15, 40).centre, Interval(15, 40).half_width) == (27.5, 12.5)
 
 
-@pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (float("nan"), 1), (0, float("inf"))])
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (float("nan"), 1), (0, float("inf")), (-1e308, 1e308)])
 def test_interval_refuses_what_is_none(low: float, high: float) -> None:
     with pytest.raises(DataError, match="expected finite LO < HI"):
         Interval(low, high)

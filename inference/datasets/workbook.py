@@ -1,0 +1,86 @@
+"""The first sheet of an .xlsx workbook as rows of text: what some data sets are distributed as. Standard library only.
+
+A workbook is a zip archive of XML parts (ECMA-376). Numbers are written with the digits that tell doubles apart, so
+that a cell shown as 5.11 holds 5.1100000000000003; they are given here as Python writes them, 5.11.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+from xml.etree import ElementTree
+
+MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
+
+
+def rows(workbook: IO[bytes] | Path) -> Iterator[list[str]]:
+    """Each row of the first sheet; a cell that is not there is an empty text.
+
+    Raises:
+        ValueError: it is no such workbook.
+    """
+    try:
+        with zipfile.ZipFile(workbook) as parts:
+            texts = _texts(parts)
+            with parts.open(_first_sheet(parts)) as sheet:
+                for _, element in ElementTree.iterparse(sheet):  # noqa: S314
+                    if element.tag == f"{MAIN}row":
+                        yield _cells(element, texts)
+                        element.clear()
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, IndexError, ElementTree.ParseError) as error:
+        raise ValueError(f"not a workbook that can be read ({error})") from error
+
+
+def as_csv(workbook: IO[bytes] | Path) -> bytes:
+    """The first sheet as lines of values with commas between them."""
+    return "".join(",".join(row) + "\n" for row in rows(workbook)).encode()
+
+
+def _first_sheet(parts: zipfile.ZipFile) -> str:
+    sheets = list(ElementTree.fromstring(parts.read("xl/workbook.xml")).iter(f"{MAIN}sheet"))  # noqa: S314
+    wanted = sheets[0].attrib[f"{RELATION}id"]
+    relations = ElementTree.fromstring(parts.read("xl/_rels/workbook.xml.rels"))  # noqa: S314
+    target = {relation.attrib["Id"]: relation.attrib["Target"] for relation in relations}[wanted]
+    return target.lstrip("/") if target.startswith("/") else f"xl/{target}"
+
+
+def _texts(parts: zipfile.ZipFile) -> list[str]:
+    """The texts that cells refer to by number. Phonetic hints beside a text are not part of it."""
+    if "xl/sharedStrings.xml" not in parts.namelist():
+        return []
+    table = ElementTree.fromstring(parts.read("xl/sharedStrings.xml"))  # noqa: S314
+    return ["".join(run.text or "" for run in (*item.findall(f"{MAIN}t"), *item.findall(f"{MAIN}r/{MAIN}t")))
+            for item in table]  # fmt: skip
+
+
+def _cells(row: ElementTree.Element, texts: list[str]) -> list[str]:
+    cells: list[str] = []
+    for cell in row.iter(f"{MAIN}c"):
+        place = _column(cell.attrib["r"]) if "r" in cell.attrib else len(cells)
+        cells.extend([""] * (place - len(cells)))
+        cells.append(_value(cell, texts))
+    return cells
+
+
+def _column(reference: str) -> int:
+    """0 for A, 26 for AA."""
+    number = 0
+    for letter in reference.rstrip("0123456789"):
+        number = 26 * number + ord(letter) - ord("A") + 1
+    return number - 1
+
+
+def _value(cell: ElementTree.Element, texts: list[str]) -> str:
+    kind, value = cell.attrib.get("t", "n"), cell.findtext(f"{MAIN}v") or ""
+    if kind == "s":
+        return texts[int(value)]
+    if kind == "inlineStr":
+        return "".join(part.text or "" for part in cell.iter(f"{MAIN}t"))
+    if kind != "n" or not value:
+        return value
+    number = repr(float(value))
+    return number.removesuffix(".0")

@@ -1,0 +1,116 @@
+"""Problems to learn: a schema, which is public, beside rows, which are not.
+
+A learning job sees the schema alone. The rows belong to clients; a `Problem` holds them together only where one machine
+plays all clients (the swarm, the ideal functionality, tests).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.bounds import Interval, require
+from inference.errors import DataError, unknown
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What is public about a regression problem.
+
+    Attributes:
+        features, target: column names.
+        bounds: public bounds of each of them, in the column's own units.
+        units: units by column name, for people; a column without one is a plain number.
+        private: False where the bounds were read from the data, so that no epsilon may be claimed.
+        alone: whether the target may be without features, as a column that is described and not predicted.
+    """
+
+    features: tuple[str, ...]
+    target: str
+    bounds: Mapping[str, Interval]
+    units: Mapping[str, str] = field(default_factory=dict)
+    private: bool = True
+    alone: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.features and not self.alone:
+            raise DataError(f"no features to predict {self.target!r} from; name at least one other column")
+        if len(set(self.columns)) != len(self.columns):
+            raise DataError(f"columns repeat: {', '.join(self.columns)}; name each feature once, and not the target")
+        require(self.bounds, self.columns)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Features, then the target."""
+        return (*self.features, self.target)
+
+    def slope_unit(self, feature: str) -> str:
+        """Of a coefficient, such as "points per kg/m²"; a column without a unit gives its name."""
+        target = self.units.get(self.target, self.target)
+        return f"{target} per {self.units.get(feature, f'unit of {feature}')}"
+
+    @property
+    def centres(self) -> Array:
+        """Midpoint of each column's bounds, shape ``(d + 1,)``."""
+        return np.array([self.bounds[column].centre for column in self.columns])
+
+    @property
+    def half_widths(self) -> Array:
+        """c_j of the assumed bounds (-c_j, c_j) around the centres, shape ``(d + 1,)``."""
+        return np.array([self.bounds[column].half_width for column in self.columns])
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A schema with rows: ``X`` of shape ``(n, d)`` and ``y`` of shape ``(n,)``, in the columns' own units."""
+
+    name: str
+    schema: Schema
+    X: Array
+    y: Array
+
+    @property
+    def rows(self) -> Array:
+        """Features, then the target, shape ``(n, d + 1)``: what one client holds is one row (or several)."""
+        return np.column_stack([self.X, self.y])
+
+    def take(self, indices: NDArray[np.int64]) -> Problem:
+        """The problem with these rows only."""
+        return replace(self, X=self.X[indices], y=self.y[indices])
+
+    def select(self, features: tuple[str, ...]) -> Problem:
+        """The problem with these features only, in this order. Raises `DataError` for one that it has not."""
+        schema = self.schema
+        for feature in features:
+            if feature not in schema.features:
+                raise unknown("feature", feature, f"dataset {self.name!r}", schema.features)
+        bounds = {column: schema.bounds[column] for column in (*features, schema.target)}
+        chosen = [schema.features.index(feature) for feature in features]
+        return replace(self, schema=replace(schema, features=features, bounds=bounds), X=self.X[:, chosen])
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """The random stream of that name under a seed: one more draw in one stream never reshuffles another."""
+    digest = blake2b(f"{seed}/{name}".encode(), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
+
+
+def split(problem: Problem, test_rows: int, seed: int) -> tuple[Problem, Problem]:
+    """Train and test parts, drawn from the stream ``seed/split``.
+
+    Raises:
+        DataError: if fewer than one row would be left on either side.
+    """
+    rows = len(problem.y)
+    if not 1 <= test_rows < rows:
+        raise DataError(
+            f"rows: {rows}, to test on: {test_rows}; expected at least one to test on and one to learn from"
+        )
+    order = stream(seed, "split").permutation(rows)
+    return problem.take(order[test_rows:]), problem.take(order[:test_rows])
