@@ -12,6 +12,15 @@ Beyond the paper's algorithm, each for a measured reason:
   little between 0.7 and 1.2.
 - **y²**, for the residual variance: the sensitivity Σ c_j² covers it already, so it is free.
 - The two rounds are accounted for jointly: they get ``std_share`` and the rest of the squared Gaussian DP parameter.
+- On request, **centres** are estimated in round 1 beside the standard deviations, at 1.2 times the noise in the latter.
+  Where public centres are far off, this is worth more than anything else: mean absolute test error, relative to
+  predicting the mean, at ε = 1, 3, 10 (δ = 1e-4, medians of 6 splits; last, without privacy):
+
+                    public centres       estimated centres
+      wine, red     0.87  0.80  0.78     0.78  0.77  0.74     0.74      (centres off by 0.1 to 4.8 standard deviations)
+      wine, white   0.93  0.92  0.89     0.89  0.87  0.87     0.87      (0.4 to 6.6)
+      abalone       0.80  0.80  0.77     0.74  0.71  0.68     0.67      (0.3 to 1.9)
+      diabetes      0.74  0.73  0.72     0.75  0.73  0.72     0.71      (0 to 0.4; ε = 1, 2, 4, and 40 splits)
 
 The job is sans-IO. How noisy the second round will be follows from what the first one carried: noise scales with the
 sensitivity and with one over the square root of the share. So the job needs to know neither N, T nor the budget.
@@ -19,7 +28,8 @@ sensitivity and with one over the square root of the share. So the job needs to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from dataclasses import replace
 from math import sqrt
 from statistics import NormalDist
 
@@ -27,89 +37,113 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from inference.datasets import Schema
-from inference.linear_regression import REPAIR, Posterior, posterior, unpack
-from inference.projection import prior_precision, search_thresholds
+from inference.errors import DataError
+from inference.linear_regression import Posterior
+from inference.problem import Schema
+from inference.projection import Thresholds, prior_precision, search_thresholds
 from inference.regression import RegressionResult
-from inference.scale import standard_deviations
+from inference.released import STATISTIC, posterior_of, result_of
+from inference.repair import REPAIR, check_repair
+from inference.rounds import Job
+from inference.scale import means, standard_deviations
 
 Array = NDArray[np.float64]
 Sensitivity = Callable[[tuple[float, ...]], float]
 
 INTERCEPT_BOUND = 1.0
 STD_SHARE = 0.1
+MOMENTS_BOUND = 1.665  # where sums come at no cost beside squares: `dca_proto.statistics.first_two_moments`
+PUBLIC, ESTIMATE = CENTRES = ("public", "estimate")
+
+
+def box_sensitivity(bounds: tuple[float, ...]) -> float:
+    """Σ c_j², which bounds the L2 sensitivity of all unique products of a row (constant, features, target) with y²."""
+    return sum(bound * bound for bound in bounds)
 
 
 def regression_with_projection(
-    schema: Schema, *, sensitivity: Sensitivity, rng: np.random.Generator, std_share: float = STD_SHARE
-) -> Generator[RoundRequest, NoisyAggregate, RegressionResult]:
+    schema: Schema,
+    *,
+    rng: np.random.Generator,
+    sensitivity: Sensitivity = box_sensitivity,
+    std_share: float = STD_SHARE,
+    repair: str = REPAIR,
+    each_threshold: bool = False,
+    centre: str = PUBLIC,
+) -> Job[RegressionResult]:
     """The job: yields two `RoundRequest`s, is sent their `NoisyAggregate`s, returns the regression.
 
     Args:
         schema: columns and their public bounds.
-        sensitivity: of the second round's sum, given the bounds (constant, features..., target) of one row.
         rng: for the auxiliary data of the threshold search; nothing private depends on it.
+        sensitivity: of the second round's sum, given the bounds (constant, features..., target) of one row. It serves
+            the search alone: how much noise is added is for the clients to decide.
         std_share: the first round's share of the budget, in (0, 1).
+        repair: one of `REPAIRS`, in the search and in the regression.
+        each_threshold: search one threshold for each feature, and not one for all.
+        centre: "public", the midpoints of the bounds, or "estimate".
 
     Raises:
-        ValueError: if ``std_share`` is not inside (0, 1).
+        DataError: ``std_share`` is not inside (0, 1), or the repair or the centre is unknown.
     """
-    if not 0 < std_share < 1:
-        raise ValueError(f"std_share is {std_share}; expected a number between 0 and 1")
-    moments = yield _moments_request(schema, std_share)
-    fractions = standard_deviations(moments.value, moments.contributors, moments.noise_variance)
-    stds = fractions * schema.half_widths
+    _check(std_share, repair, centre)
+    moments: NoisyAggregate = yield _moments_request(schema, std_share, centre)
+    centres, stds = _marginals(schema, moments)
     per_sensitivity = sqrt(moments.noise_variance * std_share / (1 - std_share)) / moments.sensitivity
-    thresholds = _thresholds(schema, moments.contributors, lambda c: per_sensitivity * sensitivity(c), rng)
-    released = yield _regression_request(schema, stds, thresholds, 1 - std_share)
-    return _result(schema, stds, thresholds, moments, released)
+    chosen = search_thresholds(
+        moments.contributors,
+        len(schema.features),
+        lambda bounds: per_sensitivity * sensitivity(bounds),
+        rng,
+        intercept_bound=INTERCEPT_BOUND,
+        repair=repair,
+        each=each_threshold,
+    )
+    released: NoisyAggregate = yield _regression_request(schema, centres, stds, chosen, 1 - std_share)
+    fitted = posterior_of(released, prior_precision(len(schema.features)), repair=repair)
+    widened = Posterior(fitted.mean, fitted.cov, fitted.residual_variance + projected_away(chosen.target))
+    result = result_of(released, widened, schema, repair)
+    return result if moments.private else replace(result, private=False)
 
 
-def _moments_request(schema: Schema, share: float) -> RoundRequest:
-    """Round 1: squares of each column in half-widths of its public bounds, so that all share the noise fairly."""
-    scale = [float(c) for c in schema.half_widths]
-    bound = [1.0] * len(schema.columns)
-    return RoundRequest("second-moments", _columns(schema, scale, bound), budget_share=share)
+def _check(std_share: float, repair: str, centre: str) -> None:
+    check_repair(repair)
+    if not 0 < std_share < 1:
+        raise DataError(f"std_share is {std_share}; expected a number between 0 and 1")
+    if centre not in CENTRES:
+        raise DataError(f"centre {centre!r} is unknown; expected one of {', '.join(CENTRES)}")
 
 
-def _regression_request(schema: Schema, stds: Array, thresholds: Array, share: float) -> RoundRequest:
+def _moments_request(schema: Schema, share: float, centre: str) -> RoundRequest:
+    """Round 1: squares of each column in half-widths of its public bounds, so that all share the noise fairly.
+
+    With the columns' sums beside the squares where centres are to be estimated, at the bound that suits both best.
+    """
+    statistic, bound = ("moments", MOMENTS_BOUND) if centre == ESTIMATE else ("second-moments", 1.0)
+    scale = schema.half_widths / bound
+    return RoundRequest(statistic, _columns(schema, schema.centres, scale, [bound] * scale.size), budget_share=share)
+
+
+def _marginals(schema: Schema, moments: NoisyAggregate) -> tuple[Array, Array]:
+    """Centres and standard deviations of the columns, in their own units, from round 1."""
+    n, variance = moments.contributors, moments.noise_variance
+    widths, offset, squares = schema.half_widths, np.zeros(len(schema.columns)), moments.value
+    if moments.statistic == "moments":
+        sums, squares = np.split(moments.value / MOMENTS_BOUND ** np.repeat([1, 2], offset.size), 2)
+        offset = means(sums, n, variance / MOMENTS_BOUND**2)
+        squares, variance = squares - n * offset**2, variance / MOMENTS_BOUND**4
+    return schema.centres + offset * widths, standard_deviations(squares, n, variance) * widths
+
+
+def _regression_request(schema: Schema, centres: Array, stds: Array, chosen: Thresholds, share: float) -> RoundRequest:
     """Round 2: statistics of rows in standard deviations, projected to ±p."""
-    parameters = _columns(schema, [float(s) for s in stds], [float(p) for p in thresholds])
+    parameters = _columns(schema, centres, stds, chosen.bounds.tolist())
     parameters |= {"intercept": True, "intercept_bound": INTERCEPT_BOUND, "target_square": True}
-    return RoundRequest("regression", parameters, budget_share=share)
+    return RoundRequest(STATISTIC, parameters, budget_share=share)
 
 
-def _columns(schema: Schema, scale: list[float], bound: list[float]) -> dict[str, object]:
-    centre = [float(c) for c in schema.centres]
-    return {"columns": list(schema.columns), "centre": centre, "scale": scale, "bound": bound}
-
-
-def _thresholds(schema: Schema, n: int, noise_std: Sensitivity, rng: np.random.Generator) -> Array:
-    """p of each feature and of the target, in standard deviations, shape ``(d + 1,)``."""
-    d = len(schema.features)
-    chosen = search_thresholds(n, d, noise_std, rng, intercept_bound=INTERCEPT_BOUND)
-    return np.array([chosen.features] * d + [chosen.target])
-
-
-def _result(
-    schema: Schema, stds: Array, thresholds: Array, moments: NoisyAggregate, released: NoisyAggregate
-) -> RegressionResult:
-    m = len(schema.features) + 1
-    statistics = unpack(
-        released.value, m, released.contributors, released.noise_variance, intercept_bound=INTERCEPT_BOUND
-    )
-    fitted = posterior(statistics, prior_precision(m - 1))
-    widened = Posterior(fitted.mean, fitted.cov, fitted.residual_variance + projected_away(float(thresholds[-1])))
-    return RegressionResult(
-        schema=schema,
-        posterior=widened,
-        centre=schema.centres,
-        scale=stds,
-        thresholds=thresholds,
-        repair=REPAIR,
-        contributors=released.contributors,
-        private=schema.private and moments.private and released.private,
-    )
+def _columns(schema: Schema, centre: Array, scale: Array, bound: list[float]) -> dict[str, object]:
+    return {"columns": list(schema.columns), "centre": centre.tolist(), "scale": scale.tolist(), "bound": bound}
 
 
 def projected_away(p: float) -> float:

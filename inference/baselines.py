@@ -1,18 +1,146 @@
-"""What a private regression is held against: the same model on the raw rows, and no model at all."""
+"""What a private regression is held against, each as a `Method` with the same face: rows in, a regression out.
+
+non-private          least squares on the raw rows
+trusted aggregator   the same job as the private one, over rounds in which one trusted party adds the noise once
+input perturbation   each client adds noise to its own row, and nothing is aggregated in secret
+zero predictor       no features: the mean of the target, the private error beyond which nothing has been learnt
+"""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Protocol
 
-from inference.datasets import Problem
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from inference.errors import DataError
-from inference.linear_regression import posterior, summarise
-from inference.regression import RegressionResult
+from inference.linear_regression import Posterior, SufficientStatistics, posterior, summarise
+from inference.problem import Problem, Schema
+from inference.projection import prior_precision
+from inference.regression import LinearFit, RegressionResult
+from inference.repair import REPAIR
+from inference.rounds import Job, Rounds, run
 
 Array = NDArray[np.float64]
 
 FLAT = 1e-6  # prior precision: nothing beside one row's, yet it bears columns that are constant or repeated
+
+
+class Method(Protocol):
+    """A way to learn a regression.
+
+    Attributes:
+        name: for tables and figures.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def fit(self, train: Problem) -> RegressionResult:
+        """Learn from these rows."""
+
+
+@dataclass(frozen=True)
+class NonPrivate:
+    """`nonprivate_regression`."""
+
+    name: str = "non-private"
+
+    def fit(self, train: Problem) -> RegressionResult:
+        """Learn from these rows."""
+        return nonprivate_regression(train)
+
+
+@dataclass(frozen=True)
+class ZeroPredictor:
+    """The mean target of the training rows, whatever the features."""
+
+    name: str = "zero predictor"
+
+    def fit(self, train: Problem) -> RegressionResult:
+        """Learn from these rows."""
+        m = train.X.shape[1] + 1
+        constant = Posterior(np.zeros(m), np.zeros((m, m)), np.asarray(1.0))
+        return _result(LinearFit(constant, *_standardisation(train.rows), np.full(m, np.inf)), train)
+
+
+@dataclass(frozen=True)
+class ByRounds:
+    """A learning job over rounds: the private method itself, or its trusted aggregator.
+
+    Attributes:
+        job: makes the job of a schema. rounds: makes the rounds of these rows; for a trusted aggregator, rounds whose
+            noise is added once, without the shares that colluders would know.
+    """
+
+    name: str
+    job: Callable[[Schema], Job[RegressionResult]]
+    rounds: Callable[[Problem], Rounds]
+
+    def fit(self, train: Problem) -> RegressionResult:
+        """Learn from these rows."""
+        return run(self.job(train.schema), self.rounds(train))
+
+
+@dataclass(frozen=True)
+class InputPerturbation:
+    """Each client brings its row into the public bounds and adds Gaussian noise: local differential privacy.
+
+    A row is released whole, so that its L2 sensitivity is 2√(d + 1) half-widths, and each column gets noise of that
+    over μ. The naive regression takes noisy rows for rows, as published. The corrected one takes what the noise adds to
+    the moments away again: with z̃ = z + η, E z̃z̃ᵀ = zzᵀ + σ²I. Both are about the means of the noisy rows.
+
+    Attributes:
+        mu: the Gaussian DP parameter of one row's release. rng: draws the noise.
+        corrected: whether the noise's own moments are taken out.
+    """
+
+    mu: float
+    rng: np.random.Generator
+    corrected: bool = False
+    repair: str = REPAIR
+
+    @property
+    def name(self) -> str:
+        return "input perturbation, corrected" if self.corrected else "input perturbation"
+
+    def fit(self, train: Problem) -> RegressionResult:
+        """Learn from these rows. Raises `DataError` for a μ that is not above 0."""
+        if not self.mu > 0:
+            raise DataError(f"mu is {self.mu:g}; expected a number above 0")
+        schema, n = train.schema, len(train.y)
+        z = np.clip((train.rows - schema.centres) / schema.half_widths, -1, 1)
+        variance = 4 * z.shape[1] / self.mu**2
+        noisy = z + self.rng.normal(scale=sqrt(variance), size=z.shape)
+        means = noisy.mean(axis=0)
+        centred = noisy - means
+        statistics = summarise(centred[:, :-1], centred[:, -1])
+        if self.corrected:
+            statistics = without_noise_moments(statistics, variance)
+        slopes = posterior(statistics, prior_precision(len(schema.features))[1:], repair=self.repair)
+        of_means = (slopes.residual_variance + self.corrected * variance * (1 + slopes.mean @ slopes.mean)) / n
+        cov = np.pad(slopes.cov, ((1, 0), (1, 0)))
+        cov[0, 0] = of_means
+        fitted = Posterior(np.r_[0.0, slopes.mean], cov, slopes.residual_variance)
+        centre = schema.centres + means * schema.half_widths
+        fit = LinearFit(fitted, centre, schema.half_widths, np.full(len(centre), np.inf))
+        return _result(fit, train, repair=self.repair if self.corrected else "none", private=schema.private)
+
+
+def without_noise_moments(noisy: SufficientStatistics, variance: float) -> SufficientStatistics:
+    """Moments of noisy, centred rows as noisy moments of rows: n σ² is taken from each column's own square.
+
+    What is left of the noise in Σ z̃_j z̃_k has the variance n σ² (σ² + v_j + v_k) with v the columns' own variances,
+    and twice that in squares. One figure stands for all terms, with the mean of v, at least 0.
+    """
+    assert noisy.yy is not None
+    n, d = noisy.n, noisy.xy.size
+    xx, yy = noisy.xx - n * variance * np.eye(d), noisy.yy - n * variance
+    own = max(float(np.trace(xx) + yy) / (n * (d + 1)), 0.0)
+    return SufficientStatistics(n, xx, noisy.xy, yy, n * variance * (variance + 2 * own))
 
 
 def nonprivate_regression(train: Problem) -> RegressionResult:
@@ -24,20 +152,30 @@ def nonprivate_regression(train: Problem) -> RegressionResult:
     Raises:
         DataError: if there are no more rows than coefficients.
     """
-    rows = train.rows
-    n, m = rows.shape  # m counts the features and the intercept
+    n, m = train.rows.shape  # m counts the features and the intercept
     if n <= m:
         raise DataError(
             f"{n} rows cannot determine {m} coefficients and a residual variance; take more rows or fewer features"
         )
-    centre, scale = rows.mean(axis=0), rows.std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
+    return _result(exact_fit(train.rows, FLAT), train)
+
+
+def exact_fit(rows: Array, prior_precision: ArrayLike, residual_variance: float | None = None) -> LinearFit:
+    """The regression of the last column of raw rows on the others, all brought to mean 0 and standard deviation 1.
+
+    Args:
+        rows: shape ``(n, d + 1)``. prior_precision: λ₀ of intercept and slopes, broadcastable to ``(d + 1,)``.
+        residual_variance: λ⁻¹; None: the unbiased estimate where there are more rows than coefficients.
+    """
+    n, m = rows.shape
+    centre, scale = _standardisation(rows)
     z = (rows - centre) / scale
     exact = summarise(np.column_stack([np.ones(n), z[:, :-1]]), z[:, -1])
-    first = posterior(exact, FLAT)
-    fitted = posterior(exact, FLAT, first.residual_variance * n / (n - m))
-    unprojected = np.full(m, np.inf)
-    return RegressionResult(train.schema, fitted, centre, scale, unprojected, "none", n, private=False)
+    if residual_variance is None:
+        unbiased = n / (n - m) if n > m else 1.0
+        residual_variance = float(posterior(exact, prior_precision).residual_variance) * unbiased
+    fitted = posterior(exact, prior_precision, residual_variance)
+    return LinearFit(fitted, centre, scale, np.full(m, np.inf))
 
 
 def zero_predictor(train: Problem) -> float:
@@ -48,3 +186,13 @@ def zero_predictor(train: Problem) -> float:
 def rmse(predicted: Array | float, y: Array) -> float:
     """Root mean squared error, in target units."""
     return float(np.sqrt(np.mean((y - predicted) ** 2)))
+
+
+def _standardisation(rows: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each column; 1 for a column that is constant."""
+    scale = rows.std(axis=0)
+    return rows.mean(axis=0), np.where(scale > 0, scale, 1.0)
+
+
+def _result(fit: LinearFit, train: Problem, *, repair: str = "none", private: bool = False) -> RegressionResult:
+    return RegressionResult(**vars(fit), schema=train.schema, repair=repair, contributors=len(train.y), private=private)

@@ -3,13 +3,13 @@
     yᵢ | xᵢ ~ N(xᵢᵀβ, λ⁻¹)      (3)     xx  = Σ xᵢxᵢᵀ      λ   precision of the residuals
     β ~ N(0, diag(λ₀)⁻¹)        (4)     xy  = Σ xᵢyᵢ       λ₀  prior precision of each coefficient
     β | y, x ~ N(μ̂, Λ̂⁻¹)        (5)     yy  = Σ yᵢ²        n   number of rows
-    Λ̂ = diag(λ₀) + λ xx         (6)     s²  variance of the privacy noise in each unique term
+    Λ̂ = diag(λ₀) + λ xx         (6)     s²  variance of the privacy noise in each unique term of a block
     μ̂ = Λ̂⁻¹ λ xy                (7)     E, e  the noise in xx (symmetric) and xy
 
 **The repair.** What comes out of a round is A = xx + E and b = xy + e. A can be indefinite, and plugging it into (6)
 takes noise for data. But how large the noise is, is known. From xy = xx β + Σ xᵢrᵢ, with residuals rᵢ,
 
-    b = A β + (e - E β) + Σ xᵢ rᵢ,   Cov = S(β) = s² I + Cov(E β) + λ⁻¹ xx
+    b = A β + (e - E β) + Σ xᵢ rᵢ,   Cov = S(β) = Cov(e - E β) + λ⁻¹ xx
 
 is itself a linear regression, of b on the rows of A, with a known noise covariance. Its posterior,
 
@@ -18,23 +18,43 @@ is itself a linear regression, of b on the rows of A, with a known noise covaria
 needs no positive definite A (Aᵀ S⁻¹ A always is positive semi-definite), holds the privacy noise in its spread, leaves
 to the prior the directions in which A is mostly noise, and is (6) and (7) at s = 0: then S = λ⁻¹ xx. It is what Bayes'
 rule gives under a flat prior on xx, but for S, which is plugged in: β and λ are iterated from zero, and xx there is the
-nearest positive semi-definite matrix to A.
+nearest positive semi-definite matrix to A. A flat prior on many products leaves much to gain, so A is first shrunk
+(`repair.shrunk`); its error is then smaller than E, whose variance stands for it all the same.
+
+This is the default since it is the best, and the one whose posterior means what it says. Measured on simulated releases
+(500 rows, 8 features with correlations of a half, bounds of 1.5 standard deviations, δ = 1e-5; 300 draws of β and of
+the noise): median squared error of predictions beyond the residuals, in variances of the target, of which the features
+explain 0.5, and in brackets how many of 100 releases do worse than predicting zero:
+
+                  ε = 1     2          3          5          10         30
+    noise-aware   0.13 (4)  0.066 (1)  0.043 (0)  0.026 (0)  0.014 (0)  0.0086 (0)
+    nearest-psd   160 (92)  0.24 (34)  0.080 (5)  0.031 (0)  0.014 (0)  0.0085 (0)
+    absolute      2.0 (84)  0.24 (33)  0.080 (5)  0.031 (0)  0.014 (0)  0.0085 (0)
+
+Its 95 % intervals hold the true coefficients in 94 to 96 % of all cases, at each of these ε, and in 94 % still where
+300 rows and 11 features leave hardly more than noise. The residual variance comes out too small there, by up to a
+quarter. The other repairs' intervals hold as much with the noise in their spread, or all where the mean explodes.
 
 All functions broadcast over leading axes, so that the threshold search runs the very same repair on many draws at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from inference.errors import DataError
+from inference.repair import NOISE_AWARE, REPAIR, REPAIRS, Noise, check_repair, noise_covariance, repaired, shrunk
+
+__all__ = ["REPAIR", "REPAIRS", "Noise", "Posterior", "SufficientStatistics", "posterior", "predictive", "summarise",
+           "symmetric", "unpack"]  # fmt: skip
+
 Array = NDArray[np.float64]
 
-REPAIR = "noise-aware"
-ITERATIONS = 4  # of the plug-in of β and λ into S; measured: from the third on, the mean moves by < 0.01 sd
+ITERATIONS = 4  # of the plug-in of β and λ into S; measured at ε = 1: the mean is then 0.003 sd from the fixed point
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +63,7 @@ class SufficientStatistics:
 
     Attributes:
         n: number of rows. xx, xy: as above. yy: sum of squared targets, shape ``(...)``, or None if not asked for.
-        noise_variance: s², of each unique term, broadcastable to ``(...)``; 0 without noise.
+        noise_variance: s² of each unique term, broadcastable to ``(...)``, or one for each block; 0 without noise.
         constant: whether the first feature is a public constant, whose own square carries no noise.
     """
 
@@ -51,8 +71,14 @@ class SufficientStatistics:
     xx: Array
     xy: Array
     yy: Array | None = None
-    noise_variance: ArrayLike = 0.0
+    noise_variance: ArrayLike | Noise = 0.0
     constant: bool = False
+
+    @property
+    def noise(self) -> Noise:
+        """s² of each block."""
+        same = self.noise_variance
+        return same if isinstance(same, Noise) else Noise(same, same, same)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,29 +89,50 @@ class Posterior:
     cov: Array
     residual_variance: Array
 
+    def draws(self, rng: np.random.Generator, chains: int, draws: int) -> Array:
+        """Independent draws of β, shape ``(chains, draws, m)``."""
+        return rng.multivariate_normal(self.mean, self.cov, size=(chains, draws), method="eigh")
+
 
 def unpack(
-    value: Array, features: int, n: int, noise_variance: float, *, intercept_bound: float | None = None
+    value: Array,
+    features: int,
+    n: int,
+    noise_variance: float,
+    *,
+    intercept_bound: float | None = None,
+    weights: tuple[float, float, float] = (1, 1, 1),
 ) -> SufficientStatistics:
     """The statistics in a released vector: unique terms of xxᵀ row by row, then xy, then y² if it is there.
 
     Args:
         value: shape ``(m(m+1)/2 + m,)`` or one longer.
-        features: m, a constant included. n: rows in the sum. noise_variance: s² of each coordinate.
+        features: m, a constant included. n: how many contributors the sum is over.
+        noise_variance: of each coordinate of ``value``.
         intercept_bound: value c₀ of the constant first feature, if there is one. Its own square sums to n c₀², which is
             public and takes the place of the noisy one, unless that is off by more than 4 standard deviations of the
-            noise: then many contributors had no valid row and counted as zero.
+            noise: then many contributors had no valid row and counted as zero, or had several that were summed, and n
+            is estimated from it.
+        weights: w that the terms of xxᵀ, xy and y² were multiplied by before the noise, whose variance in a block's own
+            units is therefore 1/w² times that of ``value``.
+
+    Raises:
+        DataError: the vector has another length.
     """
     unique = features * (features + 1) // 2
     if value.size not in (unique + features, unique + features + 1):
-        raise ValueError(f"{value.size} numbers are no regression statistics of {features} features")
-    xx, xy = symmetric(value[:unique], features), value[unique : unique + features]
-    yy = value[-1] if value.size > unique + features else None
+        raise DataError(f"{value.size} numbers are no regression statistics of {features} features")
+    w = np.asarray(weights, float)
+    xx, xy = symmetric(value[:unique], features) / w[0], value[unique : unique + features] / w[1]
+    yy = value[-1] / w[2] if value.size > unique + features else None
+    noise = Noise(*(float(variance) for variance in noise_variance / w**2))
     square = n * intercept_bound**2 if intercept_bound is not None else np.inf
-    constant = abs(xx[0, 0] - square) <= 4 * sqrt(noise_variance) + 1e-9 * n
+    constant = abs(xx[0, 0] - square) <= 4 * sqrt(noise_variance) / w[0] + 1e-9 * n
     if constant:
         xx[0, 0] = square
-    return SufficientStatistics(n, xx, xy, yy, noise_variance, bool(constant))
+    elif intercept_bound is not None:
+        n = max(round(xx[0, 0] / intercept_bound**2), 1)
+    return SufficientStatistics(n, xx, xy, yy, noise, bool(constant))
 
 
 def symmetric(unique: Array, m: int) -> Array:
@@ -98,68 +145,89 @@ def symmetric(unique: Array, m: int) -> Array:
 
 
 def posterior(
-    statistics: SufficientStatistics, prior_precision: ArrayLike, residual_variance: ArrayLike | None = None
+    statistics: SufficientStatistics,
+    prior_precision: ArrayLike,
+    residual_variance: ArrayLike | None = None,
+    *,
+    repair: str = REPAIR,
+    noise_in_spread: bool = True,
 ) -> Posterior:
-    """The posterior over β given noisy sufficient statistics: supplement eqs. (5) to (7) with the repair above.
+    """The posterior over β given noisy sufficient statistics: supplement eqs. (5) to (7), with a repair.
 
     Args:
         statistics: of the rows. prior_precision: λ₀, broadcastable to ``(m,)``; 0 is flat.
         residual_variance: λ⁻¹ > 0 if known; None estimates it from ``yy``.
+        repair: one of `REPAIRS`.
+        noise_in_spread: whether the covariance holds the privacy noise. False gives the published one, Λ̂⁻¹ alone,
+            which claims far too much; the noise-aware repair has no such spread.
 
     Raises:
-        ValueError: if neither ``yy`` nor the residual variance is there.
+        DataError: neither ``yy`` nor the residual variance is there, or the options do not go together.
     """
-    A, b = statistics.xx, statistics.xy
-    if statistics.yy is None and residual_variance is None:
-        raise ValueError("the residual variance is unknown and the statistics hold no yy to estimate it from")
-    plus = nearest_psd(A)
-    prior = np.diag(np.broadcast_to(np.asarray(prior_precision, float), A.shape[-1:]))
-    beta: Array = np.zeros_like(b)
+    _check(statistics, residual_variance, repair, noise_in_spread)
+    exact = repair == NOISE_AWARE and not statistics.noise.present
+    if repair == NOISE_AWARE and not exact:
+        less_noisy = shrunk(statistics.xx, statistics.noise.xx, constant=statistics.constant)
+        statistics = replace(statistics, xx=less_noisy)
+    plus = statistics.xx if exact else repaired(statistics.xx, repair)
+    prior = np.diag(np.broadcast_to(np.asarray(prior_precision, float), plus.shape[-1:]))
+    update = _noise_aware if repair == NOISE_AWARE and not exact else _plugged_in
+    beta: Array = np.zeros_like(statistics.xy)
+    cov: Array = np.zeros_like(plus)
     known = None if residual_variance is None else np.asarray(residual_variance, float)
     for _ in range(ITERATIONS):
         variance = _residual_variance(statistics, plus, beta) if known is None else known
-        weighted = _weighted(statistics, plus, beta, variance)  # S⁻¹A
-        precision = prior + np.swapaxes(A, -1, -2) @ weighted  # (6)
-        cov: Array = np.asarray(np.linalg.inv(precision), float)
-        beta = _apply(cov, _apply(np.swapaxes(weighted, -1, -2), b))  # (7)
+        beta, cov = update(statistics, plus, prior, variance, beta, cov)
+    if update is _plugged_in and noise_in_spread:
+        cov = _widened(statistics, variance, beta, cov)
     return Posterior(beta, cov, variance)
 
 
-def nearest_psd(A: Array) -> Array:
-    """The nearest positive semi-definite matrix in Frobenius norm: negative eigenvalues become 0."""
-    values, vectors = np.linalg.eigh(A)
-    positive: Array = (vectors * np.maximum(values, 0.0)[..., None, :]) @ np.swapaxes(vectors, -1, -2)
-    return positive
+def _check(statistics: SufficientStatistics, variance: ArrayLike | None, repair: str, noise_in_spread: bool) -> None:
+    check_repair(repair)
+    if statistics.yy is None and variance is None:
+        raise DataError("the residual variance is unknown and the statistics hold no yy to estimate it from")
+    if repair == NOISE_AWARE and not noise_in_spread:
+        raise DataError("the noise-aware repair always has the noise in its spread; name another repair")
 
 
-def noise_covariance(beta: Array, noise_variance: ArrayLike, *, constant: bool = False) -> Array:
-    """Cov(e - E β), shape ``(..., m, m)``: the unique terms of the symmetric E and those of e have variance s² each.
+def _noise_aware(
+    statistics: SufficientStatistics, plus: Array, prior: Array, variance: Array, beta: Array, cov: Array
+) -> tuple[Array, Array]:
+    """Mean and covariance of the regression of b on A whose noise covariance S holds the privacy noise."""
+    A, b = statistics.xx, statistics.xy
+    S = noise_covariance(beta, statistics.noise, constant=statistics.constant) + variance[..., None, None] * plus
+    weighted = np.linalg.solve(S, A)  # S⁻¹A
+    cov = np.asarray(np.linalg.inv(prior + np.swapaxes(A, -1, -2) @ weighted), float)  # (6)
+    return _apply(cov, _apply(np.swapaxes(weighted, -1, -2), b)), cov  # (7)
 
-    (E β)_j and (E β)_k share E_jk, hence s² [ (1 + |β|²) I + ββᵀ - diag(β²) ]; a constant's own square is exact.
+
+def _plugged_in(
+    statistics: SufficientStatistics, plus: Array, prior: Array, variance: Array, beta: Array, cov: Array
+) -> tuple[Array, Array]:
+    """Mean and covariance with the repaired matrix in the place of xx."""
+    cov = np.asarray(np.linalg.inv(prior + plus / variance[..., None, None]), float)  # (6)
+    return _apply(cov, statistics.xy) / variance[..., None], cov  # (7)
+
+
+def _widened(statistics: SufficientStatistics, variance: Array, beta: Array, cov: Array) -> Array:
+    """Λ̂⁻¹ + λ² Λ̂⁻¹ Cov(e - E β) Λ̂⁻¹: the spread that the noise adds to a plugged-in mean.
+
+    With M = xx + E' in the place of xx, b = M β + (e - E' β) + Σ xᵢrᵢ, so that μ̂ - β is Λ̂⁻¹ times
+    λ (e - E' β) + λ Σ xᵢrᵢ - diag(λ₀) β. The last two have the covariance Λ̂ over residuals and prior, which leaves
+    Λ̂⁻¹; the first is independent of them. E' is no larger than E (`repair`).
     """
-    squares = beta**2
-    diagonal = 1 + squares.sum(axis=-1, keepdims=True) - squares  # the other half of each diagonal comes from ββᵀ
-    if constant:
-        diagonal[..., 0] -= squares[..., 0]
-    outer = beta[..., :, None] * beta[..., None, :]
-    scaled: Array = np.asarray(noise_variance)[..., None, None] * (outer + diagonal[..., None] * np.eye(beta.shape[-1]))
-    return scaled
-
-
-def _weighted(statistics: SufficientStatistics, plus: Array, beta: Array, variance: Array) -> Array:
-    """S⁻¹A. Without noise S = λ⁻¹A, so that it is λI even where A is singular."""
-    eye = np.eye(plus.shape[-1])
-    if not np.any(statistics.noise_variance):
-        return eye / variance[..., None, None]
-    privacy = noise_covariance(beta, statistics.noise_variance, constant=statistics.constant)
-    return np.asarray(np.linalg.solve(variance[..., None, None] * plus + privacy, statistics.xx), float)
+    privacy = noise_covariance(beta, statistics.noise, constant=statistics.constant, cov=cov)
+    widened: Array = cov + cov @ privacy @ cov / variance[..., None, None] ** 2
+    return widened
 
 
 def _residual_variance(statistics: SufficientStatistics, plus: Array, beta: Array) -> Array:
     """(yy - 2βᵀb + βᵀAβ)/n, but no smaller than what one standard deviation of the noise can hide."""
     assert statistics.yy is not None
     explained = 2 * (beta * statistics.xy).sum(axis=-1) - (beta * _apply(plus, beta)).sum(axis=-1)
-    hidden = np.sqrt(statistics.noise_variance) + np.finfo(float).eps * np.abs(statistics.yy)
+    yy = np.abs(statistics.yy)
+    hidden = np.sqrt(statistics.noise.yy) + np.finfo(float).eps * np.where(yy > 0, yy, 1.0)
     floored: Array = np.maximum(statistics.yy - explained, hidden) / statistics.n
     return floored
 

@@ -1,45 +1,45 @@
-"""What a regression job returns: the posterior in standardised units, seen in the user's own.
+"""What a regression returns: the posterior in standardised units, seen in the user's own.
 
 The model is linear in the *projected* features z_j = clip((x_j - centre_j) / scale_j, ±p_j):
 
     y = centre_y + scale_y (β₀ + Σ_j β_j z_j)
 
-Predictions project new rows in the same way. A coefficient in the user's units is the slope inside the bounds.
+Predictions project new rows in the same way. A coefficient in the user's units is the slope inside the bounds. Where a
+radius is given, z is then brought into the ball of that radius, as the clients do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.datasets import Schema
+from inference.draws import InferenceData, inference_data
 from inference.linear_regression import Posterior, predictive
+from inference.problem import Schema
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class RegressionResult:
+class LinearFit:
     """A fitted linear regression with intercept.
 
     Attributes:
-        schema: features, target, units. posterior: over (β₀, β), standardised, shape ``(d + 1,)``.
+        posterior: over (β₀, β), standardised, shape ``(d + 1,)``.
         centre, scale: of the features, then the target, in their own units, shape ``(d + 1,)``.
         thresholds: projection bounds p in units of ``scale``, shape ``(d + 1,)``; infinite where nothing is projected.
-        repair: how an indefinite noisy matrix was dealt with; "none" where there was no noise.
-        contributors: rows in the statistics. private: False where no epsilon may be claimed.
+        constant: value of the feature that β₀ belongs to; 0 where there is none, and β₀ is 0.
+        radius: of the ball that the standardised features are brought into; infinite without one.
     """
 
-    schema: Schema
     posterior: Posterior
     centre: Array
     scale: Array
     thresholds: Array
-    repair: str
-    contributors: int
-    private: bool
+    constant: float = field(default=1.0, kw_only=True)
+    radius: float = field(default=np.inf, kw_only=True)
 
     @property
     def coefficients(self) -> Array:
@@ -70,7 +70,7 @@ class RegressionResult:
     def _own_units(self, standardised: Array) -> Array:
         """The linear map from (β₀, β) to (intercept less the target's centre, slopes), applied to the first axis."""
         slope = self.scale[-1] / self.scale[:-1]
-        to_own = np.diag(np.r_[self.scale[-1], slope])
+        to_own = np.diag(np.r_[self.scale[-1] * self.constant, slope])
         to_own[0, 1:] = -slope * self.centre[:-1]
         mapped: Array = to_own @ standardised
         return mapped
@@ -78,5 +78,39 @@ class RegressionResult:
     def predict(self, X: Array) -> tuple[Array, Array]:
         """Posterior predictive mean and standard deviation at rows ``X`` of shape ``(k, d)``, in target units."""
         z = np.clip((X - self.centre[:-1]) / self.scale[:-1], -self.thresholds[:-1], self.thresholds[:-1])
-        mean, spread = predictive(self.posterior, np.column_stack([np.ones(len(z)), z]))
+        if np.isfinite(self.radius):
+            z *= np.minimum(1.0, self.radius / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), self.radius))
+        mean, spread = predictive(self.posterior, np.column_stack([np.full(len(z), self.constant), z]))
         return self.centre[-1] + self.scale[-1] * mean, self.scale[-1] * spread
+
+    def draws(self, rng: np.random.Generator, chains: int = 4, draws: int = 1000) -> dict[str, Array]:
+        """Independent draws in the user's units: ``intercept`` (chains, draws), ``coefficients`` (chains, draws, d)."""
+        drawn = self.posterior.draws(rng, chains, draws)
+        own = np.moveaxis(self._own_units(np.moveaxis(drawn, -1, 0).reshape(drawn.shape[-1], -1)), 0, -1)
+        own = own.reshape(drawn.shape)
+        return {"intercept": own[..., 0] + self.centre[-1], "coefficients": own[..., 1:]}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RegressionResult(LinearFit):
+    """What a regression job returns.
+
+    Attributes:
+        schema: features, target, units.
+        repair: how an indefinite noisy matrix was dealt with, of `REPAIRS`; "none" where there was no noise.
+        contributors: rows in the statistics. private: False where no epsilon may be claimed.
+    """
+
+    schema: Schema
+    repair: str
+    contributors: int
+    private: bool
+
+    def inference_data(self, rng: np.random.Generator, chains: int = 4, draws: int = 1000) -> InferenceData:
+        """Draws in the user's units as ArviZ's common type. Raises `DataError` if ArviZ is not installed."""
+        return inference_data(
+            self.draws(rng, chains, draws),
+            dims={"coefficients": ["feature"]},
+            coords={"feature": list(self.schema.features)},
+            attrs={"repair": self.repair, "contributors": self.contributors, "private": self.private},
+        )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 PRIOR_BOUND_SDS = 3.0
+PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # of a column's mean about the public centre, as a fraction of the half-width
 PRIOR_LOG_SD = 0.35
 GRID = np.linspace(-6, 6, 481) * PRIOR_LOG_SD  # of log σ around its prior mean
 
@@ -38,4 +39,18 @@ def standard_deviations(sums: Array, n: int, noise_variance: float) -> Array:
     log_posterior = -0.5 * ((sums[:, None] - expected) ** 2 / variance + np.log(variance) + (GRID / PRIOR_LOG_SD) ** 2)
     weights = np.exp(log_posterior - log_posterior.max(axis=1, keepdims=True))
     estimate: Array = np.exp(weights @ log_sigma / weights.sum(axis=1))
+    return estimate
+
+
+def means(sums: Array, n: int, noise_variance: float) -> Array:
+    """Means about the public centre, as fractions of the half-widths c of the bounds, shape ``(d,)``.
+
+    The posterior mean under a normal prior about the public centre with a standard deviation of c/3: where noise
+    drowns the data, the centre stays where it is.
+
+    Args:
+        sums: noisy Σᵢ xᵢⱼ/c_j of values projected to [-c_j, c_j], shape ``(d,)``. The others as above.
+    """
+    prior = (n * PRIOR_MEAN_SD) ** 2
+    estimate: Array = sums / n * (prior / (prior + noise_variance))
     return estimate

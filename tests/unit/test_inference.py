@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from math import sqrt
-from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -27,8 +25,6 @@ from inference.bounds import Interval
 from inference.datasets import Problem, Schema, diabetes, split, stream
 from inference.linear_regression import (
     SufficientStatistics,
-    nearest_psd,
-    noise_covariance,
     posterior,
     predictive,
     summarise,
@@ -37,7 +33,7 @@ from inference.linear_regression import (
 )
 from inference.projection import prior_precision, search_thresholds
 from inference.regression import RegressionResult
-from inference.report import plot_coefficients
+from inference.repair import nearest_psd, noise_covariance
 from inference.scale import standard_deviations
 
 FRACTION_BITS = 32
@@ -245,7 +241,7 @@ def test_unpack_puts_the_public_count_in_place_of_the_noisy_one() -> None:
 
 def test_unpack_keeps_the_noisy_count_where_many_rows_were_missing() -> None:
     statistics = unpack(np.array([60.0, 1, 50, 2, 3]), 2, 100, 4.0, intercept_bound=1.0)
-    assert (statistics.xx[0, 0], statistics.constant) == (60.0, False)
+    assert (statistics.xx[0, 0], statistics.constant, statistics.n) == (60.0, False, 60)
 
 
 def test_unpack_refuses_another_length() -> None:
@@ -299,7 +295,9 @@ def test_search_hands_over_the_bounds_of_constant_features_and_target() -> None:
 def test_search_scales_to_a_swarm_by_its_noise_alone() -> None:
     """A million rows with a thousand times the noise are a thousand rows with their own."""
     few, many = (search_thresholds(n, 3, noise(n / 1000), np.random.default_rng(13)) for n in (2000, 1_000_000))
-    assert (few.features, few.target) == (many.features, many.target)
+    step = 1.16  # of the grid: where two thresholds are as good as each other, either may be found
+    assert max(few.features / many.features, many.features / few.features) < step
+    assert max(few.target / many.target, many.target / few.target) < step
     assert few.expected_error == pytest.approx(many.expected_error, rel=0.01)
 
 
@@ -448,19 +446,3 @@ def test_zero_predictor_is_the_training_mean() -> None:
     problem = rows_in_own_units(50, 20)
     assert zero_predictor(problem) == pytest.approx(problem.y.mean())
     assert rmse(zero_predictor(problem), problem.y) == pytest.approx(problem.y.std())
-
-
-def test_picture_is_a_png(tmp_path: Path) -> None:
-    problem = rows_in_own_units(200, 21)
-    exact = nonprivate_regression(problem)
-    path = plot_coefficients(learn(problem, 21, mu=2.0), exact, tmp_path / "c.png", caption="ε = 2")
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_picture_marks_what_was_not_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # text stays text
-    problem = rows_in_own_units(200, 22)
-    exact, result = nonprivate_regression(problem), learn(problem, 22, mu=2.0)
-    for private in (True, False):
-        path = plot_coefficients(replace(result, private=private), exact, tmp_path / "c.svg")
-        assert ("not private" in path.read_text()) is not private

@@ -1,0 +1,135 @@
+"""What all scikit-learn faces have in common: one `fit` for three sources.
+
+    fit(X, y)          raw rows: the same model without privacy, from exact statistics; ``private_`` is False
+    fit(aggregates)    a `NoisyAggregate` that was released, or a list of them
+    fit(rounds)        anything that holds rounds (`inference.rounds.Rounds`): a running trainer or the ideal
+                       functionality; the estimator runs its learning job over it
+
+A subclass says how it learns from each, in `_fit_rows`, `_fit_aggregates` and `_fit_rounds`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from inference.errors import DataError
+from inference.rounds import Rounds
+from inference.spent import together
+
+Array = NDArray[np.float64]
+
+
+class Recorded:
+    """Rounds that remember what was held.
+
+    Attributes:
+        held: each request with its aggregate, in order.
+    """
+
+    def __init__(self, rounds: Rounds) -> None:
+        self.held: list[tuple[RoundRequest, NoisyAggregate]] = []
+        self._rounds = rounds
+
+    def hold(self, request: RoundRequest) -> NoisyAggregate:
+        """As `Rounds.hold`."""
+        aggregate = self._rounds.hold(request)
+        self.held.append((request, aggregate))
+        return aggregate
+
+
+class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+    """An estimator that learns from rows, from aggregates or over rounds.
+
+    Attributes:
+        private_: whether what was learnt satisfies differential privacy.
+        epsilon_, delta_: what it cost each participant in all; None where `private_` is False.
+        n_features_in_: how many features there are. feature_names_in_: their names, where known.
+    """
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn.
+
+        Args:
+            X: rows of shape ``(n, d)``; or a `NoisyAggregate` or a list of them; or `Rounds`.
+            y: targets of shape ``(n,)`` with rows; nothing otherwise.
+
+        Raises:
+            DataError: the source does not fit the estimator, or a target was given beside aggregates or rounds.
+            NoAggregate: a round ended without a sum.
+        """
+        aggregates = aggregates_in(X)
+        holds = callable(getattr(X, "hold", None))
+        if (aggregates or holds) and y is not None:
+            raise DataError("y was given beside aggregates or rounds; the targets are in them, so leave y out")
+        if aggregates:
+            self._fit_aggregates(aggregates)
+            self._account(all(one.private for one in aggregates), together(aggregates))
+        elif holds:
+            recorded = Recorded(X)
+            private = self._fit_rounds(recorded)
+            self._account(private, self._spent(recorded.held))
+        else:
+            self._named_by_rows = True
+            self._fit_rows(X, y)
+            self._account(False, None)
+        return self
+
+    @abstractmethod
+    def _fit_rows(self, X: Any, y: Any) -> None:
+        """Learn from raw rows; check them with scikit-learn's `validate_data`, which also notes names and number."""
+
+    @abstractmethod
+    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
+        """Learn from what was released (at least one); call `_name_features`."""
+
+    @abstractmethod
+    def _fit_rounds(self, rounds: Rounds) -> bool:
+        """Run the learning job and return whether its result is private; call `_name_features`."""
+
+    def _spent(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
+        """(ε, δ) of all rounds; a job of mini-batches, in which nobody takes part in all of them, overrides it."""
+        return together([aggregate for _, aggregate in held])
+
+    def _account(self, private: bool, spent: tuple[float, float] | None) -> None:
+        self.private_ = private and spent is not None
+        self.epsilon_: float | None = spent[0] if self.private_ and spent else None
+        self.delta_: float | None = spent[1] if self.private_ and spent else None
+
+    def _name_features(self, names: Sequence[str]) -> None:
+        """Note the features that aggregates or a schema name."""
+        self.feature_names_in_ = np.array(names, dtype=object)
+        self.n_features_in_ = len(names)
+        self._named_by_rows = False
+
+    def _checked(self, X: Any) -> Array:
+        """Rows to predict for, shape ``(k, d)``; columns of a data frame must have the names of the fit."""
+        with warnings.catch_warnings():
+            if not getattr(self, "_named_by_rows", True):  # the names came from aggregates: plain arrays are welcome
+                warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            checked: Array = validate_data(self, X, reset=False, dtype=np.float64)
+        return checked
+
+
+def aggregates_in(X: Any) -> list[NoisyAggregate]:
+    """The aggregates, if X is one or a sequence of nothing else; otherwise none.
+
+    Raises:
+        DataError: a sequence holds aggregates and something else.
+    """
+    if isinstance(X, NoisyAggregate):
+        return [X]
+    if not isinstance(X, list | tuple) or not any(isinstance(one, NoisyAggregate) for one in X):
+        return []
+    wrong = next((one for one in X if not isinstance(one, NoisyAggregate)), None)
+    if wrong is not None:
+        raise DataError(f"found a {type(wrong).__name__} among aggregates; expected a list of NoisyAggregate alone")
+    return list(X)

@@ -1,0 +1,184 @@
+"""The scikit-learn face of the linear regression: scikit-learn's own checks, exactness, and its three sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.core.budget import Budget
+from dca_proto.core.job import Terms
+from dca_proto.testing import seeded
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.estimators.base import Recorded
+from inference.estimators.linear import PrivateLinearRegression
+from inference.problem import Schema
+from inference.released import posterior_of
+
+SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-1, 1), "y": Interval(-100, 300)})
+
+
+@parametrize_with_checks([PrivateLinearRegression()])  # no failure is expected
+def test_scikit_learns_own_checks(estimator: PrivateLinearRegression, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.normal(5, 1.5, n), rng.normal(0.1, 0.3, n)])
+    return X, 80 + 10 * X[:, 0] - 100 * X[:, 1] + rng.normal(0, 20, n)
+
+
+def swarm(X: np.ndarray, y: np.ndarray, epsilon: float = 2.0) -> IdealSwarm:
+    terms = Terms(budget=Budget(epsilon, 1e-5), clients=len(y), tolerated=0, computes=(bytes(16), bytes([1]) * 16))
+    return IdealSwarm(np.column_stack([X, y]), SCHEMA.columns, terms, random=seeded("estimators"))
+
+
+def released(epsilon: float = 2.0, seed: int = 1, **changes: Any) -> NoisyAggregate:
+    parameters = {"columns": ["a", "b", "y"], "centre": [5.0, 0.0, 100.0], "scale": [1.5, 0.3, 40.0]}
+    parameters |= {"bound": [2.0, 2.0, 2.0], "intercept": True, "target_square": True} | changes
+    return swarm(*rows(1000, seed), epsilon).hold(RoundRequest("regression", parameters))
+
+
+# Without privacy, equal to scikit-learn
+
+
+def test_a_flat_prior_is_linear_regression() -> None:
+    X, y = rows(200, 1)
+    ours, theirs = PrivateLinearRegression(prior_precision=0.0).fit(X, y), LinearRegression().fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=0, atol=1e-10)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-10)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=0, atol=1e-10)
+    assert ours.score(X, y) == pytest.approx(theirs.score(X, y), abs=1e-12)
+
+
+@pytest.mark.parametrize(("precision", "variance"), [(1.0, 1.0), (30.0, 0.5), (1e-3, 2.0)])
+def test_a_prior_is_ridge_on_standardised_columns(precision: float, variance: float) -> None:
+    X, y = rows(200, 2)
+    ours = PrivateLinearRegression(prior_precision=precision, residual_variance=variance).fit(X, y)
+    theirs = make_pipeline(StandardScaler(), Ridge(alpha=precision * variance)).fit(X, y)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=0, atol=1e-10)
+
+
+def test_the_spread_is_that_of_bayesian_ridge_at_the_same_precisions() -> None:
+    """Standardised, with α = 1/λ⁻¹ and λ: (αXᵀX + λI)⁻¹; a mean more for the intercept."""
+    X, y = rows(200, 3)
+    ours = PrivateLinearRegression(prior_precision=3.0, residual_variance=0.4).fit(X, y)
+    z = StandardScaler().fit_transform(X)
+    cov = np.linalg.inv(z.T @ z / 0.4 + 3.0 * np.eye(2))
+    np.testing.assert_allclose(ours.fit_.posterior.cov[1:, 1:], cov, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ours.coef_sd_, np.sqrt(np.diag(cov)) * y.std() / X.std(axis=0), rtol=1e-10)
+    _, sd = ours.predict(X[:5], return_std=True)
+    spread = 0.4 + 0.4 / 200 + np.einsum("ki,ij,kj->k", z[:5], cov, z[:5])
+    np.testing.assert_allclose(sd, y.std() * np.sqrt(spread), rtol=1e-10)
+
+
+def test_raw_rows_are_not_private() -> None:
+    fitted = PrivateLinearRegression().fit(*rows(50, 4))
+    assert (fitted.private_, fitted.epsilon_, fitted.delta_, fitted.repair_) == (False, None, None, "none")
+
+
+# From aggregates
+
+
+def test_an_aggregate_gives_the_posterior_in_own_units_and_what_it_cost() -> None:
+    one = released(50.0)
+    fitted = PrivateLinearRegression(prior_precision=4.0, residual_variance=0.3).fit(one)
+    posterior = posterior_of(one, 4.0, 0.3)
+    np.testing.assert_allclose(fitted.coef_, [10, -100], rtol=0.25)
+    np.testing.assert_allclose(fitted.fit_.posterior.mean[1:], posterior.mean[1:], rtol=0.05)
+    assert (fitted.private_, fitted.epsilon_, fitted.delta_) == (True, 50.0, 1e-5)
+    assert fitted.repair_ == "noise-aware"
+    assert fitted.feature_names_in_.tolist() == ["a", "b"]
+    assert fitted.n_features_in_ == 2
+
+
+def test_several_aggregates_know_more_than_one_and_cost_more() -> None:
+    parts = [released(2.0, seed) for seed in (1, 2, 3)]
+    one, all_three = PrivateLinearRegression().fit(parts[:1]), PrivateLinearRegression().fit(parts)
+    assert (all_three.coef_sd_ < one.coef_sd_).all()
+    assert one.epsilon_ == 2.0
+    assert all_three.epsilon_ == pytest.approx(3.75, rel=0.05)  # and not 6, since Gaussian rounds compose in mu²
+
+
+def test_plain_arrays_are_welcome_after_a_fit_from_aggregates_but_not_other_names_or_numbers() -> None:
+    fitted = PrivateLinearRegression().fit(released())
+    mean, sd = fitted.predict([[5.0, 0.0]], return_std=True)
+    assert mean.shape == sd.shape == (1,)
+    with pytest.raises(ValueError, match="X has 3 features, but PrivateLinearRegression is expecting 2"):
+        fitted.predict([[5.0, 0.0, 1.0]])
+    frame = pytest.importorskip("pandas").DataFrame({"a": [5.0], "c": [0.0]})
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.predict(frame)
+
+
+@pytest.mark.parametrize("repair", ["nearest-psd", "absolute"])
+def test_the_repair_is_the_one_asked_for(repair: str) -> None:
+    one = released(0.5)
+    assert PrivateLinearRegression(repair=repair).fit(one).repair_ == repair
+    assert (PrivateLinearRegression(repair=repair).fit(one).coef_ != PrivateLinearRegression().fit(one).coef_).any()
+
+
+def test_a_result_that_is_not_private_claims_nothing() -> None:
+    fitted = PrivateLinearRegression().fit([replace(released(), private=False)])
+    assert (fitted.private_, fitted.epsilon_) == (False, None)
+
+
+# Over rounds
+
+
+@pytest.mark.parametrize("projection", [True, False])
+def test_rounds_run_the_job_and_give_what_it_cost(projection: bool) -> None:
+    X, y = rows(1000, 5)
+    fitted = PrivateLinearRegression(schema=SCHEMA, projection=projection, random_state=1).fit(swarm(X, y))
+    assert fitted.score(X, y) > 0.6 * LinearRegression().fit(X, y).score(X, y)
+    assert fitted.private_
+    assert fitted.epsilon_ == pytest.approx(2.0, rel=1e-4)
+    assert fitted.epsilon_ <= 2.0
+    assert fitted.feature_names_in_.tolist() == ["a", "b"]
+
+
+def test_the_same_seed_and_sums_give_the_same_fit() -> None:
+    X, y = rows(300, 6)
+    first, second = (PrivateLinearRegression(schema=SCHEMA, random_state=1).fit(swarm(X, y)) for _ in range(2))
+    assert first.coef_.tolist() == second.coef_.tolist()
+    assert clone(first).get_params()["schema"] == SCHEMA
+
+
+def test_rounds_need_a_schema_that_is_private_for_a_claim() -> None:
+    X, y = rows(300, 7)
+    with pytest.raises(DataError, match="rounds need public bounds; give schema"):
+        PrivateLinearRegression().fit(swarm(X, y))
+    fitted = PrivateLinearRegression(schema=replace(SCHEMA, private=False), projection=False).fit(swarm(X, y))
+    assert (fitted.private_, fitted.epsilon_) == (False, None)
+
+
+def test_recorded_rounds_remember_requests_with_their_aggregates() -> None:
+    recorded = Recorded(swarm(*rows(50, 8)))
+    request = RoundRequest("sum", {"columns": ["a"], "centre": [5.0], "scale": [1.0], "bound": [5.0]})
+    assert recorded.hold(request) is recorded.held[0][1]
+    assert recorded.held[0][0] is request
+
+
+# What does not fit
+
+
+def test_a_target_beside_aggregates_and_a_mixed_list_are_refused() -> None:
+    one = released()
+    with pytest.raises(DataError, match="y was given beside aggregates or rounds"):
+        PrivateLinearRegression().fit(one, [1.0])
+    with pytest.raises(DataError, match="found a float among aggregates"):
+        PrivateLinearRegression().fit([one, 1.0])
+    with pytest.raises(DataError, match="repair 'best' is unknown"):
+        PrivateLinearRegression(repair="best").fit(*rows(20, 9))

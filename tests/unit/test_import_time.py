@@ -1,0 +1,37 @@
+"""`inference` is quick to import, and none of it but the estimators needs scikit-learn, ArviZ, JAX or matplotlib."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+SECONDS_MAX = 1.0
+HEAVY = ("sklearn", "arviz", "jax", "matplotlib", "pooch", "pandas")
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in (ROOT / "inference").rglob("*.py")
+    if "estimators" not in path.parts
+)
+PROBE = f"""
+import importlib, sys, time
+sys.modules.update(dict.fromkeys({HEAVY!r}))  # an import of any of them fails
+started = time.process_time()
+for name in {MODULES!r}:
+    importlib.import_module(name)
+print(time.process_time() - started)
+"""
+
+
+def test_all_of_inference_imports_within_a_second_and_without_heavy_packages() -> None:
+    """Processor time, so that a busy machine is not taken for a slow import; the best of three."""
+    assert len(MODULES) > 15
+    seconds = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, cwd=ROOT, check=False)
+        assert done.returncode == 0, done.stderr
+        seconds.append(float(done.stdout))
+        if seconds[-1] < SECONDS_MAX:
+            break
+    assert min(seconds) < SECONDS_MAX, seconds

@@ -1,0 +1,229 @@
+"""Regressions from released aggregates: several add up, weights are divided out, and what does not fit is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core import accounting
+from dca_proto.statistics import resolve
+from inference import regression
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.linear_regression import Noise, posterior, summarise
+from inference.problem import Schema
+from inference.released import DEFAULTS, columns_of, fit_of, plausible_prior, posterior_of, result_of, statistics_of
+from inference.spent import epsilon_of, together
+
+FRACTION_BITS = 32
+COLUMNS = ("a", "b", "y")
+PARAMETERS: dict[str, Any] = {
+    "columns": list(COLUMNS),
+    "centre": [5.0, 0.0, 100.0],
+    "scale": [2.0, 0.5, 50.0],
+    "bound": [2.0, 2.0, 3.0],
+    "intercept": True,
+    "target_square": True,
+}
+SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-1, 1), "y": Interval(0, 200)})
+
+
+def rows_of(n: int, seed: int = 1) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.normal(5, 1, n), rng.normal(0, 0.3, n)])
+    return np.column_stack([X, 60 + 8 * X[:, 0] - 40 * X[:, 1] + rng.normal(0, 5, n)])
+
+
+def aggregate(
+    rows: np.ndarray, variance: float = 0.0, noise: np.ndarray | float = 0.0, **changes: Any
+) -> NoisyAggregate:
+    parameters = PARAMETERS | changes
+    value = resolve("regression", parameters).evaluate(rows, FRACTION_BITS).sum(axis=0) * 2.0**-FRACTION_BITS + noise
+    return NoisyAggregate(
+        value=value, noise_variance=variance, statistic="regression", parameters=parameters, contributors=len(rows),
+        clients=len(rows), tolerated=0, colluders=0, mechanism="none (test)", sensitivity=1.0, relation="",
+        sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3, round_id=b"", session_hash=b"", contributors_hash=b"",
+        roster_hash=b"",
+    )  # fmt: skip
+
+
+def standardised(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    z = (rows - PARAMETERS["centre"]) / PARAMETERS["scale"]
+    z = np.clip(z, -np.array(PARAMETERS["bound"]), PARAMETERS["bound"])
+    return np.column_stack([np.ones(len(z)), z[:, :-1]]), z[:, -1]
+
+
+def test_a_releases_parameters_say_how_to_read_it() -> None:
+    rows = rows_of(80)
+    x, y = standardised(rows)
+    statistics = statistics_of(aggregate(rows))
+    np.testing.assert_allclose(statistics.xx, x.T @ x, atol=1e-2)
+    np.testing.assert_allclose(statistics.xy, x.T @ y, atol=1e-2)
+    assert statistics.yy == pytest.approx(y @ y, abs=1e-2)
+    assert (statistics.n, statistics.constant) == (80, True)
+    assert columns_of([aggregate(rows)]) == COLUMNS
+
+
+def test_what_a_round_leaves_out_is_the_statistics_own_default() -> None:
+    names = ("columns", "centre", "scale", "bound")
+    bare = resolve("regression", {name: PARAMETERS[name] for name in names})
+    assert {name: getattr(bare, name) for name in DEFAULTS} == DEFAULTS
+    assert {field for field in bare.__struct_fields__ if field not in names} == set(DEFAULTS)
+
+
+def test_weighted_releases_are_read_in_their_own_units() -> None:
+    rows = rows_of(80)
+    plain, weighted = statistics_of(aggregate(rows)), statistics_of(aggregate(rows, 36.0, weights=[2, 3, 4]))
+    np.testing.assert_allclose(weighted.xx, plain.xx, atol=1e-9)
+    np.testing.assert_allclose(weighted.xy, plain.xy, atol=1e-9)
+    assert weighted.yy == pytest.approx(plain.yy)
+    assert weighted.noise == Noise(9.0, 4.0, 2.25)
+
+
+def test_releases_of_different_clients_add_up_with_their_noise() -> None:
+    rows = rows_of(100)
+    parts = [aggregate(rows[:30], 4.0), aggregate(rows[30:], 36.0, weights=[2, 3, 4])]
+    together_, whole = statistics_of(parts), statistics_of(aggregate(rows))
+    np.testing.assert_allclose(together_.xx, whole.xx, atol=1e-9)
+    np.testing.assert_allclose(together_.xy, whole.xy, atol=1e-9)
+    assert together_.yy == pytest.approx(whole.yy)
+    assert (together_.n, together_.constant) == (100, True)
+    assert together_.noise == Noise(13.0, 8.0, 6.25)
+
+
+def test_the_posterior_is_that_of_the_statistics() -> None:
+    rows = rows_of(100)
+    expected = posterior(summarise(*standardised(rows)), 1.0, 0.3)
+    fitted = posterior_of(aggregate(rows), 1.0, 0.3)
+    np.testing.assert_allclose(fitted.mean, expected.mean, atol=1e-4)
+    np.testing.assert_allclose(fitted.cov, expected.cov, atol=1e-4)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_fit_is_in_the_columns_own_units(intercept: bool) -> None:
+    rows = rows_of(4000)
+    parts = aggregate(rows, intercept=intercept, intercept_bound=0.5)
+    fit = fit_of(parts, posterior_of(parts, 0.0))
+    np.testing.assert_allclose(fit.coefficients, [8, -40], rtol=0.05)
+    middle = np.array([[5.0, 0.0]])
+    assert fit.predict(middle)[0][0] == pytest.approx(100, abs=1)
+    assert fit.intercept + middle[0] @ fit.coefficients == pytest.approx(fit.predict(middle)[0][0])
+    assert fit.intercept_sd > 0
+    assert (fit.posterior.cov[0] == 0).all() is np.bool_(not intercept)
+
+
+def test_a_radius_shortens_rows_in_predictions_as_it_does_at_the_clients() -> None:
+    rows = rows_of(200)
+    one = aggregate(rows, radius=0.5)
+    fit = fit_of(one, posterior_of(one, 0.0))
+    near, far = np.array([[5.1, 0.02]]), np.array([[7.0, 0.5], [9.0, 1.0]])
+    assert fit.predict(near)[0][0] == pytest.approx(fit.intercept + near[0] @ fit.coefficients)
+    assert np.ptp(fit.predict(far)[0]) == pytest.approx(0)  # both are beyond the box's corner, and on one ray
+
+
+def test_a_result_counts_all_contributors_and_is_private_where_all_are() -> None:
+    parts = [aggregate(rows_of(30)), aggregate(rows_of(20, 2))]
+    fitted = posterior_of(parts, 1.0)
+    result = result_of(parts, fitted, SCHEMA, "noise-aware")
+    assert (result.contributors, result.private, result.repair) == (50, True, "noise-aware")
+    assert not result_of([parts[0], replace(parts[1], private=False)], fitted, SCHEMA, "absolute").private
+    assert not result_of(parts, fitted, replace(SCHEMA, private=False), "absolute").private
+
+
+def test_draws_have_the_posteriors_moments_in_own_units() -> None:
+    """20,000 draws: means within 5 standard errors, standard deviations within 3 %; false alarms below 1e-5."""
+    one = aggregate(rows_of(60))
+    fit = fit_of(one, posterior_of(one, 1.0))
+    draws = fit.draws(np.random.default_rng(3), 4, 5000)
+    assert (draws["intercept"].shape, draws["coefficients"].shape) == ((4, 5000), (4, 5000, 2))
+    slopes = draws["coefficients"].reshape(-1, 2)
+    assert (np.abs(slopes.mean(axis=0) - fit.coefficients) < 5 * fit.coefficient_sd / np.sqrt(20_000)).all()
+    np.testing.assert_allclose(slopes.std(axis=0), fit.coefficient_sd, rtol=0.03)
+    assert draws["intercept"].mean() == pytest.approx(fit.intercept, abs=5 * fit.intercept_sd / np.sqrt(20_000))
+    assert draws["intercept"].std() == pytest.approx(fit.intercept_sd, rel=0.03)
+    together_ = np.corrcoef(draws["intercept"].ravel(), slopes[:, 0])[0, 1]
+    assert together_ == pytest.approx(fit.cov[0, 1] / np.sqrt(fit.cov[0, 0] * fit.cov[1, 1]), abs=0.03)
+
+
+def test_draws_go_out_as_inference_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With names for all axes, and what they rest on; ArviZ itself is `draws`' affair."""
+    sent: dict[str, Any] = {}
+    monkeypatch.setattr(regression, "inference_data", lambda draws, **given: sent.update(given, draws=draws))
+    one = aggregate(rows_of(60))
+    result = result_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
+    result.inference_data(np.random.default_rng(4), 2, 10)
+    assert {name: array.shape for name, array in sent["draws"].items()} == {
+        "intercept": (2, 10),
+        "coefficients": (2, 10, 2),
+    }
+    assert (sent["dims"], sent["coords"]) == ({"coefficients": ["feature"]}, {"feature": ["a", "b"]})
+    assert sent["attrs"] == {"repair": "noise-aware", "contributors": 60, "private": True}
+
+
+def test_a_plausible_prior_does_not_depend_on_units() -> None:
+    rows = rows_of(500)
+    one = aggregate(rows, bound=[9.0, 9.0, 9.0])
+    other = aggregate(rows, scale=[4.0, 0.25, 100.0], bound=[9.0, 9.0, 9.0])
+    priors = [plausible_prior(statistics_of(each), 2) for each in (one, other)]
+    # A slope is in units of the target over those of the feature, and its precision in the square of the inverse.
+    np.testing.assert_allclose(priors[1][1:] / priors[0][1:], [1.0, 16.0], rtol=1e-3)
+    assert priors[1][0] / priors[0][0] == pytest.approx(4.0, rel=1e-3)
+    without = statistics_of(aggregate(rows, target_square=False))
+    assert plausible_prior(without, 2, 0.5)[0] == pytest.approx(1.0, rel=1e-6)
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"columns": ["a", "c", "y"]}, r"aggregate 2 has columns \['a', 'c', 'y'\], the first has \['a', 'b', 'y'\]"),
+        ({"scale": [2.0, 0.5, 51.0]}, "aggregate 2 has scale"),
+        ({"bound": [2.0, 2.0, 2.0]}, "aggregate 2 has bound"),
+        ({"centre": [5.0, 0.0, 99.0]}, "aggregate 2 has centre"),
+        ({"intercept": False}, "aggregate 2 has intercept False, the first has True"),
+        ({"intercept_bound": 0.5}, "aggregate 2 has intercept_bound"),
+        ({"radius": 1.0}, "aggregate 2 has radius"),
+        ({"target_square": False}, "aggregate 2 has target_square"),
+    ],
+)
+def test_sums_of_different_things_are_not_added(changes: dict[str, Any], words: str) -> None:
+    rows = rows_of(10)
+    with pytest.raises(DataError, match=words):
+        statistics_of([aggregate(rows), aggregate(rows, **changes)])
+
+
+def test_another_statistic_and_nothing_at_all_are_refused() -> None:
+    with pytest.raises(DataError, match="of the statistic 'sum'; expected 'regression'"):
+        statistics_of(replace(aggregate(rows_of(10)), statistic="sum"))
+    with pytest.raises(DataError, match="no aggregate"):
+        statistics_of([])
+
+
+# What rounds cost together
+
+
+def test_epsilon_of_several_rounds_is_that_of_their_joint_mu() -> None:
+    one = aggregate(rows_of(10))
+    assert together([one]) == (1.0, 1e-5)
+    epsilon, delta = together([one, replace(one, mu=0.4, delta=1e-6)])
+    assert (epsilon, delta) == (pytest.approx(accounting.epsilon_of(0.5, 1e-5), rel=1e-6), 1e-5)
+    assert together([one, replace(one, private=False)]) is None
+    assert together([]) is None
+
+
+@pytest.mark.parametrize("mu", [1e-6, 0.01, 0.3, 2.0, 20.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
+def test_epsilon_is_the_protocols(mu: float, delta: float) -> None:
+    assert epsilon_of(mu, delta) == pytest.approx(accounting.epsilon_of(mu, delta), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("mu", "delta"), [(0.0, 1e-5), (1.0, 0.0), (1.0, 1.0)])
+def test_epsilon_of_impossible_figures_is_refused(mu: float, delta: float) -> None:
+    with pytest.raises(DataError, match="expected mu above 0 and delta between 0 and 1"):
+        epsilon_of(mu, delta)
