@@ -1,0 +1,127 @@
+"""Draws of a posterior as ArviZ's `InferenceData`: the one door to ArviZ, which is optional and imported on the call.
+
+Arrays have the shape ``(chain, draw, ...)``. What the draws rest on travels with them as attributes, which netCDF
+stores as numbers and texts: `attributes` makes these of the aggregates that a posterior was learnt from.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import NoisyAggregate
+from inference.errors import DataError
+
+Array = NDArray[np.float64]
+InferenceData: TypeAlias = Any
+"""`arviz.InferenceData`; ArviZ has no types of its own that could be named without importing it."""
+
+
+def inference_data(
+    posterior: Mapping[str, Array],
+    *,
+    dims: Mapping[str, Sequence[str]] | None = None,
+    coords: Mapping[str, Sequence[Any]] | None = None,
+    attrs: Mapping[str, object] | None = None,
+    sample_stats: Mapping[str, Array] | None = None,
+    posterior_predictive: Mapping[str, Array] | None = None,
+    warmup_posterior: Mapping[str, Array] | None = None,
+) -> InferenceData:
+    """Draws, with names for their axes, as ArviZ's common type.
+
+    Args:
+        posterior: by parameter, shape ``(chain, draw, ...)``; all with the same chains and draws.
+        dims: names of each parameter's axes after the first two. coords: labels along each named axis.
+        attrs: what the draws rest on (`attributes`); truth values become 0 and 1, None is left out, the library's
+            version is added. They stand on the whole and on the posterior.
+        sample_stats, posterior_predictive: as `posterior`.
+        warmup_posterior: draws that the chains made before they were taken to have converged, kept as a group apart.
+
+    Raises:
+        DataError: ArviZ is not installed, or the arrays' first two axes differ.
+    """
+    _check_shapes(posterior)
+    given = {"inference_library": "dca", "inference_library_version": _version(), **_storable(attrs or {})}
+    groups = {
+        "sample_stats": sample_stats,
+        "posterior_predictive": posterior_predictive,
+        "warmup_posterior": warmup_posterior,
+    }
+    data = _arviz().from_dict(
+        posterior=dict(posterior),
+        dims={name: list(axes) for name, axes in (dims or {}).items()},
+        coords={name: list(labels) for name, labels in (coords or {}).items()},
+        attrs=given,
+        save_warmup=warmup_posterior is not None,
+        **{name: dict(group) for name, group in groups.items() if group is not None},
+    )
+    data.posterior.attrs.update(given)
+    return data
+
+
+def attributes(*aggregates: NoisyAggregate) -> dict[str, object]:
+    """What a posterior rests on, of the aggregates that it was learnt from.
+
+    Epsilon is given for one round only: for several, ``mu`` = √Σμ² is what they cost together (Dong, Roth and Su 2022,
+    corollary 3.3), and the job's budget says the epsilon. Nothing is claimed where a round is not private.
+    """
+    private = all(aggregate.private for aggregate in aggregates)
+    mus = [aggregate.mu for aggregate in aggregates if aggregate.mu is not None]
+    first = aggregates[0]
+    return {
+        "mechanism": first.mechanism,
+        "statistics": " ".join(aggregate.statistic for aggregate in aggregates),
+        "contributors": min(aggregate.contributors for aggregate in aggregates),
+        "private": private,
+        "mu": math.hypot(*mus) if private and mus else None,
+        "epsilon": first.epsilon if private and len(aggregates) == 1 else None,
+        "delta": first.delta if private else None,
+    }
+
+
+def save(data: InferenceData, path: Path) -> Path:
+    """Write as netCDF, by way of h5netcdf or netCDF4, of which ArviZ brings one. Raises `DataError` if it cannot."""
+    try:
+        data.to_netcdf(str(path))
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}; give a folder that can be written") from None
+    return path
+
+
+def _check_shapes(posterior: Mapping[str, Array]) -> None:
+    if not posterior:
+        raise DataError("no draws of any parameter; give at least one array of shape (chain, draw, ...)")
+    shapes = {name: np.shape(array)[:2] for name, array in posterior.items()}
+    if len(set(shapes.values())) > 1 or any(len(shape) < 2 for shape in shapes.values()):
+        found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise DataError(f"chains and draws differ: {found}; give arrays of shape (chain, draw, ...), the same for all")
+
+
+def _storable(attrs: Mapping[str, object]) -> dict[str, object]:
+    known = {name: value for name, value in attrs.items() if value is not None}
+    return {name: int(value) if isinstance(value, bool | np.bool_) else value for name, value in known.items()}
+
+
+def _version() -> str:
+    try:
+        return version("dca")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _arviz() -> Any:
+    """ArviZ, without its announcement of a new major version."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            import arviz
+    except ImportError as error:
+        raise DataError(f'draws need ArviZ, which is missing here ({error}); pip install "dca[samplers]"') from None
+    return arviz

@@ -1,0 +1,230 @@
+"""What a conjugate model must say of itself, and what a job over it returns.
+
+    s    sum of the sufficient statistics of n clients, shape (..., k), in the model's own units
+    s̃    the same with privacy noise of a known variance in each coordinate
+    η    hyperparameters of the conjugate posterior, shape (..., h)
+
+Functions of s and η broadcast over leading axes, so that chains and draws need no loops.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from inference.bounds import Interval
+from inference.draws import InferenceData, inference_data
+from inference.errors import DataError
+from inference.exponential_families.chains import effective_size, split_rhat
+
+Array = NDArray[np.float64]
+
+BIAS = 1 / 3  # in sampling errors, from which on clipping is said to matter
+NOISE_AWARE, CONJUGATE = METHODS = ("noise-aware", "conjugate")
+
+
+class Release(NamedTuple):
+    """s̃ of shape ``(k,)``, the variance of the noise in each coordinate, shape ``(k,)``, and n."""
+
+    value: Array
+    noise_variance: Array
+    n: int
+
+
+class Latent(NamedTuple):
+    """Draws of s given s̃, shape ``(chain, draw, k)``, and those of the warm-up where there was one."""
+
+    sums: Array
+    warmup: Array | None = None
+
+
+@dataclass(frozen=True)
+class Family(ABC):
+    """A conjugate model of one column.
+
+    Attributes:
+        column: the clients' column. interval: its public bounds, in its own units.
+    """
+
+    name: ClassVar[str]
+    column: str
+    interval: Interval
+
+    @abstractmethod
+    def request(self, budget_share: float = 1.0) -> RoundRequest:
+        """The round that releases s̃; of each client's rows the first, since a mean of several is no value of x."""
+
+    @abstractmethod
+    def release(self, aggregate: NoisyAggregate) -> Release:
+        """s̃ of that round's aggregate."""
+
+    @abstractmethod
+    def possible(self, s: Array, n: int) -> Array:
+        """The nearest sum that n values within the bounds can have."""
+
+    @abstractmethod
+    def update(self, s: Array, n: int) -> Array:
+        """η of the conjugate posterior given s."""
+
+    @abstractmethod
+    def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
+        """Mean and variance of each parameter given η."""
+
+    @abstractmethod
+    def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
+        """One draw of each parameter for each η."""
+
+    @abstractmethod
+    def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
+        """Draws from p(s | s̃) ∝ p(s) N(s̃; s, noise variance)."""
+
+    def outside(self, parameters: Mapping[str, Array]) -> Array:
+        """Probability that a value lies outside the bounds, given the parameters."""
+        return np.zeros(next(iter(parameters.values())).shape[:2])
+
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """Labels along the last axis of each parameter that has one."""
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class FamilyResult:
+    """The posterior of a conjugate model.
+
+    Attributes:
+        family: the model. method: one of `METHODS`. release: what it was learnt from.
+        eta: η of each draw, shape ``(chain, draw, h)``.
+        draws: of each parameter, shape ``(chain, draw)`` or ``(chain, draw, K)``, in the column's own units.
+        warmup: the same for the warm-up, where there was one.
+        repaired: whether s̃ was no possible sum; the conjugate way then took the nearest that is.
+        private: False where no epsilon may be claimed. attrs: what `InferenceData` carries of the round.
+    """
+
+    family: Family
+    method: str
+    release: Release
+    eta: Array
+    draws: dict[str, Array]
+    warmup: dict[str, Array] | None
+    repaired: bool
+    private: bool
+    attrs: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> dict[str, Array]:
+        """Posterior mean of each parameter: E[E[θ | s]], exact for the conjugate way."""
+        return {name: mean.mean(axis=(0, 1)) for name, (mean, _) in self.family.moments(self.eta).items()}
+
+    @property
+    def sd(self) -> dict[str, Array]:
+        """Posterior standard deviation of each parameter: √(E[Var[θ | s]] + Var[E[θ | s]])."""
+        moments = self.family.moments(self.eta).items()
+        return {name: np.sqrt(v.mean(axis=(0, 1)) + mean.var(axis=(0, 1))) for name, (mean, v) in moments}
+
+    def quantile(self, q: float | Sequence[float]) -> dict[str, Array]:
+        """Posterior quantiles of each parameter: of the draws, shape of `q`, then the parameter's own axes."""
+        return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in self.draws.items()}
+
+    @property
+    def outside(self) -> float:
+        """How much of the data the fitted model expects outside the bounds, where clients clip it."""
+        return float(self.family.outside(self.draws).mean())
+
+    @property
+    def clipping_matters(self) -> bool:
+        """Whether clipping may bias the posterior by some third of the sampling error; wider bounds would help then.
+
+        The mean of the clipped data is off by at most `outside` times the mean excess, which is about a standard
+        deviation of the data, and the sampling error is that over √n.
+        """
+        return bool(self.outside * np.sqrt(self.release.n) > BIAS)
+
+    @property
+    def rhat(self) -> dict[str, Array]:
+        """Split R̂ of each parameter; from 1.01 on, the chains should not be trusted."""
+        return {name: split_rhat(array) for name, array in self.draws.items()}
+
+    @property
+    def effective_size(self) -> dict[str, Array]:
+        """Effective number of draws of each parameter's mean."""
+        return {name: effective_size(array) for name, array in self.draws.items()}
+
+    def inference_data(self) -> InferenceData:
+        """The draws as ArviZ's type. Raises `DataError` where ArviZ is missing."""
+        labels = self.family.labels()
+        return inference_data(
+            self.draws,
+            dims={name: [f"{name}_label"] for name in labels},
+            coords={f"{name}_label": texts for name, texts in labels.items()},
+            attrs={
+                "model": self.family.name,
+                "method": self.method,
+                "repaired": self.repaired,
+                "outside": self.outside,
+                **self.attrs,
+            },
+            warmup_posterior=self.warmup,
+        )
+
+
+def fitted(
+    model: Family,
+    release: Release,
+    *,
+    rng: np.random.Generator,
+    method: str = NOISE_AWARE,
+    chains: int = 4,
+    draws: int = 1000,
+    private: bool = True,
+    attrs: Mapping[str, object] | None = None,
+) -> FamilyResult:
+    """The posterior of a model given a noisy sum, without asking anybody.
+
+    Args:
+        model, release: of what. rng: for the draws. method: one of `METHODS`.
+        chains, draws: how many of each; independent draws but for the categorical model's Gibbs sampler.
+
+    Raises:
+        DataError: an unknown method, or no chains or too few draws to judge them by.
+    """
+    if method not in METHODS:
+        raise DataError(f"method {method!r} is not known; choose one of {', '.join(METHODS)}")
+    if chains < 1 or draws < 4:
+        raise DataError(f"{chains} chains of {draws} draws; expected at least one of at least 4")
+    nearest = model.possible(release.value, release.n)
+    if method == CONJUGATE or not release.noise_variance.any():
+        latent = Latent(np.broadcast_to(nearest, (chains, draws, nearest.size)))
+    else:
+        latent = model.latent(release, chains, draws, rng)
+    eta = model.update(latent.sums, release.n)
+    return FamilyResult(
+        family=model,
+        method=method,
+        release=release,
+        eta=eta,
+        draws=model.draw(eta, rng),
+        warmup=None if latent.warmup is None else model.draw(model.update(latent.warmup, release.n), rng),
+        repaired=bool((np.abs(nearest - release.value) > 1e-9 * release.n).any()),
+        private=private,
+        attrs=attrs or {},
+    )
+
+
+def whole_bounds(model: str, column: str, interval: Interval, advice: str) -> None:
+    """Raise `DataError` where the bounds are not whole numbers."""
+    if not (float(interval.lower).is_integer() and float(interval.upper).is_integer()):
+        found = f"{interval.lower:g}:{interval.upper:g}"
+        raise DataError(f"{model}: column {column!r} has bounds {found}, expected whole numbers; {advice}")
+
+
+def positive(model: str, **values: float) -> None:
+    """Raise `DataError` for a prior's parameter that is not finite and above 0."""
+    for name, value in values.items():
+        if not 0 < value < np.inf:
+            raise DataError(f"{model}: prior parameter {name} is {value:g}; give a finite number above 0")
