@@ -1,0 +1,192 @@
+"""A generalised linear model that variational inference learnt, in the user's own units.
+
+The model is linear in the standardised and projected features z_j = clip((x_j - centre_j)/scale_j, ±bound):
+
+    η = θ₀ + Σ_j θ_j z_j          logistic: P(y = 1) = 1/(1 + exp(-η))       linear: y = centre_y + scale_y η + residual
+
+A coefficient in the user's units is the slope inside the bounds. Under q, η is normal with mean η̂ and variance
+v = sd₀² + Σ_j sd_j² z_j², and the probability averaged over it is (MacKay 1992, eq. 10, exact to 0.02)
+
+    E[1/(1 + exp(-η))] ≈ 1/(1 + exp(-η̂/√(1 + πv/8))).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.draws import InferenceData, inference_data
+from inference.problem import Problem, Schema
+from inference.rounds import Job
+from inference.variational.fit import CHAINS, DRAWS, VariationalFit, attributes
+from inference.variational.inference import DEFAULT, Progress, Score, Settings, variational_inference
+from inference.variational.models import BERNOULLI, NORMAL, PRIOR_SD, PriorGradient, generalised_linear
+from inference.variational.scores import area_under_curve, log_predictive
+from inference.variational.standardise import Standardisation
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFit:
+    """A fitted generalised linear model with intercept.
+
+    Attributes:
+        fit: over (θ₀, θ), standardised. family: ``bernoulli`` or ``normal``.
+        residual_variance: λ⁻¹ of ``normal``, as a part of the target's variance.
+    """
+
+    fit: VariationalFit
+    family: str
+    residual_variance: float = 1.0
+
+    @property
+    def schema(self) -> Schema:
+        return self.fit.schema
+
+    @property
+    def contributors(self) -> int:
+        return self.fit.contributors
+
+    @property
+    def private(self) -> bool:
+        return self.fit.private
+
+    @property
+    def coefficients(self) -> Array:
+        """Posterior mean slopes, per feature unit: of the log odds, or of the target in its units. Shape ``(d,)``."""
+        return self._own_units(self.fit.mean)[1:]
+
+    @property
+    def coefficient_sd(self) -> Array:
+        """Posterior standard deviations of the slopes, the privacy noise included, shape ``(d,)``."""
+        return self._target_scale * self.fit.sd[1:] / self.fit.columns.scale[:-1]
+
+    @property
+    def intercept(self) -> float:
+        """Posterior mean of the log odds, or of the target, at features of zero."""
+        return float(self._own_units(self.fit.mean)[0])
+
+    @property
+    def intercept_sd(self) -> float:
+        """Posterior standard deviation of the intercept."""
+        columns, sd = self.fit.columns, self.fit.sd
+        offsets = np.r_[1.0, columns.centre[:-1] / columns.scale[:-1]]
+        return float(self._target_scale * np.linalg.norm(sd * offsets))
+
+    def linear_predictor(self, X: Array) -> tuple[Array, Array]:
+        """Mean and variance of η at rows ``X`` in their own units, shape ``(k, d)``: each ``(k,)``."""
+        return linear_predictor(self.fit.mean, self.fit.sd, self.fit.columns, X)
+
+    def predict_proba(self, X: Array) -> Array:
+        """P(y = 1) of rows, averaged over the posterior, the privacy noise included, shape ``(k,)``."""
+        return probability(*self.linear_predictor(X))
+
+    def predict(self, X: Array) -> tuple[Array, Array]:
+        """Posterior predictive mean and standard deviation in target units; of ``bernoulli``, of the probability."""
+        mean, variance = self.linear_predictor(X)
+        if self.family == BERNOULLI:
+            p = probability(mean, variance)
+            return p, np.sqrt(np.maximum(probability_square(mean, variance) - p**2, 0.0))
+        columns = self.fit.columns
+        predictive = self._target_scale * np.sqrt(variance + self.residual_variance)
+        return columns.centre[-1] + self._target_scale * mean, predictive
+
+    def draws(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> dict[str, Array]:
+        """Intercept and slopes in the user's units, shapes ``shape`` and ``(*shape, d)``."""
+        own = self._own_units(self.fit.draws(rng, shape))
+        return {"intercept": own[..., 0], "coefficients": own[..., 1:]}
+
+    def inference_data(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> InferenceData:
+        """The draws as ArviZ's common type. Raises `DataError` without ArviZ."""
+        return inference_data(
+            self.draws(rng, shape),
+            dims={"coefficients": ["feature"]},
+            coords={"feature": list(self.schema.features)},
+            attrs=attributes(self.fit),
+        )
+
+    @property
+    def _target_scale(self) -> float:
+        return float(self.fit.columns.scale[-1]) if self.family == NORMAL else 1.0
+
+    def _own_units(self, theta: Array) -> Array:
+        """(θ₀, θ), shape ``(..., d + 1)``, as (intercept, slopes) in the user's units."""
+        columns = self.fit.columns
+        slopes = self._target_scale * theta[..., 1:] / columns.scale[:-1]
+        start = float(columns.centre[-1]) if self.family == NORMAL else 0.0
+        intercept = start + self._target_scale * theta[..., :1] - (slopes @ columns.centre[:-1])[..., None]
+        return np.concatenate([intercept, slopes], axis=-1)
+
+
+def linear_regression_by_gradients(
+    schema: Schema,
+    family: str = BERNOULLI,
+    *,
+    rng: np.random.Generator,
+    settings: Settings = DEFAULT,
+    prior_sd: float = PRIOR_SD,
+    prior_gradient: PriorGradient | None = None,
+    residual_variance: float = 1.0,
+    held_out: Problem | None = None,
+    on_progress: Progress | None = None,
+) -> Job[LinearFit]:
+    """The learning job of a generalised linear model: logistic regression (``bernoulli``) or linear (``normal``).
+
+    Args:
+        held_out: rows that the trainer holds, for the score that `on_progress` is told: the area under the ROC
+            curve, or the mean log predictive density. Others as for `variational_inference` and `generalised_linear`.
+
+    Raises:
+        DataError: before the first round, of what `generalised_linear` refuses, and of held-out rows of one class.
+        NoAggregate: of the first two rounds, without which there is no result.
+    """
+    model = generalised_linear(
+        schema, family, prior_sd=prior_sd, prior_gradient=prior_gradient, residual_variance=residual_variance
+    )
+    score = None if held_out is None else _score(family, held_out, residual_variance)
+    fit = yield from variational_inference(
+        schema, model, rng=rng, settings=settings, score=score, on_progress=on_progress
+    )
+    return LinearFit(fit, family, residual_variance)
+
+
+def _score(family: str, rows: Problem, residual_variance: float) -> Score:
+    if family == BERNOULLI:
+        positive = rows.y > rows.schema.centres[-1]
+        area_under_curve(rows.y, positive)  # refuses rows of one class before anything is spent
+        return Score(
+            "AUC", lambda m, s, columns: area_under_curve(linear_predictor(m, s, columns, rows.X)[0], positive)
+        )
+
+    def density(mean: Array, sd: Array, columns: Standardisation) -> float:
+        eta, variance = linear_predictor(mean, sd, columns, rows.X)
+        scale = float(columns.scale[-1])
+        return log_predictive(rows.y, columns.centre[-1] + scale * eta, scale * np.sqrt(variance + residual_variance))
+
+    return Score("log predictive density", density)
+
+
+def linear_predictor(mean: Array, sd: Array, columns: Standardisation, X: Array) -> tuple[Array, Array]:
+    """Mean and variance of η under q, at rows in their own units: each of shape ``(k,)``."""
+    z = columns.z(np.asarray(X, float))
+    return mean[0] + z @ mean[1:], sd[0] ** 2 + z**2 @ sd[1:] ** 2
+
+
+def probability(mean: Array, variance: Array) -> Array:
+    """E[1/(1 + exp(-η))] of η ~ N(mean, variance), as at the head."""
+    from scipy.special import expit
+
+    averaged: Array = expit(mean / np.sqrt(1 + np.pi * variance / 8))
+    return averaged
+
+
+def probability_square(mean: Array, variance: Array) -> Array:
+    """E[1/(1 + exp(-η))²], by Gauss and Hermite's rule of 20 points."""
+    from scipy.special import expit
+
+    nodes, weights = np.polynomial.hermite_e.hermegauss(20)
+    values: Array = expit(mean[..., None] + np.sqrt(variance)[..., None] * nodes) ** 2 @ (weights / weights.sum())
+    return values

@@ -1,0 +1,246 @@
+"""Variational Bayes for a Gaussian mixture with diagonal covariances, from noisy expected sufficient statistics.
+
+    π ~ Dirichlet(α₀)         λ_kj ~ Gamma(a₀, b₀)         μ_kj | λ_kj ~ N(m₀, 1/(β₀ λ_kj))
+    x_j | component k ~ N(μ_kj, 1/λ_kj)                                            columns j = 1..d, components k = 1..K
+
+    r_nk    responsibilities of row n at the current posterior
+    N_k = Σ r_nk      S_kj = Σ r_nk x_nj      Q_kj = Σ r_nk x_nj²                 what the clients' sum holds
+
+Given these, the optimal posterior of the parameters is of the prior's form (Bishop 2006, section 10.2, diagonal)
+
+    α = α₀ + N                       (10.58)      m = (β₀ m₀ + S)/β               (10.61)
+    β = β₀ + N                       (10.60)      b = b₀ + ½(Q + β₀ m₀² - β m²)    (10.62)
+    a = a₀ + N/2                     (10.63)
+
+and responsibilities follow from it by ln ρ_k = E[ln π_k] + ½ Σ_j (E[ln λ_kj] - 1/β_k) - ½ Σ_j E[λ_kj](x_j - m_kj)²
+(10.46). Everything that a client needs is in three public arrays, and its answer is clipped by the columns' bounds
+alone: the sensitivity does not depend on K (VIPS, Park, Foulds, Chaudhuri and Welling 2016, perturb the same
+statistics).
+
+**Units.** All is in units of 2.5 standard deviations of the data, to which clients project their values, so that 1, |x|
+and x² are all at most 1 and get the same noise: with units of one standard deviation, the sixth power of the bound
+would go to the squares, and counts drown.
+
+**A step in natural parameters.** These are the prior's plus (N, S, Q), so a stochastic natural-gradient step of size ρ
+(Hoffman et al. 2013, eq. 27) is an average of statistics, s ← (1 - ρ) s + ρ ŝ, whose noise variance is known:
+v ← (1 - ρ)² v + ρ² σ². ρ = 1 is plain coordinate ascent.
+
+**Repair.** Noise makes counts negative and squares smaller than they can be, and the smaller a component the more of
+its mean is noise. So from s and v, each time:
+
+- counts: the nearest ones (in Euclidean distance: the likeliest, as their noise is alike) that are not negative and
+  add up to n, which is public;
+- means: S = N μ + noise, with μ ~ N(m₀, τ²) over components; the posterior mean of μ, which goes to m₀ as N goes to 0;
+- variances about these means: from Q - S²/N in the same way, about what a component of the data's own width has, and at
+  least one standard deviation of what is left open then, for a component that seems to have no width takes rows from
+  nobody but itself, and never recovers; in any case a thousandth of the data's variance.
+
+Without noise all three leave the statistics as they are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+SPAN = 2.5  # standard deviations of the data in each column are one unit: clients project to ±1
+VARIANCE = 1 / SPAN**2  # of the data, and what a component's variance falls back on
+MEAN_SD = 1 / SPAN  # τ: components lie where the data do
+VARIANCE_MIN = 1e-3
+STARTS = 30
+
+
+class Prior(NamedTuple):
+    """α₀, β₀, m₀, a₀, b₀, the same for all components and columns, in units of `SPAN`."""
+
+    alpha: float = 1.0
+    beta: float = 0.1
+    mean: float = 0.0
+    shape: float = 1.5
+    rate: float = VARIANCE / 2
+
+
+PRIOR = Prior()
+
+
+class Statistics(NamedTuple):
+    """N of shape ``(K,)``, S and Q of shape ``(K, d)``."""
+
+    counts: Array
+    sums: Array
+    squares: Array
+
+
+class Posterior(NamedTuple):
+    """α, β, a of shape ``(K,)``, m and b of shape ``(K, d)``."""
+
+    alpha: Array
+    beta: Array
+    mean: Array
+    shape: Array
+    rate: Array
+
+
+class State(NamedTuple):
+    """After some iterations: the running statistics s, their noise variance v, and the posterior that they give."""
+
+    statistics: Statistics
+    noise_variance: float
+    posterior: Posterior
+    iteration: int
+
+
+class Info(NamedTuple):
+    """What an iteration did: the repaired statistics, and how many of the noisy counts were negative."""
+
+    repaired: Statistics
+    negative: int
+
+
+class Natural(NamedTuple):
+    """What responsibilities depend on: log weights of shape ``(K,)``, means and precisions of shape ``(K, d)``."""
+
+    log_weights: Array
+    means: Array
+    precisions: Array
+
+
+def init(means: Array, n: int, prior: Prior) -> State:
+    """The state before the first iteration: components of equal weight and the data's width.
+
+    Args:
+        means: where they start, in units of `SPAN`, shape ``(K, d)``. n: rows.
+    """
+    counts = np.full(len(means), n / len(means))
+    column = counts[:, None]
+    statistics = Statistics(counts, column * means, column * (means**2 + VARIANCE))
+    return State(statistics, 0.0, posterior(statistics, prior), 0)
+
+
+def scattered(components: int, dimension: int, rng: np.random.Generator) -> Array:
+    """Where components start without knowledge of them: of some random sets of means, N(0, τ²), the most scattered one.
+
+    Returns:
+        Shape ``(K, d)``, in units of `SPAN`.
+    """
+    sets = MEAN_SD * rng.standard_normal((STARTS, components, dimension))
+    apart = np.linalg.norm(sets[:, :, None] - sets[:, None], axis=-1) + np.where(np.eye(components), np.inf, 0.0)
+    scattered: Array = sets[apart.min(axis=(1, 2)).argmax()]
+    return scattered
+
+
+def step(
+    state: State, found: Statistics, noise_variance: float, n: int, rate: float, prior: Prior
+) -> tuple[State, Info]:
+    """One iteration, given the noisy statistics at the state's posterior.
+
+    Args:
+        found: ŝ, scaled up to n rows. noise_variance: σ² of each of its numbers. rate: ρ in (0, 1].
+    """
+    mixed = Statistics(*((1 - rate) * old + rate * new for old, new in zip(state.statistics, found, strict=True)))
+    variance = (1 - rate) ** 2 * state.noise_variance + rate**2 * noise_variance
+    repaired = repair(mixed, variance, n, prior)
+    after = State(mixed, variance, posterior(repaired, prior), state.iteration + 1)
+    return after, Info(repaired, int((found.counts < 0).sum()))
+
+
+def posterior(statistics: Statistics, prior: Prior) -> Posterior:
+    """Bishop's (10.58) to (10.63), diagonal."""
+    N, S, Q = statistics
+    beta = prior.beta + N
+    mean = (prior.beta * prior.mean + S) / beta[:, None]
+    rate = prior.rate + (Q + prior.beta * prior.mean**2 - beta[:, None] * mean**2) / 2
+    return Posterior(prior.alpha + N, beta, mean, prior.shape + N / 2, rate)
+
+
+def natural(found: Posterior) -> Natural:
+    """The responsibilities' parameters, (10.46) with (10.65) and (10.66)."""
+    from scipy.special import digamma
+
+    shape = found.shape[:, None]
+    log_precision = digamma(shape) - np.log(found.rate)
+    log_pi = digamma(found.alpha) - digamma(found.alpha.sum())
+    log_weights = log_pi + (log_precision - 1 / found.beta[:, None]).sum(axis=1) / 2
+    return Natural(log_weights, found.mean, shape / found.rate)
+
+
+def repair(statistics: Statistics, noise_variance: float, n: int, prior: Prior) -> Statistics:
+    """Statistics that rows can have, as at the head."""
+    N = onto_simplex(statistics.counts, n) if noise_variance > 0 else statistics.counts
+    column = np.maximum(N, 1e-12 * n)[:, None]
+    offset = statistics.sums - column * prior.mean
+    S = column * prior.mean + offset * _kept(column, MEAN_SD**2, noise_variance)
+    excess = statistics.squares - statistics.sums**2 / column - column * VARIANCE
+    noise = noise_variance * (1 + 4 * (S / column) ** 2)  # of Q, and of S²/N to first order
+    kept = _kept(column, VARIANCE**2, noise)
+    variance = np.maximum(VARIANCE + excess / column * kept, VARIANCE * np.sqrt(1 - kept))
+    return Statistics(N, S, S**2 / column + column * np.maximum(variance, VARIANCE_MIN * VARIANCE))
+
+
+def _kept(counts: Array, prior_variance: float, noise_variance: Array | float) -> Array:
+    """How much of an estimate of a mean survives: its prior variance over that plus the noise's."""
+    kept: Array = counts**2 * prior_variance / (counts**2 * prior_variance + noise_variance)
+    return kept
+
+
+def onto_simplex(counts: Array, n: float) -> Array:
+    """The nearest counts that are not negative and add up to n (Held, Wolfe and Crowder 1974): shape ``(K,)``."""
+    falling = np.sort(counts)[::-1]
+    excess = (np.cumsum(falling) - n) / np.arange(1, counts.size + 1)
+    taken = excess[np.flatnonzero(falling > excess)[-1]]
+    nearest: Array = np.maximum(counts - taken, 0.0)
+    return nearest
+
+
+def gain(before: Posterior, after: Posterior, statistics: Statistics, prior: Prior) -> float:
+    """What the step from one posterior to the next was worth: an estimate of the difference of their bounds.
+
+    The data's part of the bound is F = Σ_n ln Σ_k ρ_nk, whose derivatives with respect to the coefficients η of 1, x
+    and x² in ln ρ_k are N, S and Q. So F changes by about (N, S, Q)·Δη, to which the two divergences from the prior
+    come.
+
+    Args:
+        statistics: those at ``after``, found with fresh noise, which then does not depend on the step. F is convex in
+        η:
+            exact ones at ``after`` give at least the difference, those at ``before`` at most.
+    """
+    moved = (new - old for new, old in zip(_coefficients(after), _coefficients(before), strict=True))
+    rise = sum(float((one * change).sum()) for one, change in zip(statistics, moved, strict=True))
+    return rise - divergence(after, prior) + divergence(before, prior)
+
+
+def _coefficients(found: Posterior) -> tuple[Array, Array, Array]:
+    """Those of 1, x and x² in ln ρ_k: shapes ``(K,)``, ``(K, d)``, ``(K, d)``."""
+    log_weights, means, precisions = natural(found)
+    return log_weights - (precisions * means**2).sum(axis=1) / 2, precisions * means, -precisions / 2
+
+
+def divergence(found: Posterior, prior: Prior) -> float:
+    """KL(q(π, μ, λ) || p(π, μ, λ)), the sum over components and columns."""
+    from scipy.special import digamma, gammaln
+
+    alpha, K = found.alpha, found.alpha.size
+    log_pi = digamma(alpha) - digamma(alpha.sum())
+    of_weights = gammaln(alpha.sum()) - gammaln(alpha).sum() - gammaln(K * prior.alpha) + K * gammaln(prior.alpha)
+    of_weights += ((alpha - prior.alpha) * log_pi).sum()
+    a, b, beta = found.shape[:, None], found.rate, found.beta[:, None]
+    of_means = (np.log(beta / prior.beta) - 1 + prior.beta / beta) / 2
+    of_means = of_means + prior.beta * (a / b) * (found.mean - prior.mean) ** 2 / 2
+    of_precisions = (a - prior.shape) * digamma(a) - gammaln(a) + gammaln(prior.shape)
+    of_precisions = of_precisions + prior.shape * np.log(b / prior.rate) + a * (prior.rate - b) / b
+    return float(of_weights + (of_means + of_precisions).sum())
+
+
+def log_predictive(found: Posterior, z: Array) -> Array:
+    """Log density of standardised rows, shape ``(k, d)`` to ``(k,)``, at the mean of the posterior's parameters."""
+    weights = found.alpha / found.alpha.sum()
+    precisions = found.shape[:, None] / found.rate
+    squares = (precisions * (z[:, None, :] - found.mean) ** 2).sum(axis=2)
+    logs = np.log(weights) + (np.log(precisions / (2 * np.pi)).sum(axis=1) - squares) / 2
+    largest = logs.max(axis=1, keepdims=True)
+    densities: Array = largest[:, 0] + np.log(np.exp(logs - largest).sum(axis=1))
+    return densities

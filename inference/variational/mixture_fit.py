@@ -1,0 +1,120 @@
+"""The result of variational Bayes for a Gaussian mixture, in the columns' own units.
+
+The privacy noise is in the spread: a weight is a noisy count over n, a mean a noisy sum over a count. What the noise in
+earlier rounds did to the responsibilities is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.draws import InferenceData, inference_data
+from inference.problem import Schema
+from inference.variational import mixture
+from inference.variational.fit import CHAINS, DRAWS
+from inference.variational.plan import Plan
+from inference.variational.standardise import Standardisation
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureFit:
+    """A fitted mixture of the schema's features.
+
+    Attributes:
+        schema, columns: what was learnt, and how columns were standardised. posterior: in units of `mixture.SPAN`.
+        noise_variance: of the privacy noise in each number of the averaged statistics.
+        plan, iterations, stopped, score_name, scores, contributors, private: as of `VariationalFit`.
+    """
+
+    schema: Schema
+    columns: Standardisation
+    posterior: mixture.Posterior
+    noise_variance: float
+    plan: Plan
+    iterations: int
+    stopped: str
+    score_name: str
+    scores: tuple[float, ...]
+    contributors: int
+    private: bool
+
+    @property
+    def weights(self) -> Array:
+        """E[π], shape ``(K,)``."""
+        return np.asarray(self.posterior.alpha / self.posterior.alpha.sum())
+
+    @property
+    def weight_sd(self) -> Array:
+        """Standard deviations of π, the privacy noise included, shape ``(K,)``."""
+        total = self.posterior.alpha.sum()
+        return np.asarray(np.sqrt(self.weights * (1 - self.weights) / (total + 1) + self.noise_variance / total**2))
+
+    @property
+    def means(self) -> Array:
+        """E[μ] in the columns' own units, shape ``(K, d)``."""
+        return np.asarray(self.columns.centre + self.columns.scale * self.posterior.mean)
+
+    @property
+    def mean_sd(self) -> Array:
+        """Standard deviations of μ in own units, the privacy noise included, shape ``(K, d)``."""
+        own = self._variances / self.posterior.beta[:, None]
+        return np.asarray(self.columns.scale * np.sqrt(own + self._mean_noise**2))
+
+    @property
+    def sds(self) -> Array:
+        """The components' own standard deviations, √(b/(a - 1)), in own units, shape ``(K, d)``."""
+        return np.asarray(self.columns.scale * np.sqrt(self._variances))
+
+    @property
+    def _variances(self) -> Array:
+        return np.asarray(self.posterior.rate / (self.posterior.shape[:, None] - 1))
+
+    @property
+    def _mean_noise(self) -> Array:
+        """Of m, in units of `mixture.SPAN`, shape ``(K, 1)``: that of S over β, but no more than components differ."""
+        noise = np.sqrt(self.noise_variance) / self.posterior.beta
+        return np.asarray(np.minimum(noise, mixture.MEAN_SD)[:, None])
+
+    def log_density(self, X: Array) -> Array:
+        """Log density of rows in own units, at the posterior's mean: shape ``(k, d)`` to ``(k,)``."""
+        density = mixture.log_predictive(self.posterior, self.columns.z(np.asarray(X, float)))
+        return np.asarray(density - np.log(self.columns.scale).sum())
+
+    def draws(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> dict[str, Array]:
+        """Weights, means and standard deviations in own units, shapes ``(*shape, K)`` and twice ``(*shape, K, d)``."""
+        q = self.posterior
+        weights = np.maximum(rng.dirichlet(q.alpha, shape) + self._weight_noise(rng, shape), 0.0)
+        precisions = rng.gamma(q.shape[:, None], 1 / q.rate, (*shape, *q.mean.shape))
+        spread = np.sqrt(1 / (q.beta[:, None] * precisions) + self._mean_noise**2)
+        means = q.mean + spread * rng.standard_normal(precisions.shape)
+        return {
+            "weights": weights / weights.sum(axis=-1, keepdims=True),
+            "means": self.columns.centre + self.columns.scale * means,
+            "sds": self.columns.scale / np.sqrt(precisions),
+        }
+
+    def _weight_noise(self, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+        sd = float(np.sqrt(self.noise_variance) / self.posterior.alpha.sum())
+        return sd * rng.standard_normal((*shape, self.posterior.alpha.size))
+
+    def inference_data(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> InferenceData:
+        """The draws as ArviZ's common type. Raises `DataError` without ArviZ."""
+        labels: dict[str, list[object]] = {
+            "component": list(range(1, len(self.weights) + 1)),
+            "column": list(self.columns.columns),
+        }
+        both = ["component", "column"]
+        attrs = {
+            "method": "variational Bayes of a Gaussian mixture",
+            "contributors": self.contributors,
+            "iterations": self.iterations,
+            "private": self.private,
+            "stopped": self.stopped or None,
+        }
+        dims = {"weights": ["component"], "means": both, "sds": both}
+        return inference_data(self.draws(rng, shape), dims=dims, coords=labels, attrs=attrs)

@@ -1,0 +1,92 @@
+"""How many iterations the budget is divided among, planned from what the first round's noise tells.
+
+    N  clients          E  epochs: in how many rounds each client takes part
+    B  clients a round  L = ⌊E N/B⌋  iterations
+    d  parameters       r  standard deviation of the noise per unit of sensitivity of one round with all budget left
+    C  clipping norm, so the sensitivity of a round is 2C: a client's gradient is replaced by another one
+
+A client's budget is divided evenly among its E rounds, μ_round² = μ²/E, so a round's noise has a standard
+deviation of 2C r√E.
+
+**The noise does not limit E.** The mean gradient of B clients has noise 2C r√E/B; averaged over L rounds that is
+
+    2C r √E / (B √L) = 2C r / √(B N),
+
+whatever E is. Iterations cost rounds and no accuracy, so there should be enough of them for the optimisation error to
+be no larger than the noise. (This holds as long as steps average over many rounds: where each is drowned in noise,
+short noisy steps wander; hence the upper end.)
+
+**The optimisation error** of L steps with momentum falls about as 1/L (between 1/√L of a gradient of bounded norm and
+1/L² of a smooth one, without momentum and with it at best), relative to where it starts, where the mean gradient's norm
+is at most C. The noise's norm relative to C is √d · 2r/√(BN) = 1/ς. Equal at
+
+    L = ς = √(BN) / (2 r √d),      E = ⌈L B/N⌉,      kept within 10 <= L <= 60 (and E >= 1).
+
+C cancels. Measured, AUC at L = 20, 40, 80: breast cancer at ε = 4 (ς = 33) 0.989, 0.991, 0.991; Adult at ε = 1 (ς some
+400) 0.898, 0.904, 0.904, and at ε = 0.1 (some 45) 0.886, 0.890, 0.888.
+
+**Batches save messages, not privacy.** The formula for the noise says that a batch of B costs √(N/B) times the noise of
+everybody: who takes part is seen by the broker and the Compute nodes, so nothing can be claimed for the randomness of
+the choice, and what is left is that fewer clients hide in each sum. So B is everybody unless the caller wants fewer
+messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor, sqrt
+
+from inference.errors import DataError
+
+ITERATIONS_MIN, ITERATIONS_MAX = 10, 60
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rounds after the first.
+
+    Attributes:
+        epochs: E. batch: B, or 0 for everybody. iterations: L. share: of the whole job's μ², of each of them.
+    """
+
+    epochs: int
+    batch: int
+    iterations: int
+    share: float
+
+
+def planned(
+    clients: int,
+    noise_per_sensitivity: float,
+    dimension: int,
+    left: float,
+    *,
+    epochs: int | None = None,
+    batch: int = 0,
+    iterations_max: int = ITERATIONS_MAX,
+) -> Plan:
+    """The plan above.
+
+    Args:
+        clients: N. noise_per_sensitivity: r. dimension: d.
+        left: share of the job's μ² that is left for these rounds.
+        epochs: E, if the caller wants to say it. batch: B, or 0 for everybody.
+        iterations_max: the largest L that is planned.
+
+    Raises:
+        DataError: the batch is larger than N.
+    """
+    if batch > clients:
+        raise DataError(f"a batch of {batch} of {clients} clients; ask for at most all of them, which is 0")
+    size = batch or clients
+    if epochs is None:
+        ratio = signal_to_noise(clients, size, noise_per_sensitivity, dimension)
+        wanted = min(max(ratio, ITERATIONS_MIN), iterations_max)
+        epochs = max(1, ceil(wanted * size / clients - 1e-9))
+    return Plan(epochs, batch, floor(epochs * clients / size), left / epochs)
+
+
+def signal_to_noise(clients: int, size: int, noise_per_sensitivity: float, dimension: int) -> float:
+    """ς: the clipping norm over the norm of the noise, in the mean gradient averaged over all rounds."""
+    noise = 2 * noise_per_sensitivity * sqrt(dimension)
+    return sqrt(size * clients) / noise if noise > 0 else float("inf")

@@ -1,0 +1,105 @@
+"""Centres and scales of the columns from a first round of noisy first and second moments.
+
+A step of one length in all directions, one clipping norm and one prior for all coefficients make sense where features
+are alike: of mean about 0 and standard deviation about 1. Both are estimated from noisy sums over the n clients, in
+half-widths h of the public bounds,
+
+    M₁ = Σ x/n + noise of variance v₁,     M₂ = Σ x²/n + noise of variance v₂,
+
+each as a posterior mean, so that the bounds decide where noise drowns the data. Whoever states bounds ±h means that
+nearly all values lie inside: a priori the mean is N(0, 1/9), and ln σ ~ N(ln 1/3, ½²). M₂ - M₁² + v₁ is unbiased for
+σ², with a variance of v₂ + 4M₁²v₁ + 2v₁² from the noise and 2σ⁴/n from the sample. A centre that is off costs little:
+the intercept takes it up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from inference.problem import Schema
+
+Array = NDArray[np.float64]
+
+FREE_BOUND = 1.665  # up to which bound, in scales, squares add nothing to the moments' sensitivity
+PRIOR_SD = 1 / 3  # of the mean, and of the values, in half-widths
+PRIOR_LOG_SD = 0.5
+GRID = np.linspace(-6, 6, 481) * PRIOR_LOG_SD  # of ln σ around its prior mean
+
+
+@dataclass(frozen=True, eq=False)
+class Standardisation:
+    """z = clip((x - centre)/scale, ±bound), of the features and the target, last: shapes ``(d + 1,)``."""
+
+    columns: tuple[str, ...]
+    centre: Array
+    scale: Array
+    bound: Array
+
+    def parameters(self) -> dict[str, object]:
+        """As those of a statistic of scaled columns."""
+        numbers = {"centre": self.centre, "scale": self.scale, "bound": self.bound}
+        return {"columns": list(self.columns)} | {name: [float(x) for x in row] for name, row in numbers.items()}
+
+    def z(self, X: Array) -> Array:
+        """The first columns in their own units, shape ``(k, m)`` with m <= d + 1, as the clients standardise them."""
+        m = X.shape[1]
+        return np.clip((X - self.centre[:m]) / self.scale[:m], -self.bound[:m], self.bound[:m])
+
+    def without_target(self) -> Standardisation:
+        """Of the features alone."""
+        return Standardisation(self.columns[:-1], self.centre[:-1], self.scale[:-1], self.bound[:-1])
+
+    def in_bounds(self) -> Standardisation:
+        """The same projection in units of the bounds, which are 1 then."""
+        return Standardisation(self.columns, self.centre, self.scale * self.bound, np.ones_like(self.bound))
+
+
+def moments_request(schema: Schema, share: float, *, target: bool) -> RoundRequest:
+    """The first round: moments of the features, and of the target where it is to be standardised, too."""
+    columns = schema.columns if target else schema.features
+    d = len(columns)
+    parameters = {
+        "columns": list(columns),
+        "centre": [float(c) for c in schema.centres[:d]],
+        "scale": [float(h) / FREE_BOUND for h in schema.half_widths[:d]],
+        "bound": [FREE_BOUND] * d,
+    }
+    return RoundRequest("moments", parameters, budget_share=share)
+
+
+def standardised(schema: Schema, moments: NoisyAggregate, bound: float) -> Standardisation:
+    """The standardisation that the first round's answer says.
+
+    Args:
+        moments: of `moments_request`. bound: to how many standard deviations clients project their values.
+
+    Returns:
+        A target without moments is mapped by its public bounds to ±1.
+    """
+    d, n = moments.dimension // 2, moments.contributors
+    first, second = moments.value[:d] / (n * FREE_BOUND), moments.value[d:] / (n * FREE_BOUND**2)
+    v1 = moments.noise_variance / (n * FREE_BOUND) ** 2
+    mean = first * PRIOR_SD**2 / (PRIOR_SD**2 + v1)
+    sd = posterior_sd(second - first**2 + v1, v1 / FREE_BOUND**2 + 4 * first**2 * v1 + 2 * v1**2, n)
+    centre, half, limit = schema.centres, schema.half_widths, np.ones(len(schema.columns))
+    scale = half.copy()
+    centre[:d] += half[:d] * mean
+    scale[:d] *= sd
+    limit[:d] = bound
+    return Standardisation(schema.columns, centre, scale, limit)
+
+
+def posterior_sd(variance: Array, noise_variance: Array, n: int) -> Array:
+    """exp of the posterior mean of ln σ, given noisy estimates of σ² in half-widths: positive, shape ``(d,)``."""
+    log_sigma = GRID + log(PRIOR_SD)
+    expected = np.exp(2 * log_sigma)
+    spread = noise_variance[:, None] + 2 * expected**2 / n
+    logs = -0.5 * ((variance[:, None] - expected) ** 2 / spread + np.log(spread) + (GRID / PRIOR_LOG_SD) ** 2)
+    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+    estimate: Array = np.exp(weights @ log_sigma / weights.sum(axis=1))
+    return estimate

@@ -1,0 +1,421 @@
+"""Doubly stochastic variational inference: its gradients, its plan, its results without noise, and how it ends."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from exact_rounds import ExactRounds, aggregate
+from sklearn.linear_model import LogisticRegression
+
+from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.core.budget import Budget
+from dca_proto.core.job import Terms
+from dca_proto.statistics import base
+from dca_proto.statistics.model_gradient import ModelGradient
+from dca_proto.testing import seeded
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.problem import Problem, Schema
+from inference.rounds import Job, run
+from inference.variational import mean_field
+from inference.variational.inference import GAINED, Settings, variational_inference
+from inference.variational.linear import (
+    LinearFit,
+    linear_regression_by_gradients,
+    probability,
+    probability_square,
+)
+from inference.variational.models import Model, gaussian_prior, generalised_linear
+from inference.variational.noise_spread import noise_sd
+from inference.variational.plan import ITERATIONS_MAX, ITERATIONS_MIN, planned, signal_to_noise
+from inference.variational.scores import area_under_curve, log_predictive
+from inference.variational.standardise import moments_request, standardised
+
+SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-3, 3), "y": Interval(0, 1)})
+EXACT = Settings(epochs=300, clip=1e3, rate=1.0)
+
+
+def people(n: int, seed: int) -> Problem:
+    """Rows whose log odds are (a - 5) - 2b."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.normal(5, 1.5, n).clip(0, 10), rng.normal(0.3, 0.8, n).clip(-3, 3)])
+    y = rng.random(n) < 1 / (1 + np.exp(-(X[:, 0] - 5 - 2 * X[:, 1])))
+    return Problem("people", SCHEMA, X, y.astype(float))
+
+
+def exact(problem: Problem, **changes: object) -> ExactRounds:
+    return ExactRounds(problem.rows, problem.schema.columns, **changes)
+
+
+def job(seed: int = 0, settings: Settings = EXACT, schema: Schema = SCHEMA, **changes: object) -> Job[LinearFit]:
+    rng = np.random.default_rng(seed)
+    return linear_regression_by_gradients(schema, rng=rng, settings=settings, **changes)
+
+
+# The gradients
+
+
+def quadratic() -> tuple[np.ndarray, np.ndarray]:
+    """Precision H and mode of a Gaussian log joint with strong correlations."""
+    return np.array([[40.0, 20.0, 0.0], [20.0, 30.0, -5.0], [0.0, -5.0, 10.0]]), np.array([1.0, -0.5, 2.0])
+
+
+def test_gradients_are_those_of_the_bound() -> None:
+    """Of m and ρ, averaged over draws, against finite differences of the bound of a quadratic log joint, which is
+    known.
+
+    The mean of 20,000 draws is compared at 5 standard errors: false alarms below 1e-5.
+    """
+    H, mode = quadratic()
+    m, rho = np.array([0.7, 0.1, 1.0]), np.log([0.2, 0.1, 0.4])
+
+    def bound(m: np.ndarray, rho: np.ndarray) -> float:
+        return float(-0.5 * ((m - mode) @ H @ (m - mode) + np.diag(H) @ np.exp(2 * rho)) + rho.sum())
+
+    rng, of_mean, of_rho = np.random.default_rng(1), [], []
+    start = mean_field.init(np.exp(rho), m)
+    for _ in range(20_000):
+        theta, state = mean_field.propose(start, rng)
+        g = -H @ (theta - mode)
+        of_mean.append(g)
+        of_rho.append(mean_field.spread_gradient(state, g))
+    for estimates, moved in ((of_mean, lambda e: (m + e, rho)), (of_rho, lambda e: (m, rho + e))):
+        difference = [(bound(*moved(e)) - bound(*moved(-e))) / 2e-4 for e in 1e-4 * np.eye(3)]
+        error = np.std(estimates, axis=0) / np.sqrt(len(estimates))
+        assert np.all(np.abs(np.mean(estimates, axis=0) - difference) < 5 * error)
+
+
+def test_draws_come_in_antithetic_pairs() -> None:
+    rng, state = np.random.default_rng(1), mean_field.init(np.ones(3))
+    draws = []
+    for _ in range(4):
+        theta, state = mean_field.propose(state, rng)
+        draws.append(theta - state.mean)
+        state = state._replace(iteration=state.iteration + 1)
+    assert np.array_equal(draws[0], -draws[1])
+    assert np.array_equal(draws[2], -draws[3])
+    assert not np.array_equal(draws[0], draws[2])
+
+
+def climb(L: int, noise: float = 0.0, seed: int = 1) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean and s after L iterations on the quadratic, averaged over the last 30 %, and the noise that is reported."""
+    H, mode = quadratic()
+    rng, state, before = np.random.default_rng(seed), mean_field.init(np.full(3, 0.3)), np.zeros(3)
+    means, spreads, rates = [], [], []
+    for t in range(L):
+        theta, state = mean_field.propose(state, rng)
+        g = -H @ (theta - mode) + noise * rng.standard_normal(3)
+        after, info = mean_field.step(state, g, before, noise=noise, rate=0.5, left=1 - t / L)
+        before, state = after.mean - state.mean, after
+        means.append(state.mean)
+        spreads.append(state.log_sd)
+        rates.append(info.rate)
+    last = round(0.3 * L)
+    spread = np.exp(np.mean(spreads[-last:], axis=0))
+    return np.mean(means[-last:], axis=0), spread, noise_sd(rates, [noise] * L, last)
+
+
+def test_a_conjugate_gaussian_model_gets_its_mean_field_posterior() -> None:
+    """The optimum is known: m is the mode, s_j = 1/√H_jj. The draws ξ are random, so s is only near it."""
+    H, mode = quadratic()
+    mean, spread, noise = climb(2000)
+    np.testing.assert_allclose(mean, mode, atol=0.01)
+    np.testing.assert_allclose(spread, np.diag(H) ** -0.5, rtol=0.05)
+    assert noise == 0.0
+
+
+def test_the_reported_noise_covers_what_noise_does() -> None:
+    """Over 60 repeats, the means scatter by no more than is reported, which leaves out what draws them back."""
+    means, reported = zip(*((mean, sd) for mean, _, sd in (climb(30, 20.0, seed) for seed in range(60))), strict=True)
+    assert 0.2 * np.mean(reported) < np.std(means, axis=0).max() < 1.1 * np.mean(reported)
+
+
+def test_the_reported_noise_is_exact_where_nothing_draws_it_back() -> None:
+    """A flat log joint: 400 repeats of 10 fixed rates; a standard deviation of 400 x 5 numbers is off by 10 % never."""
+    rng, rates, found = np.random.default_rng(1), np.linspace(1.0, 0.1, 10), []
+    for _ in range(400):
+        u, m, iterates = np.zeros(5), np.zeros(5), []
+        for a in rates:
+            u = mean_field.MOMENTUM * u + (1 - mean_field.MOMENTUM) * 2.0 * rng.standard_normal(5)
+            m = m + a * u
+            iterates.append(m)
+        found.append(np.mean(iterates[-3:], axis=0))
+    assert np.std(found) == pytest.approx(noise_sd(list(rates), [2.0] * 10, 3), rel=0.1)
+
+
+def test_noise_does_not_let_the_spread_run_away() -> None:
+    """At a hundred times the signal of (2) s stays where it started, within a factor of two."""
+    _, spread, _ = climb(50, 300.0)
+    assert np.all((spread > 0.15) & (spread < 0.6))
+
+
+# The plan
+
+
+def test_the_plan_follows_its_formula() -> None:
+    n, r, d = 440, 1.15, 31
+    assert signal_to_noise(n, n, r, d) == pytest.approx(n / (2 * r * math.sqrt(d)))
+    plan = planned(n, r, d, 0.9)
+    assert plan.epochs == plan.iterations == math.ceil(n / (2 * r * math.sqrt(d)))
+    assert plan.share * plan.epochs == pytest.approx(0.9)
+
+
+def test_the_plan_has_limits() -> None:
+    assert planned(440, 1e3, 31, 0.9).iterations == ITERATIONS_MIN
+    assert planned(440, 0.0, 31, 0.9).iterations == ITERATIONS_MAX
+    assert planned(440, 1.0, 31, 0.9, epochs=7) == planned(440, 1e-9, 31, 0.9, epochs=7)
+
+
+@pytest.mark.parametrize(("n", "batch"), [(440, 110), (440, 100), (1000, 3), (7, 7), (11, 4)])
+def test_no_client_is_planned_into_more_rounds_than_its_budget_holds(n: int, batch: int) -> None:
+    """Batches of the least used: a client is in at most ⌈L B/N⌉ rounds, and E shares are what is left."""
+    for epochs in (None, 1, 5):
+        plan = planned(n, 1.0, 10, 0.9, epochs=epochs, batch=batch)
+        assert math.ceil(plan.iterations * batch / n) * plan.share <= 0.9 * (1 + 1e-12)
+        assert plan.iterations >= 1
+
+
+def test_a_batch_of_more_than_everybody_is_refused() -> None:
+    with pytest.raises(DataError, match="a batch of 8 of 7 clients"):
+        planned(7, 1.0, 3, 0.9, batch=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("epochs", 0), ("batch", -1), ("clip", 0.0), ("rate", -1.0), ("averaged", 2.0)]
+)
+def test_settings_out_of_range_are_refused(name: str, value: float) -> None:
+    with pytest.raises(DataError, match=name):
+        Settings(**{name: value})
+
+
+# Centres and scales
+
+
+def test_without_noise_columns_are_standardised() -> None:
+    problem = people(2000, 1)
+    rounds = exact(problem)
+    columns = standardised(SCHEMA, rounds.hold(moments_request(SCHEMA, 0.1, target=False)), 4.0)
+    np.testing.assert_allclose(columns.centre[:2], problem.X.mean(axis=0), atol=0.01)
+    np.testing.assert_allclose(columns.scale[:2], problem.X.std(axis=0), rtol=0.02)
+    assert (columns.centre[2], columns.scale[2], columns.bound[2]) == (0.5, 0.5, 1.0)
+
+
+def test_where_noise_drowns_the_moments_the_bounds_decide() -> None:
+    request = moments_request(SCHEMA, 0.1, target=False)
+    columns = standardised(SCHEMA, aggregate(np.full(4, -1e5), 1e12, request, 100), 4.0)
+    np.testing.assert_allclose(columns.centre[:2], SCHEMA.centres[:2], atol=0.1)
+    np.testing.assert_allclose(columns.scale[:2], SCHEMA.half_widths[:2] / 3, rtol=0.1)
+
+
+# Models without noise
+
+
+def test_logistic_regression_without_noise_is_that_of_scikit_learn() -> None:
+    """The same prior; Gaussian approximation and mode differ by less than 0.15 posterior standard deviations."""
+    problem = people(2000, 1)
+    fit = run(job(), exact(problem))
+    z = fit.fit.columns.z(problem.X)
+    theirs = LogisticRegression(C=4.0).fit(z, problem.y)  # prior N(0, 2²)
+    assert np.all(np.abs(fit.fit.mean[1:] - theirs.coef_[0]) < 0.15 * fit.fit.posterior_sd[1:])
+    p = theirs.predict_proba(z)[:, 1]
+    precision = np.einsum("i,ij,ij->j", p * (1 - p), z, z)
+    np.testing.assert_allclose(fit.fit.posterior_sd[1:], precision**-0.5, rtol=0.25)  # it hangs on the draws ξ
+    np.testing.assert_allclose(fit.fit.sd, fit.fit.posterior_sd)
+    np.testing.assert_allclose(fit.coefficients, [1.0, -2.0], atol=0.3)
+    assert fit.fit.iterations == 300
+    assert fit.fit.stopped == ""
+
+
+def test_linear_regression_without_noise_is_least_squares() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(0, 1, (1000, 2)).clip(-3, 3) + np.array([5, 0])
+    schema = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-3, 3), "y": Interval(-40, 60)})
+    problem = Problem("line", schema, X, 10 + 2 * X[:, 0] - 5 * X[:, 1] + rng.normal(0, 3, 1000))
+    fit = run(job(schema=schema, family="normal", residual_variance=0.25), exact(problem))
+    least = np.linalg.lstsq(np.column_stack([np.ones(1000), X]), problem.y, rcond=None)[0]
+    np.testing.assert_allclose(np.r_[fit.intercept, fit.coefficients], least, rtol=0.03, atol=0.1)
+    mean, sd = fit.predict(X)
+    assert np.sqrt(np.mean((mean - problem.y) ** 2)) == pytest.approx(3, rel=0.1)
+    assert sd.mean() == pytest.approx(3, rel=0.15)  # a quarter of the target's variance, as was said
+
+
+class LocationGradient(ModelGradient, frozen=True, kw_only=True):
+    """The middle of column y, whose errors have Student's t distribution."""
+
+    name = "test-student-location"
+    degrees: float
+
+    def gradient(self, theta: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        residual = rows[:, -1:] - theta
+        return (self.degrees + 1) * residual / (self.degrees + residual**2)
+
+
+def test_a_model_of_ones_own_is_learnt_by_its_registered_statistic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode of the same model, found by a grid; outliers of a tenth of the rows do not move it far."""
+    monkeypatch.setattr(base, "_REGISTRY", {**base._REGISTRY, LocationGradient.name: LocationGradient})
+    rng = np.random.default_rng(1)
+    y = np.r_[rng.normal(0.4, 0.05, 900), rng.uniform(0.9, 1.0, 100)]
+    rounds = ExactRounds(np.column_stack([rng.normal(5, 1, (1000, 2)), y]), SCHEMA.columns)
+    model = Model(LocationGradient.name, ("location",), gaussian_prior(2.0), {"degrees": 2.0})
+    learning = variational_inference(SCHEMA, model, rng=rng, settings=Settings(epochs=100, clip=10.0))
+    fit = run(learning, rounds)
+    z = np.clip((y - fit.columns.centre[-1]) / fit.columns.scale[-1], -4, 4)
+    grid = np.linspace(-1, 1, 2001)
+    logs = -1.5 * np.log1p((z - grid[:, None]) ** 2 / 2).sum(axis=1) - grid**2 / 8
+    assert abs(fit.mean[0] - grid[logs.argmax()]) < fit.posterior_sd[0]
+    assert fit.draws(rng, (2, 10)).shape == (2, 10, 1)
+
+
+def test_a_prior_of_ones_own_is_used() -> None:
+    tight = gaussian_prior(0.05)
+    fit = run(job(settings=Settings(epochs=100, clip=1e3), prior_gradient=tight), exact(people(200, 1)))
+    assert np.abs(fit.fit.mean).max() < 0.2
+    with pytest.raises(DataError, match="name each once"):
+        Model("gradient", ("a", "a"), tight)
+    with pytest.raises(DataError, match="expected a number above 0"):
+        gaussian_prior(0.0)
+    with pytest.raises(DataError, match="did you mean 'bernoulli'"):
+        generalised_linear(SCHEMA, "bernouli")
+
+
+# With noise
+
+
+def swarm(problem: Problem, epsilon: float) -> IdealSwarm:
+    n = len(problem.y)
+    terms = Terms(budget=Budget(epsilon, 1e-5), clients=n, tolerated=n // 20, computes=(bytes(16), bytes([1]) * 16))
+    return IdealSwarm(problem.rows, SCHEMA.columns, terms, random=seeded("variational"))
+
+
+@pytest.mark.parametrize("batch", [0, 250])
+def test_with_privacy_it_predicts(batch: int) -> None:
+    """AUC 0.85 where the truth has 0.89: seeded, so it holds or not; other seeds gave 0.86 to 0.89."""
+    problem, test = people(1000, 1), people(1000, 2)
+    fit = run(job(settings=Settings(batch=batch)), swarm(problem, 2.0))
+    assert area_under_curve(fit.predict_proba(test.X), test.y > 0.5) > 0.85
+    assert fit.private
+    assert fit.fit.noise_sd.min() > 0
+    assert np.all(fit.fit.sd > fit.fit.posterior_sd)
+
+
+def test_where_there_is_only_noise_nothing_is_claimed() -> None:
+    fit = run(job(settings=Settings()), exact(people(50, 1), noise=1e4))
+    p = fit.predict_proba(people(100, 2).X)
+    assert np.all(np.isfinite(p))
+    assert np.abs(fit.fit.mean).max() < 4 * fit.fit.sd.max()
+    assert fit.fit.noise_sd[0] > 0.3
+
+
+# How a job goes on and ends
+
+
+def test_the_job_says_what_it_asks() -> None:
+    rounds = exact(people(100, 1), noise=0.5)
+    run(job(settings=Settings(batch=25)), rounds)
+    first, *others = rounds.requests
+    assert first.statistic == "moments"
+    assert first.batch == 0
+    assert {one.statistic for one in others} == {"gradient"}
+    assert {one.batch for one in others} == {25}
+    assert first.budget_share + math.ceil(len(others) / 4) * others[0].budget_share <= 1 + 1e-9
+
+
+def test_it_returns_what_it_has_when_the_budget_is_spent() -> None:
+    problem = people(200, 1)
+    fit = run(job(settings=Settings(epochs=20)), exact(problem, rounds=8))
+    assert fit.fit.stopped == "the account is spent"
+    assert fit.fit.iterations == 7
+    assert fit.fit.plan.iterations == 20
+    assert area_under_curve(fit.predict_proba(problem.X), problem.y > 0.5) > 0.8
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_without_a_single_gradient_there_is_no_result(rounds: int) -> None:
+    with pytest.raises(NoAggregate, match="spent"):
+        run(job(), exact(people(50, 1), rounds=rounds))
+
+
+def test_the_same_aggregates_give_the_same_requests_and_result() -> None:
+    """What a restart rests on: the job is run again over recorded aggregates."""
+    recorded: list[tuple[RoundRequest, NoisyAggregate]] = []
+    source = exact(people(100, 1), noise=0.3)
+    first, request = job(3, Settings(epochs=10)), None
+    request = next(first)
+    try:
+        while True:
+            recorded.append((request, source.hold(request)))
+            request = first.send(recorded[-1][1])
+    except StopIteration as end:
+        once = end.value
+    again = job(3, Settings(epochs=10))
+    request = next(again)
+    for (asked, answer), (expected, _) in pairwise(recorded):
+        assert request == asked
+        request = again.send(answer)
+        assert request == expected
+    with pytest.raises(StopIteration) as ended:
+        again.send(recorded[-1][1])
+    assert np.array_equal(ended.value.value.fit.mean, once.fit.mean)
+
+
+def test_progress_is_told_with_a_score() -> None:
+    problem, told = people(200, 1), []
+    run(
+        job(settings=Settings(epochs=12), held_out=people(200, 2), on_progress=lambda *said: told.append(said)),
+        exact(problem),
+    )
+    assert [said[0] for said in told] == list(range(1, 13))
+    assert told[0][1:3] == (12, "AUC")
+    assert told[-1][3] > 0.8
+
+
+def test_rows_of_one_class_to_score_on_are_refused_before_the_first_round() -> None:
+    ones = people(20, 2)
+    with pytest.raises(DataError, match="0 of the other"):
+        next(job(held_out=ones.take(np.flatnonzero(ones.y))))
+
+
+def test_the_gained_bound_is_told_without_rows_to_score_on() -> None:
+    told: list[float] = []
+    settings = Settings(epochs=40, clip=1e3)
+    run(job(settings=settings, on_progress=lambda t, n, name, value: told.append(value)), exact(people(200, 1)))
+    assert told[0] == 0.0
+    assert told[-1] > 10  # at most what it gained: some 50 nats, ln 2 a row at first and 0.45 at the end
+
+
+def test_scores_are_told_by_their_name() -> None:
+    fit = run(job(settings=Settings(epochs=2)), exact(people(50, 1)))
+    assert fit.fit.score_name == GAINED
+    assert np.isnan(fit.fit.scores).all()
+
+
+# Predictions
+
+
+def test_probabilities_are_averaged_over_the_posterior() -> None:
+    mean, sd = np.array([0.0, 1.0, -3.0]), np.array([2.0, 1.5, 0.5])
+    draws = 1 / (1 + np.exp(-(mean + sd * np.random.default_rng(1).standard_normal((200_000, 3)))))
+    np.testing.assert_allclose(probability(mean, sd**2), draws.mean(axis=0), atol=0.02)
+    np.testing.assert_allclose(probability_square(mean, sd**2), (draws**2).mean(axis=0), atol=0.005)
+
+
+def test_draws_have_the_posteriors_moments() -> None:
+    fit = run(job(settings=Settings(epochs=30)), exact(people(200, 1), noise=0.2))
+    draws = fit.draws(np.random.default_rng(1), (4, 2000))
+    assert draws["intercept"].shape == (4, 2000)
+    assert draws["coefficients"].shape == (4, 2000, 2)
+    np.testing.assert_allclose(draws["coefficients"].std(axis=(0, 1)), fit.coefficient_sd, rtol=0.05)
+    assert draws["intercept"].std() == pytest.approx(fit.intercept_sd, rel=0.05)
+    p, sd = fit.predict(people(10, 2).X)
+    assert np.all((p > 0) & (p < 1) & (sd > 0) & (sd < 0.5))
+
+
+def test_scores() -> None:
+    assert area_under_curve(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, False, True, True])) == 0.875
+    with pytest.raises(DataError, match="0 rows of one class"):
+        area_under_curve(np.ones(3), np.zeros(3, bool))
+    assert log_predictive(np.zeros(2), np.zeros(2), np.ones(2)) == pytest.approx(-0.5 * math.log(2 * math.pi))

@@ -1,0 +1,181 @@
+"""Variational Bayes for a Gaussian mixture: plain coordinate ascent without noise, and sane with much of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from exact_rounds import ExactRounds
+from sklearn.mixture import BayesianGaussianMixture
+
+from dca_proto.core.budget import Budget
+from dca_proto.core.job import Terms
+from dca_proto.testing import seeded
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.problem import Problem, Schema
+from inference.rounds import run
+from inference.variational import mixture
+from inference.variational.mixture import PRIOR, Posterior, Statistics
+from inference.variational.mixture_job import MixtureSettings, gaussian_mixture
+
+SCHEMA = Schema(("a", "b"), "t", {"a": Interval(-8, 8), "b": Interval(-5, 9), "t": Interval(0, 1)})
+MEANS, SDS, WEIGHTS = np.array([[-3, 0], [3, 1], [0, 4.0]]), np.array([[1, 0.7], [0.6, 1], [0.8, 0.8]]), [0.5, 0.3, 0.2]
+NEAR = ((-2.0, 0.0), (2.0, 0.0), (0.0, 3.0))
+
+
+def points(n: int, seed: int) -> Problem:
+    rng = np.random.default_rng(seed)
+    of = rng.choice(3, n, p=WEIGHTS)
+    return Problem("points", SCHEMA, MEANS[of] + SDS[of] * rng.standard_normal((n, 2)), np.zeros(n))
+
+
+def statistics(z: np.ndarray, found: Posterior) -> tuple[Statistics, float]:
+    """Exact ones at a posterior, and F = Σ ln Σ_k ρ_nk."""
+    log_weights, means, precisions = mixture.natural(found)
+    logs = log_weights - ((z[:, None] - means) ** 2 * precisions).sum(axis=2) / 2
+    largest = logs.max(axis=1, keepdims=True)
+    r = np.exp(logs - largest)
+    total = r.sum(axis=1, keepdims=True)
+    r = r / total
+    return Statistics(r.sum(axis=0), r.T @ z, r.T @ z**2), float((largest + np.log(total)).sum())
+
+
+def test_coordinate_ascent_never_lowers_the_bound() -> None:
+    """Without noise and at ρ = 1: L = F - KL rises to its maximum, and the gain brackets each rise (F is convex)."""
+    z = points(300, 1).X / 8
+    state = mixture.init(np.random.default_rng(1).normal(0, 0.4, (3, 2)), 300, PRIOR)
+    bounds = []
+    for _t in range(60):
+        before = state.posterior
+        found, data = statistics(z, before)
+        bounds.append(data - mixture.divergence(before, PRIOR))
+        state, _ = mixture.step(state, found, 0.0, 300, 1.0, PRIOR)
+        fresh, data_after = statistics(z, state.posterior)
+        rise = data_after - mixture.divergence(state.posterior, PRIOR) - bounds[-1]
+        assert mixture.gain(before, state.posterior, found, PRIOR) <= rise + 1e-8
+        assert rise <= mixture.gain(before, state.posterior, fresh, PRIOR) + 1e-8
+    assert np.all(np.diff(bounds) > -1e-8)
+    assert bounds[-1] - bounds[-2] < 1e-2 < bounds[-1] - bounds[0]
+
+
+def test_a_fixed_point_is_that_of_scikit_learn() -> None:
+    """The same model: the prior on precisions and means, started at the same place (sklearn counts ν = 2a)."""
+    z = points(1500, 1).X / 8
+    start = np.array(NEAR) / 8
+    theirs = BayesianGaussianMixture(
+        n_components=3, covariance_type="diag", weight_concentration_prior_type="dirichlet_distribution",
+        weight_concentration_prior=PRIOR.alpha, mean_precision_prior=PRIOR.beta, mean_prior=np.zeros(2),
+        degrees_of_freedom_prior=2 * PRIOR.shape, covariance_prior=np.full(2, 2 * PRIOR.rate),
+        reg_covar=0.0, tol=1e-12, max_iter=500, init_params="random_from_data", random_state=3,
+    ).fit(z)  # fmt: skip
+    state = mixture.init(start, len(z), PRIOR)
+    for _ in range(200):
+        state, _ = mixture.step(state, statistics(z, state.posterior)[0], 0.0, len(z), 1.0, PRIOR)
+    ours, other = np.argsort(state.posterior.alpha), np.argsort(theirs.weight_concentration_)
+    np.testing.assert_allclose(state.posterior.alpha[ours], theirs.weight_concentration_[other], rtol=0.03)
+    np.testing.assert_allclose(state.posterior.mean[ours], theirs.means_[other], atol=0.01)
+
+
+def test_running_averages_know_their_noise() -> None:
+    state = mixture.init(np.zeros((2, 1)), 10, PRIOR)
+    found = Statistics(np.array([6.0, 4.0]), np.ones((2, 1)), np.ones((2, 1)) * 2)
+    for t in range(4):
+        state, _ = mixture.step(state, found, 1.0, 10, 1 / (1 + t), PRIOR)
+    assert state.noise_variance == pytest.approx(1 / 4)
+    np.testing.assert_allclose(state.statistics.counts, [6, 4])
+
+
+def test_counts_go_to_the_nearest_possible_ones() -> None:
+    np.testing.assert_allclose(mixture.onto_simplex(np.array([90.0, -30.0, 20.0]), 100), [85, 0, 15])
+    found = mixture.onto_simplex(np.array([120.0, -30.0, 10.0]), 100)
+    assert found.min() >= 0
+    assert found.sum() == pytest.approx(100)
+    np.testing.assert_allclose(mixture.onto_simplex(np.array([60.0, 40.0]), 100), [60, 40])
+
+
+def test_negative_counts_and_squares_survive() -> None:
+    """Whatever the noise makes of them, the posterior is a proper one."""
+    rng = np.random.default_rng(1)
+    state, negative = mixture.init(rng.normal(0, 0.4, (4, 3)), 50, PRIOR), 0
+    for t in range(50):
+        noisy = Statistics(*(500 * rng.standard_normal(shape) for shape in ((4,), (4, 3), (4, 3))))
+        state, info = mixture.step(state, noisy, 500.0**2, 50, (t + 1) ** -0.7, PRIOR)
+        negative += info.negative
+        q = state.posterior
+        assert q.alpha.min() > 0
+        assert q.rate.min() > 0
+        assert np.isfinite(mixture.natural(q).log_weights).all()
+        assert np.abs(q.mean).max() < 10
+    assert negative > 50
+
+
+def test_repair_changes_nothing_without_noise() -> None:
+    z = points(100, 1).X / 8
+    found, _ = statistics(z, mixture.init(np.array(NEAR) / 8, 100, PRIOR).posterior)
+    for before, after in zip(found, mixture.repair(found, 0.0, 100, PRIOR), strict=True):
+        np.testing.assert_allclose(after, before, rtol=1e-9, atol=1e-12)
+
+
+def swarm(problem: Problem, epsilon: float) -> IdealSwarm:
+    n = len(problem.y)
+    terms = Terms(budget=Budget(epsilon, 1e-5), clients=n, tolerated=n // 20, computes=(bytes(16), bytes([1]) * 16))
+    return IdealSwarm(problem.rows, SCHEMA.columns, terms, random=seeded("mixture"))
+
+
+@pytest.mark.parametrize("batch", [0, 500])
+def test_with_privacy_components_are_found(batch: int) -> None:
+    """Seeded; the best single Gaussian has -4.4 on new rows and the truth -3.45."""
+    settings = MixtureSettings(start=NEAR, batch=batch)
+    fit = run(gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), settings=settings), swarm(points(2000, 1), 4.0))
+    assert fit.log_density(points(500, 2).X).mean() > -3.9
+    np.testing.assert_allclose(fit.weights, WEIGHTS, atol=0.1)
+    np.testing.assert_allclose(fit.means, MEANS, atol=1)
+    assert fit.private
+    assert fit.stopped == ""
+    assert fit.noise_variance > 0
+    draws = fit.draws(np.random.default_rng(1), (2, 500))
+    assert {name: one.shape for name, one in draws.items()} == {
+        "weights": (2, 500, 3), "means": (2, 500, 3, 2), "sds": (2, 500, 3, 2),
+    }  # fmt: skip
+    np.testing.assert_allclose(draws["means"].std(axis=(0, 1)), fit.mean_sd, rtol=0.15)
+    np.testing.assert_allclose(draws["weights"].std(axis=(0, 1)), fit.weight_sd, rtol=0.15)
+
+
+def test_it_returns_what_it_has_when_the_budget_is_spent() -> None:
+    rounds = ExactRounds(points(300, 1).rows, SCHEMA.columns, noise=0.1, rounds=5)
+    told: list[tuple[object, ...]] = []
+    job = gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), on_progress=lambda *said: told.append(said))
+    fit = run(job, rounds)
+    assert fit.stopped == "the account is spent"
+    assert fit.iterations == 4
+    assert [said[0] for said in told] == [1, 2, 3, 4]
+    assert told[0][2:] == ("bound gained", 0.0)
+
+
+def test_progress_is_scored_on_rows_held_out() -> None:
+    told: list[float] = []
+    job = gaussian_mixture(
+        SCHEMA,
+        rng=np.random.default_rng(1),
+        settings=MixtureSettings(epochs=15, start=NEAR),
+        held_out=points(200, 2),
+        on_progress=lambda t, n, name, value: told.append(value),
+    )
+    fit = run(job, ExactRounds(points(500, 1).rows, SCHEMA.columns))
+    assert told[-1] == pytest.approx(fit.log_density(points(200, 2).X).mean())
+    assert told[-1] > told[0]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"components": 1}, {"start": ((0.0, 0.0),)}, {"epochs": 0}, {"moments_share": 1.0}], ids=str
+)
+def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(DataError, match=next(iter(wrong))):
+        MixtureSettings(**wrong)
+
+
+def test_means_of_another_number_of_columns_are_refused() -> None:
+    settings = MixtureSettings(components=2, start=((0.0,), (1.0,)))
+    with pytest.raises(DataError, match="other lengths than 2: a, b"):
+        run(gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), settings=settings), swarm(points(100, 1), 2.0))
