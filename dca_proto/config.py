@@ -12,6 +12,7 @@
     [policy] of a client, [floors] of a Compute node     see `dca_proto.core.policy`; the defaults are safe
     [account] of a trainer                               what its rounds may cost in all; see `Allowance` there
     [round] of a trainer                                 what it asks; see `dca_proto.request`
+    [job] of a trainer                                   what it learns; see `dca_proto.cli.job_settings`
 
 A client's policy may stand in a file of its own instead, which many clients can share: ``policy = "policy.toml"`` in
 [client], and in that file what would stand in [policy], without the section's name.
@@ -80,7 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         role: ``client``, ``compute`` or ``trainer``. files: its section, with absolute paths.
         federation: as read. broker: how to reach it.
         policy: a client's. floors: a Compute node's. account: what a trainer's rounds may cost in all.
-        round: what a trainer asks, if the file says.
+        round: what a trainer asks, if the file says. job: what it learns, as it stands there.
     """
 
     role: str
@@ -91,9 +92,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     floors: Floors = Floors()
     account: Allowance = Allowance()
     round: RoundSettings | None = None
+    job: dict[str, Any] | None = None
 
 
-_SECTIONS = {"client": ("policy",), "compute": ("floors",), "trainer": ("account", "round")}
+_SECTIONS = {"client": ("policy",), "compute": ("floors",), "trainer": ("account", "round", "job")}
 ROLES = tuple(_SECTIONS)
 """The actors that have a file."""
 
@@ -154,6 +156,7 @@ def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
         floors=_floors(tables.get("floors", {}), federation),
         account=convert("[account]", tables.get("account", {}), Allowance),
         round=convert("[round]", tables["round"], RoundSettings) if "round" in tables else None,
+        job=tables.get("job"),
     )
 
 

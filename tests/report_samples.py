@@ -415,8 +415,62 @@ def audit() -> dict[str, Any]:
     }
 
 
+def iterations() -> list[dict[str, Any]]:
+    """A score that rises; the first iteration has none."""
+    scores = [None, 0.91, 0.95, 0.97, 0.975]
+    return [{"number": k, "name": "held-out AUC", "value": value} for k, value in enumerate(scores, 1)]
+
+
+def scores(nonprivate: float | None) -> dict[str, Any]:
+    """Of a classifier."""
+    auc = {"name": "AUC", "private": 0.975, "nonprivate": nonprivate, "constant": 0.5, "higher_is_better": True}
+    return {"rows": 99, "scores": [auc, {**auc, "name": "log likelihood", "private": -0.2, "constant": -0.69}]}
+
+
+def iterative_swarm() -> dict[str, Any]:
+    """A classifier learned in mini-batches, one round of which was aborted."""
+    steps = [{**round_("gradient", 4, 0.9, 0.1, 20.0, absent=[]), **RELEASED} for _ in range(13)]
+    aborted = dict.fromkeys(("contributors", "noise_variance", "value")) | {"ok": False, "needed": 90}
+    return {
+        **swarm(),
+        "job": "logistic",
+        "batch": 100,
+        "test": scores(0.99),
+        "iterations": iterations(),
+        "rounds": [round_("moments", 6, 0.9, 0.1, 20.0, absent=[]), *steps, {**steps[0], **aborted}],
+    }
+
+
+def learned() -> dict[str, Any]:
+    """What a real federation's trainer has learned, without anything to compare it with."""
+    held = {"number": 1, "name": "moments", "ok": True, "attempts": 1, "contributors": 38, "clients": 40}
+    alone = {"nonprivate": None, "nonprivate_sd": None}
+    return {
+        "kind": "learn",
+        "ok": True,
+        "error": None,
+        "job": "logistic",
+        "federation": "demo",
+        "private": True,
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "rounds": [
+            {**held, "dimension": 6, "noise_variance": 4.0},
+            {**held, "number": 2, "name": "gradient", "dimension": 4, "noise_variance": 1.0, "attempts": 2},
+            {"number": 3, "name": "gradient", "ok": False, "attempts": 3, "contributors": None, "error": "too few"},
+        ],
+        "iterations": iterations(),
+        "coefficients": [{"name": "a", "unit": "log odds", "estimate": 3.1, "estimate_sd": 1.1, **alone}],
+        "intercept": {"estimate": -0.2, "estimate_sd": None, **alone},
+        "stopped": "too few",
+        "test": scores(None),
+    }
+
+
 SAMPLES = {
     "swarm": swarm,
+    "iterative-swarm": iterative_swarm,
+    "learned": learned,
     "aborted-swarm": aborted_swarm,
     "fleet": fleet,
     "emulation": emulation,

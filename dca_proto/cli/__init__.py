@@ -41,6 +41,7 @@ _NEXT = """Examples:
   dca swarm                              learn from 442 patients' devices on this machine, privately
   dca federation init demo --computes 3 --clients 25 --broker mqtt://127.0.0.1
   dca client client.toml                 what a device runs
+  dca learn trainer.toml                 learn from a federation's clients; goes on where it was after a kill
   dca emulate sweep --seeds 0..99        try the protocol in virtual time, under faults and adversaries
   dca COMMAND --help                     more about a command
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from emulator.report import audit, collusion, emulation, scaling, swarm, sweep
+from emulator.report import audit, collusion, emulation, learning, scaling, swarm, sweep
 from emulator.report.page import Page
 
 
@@ -23,5 +23,6 @@ KINDS = {
     "sweep": Kind(sweep.Sweep, sweep.page, "dca emulate sweep"),
     "collusion": Kind(collusion.Collusion, collusion.page, "dca emulate collude"),
     "scaling": Kind(scaling.Scaling, scaling.page, "dca scaling"),
+    "learn": Kind(learning.Learning, learning.page, "dca learn trainer.toml"),
     "audit": Kind(audit.Audit, audit.page, "dca audit"),
 }

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from emulator.report.bars import Bar, bars
 from emulator.report.figures import UNKNOWN, count, counted, listed, number, seconds, short, size
-from emulator.report.intervals import Estimate, Row, intervals
 from emulator.report.lanes import Lane, Mark, Piece, lanes
+from emulator.report.learned import (
+    Coefficient,
+    HeldOut,
+    Iteration,
+    best,
+    constant,
+    course,
+    estimates,
+    gain,
+    scores,
+)
 from emulator.report.markup import Child, element, table
 from emulator.report.page import Page, Section, Verdict, note
 from emulator.report.plot import Axis, Point, Series, axis_over, plot
@@ -20,8 +30,8 @@ from emulator.report.types import MIB, Amount, Count, Real, Traffic
 
 PHASES = ("join", "start", "share", "commit")
 _COORDINATES_MAX = 400
-_ROUNDS_MAX = 40
-_Z95 = 1.96
+_ROUNDS_SHOWN = 12
+_LANES_MAX = 40
 
 
 class Slow(msgspec.Struct, frozen=True):
@@ -68,26 +78,6 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         return self.sensitivity / self.mu if self.sensitivity is not None and self.mu else None
 
 
-class Coefficient(msgspec.Struct, frozen=True):
-    """A posterior mean and standard deviation, with privacy and without."""
-
-    estimate: Real
-    estimate_sd: Amount
-    nonprivate: Real
-    nonprivate_sd: Amount
-    name: str = "intercept"
-    unit: str = ""
-
-
-class HeldOut(msgspec.Struct, frozen=True):
-    """Root mean square errors on rows that were held out."""
-
-    rows: Count
-    rmse_private: Amount
-    rmse_nonprivate: Amount
-    rmse_zero: Amount
-
-
 class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     """What the page reads of `dca swarm --json`; the optional parts are a learning job's, or a fleet's."""
 
@@ -97,6 +87,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     rounds: list[Round]
     tolerated: Count
     colluders: Count = 0
+    batch: Count | None = None
     epsilon: Amount | None = None
     epsilon_spent: Amount | None = None
     delta: Amount | None = None
@@ -106,8 +97,11 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     broker: str = UNKNOWN
     broker_version: str | None = None
     share_encoding: str = UNKNOWN
+    job: str | None = None
     coefficients: list[Coefficient] = []
+    estimates: list[Coefficient] = []
     intercept: Coefficient | None = None
+    iterations: list[Iteration] = []
     test: HeldOut | None = None
     contributors: Count | None = None
     dropped: Count | None = None
@@ -131,11 +125,12 @@ def page(run: Swarm) -> Page:
     """The page of a swarm."""
     head = _headline(run)
     sections = [
+        Section("Iterations", [*course(run.iterations, run.test)]),
         Section("Rounds in time", [*_timeline(run)]),
         Section("Messages and bytes", [*_traffic(run)]),
         Section("Who dropped out", [*_drops(run)]),
         Section("Noise in the sums", [*_noise(run)]),
-        Section("Coefficients", [*_coefficients(run)]),
+        Section("Coefficients" if run.coefficients else "Estimates", [*_learned(run)]),
     ]
     return Page(
         kind="Swarm of real clients",
@@ -153,10 +148,11 @@ def _headline(run: Swarm) -> _Headline:
     if not run.ok:
         return _Headline(f"No result: {run.error or 'the reason was not recorded'}", "ended without a result", "bad")
     badge: tuple[str, Verdict] = ("private", "good") if run.private else ("not private", "bad")
+    if run.test is None and run.estimates:
+        return _Headline(f"Learned from {who}: {best(run.estimates)}", *badge)
     if run.test is None:
         return _Headline(f"{who} are in the last sum{_last(run)}", *badge)
-    gain = f"test error {number(run.test.rmse_private)} ({number(run.test.rmse_nonprivate)} without privacy)"
-    return _Headline(f"Learned from {who}: {gain}", *badge)
+    return _Headline(f"Learned from {who}: {gain(run.test)}", *badge)
 
 
 def _last(run: Swarm) -> str:
@@ -173,20 +169,25 @@ def _answer(run: Swarm) -> str:
     spent = f"Each client spent at most epsilon {short(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
     of = f" of {short(run.epsilon)}" if spent and run.epsilon is not None else ""
     at = f" at delta {short(run.delta)}" if spent and run.delta is not None else ""
-    needed = f" At least {count(run.clients - run.tolerated + run.colluders)} contributions were needed in each round."
+    fewest = (run.batch or run.clients) - run.tolerated + run.colluders
+    needed = f" At least {count(fewest)} contributions were needed in each round."
     return f"{held} {spent}{of}{at}{'.' if spent else ''}{needed}"
 
 
 def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
     yield "clients (N)", count(run.clients)
+    if run.batch:
+        yield "clients of a mini-batch (B)", count(run.batch)
     yield "contributed to the last sum", count(run.contributors)
     yield "tolerated dropouts (T)", count(run.tolerated)
     yield "reserved for colluders (c)", count(run.colluders)
     yield "Compute nodes (M)", count(run.computes)
     if run.epsilon_spent is not None:
         yield "epsilon spent per client", f"{short(run.epsilon_spent)} of {short(run.epsilon or 0)}"
+    if run.job is not None:
+        yield "job", run.job
     if run.test is not None:
-        yield "error of predicting the mean", number(run.test.rmse_zero)
+        yield from constant(run.test)
     yield "broker", f"{run.broker} {run.broker_version or ''}".strip()
     yield "share encoding", run.share_encoding
     if run.connections is not None:
@@ -201,22 +202,25 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
 
 def _timeline(run: Swarm) -> Iterator[Child]:
     rows, longest = [], max((one.wall_s for one in run.rounds), default=0.0)
-    for one in run.rounds:
+    is_short = len(run.rounds) <= _ROUNDS_SHOWN
+    for ordinal, one in enumerate(run.rounds[:_LANES_MAX], 1):
         pieces, at = [], 0.0
         for place, phase in enumerate(PHASES):
             length = one.phases.get(phase, 0.0)
             pieces.append(Piece(at, at + length, place, f"{phase}: {seconds(length)}"))
             at += length
-        rows.append(Lane(one.name, pieces, text=seconds(one.wall_s) + ("" if one.ok else ", aborted")))
+        label = one.name if is_short else f"{ordinal}. {one.name}"
+        rows.append(Lane(label, pieces, text=seconds(one.wall_s) + ("" if one.ok else ", aborted")))
     if rows:
         legend = [(phase, place) for place, phase in enumerate(PHASES)]
         yield lanes(rows, longest, seconds, caption="Wall time from each round's announcement.", legend=legend)
         yield table(
             ("round", "values", "joined", *PHASES, "in all"),
             [
-                (one.name, count(one.dimension), count(one.joined), *map(seconds, map(one.phases.get, PHASES)),
-                 seconds(one.wall_s))
-                for one in run.rounds[:_ROUNDS_MAX]
+                (label, count(group[0].dimension), count(group[0].joined),
+                 *(seconds(_sum(one.phases.get(phase) for one in group)) for phase in PHASES),
+                 seconds(_sum(one.wall_s for one in group)))
+                for label, group in _groups(run.rounds)
             ],
         )  # fmt: skip
     slow = [(one.name, slow) for one in run.rounds for slow in one.slowest[:10]]
@@ -226,6 +230,31 @@ def _timeline(run: Swarm) -> Iterator[Child]:
             ("round", "client", "phase", "after"),
             [(name, str(one.client), one.phase, seconds(one.s)) for name, one in slow],
         )
+
+
+def _groups(rounds: list[Round]) -> list[tuple[str, list[Round]]]:
+    """The rounds with their names; where there are many, those of one sort together."""
+    if len(rounds) <= _ROUNDS_SHOWN:
+        return [(one.name, [one]) for one in rounds]
+    groups: dict[tuple[str, bool], list[Round]] = {}
+    for one in rounds:
+        groups.setdefault((one.name, one.ok), []).append(one)
+    return [(_label(name, ok, len(group)), group) for (name, ok), group in groups.items()]
+
+
+def _label(name: str, ok: bool, number: int) -> str:
+    return f"{name}{'' if ok else ', aborted'}{f' ×{number}' if number > 1 else ''}"
+
+
+def _sum(lengths: Iterable[float | None]) -> float | None:
+    """Of those that are known; None where none is."""
+    known = [length for length in lengths if length is not None]
+    return sum(known) if known else None
+
+
+def _sent(label: str, group: list[Round]) -> Bar:
+    messages, sent = sum(one.messages for one in group), sum(one.bytes for one in group)
+    return Bar(f"{label}: {counted(messages, 'message')}", sent, size(sent))
 
 
 def _traffic(run: Swarm) -> Iterator[Child]:
@@ -241,15 +270,15 @@ def _traffic(run: Swarm) -> Iterator[Child]:
             yield bars(rows, caption="Processor time since the start, by role.")
     elif run.rounds:
         yield bars(
-            [Bar(f"{one.name}: {counted(one.messages, 'message')}", one.bytes, size(one.bytes)) for one in run.rounds],
-            caption="Payload bytes that all actors sent in each round.",
+            [_sent(label, group) for label, group in _groups(run.rounds)],
+            caption="Payload bytes that all actors sent in each round, or in all rounds of one sort.",
         )
 
 
 def _drops(run: Swarm) -> Iterator[Child]:
     """Whose contribution is not in the sum, one lane per round, clients from left to right by number."""
     rows = []
-    for place, one in enumerate(run.rounds, 1):
+    for place, one in enumerate(run.rounds[:_LANES_MAX], 1):
         marks = [Mark(client, 1, f"client {client}") for client in one.absent_clients or one.vanished_clients]
         rows.append(Lane(f"{place}. {one.name}", marks=marks, text=f"{count(one.dropped)} of {count(one.joined)}"))
     if any(row.marks for row in rows):
@@ -265,10 +294,12 @@ def _drops(run: Swarm) -> Iterator[Child]:
 
 
 def _noise(run: Swarm) -> Iterator[Child]:
-    for one in run.rounds[:_ROUNDS_MAX]:
+    for label, group in _groups(run.rounds):
+        one = group[-1]
         if one.noise_sd is None:
             continue
-        yield element("h3", f"{one.name}, {counted(one.dimension, 'value')}")
+        last = ", the last" if len(group) > 1 else ""
+        yield element("h3", f"{label}, {counted(one.dimension, 'value')}{last}")
         rows = [Bar("noise in each value", one.noise_sd, f"sd {number(one.noise_sd)}", 0)]
         if one.floor_sd is not None:
             rows.append(Bar("floor: what the claim needs", one.floor_sd, f"sd {number(one.floor_sd)}", 1))
@@ -305,28 +336,9 @@ def _places(values: list[float]) -> list[Point]:
     return [(float(place), abs(value)) for place, value in enumerate(values[:_COORDINATES_MAX], 1)]
 
 
-def _coefficients(run: Swarm) -> Iterator[Child]:
-    found = [*run.coefficients, *([run.intercept] if run.intercept else [])]
-    if not found:
-        return
-    rows = [
-        Row(one.name, one.unit, _estimate(one.estimate, one.estimate_sd), _estimate(one.nonprivate, one.nonprivate_sd))
-        for one in found
-    ]
+def _learned(run: Swarm) -> Iterator[Child]:
     names = ("private" if run.private else "as learned, not private", "without privacy")
-    caption = "Posterior means with 95 % intervals; each row has a scale of its own, the dotted line is zero. "
-    caption += "The numbers are means ± standard deviations."
-    yield intervals(rows, names, sds=_Z95, caption=caption)
+    found = [*run.coefficients, *run.estimates, *([run.intercept] if run.intercept else [])]
+    yield from estimates(found, names)
     if run.test is not None:
-        yield bars(
-            [
-                Bar(names[0], run.test.rmse_private, number(run.test.rmse_private), 0),
-                Bar(names[1], run.test.rmse_nonprivate, number(run.test.rmse_nonprivate), 1),
-                Bar("predicting the mean", run.test.rmse_zero, number(run.test.rmse_zero), 2),
-            ],
-            caption=f"Root mean square error on {counted(run.test.rows, 'row')} that nobody learned from.",
-        )
-
-
-def _estimate(mean: float, sd: float) -> Estimate:
-    return Estimate(mean, sd, f"{number(mean)} ± {number(sd, 2)}")
+        yield from scores(run.test, names)

@@ -1,70 +1,34 @@
-"""`dca swarm`: start a broker, Compute nodes, clients and a trainer, and learn a regression from them."""
+"""`dca swarm`: start a broker, Compute nodes, clients and a trainer, and learn from them."""
 
 from __future__ import annotations
 
 import logging
-import tempfile
-import time
-from collections.abc import Generator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
-from rich.console import Console
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.cli.output import (
-    STDOUT,
-    require_json_target,
-    require_matplotlib,
-    require_writable,
-    say,
-    whole_file,
-    write_json,
-)
+from dca_proto.cli.options import parse_names
 from dca_proto.core.budget import Budget
-from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.forecast import EXACT, planned
-from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.shares import ENCODINGS, SEED
-from dca_proto.device import complete
+from dca_proto.core.errors import UsageError
+from dca_proto.core.forecast import EXACT
+from dca_proto.core.shares import SEED
 from dca_proto.logs import configure_logs
 from emulator.inexact import RoundedGaussian
-from emulator.job import Terms, check_counts, regression_sensitivity
+from emulator.swarm.data import TEST_FRACTION, DataOptions, problem_of
 from emulator.swarm.fleet_command import CLIENTS, hold_fleet
 from emulator.swarm.fleet_options import FleetOptions
-from emulator.swarm.live import Swarm, SwarmOptions, check_broker
-from emulator.swarm.summary import doubts, failed, learned, summarise
-from emulator.swarm.view import (
-    Bars,
-    Lines,
-    closing_lines,
-    coefficients_table,
-    dropped_lines,
-    rounds_table,
-    times_table,
-)
-from inference.algorithm2 import STD_SHARE, regression_with_projection
-from inference.baselines import nonprivate_regression
-from inference.bounds import MissingBoundsError, given_bounds
-from inference.datasets import Problem, Schema, from_csv, load, split, stream
-from inference.regression import RegressionResult
-from inference.report import plot_coefficients
-
-TEST_FRACTION = 0.225
-TERMINATED = 143
-RESULT, PICTURE = "result.json", "coefficients.png"
-_BOUNDS_ADVICE = (
-    "give --bounds COL=LO:HI,... or a TOML file, from what is known of the measurement "
-    "(or, for a trial that is not private, --bounds-from-data)"
-)
+from emulator.swarm.learn import Lesson, check_outputs, learn
+from emulator.swarm.live import SwarmOptions
+from inference.jobs import NAMES, find
+from inference.jobs.settings import parse_words, settings_from
+from inference.problem import split
 
 EXAMPLES = """Examples:
 
   dca swarm                                   442 patients' diabetes data, everything by default
+
+  dca swarm --dataset breast-cancer --job logistic --epsilon 4
 
   dca swarm --tolerate 40 --drop 40           as many drop as are tolerated
 
@@ -77,7 +41,15 @@ EXAMPLES = """Examples:
 
 
 def swarm(
-    dataset: Annotated[str | None, typer.Option(help="A built-in data set, by default diabetes.")] = None,
+    job: Annotated[str | None, typer.Option(help=f"What is learned: {', '.join(NAMES)}.")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of the job, KEY=VALUE; repeat. One not known lists all."),
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="A data set by name, by default diabetes.")] = None,
+    data_folder: Annotated[
+        Path | None, typer.Option(help="Where data sets' files are, else that of DCA_DATA, else they are downloaded.")
+    ] = None,
     csv: Annotated[Path | None, typer.Option(help="Your own data: numbers with a header line.")] = None,
     target: Annotated[str | None, typer.Option(help="The CSV's column to predict.")] = None,
     bounds: Annotated[
@@ -99,7 +71,8 @@ def swarm(
     tolerate: Annotated[int | None, typer.Option(help="T, by default N / 10.")] = None,
     colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
     drop: Annotated[
-        int | None, typer.Option(help="K clients that vanish in each round, by default T / 2, or 0 with --dimension.")
+        int | None,
+        typer.Option(help="K clients that vanish in each round, by default T / 2; 0 in jobs of many rounds."),
     ] = None,
     share_encoding: Annotated[str, typer.Option(help="seed or vector.")] = SEED,
     broker: Annotated[str, typer.Option(help="auto, embedded, mosquitto, or mqtt://host:port.")] = "auto",
@@ -119,11 +92,14 @@ def swarm(
         str | None, typer.Option("--json", help="Also write the result to a file, or - for stdout.")
     ] = None,
 ) -> int:
-    """Learn a Bayesian regression from a swarm of clients, each with its own rows; or hold rounds with any N."""
+    """Learn from a swarm of clients, each with its own rows: a regression or another job; or hold rounds with any N."""
     configure_logs(level=logging.WARNING)
     mechanism = RoundedGaussian() if fast_noise else EXACT
     learning = {
+        "job": job,
+        "set": sets,
         "dataset": dataset,
+        "data-folder": data_folder,
         "csv": csv,
         "target": target,
         "bounds": bounds,
@@ -151,34 +127,63 @@ def swarm(
             mechanism=mechanism,
         )
         return hold_fleet(fleet, json_to)
-    output = output or Path("run")
-    _check_outputs(output, json_to)
-    problem = _problem(dataset, csv, target, bounds, bounds_from_data, features)
-    train, test = split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)
-    number = len(train.y) if clients is None else clients
-    tolerated = number // 10 if tolerate is None else tolerate
+    data = DataOptions(
+        dataset=dataset,
+        folder=data_folder,
+        csv=csv,
+        target=target,
+        bounds=bounds,
+        bounds_from_data=bounds_from_data,
+        features=parse_names(features),
+    )
+    lesson = _lesson(job, sets, data, clients, seed, output or Path("run"), json_to)
+    tolerated = lesson.clients // 10 if tolerate is None else tolerate
     options = SwarmOptions(
         computes=computes,
         budget=Budget(epsilon, delta),
         tolerated=tolerated,
         colluders=colluders,
-        dropped=tolerated // 2 if drop is None else drop,
+        dropped=_dropped(lesson, tolerated) if drop is None else drop,
         encoding=share_encoding,
         broker=broker,
         seed=seed,
+        batch=lesson.batch,
         mechanism=mechanism,
     )
-    _check(options, train, number)
-    run = _Run(options, train, test, number, Console(stderr=json_to == STDOUT))
-    summary = run.play()
-    if summary is None:
-        return TERMINATED
-    run.show(summary, output, json_to)
-    if not summary["ok"]:
-        raise RoundAborted(
-            summary["error"], contributors=summary["contributors_found"], needed=summary["contributors_needed"]
-        )
-    return 0
+    return learn(lesson, options)
+
+
+def _dropped(lesson: Lesson, tolerated: int) -> int:
+    """Nobody in many rounds, which then end as soon as all have shared: for one who has vanished they wait."""
+    return 0 if lesson.job.iterative else tolerated // 2
+
+
+def _lesson(
+    job: str | None,
+    sets: list[str] | None,
+    data: DataOptions,
+    clients: int | None,
+    seed: int,
+    output: Path,
+    json_to: str | None,
+) -> Lesson:
+    """What is to be learned, of which data; nothing is started yet."""
+    found = find(job or NAMES[0])
+    settings = settings_from(found.settings, parse_words(sets or ()), found.name)
+    check_outputs(output, json_to)
+    problem = problem_of(data, alone=not found.scored)
+    train, test = problem, None
+    if found.scored:
+        train, test = split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)
+    return Lesson(
+        job=found,
+        settings=settings,
+        train=train,
+        test=test,
+        clients=len(train.y) if clients is None else clients,
+        output=output,
+        json_to=json_to,
+    )
 
 
 def _refuse_the_others(dimension: int | None, learning: dict[str, Any], fleet: dict[str, Any]) -> None:
@@ -191,192 +196,3 @@ def _refuse_the_others(dimension: int | None, learning: dict[str, Any], fleet: d
     if dimension is None:
         raise UsageError(f"{names} {verb} with --dimension D, rounds of a synthetic sum; this swarm learns from data")
     raise UsageError(f"{names} {verb} with learning from data; with --dimension there are neither data nor a folder")
-
-
-def _check_outputs(output: Path, json_to: str | None) -> None:
-    """Refuse, before the work, what could not be written after it."""
-    require_matplotlib()
-    require_json_target(json_to)
-    for name in (RESULT, PICTURE):
-        require_writable(output / name, make_folders=True)
-
-
-def _problem(
-    dataset: str | None, csv: Path | None, target: str | None, bounds: str | None, from_data: bool, features: str | None
-) -> Problem:
-    chosen = None if features is None else [name.strip() for name in features.split(",")]
-    if csv is None:
-        if target or bounds or from_data:
-            raise UsageError("--target, --bounds and --bounds-from-data go with --csv; built-in data have their own")
-        return load(dataset or "diabetes", chosen)
-    if dataset is not None:
-        raise UsageError("--csv and --dataset exclude each other; keep one")
-    if target is None:
-        raise UsageError("--csv needs --target COLUMN, the column to predict")
-    if bounds is not None and from_data:
-        raise UsageError("--bounds and --bounds-from-data exclude each other; keep one")
-    given = {} if bounds is None else given_bounds(bounds)
-    try:
-        return from_csv(csv, target, given, chosen, trial_bounds=from_data)
-    except MissingBoundsError as error:
-        raise MissingBoundsError(error.columns, _BOUNDS_ADVICE) from None
-
-
-def _check(options: SwarmOptions, train: Problem, clients: int) -> None:
-    """Everything else that can be refused before anything is started."""
-    rows = len(train.y)
-    if not 1 <= clients <= rows:
-        raise UsageError(
-            f"--clients {clients}: the {rows} training rows can be dealt to 1 to {rows} clients; "
-            "any number of them can hold rounds of a synthetic sum, with --dimension D"
-        )
-    check_counts(clients, options.computes, options.tolerated, options.colluders, options.dropped)
-    if options.encoding not in ENCODINGS:
-        raise UsageError(f"--share-encoding {options.encoding}: expected {' or '.join(ENCODINGS)}")
-    check_broker(options.broker)
-    _check_budget(options, train.schema, clients)
-
-
-def _check_budget(options: SwarmOptions, schema: Schema, clients: int) -> None:
-    """Plan a round for each share of the budget, as its participants will."""
-    budget = options.budget
-    _ = budget.mu
-    first = next(_job(schema, options.seed))
-    terms = Terms(
-        budget=budget,
-        clients=clients,
-        tolerated=options.tolerated,
-        colluders=options.colluders,
-        computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes)),
-    )
-    for share in (STD_SHARE, 1 - STD_SHARE):
-        try:
-            planned(terms.open(replace(first, budget_share=share), bytes(ID_BYTES)), clients, options.mechanism)
-        except UsageError as error:
-            raise UsageError(
-                f"--epsilon {budget.epsilon:g} --delta {budget.delta:g}: no round can be held with "
-                f"{_percent(share)} of that: {error}"
-            ) from None
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _job(schema: Schema, seed: int) -> Generator[RoundRequest, NoisyAggregate, RegressionResult]:
-    sensitivity = regression_sensitivity(schema.features, schema.target)
-    return regression_with_projection(schema, sensitivity=sensitivity, rng=stream(seed, "auxiliary"))
-
-
-def deal(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
-    """Deal rows to clients as evenly as possible; each contributes the mean of its own."""
-    return [rows[index::clients] for index in range(clients)]
-
-
-class _Run:
-    """One run of the job with that many clients, told on a console.
-
-    Raises:
-        DataError: there are too few rows to learn from.
-    """
-
-    def __init__(self, options: SwarmOptions, train: Problem, test: Problem, clients: int, console: Console) -> None:
-        self._options = options
-        self._train = train
-        self._test = test
-        self._rows = deal(train.rows, clients)
-        self._console = console
-        self._reference = nonprivate_regression(train)
-        self._doubts = doubts(train.schema.private, options.mechanism)
-        self._result: RegressionResult | None = None
-
-    def play(self) -> dict[str, Any] | None:
-        """Run the job and say how it went, None if SIGTERM ended it; an abort is an outcome, all else is raised."""
-        self._say_plan()
-        with tempfile.TemporaryDirectory(prefix="dca-swarm-") as directory:
-            return complete(self._play(Path(directory)))
-
-    async def _play(self, directory: Path) -> dict[str, Any]:
-        options, schema, began_s = self._options, self._train.schema, time.monotonic()
-        view = (Bars if self._console.is_terminal else Lines)(self._console, len(self._rows))
-        with view:
-            async with Swarm(
-                options, self._rows, schema.columns, directory, on_connect=view.connected, on_change=view.changed
-            ) as live:
-                self._say_broker(live)
-                outcome = await self._learn(live)
-                summary = summarise(live, options, len(self._rows), self._doubts, outcome)
-        summary["wall_s"] = time.monotonic() - began_s
-        return summary
-
-    async def _learn(self, live: Swarm) -> dict[str, Any]:
-        try:
-            self._result = await live.learn(_job(self._train.schema, self._options.seed))
-        except RoundAborted as error:
-            return failed(error.reason, error.contributors, error.needed)
-        return learned(self._result, self._reference, self._train, self._test)
-
-    # --- what is told ---------------------------------------------------------------------------------------------
-
-    def _say(self, label: str, text: str) -> None:
-        say(self._console, label, text)
-
-    def _say_plan(self) -> None:
-        options, schema = self._options, self._train.schema
-        self._say(
-            "federation",
-            f"{len(self._rows)} clients, {options.computes} Compute nodes, T = {options.tolerated} "
-            f"(c = {options.colluders} reserved for colluders), K = {options.dropped} drop in each round",
-        )
-        features = ", ".join(schema.features)
-        self._say("model", f"{schema.target} on {features}; {len(self._test.y)} rows held out")
-        plan = (
-            f"epsilon {options.budget.epsilon:g}, delta {options.budget.delta:g} over 2 rounds: {_percent(STD_SHARE)} "
-            f"of the budget on scales, {_percent(1 - STD_SHARE)} on the regression"
-        )
-        self._say("plan", f"a trial that is not private: {'; '.join(self._doubts)}" if self._doubts else plan)
-
-    def _say_broker(self, live: Swarm) -> None:
-        name = f"{live.broker_kind} {live.broker_version}".strip()
-        connections = len(self._rows) + self._options.computes + 1
-        self._say("broker", f"{name} at {live.broker_url}, {connections} connections")
-
-    def show(self, summary: dict[str, Any], output: Path, json_to: str | None) -> None:
-        """Files in the folder and the object for programs, then tables on the console."""
-        write_json(summary, json_to)
-        if self._result is not None:
-            self._write_files(self._result, summary, output)
-        self._console.print(rounds_table(summary), times_table(summary))
-        for line in dropped_lines(summary):
-            self._say(*line)
-        if self._result is None:
-            self._say_advice()
-            return
-        self._console.print(coefficients_table(summary))
-        for line in closing_lines(summary):
-            self._say(*line)
-        self._say("files", f"{output / RESULT} · {output / PICTURE}")
-        self._say("next", 'dca swarm --help · README: "Embed a client"')
-
-    def _say_advice(self) -> None:
-        """What to try after an abort, where the numbers say it."""
-        options = self._options
-        room = options.tolerated - options.colluders
-        if options.dropped > room:
-            enough = options.dropped + options.colluders
-            self._say("next", f"raise --tolerate to {enough} or lower --drop to {room}")
-
-    def _write_files(self, result: RegressionResult, summary: dict[str, Any], output: Path) -> None:
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot make folder {output}: {error.strerror}") from None
-        write_json(summary, str(output / RESULT))
-        with whole_file(output / PICTURE) as place:
-            plot_coefficients(result, self._reference, place, caption=_caption(summary))
-
-
-def _caption(summary: dict[str, Any]) -> str:
-    if not summary["private"]:
-        return f"not private: {'; '.join(summary['not_private_because'])}"
-    return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {summary['contributors']} contributors"

@@ -7,7 +7,7 @@ device does that has lost its network.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dca_proto.core.effects import Channel
 from dca_proto.net.transport import Message, Transport
@@ -43,10 +43,16 @@ class Dropouts(Vanished):
         self._count = count
         self._rng = stream(seed, "drop")
 
-    def next_round(self) -> frozenset[str]:
-        """Draw who drops in the round that is announced next: ids in hexadecimal."""
-        chosen = self._rng.choice(len(self._clients), self._count, replace=False)
-        self.ids = frozenset(self._clients[index].hex() for index in chosen)
+    def next_round(self, invited: Collection[bytes] = ()) -> frozenset[str]:
+        """Draw who drops in the round that is announced next: ids in hexadecimal.
+
+        Args:
+            invited: the clients that the round is for; nobody named is everybody.
+        """
+        named = frozenset(invited)
+        asked = [client for client in self._clients if not named or client in named]
+        chosen = self._rng.choice(len(asked), self._count, replace=False)
+        self.ids = frozenset(asked[index].hex() for index in chosen)
         return self.ids
 
 

@@ -11,8 +11,9 @@ from dca_proto.core.errors import RoundAborted
 from dca_proto.device import complete
 from emulator.swarm.fleet import Fleet, hold_rounds
 from emulator.swarm.fleet_options import FleetOptions
+from emulator.swarm.progress import Bars, Lines
 from emulator.swarm.summary import doubts
-from emulator.swarm.view import Bars, Lines, fleet_lines, roles_table, rounds_table, times_table
+from emulator.swarm.view import fleet_lines, roles_table, rounds_table, times_table
 
 CLIENTS = 1000
 TERMINATED = 143

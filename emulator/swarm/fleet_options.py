@@ -20,11 +20,12 @@ from dca_proto.aggregate import RoundRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import EXACT, planned
+from dca_proto.core.job import Terms
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS, SEED
 from dca_proto.statistics.histogram import BINS_MAX
-from emulator.job import Terms, check_counts
+from emulator.counts import check_counts
 from emulator.swarm.live import check_broker
 from emulator.swarm.worker import COLUMN, MECHANISMS
 

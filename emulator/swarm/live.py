@@ -11,7 +11,7 @@ import contextlib
 import os
 import random
 import secrets
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,20 +19,23 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.budget import Budget
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.job import Terms, tolerated_of
 from dca_proto.core.machine import Actor
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Timing
 from dca_proto.core.policy import Allowance, Policy
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity
+from dca_proto.core.sealing import KEY_BYTES, Identity
 from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.learning.runner import Job, learn
 from dca_proto.net.broker import BrokerOptions, Kind, launch_broker
 from dca_proto.net.inbox import CLIENT_LIMITS
 from dca_proto.net.live import LiveTrainer
@@ -40,16 +43,15 @@ from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
-from emulator.job import Terms
 from emulator.swarm.dropout import Dropouts, SwarmTransport
 from emulator.swarm.rules import certificate_expiry_ms, floors, policy, unless_one_ends
 from emulator.swarm.timeline import RoundLog, Timeline
 
 R = TypeVar("R")
-Job = Generator[RoundRequest, NoisyAggregate, R]
 
 _BROKERS = ("auto", "embedded", "mosquitto")
 _CONNECTING_MAX = 32
+_PATIENCE_MAX = 8
 _TIMING = Timing(resend_first_ms=5_000)
 
 
@@ -57,7 +59,9 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a swarm is made of.
 
     Attributes:
-        computes: M. budget: of the whole job. tolerated: T. colluders: c. dropped: K clients that drop in each round.
+        computes: M. budget: of the whole job. tolerated: T, of a round of everybody. colluders: c.
+        dropped: K clients that drop in each round.
+        batch: B clients in each round at least, or 0 where all are asked in all rounds.
         encoding: of shares. seed: of drops and waiting times, never of keys or noise.
         broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of one that runs.
         share_window_ms: how long shares are waited for; 0 chooses by the broker and the number of shares.
@@ -72,8 +76,14 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     encoding: str
     broker: str
     seed: int
+    batch: int = 0
     share_window_ms: int = 0
     mechanism: Mechanism = msgspec.field(default_factory=DistributedDiscreteGaussian)
+
+    def smallest(self, clients: int) -> tuple[int, int]:
+        """N and T of the smallest round, where so many clients are there in all."""
+        fewest = self.batch or clients
+        return fewest, tolerated_of(fewest, clients, self.tolerated, self.colluders)
 
 
 class Cast(msgspec.Struct, frozen=True):
@@ -105,6 +115,37 @@ def fresh_cast(clients: int, computes: int) -> Cast:
     name = f"swarm-{secrets.token_hex(4)}"  # a broker may be shared with others
     federation = Federation(name, authority.public_key, nodes, (Member("trainer", trainer.public_key),))
     return Cast(federation, authority, trainer, tuple(others[:computes]), tuple(others[computes:]))
+
+
+class _Announcer:
+    """The trainer as a job sees it, in a swarm: each round has its own dropouts, and whoever fails ends the waiting.
+
+    All clients share this machine. Where it was too slow for a round, shares of the next ones are waited for longer.
+
+    Args:
+        trainer: the real one. dropouts: drawn anew before each announcement. watched: tasks that are to go on.
+    """
+
+    def __init__(self, trainer: LiveTrainer, dropouts: Dropouts, watched: Sequence[asyncio.Task[None]]) -> None:
+        self._trainer = trainer
+        self._dropouts = dropouts
+        self._watched = watched
+        self._patience = 1
+        self.check, self.roster, self.is_charged = trainer.check, trainer.roster, trainer.is_charged
+
+    async def hold(self, request: OpenRound) -> NoisyAggregate:
+        """As the trainer."""
+        self._dropouts.next_round(request.invited)
+        patient = msgspec.structs.replace(request, share_window_ms=self._patience * request.share_window_ms)
+        try:
+            return await unless_one_ends(self._trainer.hold(patient), self._watched)
+        except RoundAborted:
+            self._patience = min(2 * self._patience, _PATIENCE_MAX)
+            raise
+
+    async def rejoin(self, request: OpenRound) -> NoisyAggregate:
+        """As the trainer; a swarm has no second life, so nothing is drawn."""
+        return await unless_one_ends(self._trainer.rejoin(request), self._watched)
 
 
 class Swarm:
@@ -164,24 +205,19 @@ class Swarm:
     async def __aexit__(self, *failure: object) -> None:
         await self._stack.aclose()
 
-    async def learn(self, job: Job[R]) -> R:
+    async def learn(self, job: Job[R], *, retries: int = 0) -> R:
         """Run a learning job to its result.
 
+        Args:
+            retries: how often an aborted round is held anew.
+
         Raises:
-            RoundAborted: a round ended without a result.
+            RoundAborted: a round ended without a result, and the job could not do without.
             UsageError, TransportError: an actor failed.
         """
-        terms = self._terms()
-        try:
-            request = next(job)
-            while True:
-                self._dropouts.next_round()
-                held = self._trainer.hold(terms.open(request, os.urandom(ID_BYTES)))
-                aggregate = await unless_one_ends(held, self._running)
-                request = job.send(aggregate)
-        except StopIteration as end:
-            result: R = end.value
-            return result
+        trainer = _Announcer(self._trainer, self._dropouts, self._running)
+        clients = [one.id for one in self._cast.clients]
+        return await learn(job, trainer, self._terms(), clients=clients, retries=retries)
 
     # --- starting -------------------------------------------------------------------------------------------------
 
@@ -211,7 +247,7 @@ class Swarm:
         await unless_one_ends(self._all_connected.wait(), self._running)
 
     def _computes(self, store: SqliteStore) -> list[Runner]:
-        least = floors(len(self._rows), self._options.tolerated)
+        least = floors(*self._options.smallest(len(self._rows)))
         return [
             self._runner(ComputeActor(one, self._cast.federation, floors=least, **self._means), Channel.COMPUTE, store)
             for one in self._cast.computes
@@ -220,8 +256,7 @@ class Swarm:
     def _clients(self, store: SqliteStore) -> list[Runner]:
         options = self._options
         accepted = policy(
-            len(self._rows),
-            options.tolerated,
+            *options.smallest(len(self._rows)),
             colluders=options.colluders,
             computes=options.computes,
             epsilon=options.budget.epsilon,

@@ -11,9 +11,6 @@ from dca_proto.core import accounting
 from dca_proto.core.mechanism import Mechanism
 from emulator.swarm.live import Swarm, SwarmOptions
 from emulator.swarm.timeline import RoundLog
-from inference.baselines import rmse, zero_predictor
-from inference.datasets import Problem
-from inference.regression import RegressionResult
 
 
 def doubts(public_bounds: bool, mechanism: Mechanism) -> tuple[str, ...]:
@@ -28,17 +25,21 @@ def summarise(
     """One object with everything that is public about a run.
 
     Args:
-        doubts: why no epsilon may be claimed, if so. outcome: of the job: `learned` or `failed`.
+        doubts: why no epsilon may be claimed, if so. outcome: of the job: its summary, or `failed`.
     """
     private = not doubts
     rounds = [{**round_row(log, private), **_absent(log, swarm.numbers)} for log in swarm.timeline.rounds]
-    last = rounds[-1] if rounds else {"dropped": None, "contributors": None}
+    released = [row for row in rounds if row["ok"]] if outcome["ok"] else rounds
+    last = released[-1] if released else {"dropped": None, "contributors": None}
+    fewest, tolerated = options.smallest(clients)
     return {
         "kind": "swarm",
         "clients": clients,
+        "batch": options.batch or None,
         "computes": options.computes,
         "tolerated": options.tolerated,
         "colluders": options.colluders,
+        "unknown_noises": fewest - tolerated - 1,
         "epsilon": options.budget.epsilon if private else None,
         "delta": options.budget.delta if private else None,
         "epsilon_spent": spent(swarm.timeline.charges, options.budget.delta) if private else None,
@@ -69,37 +70,6 @@ def spent(charges: Mapping[tuple[bytes, bytes], float], delta: float) -> float:
         mus[client].append(mu)
     worst = max(map(accounting.compose, mus.values()), default=0.0)
     return accounting.epsilon_of(worst, delta)
-
-
-def learned(result: RegressionResult, reference: RegressionResult, train: Problem, test: Problem) -> dict[str, Any]:
-    """The regression beside `reference`, the one without privacy, on rows that neither has seen."""
-    return {
-        "ok": True,
-        "error": None,
-        "coefficients": [
-            {
-                "name": name,
-                "unit": train.schema.slope_unit(name),
-                "estimate": float(result.coefficients[index]),
-                "estimate_sd": float(result.coefficient_sd[index]),
-                "nonprivate": float(reference.coefficients[index]),
-                "nonprivate_sd": float(reference.coefficient_sd[index]),
-            }
-            for index, name in enumerate(train.schema.features)
-        ],
-        "intercept": {
-            "estimate": result.intercept,
-            "estimate_sd": result.intercept_sd,
-            "nonprivate": reference.intercept,
-            "nonprivate_sd": reference.intercept_sd,
-        },
-        "test": {
-            "rows": len(test.y),
-            "rmse_private": rmse(result.predict(test.X)[0], test.y),
-            "rmse_nonprivate": rmse(reference.predict(test.X)[0], test.y),
-            "rmse_zero": rmse(zero_predictor(train), test.y),
-        },
-    }
 
 
 def failed(reason: str, contributors: int | None, needed: int | None) -> dict[str, Any]:

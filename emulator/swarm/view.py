@@ -1,144 +1,88 @@
-"""What a person sees of a swarm: its progress by phase while it runs, then tables. Nothing here decides anything."""
+"""What a person sees of a swarm that has run: tables, and the answer in words. Nothing here decides anything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import TracebackType
+import math
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dca_proto.cli.output import say
-from emulator.swarm.timeline import PHASES, RoundLog
+from emulator.swarm.timeline import PHASES
+from inference.jobs.estimates import rows_of
 
 _SHOWN_ABSENT = 4
-_ENDED = {"join": "joined", "share": "shared", "commit": "sum released"}
+_SHOWN_ROUNDS = 4
+_SHOWN_ESTIMATES = 12
 Line = tuple[str, str]
 """A label and a text, as `say` prints them."""
 
 
-class Lines:
-    """Progress of a swarm in a log or a pipe: a line for each phase as it ends.
-
-    Args:
-        console: where to print. clients: N.
-    """
-
-    def __init__(self, console: Console, clients: int) -> None:
-        self._console = console
-        self._clients = clients
-        self._told: dict[float, set[str]] = {}
-
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        """Nothing to close."""
-
-    def connected(self, count: int, total: int) -> None:
-        """The line about the broker says so."""
-
-    def changed(self, log: RoundLog) -> None:
-        """A round has gone on."""
-        told = self._told.setdefault(log.began_s, set())
-        for phase in _ENDED.keys() & log.ends_s.keys() - told:
-            told.add(phase)
-            say(self._console, f"round {len(self._told)}", f"{log.statistic}: {self._ended(log, phase)}")
-
-    def _ended(self, log: RoundLog, phase: str) -> str:
-        counts = {
-            "join": f"{log.joined} of {self._clients} ",
-            "share": f"{min(log.shares.values(), default=0)} of {len(log.clients)} ",
-        }
-        return f"{counts.get(phase, '')}{_ENDED[phase]}, {log.phase_s()[phase]:.1f} s"
-
-
-class Bars:
-    """Progress of a swarm on a terminal: a bar for each phase of each round.
-
-    Args:
-        console: where to draw. clients: N.
-    """
-
-    def __init__(self, console: Console, clients: int) -> None:
-        columns = (
-            TextColumn("{task.description:<34}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        self._progress = Progress(*columns, console=console)
-        self._clients = clients
-        self._connecting = self._progress.add_task("connect", total=None)
-        self._bars: dict[tuple[float, str], TaskID] = {}
-        self._rounds: list[float] = []
-
-    def __enter__(self) -> Bars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._progress.stop()
-
-    def connected(self, count: int, total: int) -> None:
-        """So many actors of so many have a connection."""
-        self._progress.update(self._connecting, completed=count, total=total)
-
-    def changed(self, log: RoundLog) -> None:
-        """A round has gone on."""
-        if log.began_s not in self._rounds:
-            self._rounds.append(log.began_s)
-        self._show(log, "join", log.joined, self._clients)
-        if "join" in log.ends_s:
-            held = min(log.shares.values()) if log.shares else 0
-            self._show(log, "share", held, len(log.clients))
-        if "share" in log.ends_s:
-            self._show(log, "commit", int(log.aggregate is not None), 1)
-
-    def _show(self, log: RoundLog, phase: str, count: int, total: int) -> None:
-        key = (log.began_s, phase)
-        if key not in self._bars:
-            number = self._rounds.index(log.began_s) + 1
-            self._bars[key] = self._progress.add_task(f"round {number} {log.statistic}: {phase}", total=total)
-        self._progress.update(self._bars[key], completed=count)
-        if phase in log.ends_s or log.failure is not None:
-            self._progress.stop_task(self._bars[key])
-
-
 def rounds_table(summary: dict[str, Any]) -> Table:
-    """Who took part in each round, and the noise in its sum."""
+    """Who took part in each round, and the noise in its sum; many rounds of one sort share a line."""
     names = ("round", "numbers", "joined", "shared", "dropped", "σ of noise")
     rows = [
         (
-            row["name"],
-            str(row["dimension"]),
-            str(row["joined"]),
-            _known(row["contributors"]),
-            _known(row["dropped"]),
-            "no result" if row["noise_variance"] is None else f"{row['noise_variance'] ** 0.5:.3g}",
+            _name(group),
+            str(group[0]["dimension"]),
+            _range([row["joined"] for row in group]),
+            _range([row["contributors"] for row in group]),
+            _range([row["dropped"] for row in group]),
+            _noise(group),
         )
-        for row in summary["rounds"]
+        for group in _groups(summary["rounds"])
     ]
-    return _table("rounds", names, rows)
+    return _table("rounds", names, rows, texts=(0,))
 
 
 def times_table(summary: dict[str, Any]) -> Table:
-    """Seconds of each round and phase, and what all actors sent."""
+    """Seconds of each round and phase, and what all actors sent; those of a line with many rounds are added up."""
     names = ("seconds", *PHASES, "in all", "messages", "MB")
     rows = [
         (
-            row["name"],
-            *(f"{row['phases'][phase]:.2f}" if phase in row["phases"] else "–" for phase in PHASES),
-            f"{row['wall_s']:.2f}",
-            str(row["messages"]),
-            f"{row['bytes'] / 1e6:.2f}",
+            _name(group),
+            *(_seconds(group, phase) for phase in PHASES),
+            f"{sum(row['wall_s'] for row in group):.2f}",
+            str(sum(row["messages"] for row in group)),
+            f"{sum(row['bytes'] for row in group) / 1e6:.2f}",
         )
-        for row in summary["rounds"]
+        for group in _groups(summary["rounds"])
     ]
-    return _table("times", names, rows)
+    return _table("times", names, rows, texts=(0,))
+
+
+def _groups(rounds: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The rounds, each by itself; of many, those of one sort together."""
+    if len(rounds) <= _SHOWN_ROUNDS:
+        return [[row] for row in rounds]
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rounds:
+        groups.setdefault((row["name"], row["dimension"], row["ok"]), []).append(row)
+    return list(groups.values())
+
+
+def _name(group: list[dict[str, Any]]) -> str:
+    first, times = group[0], f" ×{len(group)}" if len(group) > 1 else ""
+    return f"{first['name']}{times}{' aborted' if times and not first['ok'] else ''}"
+
+
+def _range(counts: list[int | None]) -> str:
+    known = [count for count in counts if count is not None]
+    if not known:
+        return "–"
+    low, high = min(known), max(known)
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def _noise(group: list[dict[str, Any]]) -> str:
+    known = [row["noise_variance"] ** 0.5 for row in group if row["noise_variance"] is not None]
+    return f"{max(known):.3g}" if known else "no result"
+
+
+def _seconds(group: list[dict[str, Any]], phase: str) -> str:
+    known = [row["phases"][phase] for row in group if phase in row["phases"]]
+    return f"{sum(known):.2f}" if known else "–"
 
 
 def roles_table(summary: dict[str, Any]) -> Table:
@@ -171,45 +115,100 @@ def fleet_lines(summary: dict[str, Any]) -> list[Line]:
 
 def dropped_lines(summary: dict[str, Any]) -> list[Line]:
     """Who dropped, by number (which the seed fixes) and the first digits of the id (which is new in each run)."""
+    found = [(number, row) for number, row in enumerate(summary["rounds"], 1) if row.get("absent")]
     lines = []
-    for number, row in enumerate(summary["rounds"], 1):
-        absent = list(zip(row.get("absent_clients", []), row.get("absent", []), strict=True))
-        if absent:
-            names = ", ".join(f"{place} ({name[:6]})" for place, name in absent[:_SHOWN_ABSENT])
-            more = f" and {len(absent) - _SHOWN_ABSENT} more" if len(absent) > _SHOWN_ABSENT else ""
-            lines.append(("dropped", f"round {number}: clients {names}{more}"))
+    for number, row in found[:_SHOWN_ROUNDS]:
+        absent = list(zip(row["absent_clients"], row["absent"], strict=True))
+        names = ", ".join(f"{place} ({name[:6]})" for place, name in absent[:_SHOWN_ABSENT])
+        more = f" and {len(absent) - _SHOWN_ABSENT} more" if len(absent) > _SHOWN_ABSENT else ""
+        lines.append(("dropped", f"round {number}: clients {names}{more}"))
+    if len(found) > _SHOWN_ROUNDS:
+        lines.append(("", f"others in {len(found) - _SHOWN_ROUNDS} more rounds"))
     return lines
 
 
-def _known(count: int | None) -> str:
-    return "–" if count is None else str(count)
+def _table(title: str, names: Iterable[str], rows: Iterable[Iterable[str]], texts: Collection[int] = ()) -> Table:
+    """A table whose first column is text and whose others are figures.
 
-
-def _table(title: str, names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """A table whose first column is text and whose others are figures."""
+    Args:
+        texts: places of columns that give way to the others where the console is narrow.
+    """
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
     for index, name in enumerate(names):
-        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+        table.add_column(name, justify="right" if index else "left", no_wrap=index not in texts)
     for row in rows:
         table.add_row(*row)
     return table
 
 
-def coefficients_table(summary: dict[str, Any]) -> Table:
-    """Posterior means and standard deviations, private beside non-private, in the user's units."""
-    entries = [*summary["coefficients"], {"name": "intercept", "unit": "", **summary["intercept"]}]
+def estimates_table(summary: dict[str, Any]) -> Table:
+    """Posterior means and standard deviations, private beside non-private, in the user's units.
+
+    Of many, those that stand out most from zero are shown.
+    """
+    entries = rows_of(summary)
+    if len(entries) > _SHOWN_ESTIMATES and summary.get("coefficients"):
+        entries = sorted(entries, key=_strength, reverse=True)[:_SHOWN_ESTIMATES]
     rows = [(row["name"], _pair(row, "estimate"), _pair(row, "nonprivate"), row["unit"]) for row in entries]
     label = "private" if summary["private"] else "not private"
-    return _table("posterior, mean ± standard deviation", ("", label, "without privacy", "unit"), rows)
+    hidden = len(rows_of(summary)) - len(rows)
+    of = f" ({len(rows)} of {len(rows) + hidden})" if hidden else ""
+    return _table(
+        f"posterior, mean ± standard deviation{of}", ("", label, "without privacy", "unit"), rows, texts=(0, 3)
+    )
+
+
+def _strength(row: dict[str, Any]) -> float:
+    return abs(row["estimate"]) / row["estimate_sd"] if row["estimate_sd"] else math.inf
 
 
 def _pair(row: dict[str, Any], kind: str) -> str:
-    return f"{row[kind]:.4g} ± {row[f'{kind}_sd']:.2g}"
+    if row[kind] is None:
+        return "–"
+    return f"{row[kind]:.4g}" + (f" ± {row[f'{kind}_sd']:.2g}" if row[f"{kind}_sd"] is not None else "")
+
+
+def scores_table(summary: dict[str, Any]) -> Table | None:
+    """Scores on the held-out rows: private, without privacy, of a constant prediction; None where there are none."""
+    scores = (summary["test"] or {}).get("scores")
+    if not scores:
+        return None
+    label = "private" if summary["private"] else "not private"
+    rows = [(one["name"], *(_figure(one[kind]) for kind in ("private", "nonprivate", "constant"))) for one in scores]
+    return _table(f"{summary['test']['rows']} held-out rows", ("", label, "without privacy", "constant"), rows)
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
 
 
 def closing_lines(summary: dict[str, Any]) -> list[Line]:
     """The answer in words: test error, what was spent, what the guarantee assumes."""
-    return [*_error_lines(summary["test"]), *(_privacy_lines(summary) if summary["private"] else _trial_lines(summary))]
+    return [*_score_lines(summary), *(_privacy_lines(summary) if summary["private"] else _trial_lines(summary))]
+
+
+def _score_lines(summary: dict[str, Any]) -> list[Line]:
+    lines = []
+    if summary.get("coefficients") and len(rows_of(summary)) > _SHOWN_ESTIMATES:
+        lines.append(("shown", "the coefficients farthest from zero for their spread; all are in the files"))
+    if summary.get("stopped"):
+        held = len(summary.get("iterations", []))
+        lines.append(("stopped", f"after {held} iterations: {summary['stopped']}; the result is of these"))
+    test = summary["test"]
+    if test and "rmse_private" in test:
+        lines += _error_lines(test)
+    for one in (test or {}).get("scores", [])[:1]:
+        lines += _score_line(one, test["rows"])
+    return lines
+
+
+def _score_line(one: dict[str, Any], rows: int) -> list[Line]:
+    others = f"without privacy {_figure(one['nonprivate'])}; constant prediction {_figure(one['constant'])}"
+    lines = [("test", f"{one['name']} {_figure(one['private'])} ({others}; {rows} held-out rows)")]
+    sign = 1 if one["higher_is_better"] else -1
+    if one["private"] is not None and sign * one["private"] <= sign * one["constant"]:
+        lines.append(("", "no better than a constant prediction: more clients or a larger epsilon would help"))
+    return lines
 
 
 def _error_lines(test: dict[str, Any]) -> list[Line]:
@@ -239,6 +238,6 @@ def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
         (
             "holds for",
             f"up to {summary['computes'] - 1} of {summary['computes']} Compute nodes and the broker colluding, and "
-            f"{beyond}: at least {summary['clients'] - summary['tolerated'] - 1} unknown noises are in each sum",
+            f"{beyond}: at least {summary['unknown_noises']} unknown noises are in each sum",
         ),
     ]

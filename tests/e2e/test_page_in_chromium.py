@@ -24,6 +24,8 @@ SAYS = {
     "swarm": ("Learned from 336 of 342 clients", "second-moments", "commit", "300", "floor", "6.16 ± 3.0"),
     "aborted-swarm": ("No result", "300 contributed, 308 were needed"),
     "fleet": ("9,980 of 10,000 clients", "40,112", "trainer", "shared"),
+    "iterative-swarm": ("test AUC 0.975", "held-out AUC", "gradient ×13"),
+    "learned": ("by a constant prediction", "held-out AUC", "38 of 40"),
     "emulation": ("nothing broken", "a round never hangs", "partition compute 1", "dca emulate replay 17"),
     "broken-emulation": ("Invariant 3 (exact sum) did not hold", "✗ broken"),
     "sweep": ("2 scenarios of 2,000", "torn-write", "dca emulate replay 812"),

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from commands import Dca, Done
 
+from dca_proto.cli import main
 from dca_proto.core import facts
 from dca_proto.core.accounting import epsilon_of
 from dca_proto.core.effects import Address, Channel
@@ -87,6 +88,37 @@ def test_progress_is_told_line_by_line_where_there_is_no_terminal(
     assert told == [
         (number, name, count) for number, name in (("1", "second-moments"), ("2", "regression")) for count in counts
     ]
+
+
+def test_another_job_learns_in_mini_batches(
+    dca: Dca, embedded_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(60, 2))
+    lines = ["a,b,ill", *(f"{a},{b},{int(a > b)}" for a, b in x)]
+    (tmp_path / "ill.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    data = ("--csv", "ill.csv", "--target", "ill", "--bounds", "a=-4:4,b=-4:4,ill=0:1", "--clients", "24")
+    job = ("--job", "logistic", "--set", "batch=12", "--set", "epochs=3", "--epsilon", "60", "--drop", "0")
+    done = dca(*data, *job, "--broker", embedded_broker.url, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["kind"], result["job"], result["batch"], result["tolerated"]) == ("swarm", "logistic", 12, 2)
+    assert [(one["name"], one["contributors"]) for one in result["rounds"]] == [("moments", 24)] + 6 * [
+        ("gradient", 12)
+    ]
+    assert [one["number"] for one in result["iterations"]] == [1, 2, 3, 4, 5, 6]
+    # each client was in the first round and in three of the six others, so all of the budget is spent and no more
+    assert result["epsilon_spent"] == pytest.approx(60, rel=0.01)
+    auc, _ = result["test"]["scores"]
+    assert (auc["name"], auc["constant"]) == ("AUC", 0.5)
+    assert len(re.findall(r"^round \d +gradient: 12 of 12 shared, .*; held-out", done.stderr, re.MULTILINE)) == 6
+    assert re.search(r"^test +AUC ", done.stderr, re.MULTILINE)
+    assert "at least 10 unknown noises" in " ".join(done.stderr.split())
+    assert main(["report", "run/result.json"]) == 0
+    capsys.readouterr()
+    page = (tmp_path / "run" / "result.html").read_text()
+    assert "test AUC" in page
+    assert "How well the parameters of each iteration do" in page
 
 
 def test_dropping_as_many_as_tolerated_gives_a_result(
@@ -236,11 +268,11 @@ def test_fast_noise_claims_nothing(
 ) -> None:
     captions = []
 
-    def plot(private: object, reference: object, path: Path, *, caption: str) -> None:
+    def plot(summary: object, path: Path, *, title: str, private: bool, caption: str) -> None:
         captions.append(caption)
         path.touch()
 
-    monkeypatch.setattr("emulator.swarm.command.plot_coefficients", plot)
+    monkeypatch.setattr("emulator.swarm.learn.plot_estimates", plot)
     done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "2", "--fast-noise", "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -302,6 +334,13 @@ BAD = [
     (["--broker", "mqtt://127.0.0.1:1"], "cannot reach broker"),
     (["--clients", "0"], "0"),
     (["--clients", "many"], "integer"),
+    (["--job", "regresion"], "did you mean 'regression'?"),
+    (["--set", "repare=absolute"], "did you mean 'repair'?"),
+    (["--job", "logistic"], "needs the two that are its bounds, 25 and 346"),
+    (["--job", "bernoulli"], "bernoulli: column 'progression' has bounds 25:346"),
+    (["--job", "mixture", "--set", "batch=500"], "a batch of 500 of 343 clients"),
+    (["--data-folder", ".", "--csv", "{table}"], "--csv and --data-folder exclude each other"),
+    (["--job", "mixture", "--dimension", "3"], "--job, --output go with learning"),
 ]
 
 

@@ -303,7 +303,7 @@ def extremes() -> Iterator[tuple[str, Any]]:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield path, (0, 2**53) if isinstance(value, int) else (0, 1e100)
 
-    for name in ("swarm", "emulation", "sweep", "collusion", "scaling", "audit"):
+    for name in ("swarm", "learned", "emulation", "sweep", "collusion", "scaling", "audit"):
         run = SAMPLES[name]()
         if name == "scaling":
             run["cells"] = run["cells"][:2]
@@ -355,7 +355,7 @@ def page_or_line(path: Path, which: str) -> str | None:
         (b'{"kind": "report"}', "is of kind 'report'"),
         (b'{"kind": "scaling-resume"}', "(did you mean 'scaling'?)"),
         (b'{"rounds": []}', "no \"kind\", as files of older versions; expected swarm, emulation, sweep, collusion, "
-         "scaling, audit: make a new one with `dca swarm --json run.json`"),
+         "scaling, learn, audit: make a new one with `dca swarm --json run.json`"),
         (b'{"epsilon_claimed": 1}', "make a new one with `dca audit --json run.json`"),
         (b"{}", "`dca emulate sweep --json run.json`"),
         (b'{"kind": "swarm"}', "missing required field `ok`"),

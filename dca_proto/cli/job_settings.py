@@ -1,0 +1,193 @@
+"""What a trainer is to learn: `[job]` of its file, with the options of `dca learn` on top.
+
+[job]
+name = "logistic"             # of `inference.jobs`
+features = ["age", "bmi"]
+target = "ill"
+bounds = { age = [0, 120], bmi = [10, 60], ill = [0, 1] }     # public, never read from the data
+epsilon = 4
+delta = 1e-5
+clients = 500                 # N
+tolerate = 50                 # T
+epochs = 2                    # and whatever settings the job has of its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from dca_proto.config import convert
+from dca_proto.core.budget import Budget
+from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import Federation
+from dca_proto.core.forecast import EXACT, planned
+from dca_proto.core.job import Terms
+from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.shares import ENCODINGS, SEED
+from dca_proto.core.wording import nearest
+from inference.bounds import Interval
+from inference.jobs import NAMES, find
+from inference.jobs.base import LearningJob, Stage, percent
+from inference.jobs.settings import described, settings_from
+from inference.problem import Schema
+from inference.rounds import Job
+
+
+class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job's question and terms; what is particular to the job stands beside these keys.
+
+    Attributes:
+        name: of the job. features, target: columns of the clients' data.
+        bounds: public lower and upper bound of each column, in its own units. units: by column, for people.
+        epsilon, delta: what all rounds together cost each participant.
+        clients: N, how many are expected; a round starts as soon as so many have answered.
+        tolerate: T, how many may drop out or collude in a round. colluders: c, how many of the T only collude.
+        computes: names of the Compute nodes; by default all of the federation.
+        encoding: of shares. join_s, share_s, commit_s: how long the phases of a round may last.
+        retries: how often a round that was aborted is held anew.
+        seed: of auxiliary data and Monte Carlo draws; never of keys or noise.
+    """
+
+    name: str = NAMES[0]
+    features: tuple[str, ...] = ()
+    target: str
+    bounds: dict[str, tuple[float, float]]
+    units: dict[str, str] = {}
+    epsilon: float
+    delta: float
+    clients: int
+    tolerate: int = 0
+    colluders: int = 0
+    computes: tuple[str, ...] = ()
+    encoding: str = SEED
+    join_s: float = 60.0
+    share_s: float = 60.0
+    commit_s: float = 60.0
+    retries: int = 2
+    seed: int = 0
+
+
+_FREE = ("units", "join_s", "share_s", "commit_s", "retries")
+TERMS = tuple(field.name for field in msgspec.structs.fields(JobSettings))
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be learned, all of it checked.
+
+    Attributes:
+        job, own: the job and its own settings. settings: the others, as given.
+        schema: the columns. terms: of all rounds. table: everything as plain values.
+    """
+
+    job: LearningJob
+    own: Any
+    settings: JobSettings
+    schema: Schema
+    terms: Terms
+    table: dict[str, Any]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a task to be gone on with; patience and words may change."""
+        return {key: value for key, value in self.table.items() if key not in _FREE}
+
+
+def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
+    """The task that a table of settings describes.
+
+    Raises:
+        UsageError: an unknown key (the nearest one is named), a missing one, a value that cannot be.
+        DataError: the same of the job's own settings, or of columns and bounds.
+    """
+    job = find(_name(table))
+    own_keys = [name for name, _, _ in described(job.settings)]
+    for key in table:
+        if key not in TERMS and key not in own_keys:
+            known = (*TERMS, *own_keys)
+            raise UsageError(f"job: unknown key {key!r}{nearest(key, known)}; known: {', '.join(known)}")
+    missing = [
+        field.name for field in msgspec.structs.fields(JobSettings) if field.required and field.name not in table
+    ]
+    if missing:
+        options = ", ".join(f"--{name}" for name in missing)
+        raise UsageError(f"job: nothing says its {', '.join(missing)}; give them in [job] of the file, or {options}")
+    settings = convert("job:", {key: value for key, value in table.items() if key in TERMS}, JobSettings)
+    own = settings_from(job.settings, {key: value for key, value in table.items() if key not in TERMS}, job.name)
+    _check_counts(settings, job.batch(own, settings.clients) or settings.clients)
+    bounds = {column: Interval(low, high) for column, (low, high) in settings.bounds.items()}
+    features = settings.features or tuple(column for column in bounds if column != settings.target)
+    schema = Schema(features, settings.target, bounds, settings.units, alone=not job.scored)
+    job.check(schema, own)
+    plain = msgspec.json.decode(
+        msgspec.json.encode({**asdict(settings), **{key: getattr(own, key) for key in own_keys}})
+    )
+    return Task(job=job, own=own, settings=settings, schema=schema, terms=_terms(settings, federation), table=plain)
+
+
+def _name(table: Mapping[str, Any]) -> str:
+    name = table.get("name", NAMES[0])
+    if not isinstance(name, str):
+        raise UsageError(f"job: name is {name!r}, expected a text, such as {NAMES[0]!r}")
+    return name
+
+
+def _check_counts(settings: JobSettings, n: int) -> None:
+    """n: clients of the smallest round."""
+    t, c = settings.tolerate, settings.colluders
+    if settings.clients < 1 or min(t, c, settings.retries) < 0:
+        raise UsageError("job: clients must be 1 or more; tolerate, colluders and retries cannot be below 0")
+    if c > t:
+        raise UsageError(f"job: c = {c} exceeds T = {t}; lower colluders or raise tolerate")
+    if n - t - 1 < 1:
+        raise UsageError(f"job: N - T - 1 = {n - t - 1} is below 1: nobody's noise would be left; lower tolerate")
+    if settings.encoding not in ENCODINGS:
+        raise UsageError(f"job: encoding {settings.encoding!r} is unknown; use one of {', '.join(ENCODINGS)}")
+    for name in ("join_s", "share_s", "commit_s"):
+        if not 0 < getattr(settings, name) < float("inf"):
+            raise UsageError(f"job: {name} is {getattr(settings, name):g}; give a number of seconds above 0")
+
+
+def _terms(settings: JobSettings, federation: Federation) -> Terms:
+    by_name = {member.name: member.id for member in federation.computes}
+    names = settings.computes or tuple(by_name)
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        raise UsageError(f"job: Compute node {unknown[0]!r} is not in the federation file; known: {', '.join(by_name)}")
+    if len(set(names)) < max(2, len(names)):
+        raise UsageError(f"job: found {len(set(names))} Compute nodes, expected at least 2, each named once")
+    return Terms(
+        budget=Budget(settings.epsilon, settings.delta),
+        clients=settings.clients,
+        tolerated=settings.tolerate,
+        colluders=settings.colluders,
+        encoding=settings.encoding,
+        computes=tuple(by_name[name] for name in names),
+        join_window_ms=round(1000 * settings.join_s),
+        share_window_ms=round(1000 * settings.share_s),
+        commit_window_ms=round(1000 * settings.commit_s),
+    )
+
+
+def check_plan(job: Job[Any], stages: Sequence[Stage], terms: Terms, said: str, mechanism: Mechanism = EXACT) -> None:
+    """Plan the job's first round with each stage's share of the budget, as its participants will.
+
+    Args:
+        job: not yet started. said: the budget in the caller's words. mechanism: of the noise.
+
+    Raises:
+        UsageError: no round can be held with a share.
+    """
+    first = next(job)
+    for stage in stages:
+        try:
+            request = replace(first, budget_share=stage.share)
+            planned(terms.open(request, bytes(ID_BYTES)), stage.batch or terms.clients, mechanism)
+        except UsageError as error:
+            share = percent(stage.share)
+            raise UsageError(f"{said}: no round can be held with {share} of that: {error}") from None

@@ -1,0 +1,302 @@
+"""`dca learn`: a learning job at a real federation's trainer, that goes on where it was after any kill."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
+
+from dca_proto.cli.book import as_plain, book_of
+from dca_proto.cli.job_settings import Task, check_plan, task_of
+from dca_proto.cli.learn_view import Teller, counted, iteration_row, require_arviz, round_row, show
+from dca_proto.cli.options import parse_bounds, parse_names
+from dca_proto.cli.output import (
+    STDOUT,
+    require_json_target,
+    require_plot_target,
+    require_writable,
+    say,
+    whole_file,
+    write_json,
+)
+from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.device import Device, complete, load
+from dca_proto.learning.journal import Journal, journal_path
+from dca_proto.learning.runner import HeldRound
+from dca_proto.learning.runner import learn as learn_over
+from dca_proto.logs import configure_logs
+from dca_proto.net.live import LiveTrainer
+from dca_proto.outcome import abort_line
+from inference.datasets import from_csv
+from inference.jobs import NAMES
+from inference.jobs.base import Conditions, Iteration, Stage, plan_words
+from inference.jobs.picture import plot_estimates
+from inference.jobs.settings import parse_words
+from inference.problem import Problem, stream
+from inference.rounds import Job
+
+TERMINATED = 143
+
+EXAMPLES = """Examples:
+
+  dca learn trainer.toml                                 the file's [job]; the same command goes on after a kill
+
+  dca learn trainer.toml --test held_out.csv --json result.json --plot coefficients.png
+
+  dca learn trainer.toml --job logistic --epsilon 4 --set epochs=2
+
+  dca learn trainer.toml --draws posterior.nc            for ArviZ: arviz.from_netcdf("posterior.nc")
+
+Example of a file: [trainer], [broker] and [account] as `dca trainer --help` shows them, and
+
+  [job]
+  name = "regression"                # NAMES
+  features = ["age", "bmi"]          # by default all columns that have bounds, but for the target
+  target = "pressure"
+  bounds = { age = [0, 120], bmi = [10, 60], pressure = [60, 250] }   # public, never read from the data
+  units = { age = "years" }          # optional, for people
+  epsilon = 2                        # of all rounds together
+  delta = 1e-5
+  clients = 500                      # N, how many are expected
+  tolerate = 50                      # T, how many may drop out of a round
+  repair = "noise-aware"             # and other settings of the job
+
+What a job has got is kept beside the trainer's store, in trainer.regression.journal for example; to learn anew, at a
+new price, name another --journal. Exit codes: 0 done, 2 wrong call or input, 3 a round was aborted, 130 Ctrl-C.
+""".replace("NAMES", ", ".join(NAMES[:4]) + ", ...")
+
+
+def learn(
+    config: Annotated[Path, typer.Argument(help="The trainer's TOML file.", metavar="CONFIG")],
+    job: Annotated[str | None, typer.Option(help=f"What is learned: {', '.join(NAMES)}.")] = None,
+    features: Annotated[str | None, typer.Option(help="Columns to learn from, A,B,C.")] = None,
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    bounds: Annotated[
+        str | None, typer.Option(help="Public bounds of these columns: COL=LO:HI,... or a TOML file.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="What all rounds together cost each participant,")] = None,
+    delta: Annotated[float | None, typer.Option(help="and its delta.")] = None,
+    clients: Annotated[int | None, typer.Option(help="N, how many clients are expected.")] = None,
+    tolerate: Annotated[int | None, typer.Option(help="T, how many may drop out of a round.")] = None,
+    colluders: Annotated[int | None, typer.Option(help="c, how many of the T are reserved for colluders.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="A setting of the job, KEY=VALUE; repeat.")] = None,
+    journal: Annotated[
+        Path | None, typer.Option(help="What the job has got, by default beside the store, by the job's name.")
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="A CSV of the trainer's own rows, on which the result is scored.")
+    ] = None,
+    json_to: Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the estimates: FILE.png, .svg or .pdf.")] = None,
+    draws: Annotated[
+        Path | None, typer.Option(help="Write draws of the posterior, as ArviZ's InferenceData: FILE.nc.")
+    ] = None,
+) -> int:
+    """Learn from a federation's clients as its trainer: a regression or another job, in as many rounds as it takes."""
+    configure_logs(level=logging.WARNING)
+    options = {
+        "name": job,
+        "features": parse_names(features),
+        "target": target,
+        "bounds": parse_bounds(bounds),
+        "epsilon": epsilon,
+        "delta": delta,
+        "clients": clients,
+        "tolerate": tolerate,
+        "colluders": colluders,
+    }
+    actor = load(config, roles=("trainer",))
+    given = {name: value for name, value in options.items() if value is not None}
+    task = task_of({**(actor.config.job or {}), **given, **parse_words(sets or ())}, actor.config.federation)
+    outputs = Outputs(json_to, plot, draws)
+    outputs.check()
+    held_out = None
+    if test is not None:
+        if not task.job.scored:
+            raise UsageError(
+                f"--test {test}: job {task.job.name!r} predicts nothing that could be scored; leave it out"
+            )
+        held_out = from_csv(test, task.schema.target, task.schema.bounds, task.schema.features)
+    path = journal or journal_path(actor.config.files.store, task.job.name)
+    return _Run(actor, task, held_out, outputs, path).play()
+
+
+class Outputs(NamedTuple):
+    """Where the result goes: JSON to a file or - for stdout, a picture, draws of the posterior."""
+
+    json_to: str | None
+    plot: Path | None
+    draws: Path | None
+
+    def check(self) -> None:
+        """Refuse, before the work, what could not be written after it."""
+        require_json_target(self.json_to)
+        require_plot_target(self.plot)
+        if self.draws is not None:
+            require_writable(self.draws)
+            require_arviz()
+
+
+class _Run:
+    """One call of the command, which begins a task or goes on with it.
+
+    Args:
+        actor: the trainer. task: what is learned. test: rows to score it on, if there are any. outputs: where it goes.
+        journal: what was held before, and is.
+    """
+
+    def __init__(self, actor: Device, task: Task, test: Problem | None, outputs: Outputs, journal: Path) -> None:
+        self._actor = actor
+        self._task = task
+        self._test = test
+        self._outputs = outputs
+        self._console = Console(stderr=outputs.json_to == STDOUT)
+        self._path = journal
+        self._iterations: list[Iteration] = []
+        self._held: list[HeldRound] = []
+
+    def play(self) -> int:
+        """Learn, write and show; the exit code.
+
+        Raises:
+            RoundAborted: a round ended without a sum, and the job could not do without.
+        """
+        stages = self._stages()
+        self._teller = Teller(Console(stderr=True), self._actor.config.federation, self._task.settings.clients, stages)
+        with Journal(self._path, self._task.identity) as journal:
+            self._say_plan(stages)
+            try:
+                with self._teller:
+                    result = complete(self._learn(journal))
+            except RoundAborted as error:
+                write_json(self._failure(error), self._outputs.json_to)
+                self._say_held()
+                raise
+            except KeyboardInterrupt:
+                self._say_held()
+                raise
+        if result is None:
+            self._say_held()
+            return TERMINATED
+        self._finish(result)
+        return 0
+
+    async def _learn(self, journal: Journal) -> Any:
+        async with self._actor.open(self._teller) as parts:
+            assert isinstance(parts.actor, TrainerActor), "the file is a trainer's"
+            name = self._actor.config.federation.name
+            live = LiveTrainer(parts.actor, parts.transport, parts.store, federation=name, on_report=self._teller)
+            async with live as trainer:
+                return await learn_over(
+                    self._job(),
+                    trainer,
+                    self._task.terms,
+                    journal,
+                    retries=self._task.settings.retries,
+                    on_round=self._ended,
+                )
+
+    def _stages(self) -> list[Stage]:
+        """The plan; a round for each share of the budget is planned as its participants will."""
+        task = self._task
+        stages = list(task.job.plan(task.schema, task.own, self._conditions()))
+        said = f"job: epsilon {task.settings.epsilon:g}, delta {task.settings.delta:g}"
+        check_plan(self._job(), stages, task.terms, said)
+        return stages
+
+    def _job(self) -> Job[Any]:
+        return self._task.job.make(self._task.schema, self._task.own, self._conditions())
+
+    def _conditions(self) -> Conditions:
+        task = self._task
+        return Conditions(
+            clients=task.settings.clients,
+            tolerated=task.settings.tolerate,
+            mu=task.terms.budget.mu,
+            rng=stream(task.settings.seed, "auxiliary"),
+            on_iteration=self._iterated,
+            held_out=self._test,
+        )
+
+    def _ended(self, held: HeldRound) -> None:
+        self._held.append(held)
+        self._teller.ended(held)
+
+    def _iterated(self, iteration: Iteration) -> None:
+        self._iterations.append(iteration)
+        self._teller.iterated(iteration)
+
+    # --- what is told ---------------------------------------------------------------------------------------------
+
+    def _say_plan(self, stages: list[Stage]) -> None:
+        task = self._task
+        terms = f"epsilon {task.settings.epsilon:g}, delta {task.settings.delta:g} {plan_words(stages)}"
+        say(self._console, "job", f"{task.job.name}: {task.job.model(task.schema, task.own)}")
+        say(self._console, "plan", f"{terms}; N = {task.settings.clients}, T = {task.settings.tolerate}")
+
+    def _say_held(self) -> None:
+        """After whatever ended it."""
+        held = sum(one.aggregate is not None for one in self._held)
+        what = f"{counted(held, 'round')} held and kept in {self._path}"
+        say(Console(stderr=True), "stopped", f"{what}; the same command goes on from there")
+
+    def _failure(self, error: RoundAborted) -> dict[str, Any]:
+        return {
+            "kind": "learn",
+            "ok": False,
+            "error": abort_line(error),
+            "contributors_found": error.contributors,
+            "contributors_needed": error.needed,
+            **self._about(),
+        }
+
+    def _about(self) -> dict[str, Any]:
+        """What is the same however it ended."""
+        task = self._task
+        private = all(one.aggregate.private for one in self._held if one.aggregate is not None)
+        return {
+            "job": task.job.name,
+            "federation": self._actor.config.federation.name,
+            "settings": task.table,
+            "private": private,
+            "epsilon": task.settings.epsilon if private else None,
+            "delta": task.settings.delta if private else None,
+            "rounds": [round_row(one) for one in self._held],
+            "iterations": [iteration_row(one) for one in self._iterations],
+        }
+
+    def _finish(self, result: Any) -> None:
+        """Files first, for they are paid for; then tables."""
+        task, outputs = self._task, self._outputs
+        learned = task.job.summary(result, None, None, self._test, task.schema)
+        summary = {"kind": "learn", "ok": True, "error": None, **self._about(), **learned}
+        write_json(summary, outputs.json_to)
+        if outputs.plot is not None:
+            with whole_file(outputs.plot) as place:
+                title = task.job.picture_title(task.schema)
+                plot_estimates(summary, place, title=title, private=summary["private"], caption=self._caption(summary))
+        if outputs.draws is not None:
+            drawn = task.job.draws(result, stream(task.settings.seed, "draws"))
+            with whole_file(outputs.draws) as place:
+                drawn.to_netcdf(str(place))
+        show(self._console, summary)
+        self._say_account()
+
+    def _caption(self, summary: dict[str, Any]) -> str:
+        if not summary["private"]:
+            return "not private"
+        contributors = [one["contributors"] for one in summary["rounds"] if one["contributors"]]
+        return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {max(contributors)} contributors"
+
+    def _say_account(self) -> None:
+        """What the trainer's account has left."""
+        account = self._actor.config.account
+        plain = as_plain(book_of(self._actor.config), account.delta, time.time_ns() // 1_000_000)
+        left = f"epsilon {plain['epsilon_left']:.4g} is left in one more round, of {account.epsilon:g} in all"
+        say(self._console, "account", f"{left}, at delta {account.delta:g} in {account.period_days:g} days")
+        say(self._console, "journal", f"{self._path}; to learn anew, at a new price, name another --journal")

@@ -1,0 +1,159 @@
+"""What a person sees of `dca learn`: its rounds as they end, then estimates and scores; also as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from dca_proto.cli.narrator import Narrator
+from dca_proto.cli.output import say
+from dca_proto.core import facts
+from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import Federation
+from dca_proto.learning.runner import HeldRound
+from inference.jobs.base import Iteration, Stage
+from inference.jobs.estimates import rows_of
+
+NARRATED_MAX = 4  # rounds whose phases are told; of more, only their ends are
+_SHOWN_ESTIMATES = 40
+_PHASES = (facts.Announced, facts.Rostered, facts.SharingStarted)
+
+
+class Teller(Narrator):
+    """Tells a trainer's facts, and how far the job has come; a job of many rounds gets a line for each.
+
+    Args:
+        console, federation, expected: as of `Narrator`. stages: of the job.
+    """
+
+    def __init__(self, console: Console, federation: Federation, expected: int, stages: Sequence[Stage]) -> None:
+        super().__init__(console, federation, expected)
+        self._rounds = sum(stage.rounds for stage in stages)
+        self._ended: HeldRound | None = None
+        self._recalled = 0
+
+    def __call__(self, fact: object) -> None:
+        self._tell_recalled()
+        if self._rounds <= NARRATED_MAX or not isinstance(fact, _PHASES):
+            super().__call__(fact)
+
+    def ended(self, held: HeldRound) -> None:
+        """A request of the job has ended; it is told once its sum was used, with the score then."""
+        if held.recalled:
+            self._recalled += 1
+            return
+        self._tell_recalled()
+        self._tell_ended("")
+        self._ended = held
+
+    def iterated(self, iteration: Iteration) -> None:
+        """The sum of the round before was used."""
+        self._rounds = max(self._rounds, iteration.of + 1)
+        known = iteration.value == iteration.value
+        self._tell_ended(f"; {iteration.name} {iteration.value:.4g}" if known else "")
+
+    def _tell_ended(self, score: str) -> None:
+        held, self._ended = self._ended, None
+        if held is None:
+            return
+        done = f"round {held.number} of {max(self._rounds, held.number)}: {held.request.statistic}"
+        if held.aggregate is None:
+            self.say(f"{done}: no sum: {held.reason}")
+            return
+        again = f", attempt {held.attempts}" if held.attempts > 1 else ""
+        self.say(f"{done}: {held.aggregate.contributors} of {held.aggregate.clients} clients contributed{again}{score}")
+
+    def _tell_recalled(self) -> None:
+        """Once, before anything new: how many rounds an earlier call has held."""
+        if self._recalled:
+            self.say(f"resumed: {self._recalled} of {max(self._rounds, self._recalled)} rounds were held before")
+            self._recalled = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tell_recalled()
+        self._tell_ended("")
+        super().__exit__(kind, error, trace)
+
+
+def require_arviz() -> None:
+    """Refuse draws that nothing here can write. Raises `UsageError`."""
+    if find_spec("arviz") is None:
+        raise UsageError("--draws needs ArviZ, which is not installed: pip install 'dca[samplers]'")
+
+
+def counted(count: int, noun: str) -> str:
+    """Such as "1 round" and "2 rounds"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def round_row(held: HeldRound) -> dict[str, Any]:
+    """What is public about a request that has ended; `value` is the noisy sum, in the statistic's own units."""
+    aggregate = held.aggregate
+    row: dict[str, Any] = {
+        "number": held.number,
+        "name": held.request.statistic,
+        "ok": aggregate is not None,
+        "attempts": held.attempts,
+        "recalled": held.recalled,
+    }
+    if aggregate is None:
+        return {**row, "error": held.reason, "contributors": None}
+    return {
+        **row,
+        "round_id": aggregate.round_id.hex(),
+        "dimension": aggregate.dimension,
+        "clients": aggregate.clients,
+        "contributors": aggregate.contributors,
+        "tolerated": aggregate.tolerated,
+        "noise_variance": aggregate.noise_variance,
+        "sensitivity": aggregate.sensitivity,
+        "epsilon": aggregate.epsilon,
+        "mu": aggregate.mu,
+        "value": aggregate.value.tolist(),
+    }
+
+
+def iteration_row(iteration: Iteration) -> dict[str, Any]:
+    """The score after an iteration; None where it has none."""
+    value = iteration.value if iteration.value == iteration.value else None
+    return {"number": iteration.number, "name": iteration.name, "value": value}
+
+
+def show(console: Console, summary: dict[str, Any]) -> None:
+    """The answer: estimates with their posterior standard deviations, and scores on the trainer's own rows."""
+    console.print(_estimates_table(summary))
+    test = summary["test"]
+    if test and "rmse_private" in test:
+        others = f"predicting the mean {test['rmse_zero']:.4g}; {test['rows']} rows of your own"
+        say(console, "test", f"RMSE {test['rmse_private']:.4g} ({others})")
+    if summary.get("stopped"):
+        say(console, "stopped", f"before all planned rounds were held: {summary['stopped']}")
+    for score in (test or {}).get("scores", []):
+        others = f"constant prediction {score['constant']:.4g}; {test['rows']} rows of your own"
+        say(console, "test", f"{score['name']} {score['private']:.4g} ({others})")
+    if summary["private"]:
+        spent = f"at most epsilon {summary['epsilon']:g}, delta {summary['delta']:g} of every participant's budget"
+        say(console, "spent", spent)
+    else:
+        say(console, "spent", "nothing is claimed: this is not private")
+
+
+def _estimates_table(summary: dict[str, Any]) -> Table:
+    label = "private" if summary["private"] else "not private"
+    title = "posterior, mean ± standard deviation"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("")
+    table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("unit", justify="right")
+    for row in rows_of(summary)[:_SHOWN_ESTIMATES]:
+        spread = "" if row["estimate_sd"] is None else f" ± {row['estimate_sd']:.2g}"
+        table.add_row(row["name"], f"{row['estimate']:.4g}{spread}", row["unit"])
+    return table

@@ -1,0 +1,152 @@
+"""What a job has learned: its estimates, its scores on rows that were held out, and their course over iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from emulator.report.bars import Bar, bars
+from emulator.report.figures import UNKNOWN, counted, number
+from emulator.report.intervals import Estimate, Row, intervals
+from emulator.report.markup import Child, element, table
+from emulator.report.plot import Axis, Series, axis_over, plot
+from emulator.report.types import Amount, Count, Real
+
+_ROWS_MAX = 60
+_Z95 = 1.96
+
+
+class Coefficient(msgspec.Struct, frozen=True):
+    """A posterior mean and standard deviation, with privacy and without."""
+
+    estimate: Real | None
+    estimate_sd: Amount | None
+    nonprivate: Real | None
+    nonprivate_sd: Amount | None
+    name: str = "intercept"
+    unit: str = ""
+
+
+class Score(msgspec.Struct, frozen=True):
+    """A score of predictions, beside the one without privacy and that of a constant prediction."""
+
+    name: str
+    private: Real | None
+    nonprivate: Real | None
+    constant: Real | None
+    higher_is_better: bool = True
+
+
+class HeldOut(msgspec.Struct, frozen=True):
+    """Root mean square errors, or scores, on rows that were held out."""
+
+    rows: Count
+    rmse_private: Amount | None = None
+    rmse_nonprivate: Amount | None = None
+    rmse_zero: Amount | None = None
+    scores: list[Score] = []
+
+    @property
+    def all(self) -> list[Score]:
+        """The errors as a score, then the others."""
+        if self.rmse_private is None:
+            return self.scores
+        return [Score("error", self.rmse_private, self.rmse_nonprivate, self.rmse_zero, False), *self.scores]
+
+
+class Iteration(msgspec.Struct, frozen=True):
+    """The score after an iteration."""
+
+    number: Count
+    name: str
+    value: Real | None
+
+
+def gain(test: HeldOut) -> str:
+    """The first score in words."""
+    if not test.all:
+        return "no score was recorded"
+    first = test.all[0]
+    if first.nonprivate is None:
+        return f"test {first.name} {_known(first.private)} ({_known(first.constant)} by a constant prediction)"
+    return f"test {first.name} {_known(first.private)} ({_known(first.nonprivate)} without privacy)"
+
+
+def best(found: Sequence[Coefficient]) -> str:
+    """The first estimate in words."""
+    first = found[0]
+    other = "" if first.nonprivate is None else f" ({_known(first.nonprivate)} without privacy)"
+    return f"{first.name} {_pair(first.estimate, first.estimate_sd)}{other}"
+
+
+def _pair(mean: float | None, sd: float | None) -> str:
+    return _known(mean) if sd is None else f"{_known(mean)} ± {number(sd, 2)}"
+
+
+def constant(test: HeldOut) -> Iterator[tuple[str, str]]:
+    """What is reached without learning anything."""
+    for one in test.all[:1]:
+        label = "error of predicting the mean" if one.name == "error" else f"{one.name} of a constant prediction"
+        yield label, _known(one.constant)
+
+
+def course(iterations: Sequence[Iteration], test: HeldOut | None) -> Iterator[Child]:
+    """The score over the iterations, and where it would have ended without privacy."""
+    known = [(float(one.number), one.value) for one in iterations if one.value is not None]
+    if len(known) < 2:
+        return
+    name = iterations[-1].name
+    goal = [one for one in (test.all if test else []) if one.name in name and one.nonprivate is not None]
+    heights = [value for _, value in known] + [one.nonprivate for one in goal if one.nonprivate is not None]
+    x = Axis("iteration", 0.0, max(at for at, _ in known) + 1.0, say=lambda tick: f"{tick:.0f}")
+    series = [Series(name, known, 0, "solid", "disc")]
+    for one in goal:
+        assert one.nonprivate is not None, "chosen so"
+        series.append(Series("without privacy", [(x.low, one.nonprivate), (x.high, one.nonprivate)], 1, "dashed"))
+    caption = "How well the parameters of each iteration do; each has cost one round."
+    yield plot(series, x, axis_over(name, heights, log=False), caption=caption)
+
+
+def estimates(found: Sequence[Coefficient], names: tuple[str, str]) -> Iterator[Child]:
+    """Each estimate with its interval, beside the one without privacy where that is known."""
+    rows = [row for row in map(_row, found[:_ROWS_MAX]) if row is not None]
+    if rows:
+        caption = "Posterior means with 95 % intervals; each row has a scale of its own, the dotted line is zero. "
+        caption += "The numbers are means ± standard deviations."
+        yield intervals(rows, names, sds=_Z95, caption=caption)
+
+
+def scores(test: HeldOut, names: tuple[str, str]) -> Iterator[Child]:
+    """Each score as bars."""
+    for one in test.all:
+        kinds = (one.private, one.nonprivate, one.constant)
+        labels = (*names, "predicting the mean" if one.name == "error" else "a constant prediction")
+        known = [(label, value, tone) for tone, (label, value) in enumerate(zip(labels, kinds, strict=True))
+                 if value is not None]  # fmt: skip
+        rows = f"on {counted(test.rows, 'row')} that nobody learned from."
+        if one.name == "error":
+            caption = f"Root mean square error {rows}"
+        else:
+            caption = f"{one.name} {rows} {'Higher' if one.higher_is_better else 'Lower'} is better."
+        if all(value >= 0 for _, value, _ in known):
+            yield bars([Bar(label, value, number(value), tone) for label, value, tone in known], caption=caption)
+        else:
+            yield element("h3", caption)
+            yield table(("", one.name), [(label, number(value)) for label, value, _ in known])
+
+
+def _row(one: Coefficient) -> Row | None:
+    """None where there is no estimate."""
+    private = _estimate(one.estimate, one.estimate_sd)
+    return None if private is None else Row(one.name, one.unit, private, _estimate(one.nonprivate, one.nonprivate_sd))
+
+
+def _estimate(mean: float | None, sd: float | None) -> Estimate | None:
+    if mean is None:
+        return None
+    return Estimate(mean, sd or 0.0, _pair(mean, sd))
+
+
+def _known(value: float | None) -> str:
+    return UNKNOWN if value is None else number(value)

@@ -1,0 +1,129 @@
+"""A job that a real federation's trainer has learned: the answer, its course, and who was in each sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from emulator.report.figures import count, counted, number, short
+from emulator.report.learned import Coefficient, HeldOut, Iteration, best, constant, course, estimates, gain, scores
+from emulator.report.markup import Child, table
+from emulator.report.page import Page, Section, Verdict
+from emulator.report.types import Amount, Count
+
+_ROUNDS_MAX = 100
+_NAMES = ("private", "without privacy")
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job asked for, and its sum; None where there is none."""
+
+    number: Count
+    name: str
+    ok: bool
+    attempts: Count
+    contributors: Count | None = None
+    clients: Count | None = None
+    dimension: Count | None = None
+    noise_variance: Amount | None = None
+    error: str | None = None
+
+
+class Learning(msgspec.Struct, frozen=True, kw_only=True):
+    """What the page reads of `dca learn --json`."""
+
+    ok: bool
+    job: str
+    federation: str
+    rounds: list[Held]
+    error: str | None = None
+    private: bool = True
+    epsilon: Amount | None = None
+    delta: Amount | None = None
+    coefficients: list[Coefficient] = []
+    estimates: list[Coefficient] = []
+    intercept: Coefficient | None = None
+    iterations: list[Iteration] = []
+    test: HeldOut | None = None
+    stopped: str | None = None
+
+    @property
+    def all(self) -> list[Coefficient]:
+        """Every estimate, the intercept last."""
+        return [*self.coefficients, *self.estimates, *([self.intercept] if self.intercept else [])]
+
+
+def page(run: Learning) -> Page:
+    """The page of a job."""
+    verdict: Verdict = "good" if run.ok and run.private else "bad"
+    badge = ("private" if run.private else "not private") if run.ok else "ended without a result"
+    sections = [
+        Section("Estimates", [*estimates(run.all, _NAMES)]),
+        Section("Score", [] if run.test is None else [*scores(run.test, _NAMES)]),
+        Section("Iterations", [*course(run.iterations, run.test)]),
+        Section("Rounds", [*_rounds(run)]),
+    ]
+    return Page(
+        kind="Learned from a federation",
+        title=_title(run),
+        badge=badge,
+        verdict=verdict,
+        answer=_answer(run),
+        facts=[*_facts(run)],
+        sections=[section for section in sections if section.content],
+    )
+
+
+def _title(run: Learning) -> str:
+    if not run.ok:
+        return f"No result: {run.error or 'the reason was not recorded'}"
+    last = next((one for one in reversed(run.rounds) if one.ok), None)
+    who = f"{count(last.contributors)} clients" if last else "no round"
+    if run.test is not None:
+        return f"Learned from {who}: {gain(run.test)}"
+    return f"Learned from {who}: {best(run.all)}" if run.all else f"Learned from {who}"
+
+
+def _answer(run: Learning) -> str:
+    held = f"Job {run.job} held {counted(sum(one.ok for one in run.rounds), 'round')} with {run.federation}."
+    early = f" It stopped before all that were planned: {run.stopped}." if run.stopped else ""
+    if not run.private:
+        return f"{held}{early} No epsilon can be claimed."
+    if run.epsilon is None or run.delta is None:
+        return f"{held}{early}"
+    return f"{held}{early} They cost each client at most epsilon {short(run.epsilon)} at delta {short(run.delta)}."
+
+
+def _facts(run: Learning) -> Iterator[tuple[str, str]]:
+    yield "job", run.job
+    yield "federation", run.federation
+    yield "rounds", count(len(run.rounds))
+    if run.epsilon is not None:
+        yield "epsilon of all rounds", short(run.epsilon)
+    if run.test is not None:
+        yield from constant(run.test)
+
+
+def _rounds(run: Learning) -> Iterator[Child]:
+    """Who was in each sum, and the noise in it."""
+    if not run.rounds:
+        return
+    shown = run.rounds[:_ROUNDS_MAX]
+    yield table(
+        ("round", "asked for", "values", "contributors", "attempts", "noise (sd)", ""),
+        [
+            (
+                str(one.number),
+                one.name,
+                count(one.dimension),
+                f"{count(one.contributors)} of {count(one.clients)}" if one.ok else "no sum",
+                count(one.attempts),
+                number(None if one.noise_variance is None else math.sqrt(one.noise_variance)),
+                one.error or "",
+            )
+            for one in shown
+        ],
+        text_columns=(0, 1, 6),
+    )

@@ -1,0 +1,76 @@
+"""The data that a learning swarm deals to its clients: a data set by name, or a table of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.errors import UsageError
+from inference.bounds import MissingBoundsError, given_bounds
+from inference.datasets import from_csv, load
+from inference.problem import Problem
+
+DEFAULT = "diabetes"
+TEST_FRACTION = 0.225
+_BOUNDS_ADVICE = (
+    "give --bounds COL=LO:HI,... or a TOML file, from what is known of the measurement "
+    "(or, for a trial that is not private, --bounds-from-data)"
+)
+
+
+class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which data, as the options say.
+
+    Attributes:
+        dataset: name of a known one. folder: where its files are.
+        csv, target, bounds: a table of one's own, its column to predict, its public bounds.
+        bounds_from_data: read them from the data instead; then nothing is private.
+        features: columns to predict from, or None for all others.
+    """
+
+    dataset: str | None = None
+    folder: Path | None = None
+    csv: Path | None = None
+    target: str | None = None
+    bounds: str | None = None
+    bounds_from_data: bool = False
+    features: list[str] | None = None
+
+
+def problem_of(options: DataOptions, *, alone: bool = False) -> Problem:
+    """The problem that the options name.
+
+    Args:
+        alone: whether a table's target is described and not predicted, so that no other column of it is needed.
+
+    Raises:
+        UsageError: the options exclude each other.
+        DataError: the data cannot be had or used.
+    """
+    if options.csv is None:
+        if options.target or options.bounds or options.bounds_from_data:
+            raise UsageError("--target, --bounds and --bounds-from-data go with --csv; built-in data have their own")
+        return load(options.dataset or DEFAULT, options.features, folder=options.folder)
+    if options.dataset is not None or options.folder is not None:
+        other = "--dataset" if options.dataset is not None else "--data-folder"
+        raise UsageError(f"--csv and {other} exclude each other; keep one")
+    if options.target is None:
+        raise UsageError("--csv needs --target COLUMN, the column to predict")
+    if options.bounds is not None and options.bounds_from_data:
+        raise UsageError("--bounds and --bounds-from-data exclude each other; keep one")
+    given = {} if options.bounds is None else given_bounds(options.bounds)
+    features = [] if alone and options.features is None else options.features
+    try:
+        return from_csv(
+            options.csv, options.target, given, features, trial_bounds=options.bounds_from_data, alone=alone
+        )
+    except MissingBoundsError as error:
+        raise MissingBoundsError(error.columns, _BOUNDS_ADVICE) from None
+
+
+def deal(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
+    """Deal rows to clients as evenly as possible; each contributes the mean of its own."""
+    return [rows[index::clients] for index in range(clients)]

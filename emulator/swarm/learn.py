@@ -1,0 +1,282 @@
+"""A learning run of a swarm: what it is to learn is checked, it is played, and it is told on a console."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from dca_proto.aggregate import NoAggregate
+from dca_proto.cli.job_settings import check_plan
+from dca_proto.cli.output import (
+    STDOUT,
+    require_json_target,
+    require_matplotlib,
+    require_writable,
+    say,
+    whole_file,
+    write_json,
+)
+from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.job import Terms
+from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.shares import ENCODINGS
+from dca_proto.device import complete
+from dca_proto.learning.runner import RETRIES
+from emulator.counts import check_counts
+from emulator.swarm.data import deal
+from emulator.swarm.live import Swarm, SwarmOptions, check_broker
+from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines, View
+from emulator.swarm.summary import doubts, failed, summarise
+from emulator.swarm.view import closing_lines, dropped_lines, estimates_table, rounds_table, scores_table, times_table
+from inference.jobs.base import Conditions, Iteration, LearningJob, Stage, plan_words
+from inference.jobs.picture import plot_estimates
+from inference.problem import Problem, stream
+
+TERMINATED = 143
+RESULT, PICTURE = "result.json", "coefficients.png"
+
+
+class Lesson(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be learned, from whom, and where the answer goes.
+
+    Attributes:
+        job, settings: by whom. train, test: rows for the clients, and those that are held out.
+        clients: N, among whom the training rows are dealt.
+        output: the folder of the result's files. json_to: a further file, or - for stdout.
+    """
+
+    job: LearningJob
+    settings: Any
+    train: Problem
+    test: Problem | None
+    clients: int
+    output: Path
+    json_to: str | None = None
+
+    @property
+    def batch(self) -> int:
+        """B clients in the smallest round; 0 where all are asked in all rounds."""
+        return self.job.batch(self.settings, self.clients)
+
+
+def learn(lesson: Lesson, options: SwarmOptions) -> int:
+    """Learn, show and write what was learned; the exit code.
+
+    Raises:
+        RoundAborted: a round was aborted; what there is is shown all the same.
+        UsageError, DataError, TransportError: it cannot be learned like that; before anything is started.
+    """
+    run = _Run(lesson, options, Console(stderr=lesson.json_to == STDOUT))
+    run.check()
+    summary = run.play()
+    if summary is None:
+        return TERMINATED
+    run.show(summary)
+    if not summary["ok"]:
+        raise RoundAborted(
+            summary["error"], contributors=summary["contributors_found"], needed=summary["contributors_needed"]
+        )
+    return 0
+
+
+def check_outputs(output: Path, json_to: str | None) -> None:
+    """Refuse, before the work, what could not be written after it."""
+    require_matplotlib()
+    require_json_target(json_to)
+    for name in (RESULT, PICTURE):
+        require_writable(output / name, make_folders=True)
+
+
+class _Run:
+    """One run of a job, told on a console.
+
+    Raises:
+        DataError: there are too few rows to learn from.
+    """
+
+    def __init__(self, lesson: Lesson, options: SwarmOptions, console: Console) -> None:
+        self._lesson = lesson
+        self._options = options
+        self._console = console
+        self._rows = deal(lesson.train.rows, lesson.clients)
+        self._doubts = doubts(lesson.train.schema.private, options.mechanism)
+        self._iterations: list[Iteration] = []
+        self._view: View | None = None
+        self._result: Any = None
+
+    # --- before it starts -----------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Everything that can be refused before anything is started."""
+        lesson, options = self._lesson, self._options
+        rows = len(lesson.train.y)
+        if not 1 <= lesson.clients <= rows:
+            raise UsageError(
+                f"--clients {lesson.clients}: the {rows} training rows can be dealt to 1 to {rows} clients; "
+                "any number of them can hold rounds of a synthetic sum, with --dimension D"
+            )
+        check_counts(lesson.clients, options.computes, options.tolerated, options.colluders, options.dropped)
+        fewest, tolerated = options.smallest(lesson.clients)
+        check_counts(fewest, options.computes, tolerated, options.colluders, options.dropped)
+        if options.encoding not in ENCODINGS:
+            raise UsageError(f"--share-encoding {options.encoding}: expected {' or '.join(ENCODINGS)}")
+        check_broker(options.broker)
+        lesson.job.check(lesson.train.schema, lesson.settings)
+        self._stages = self._planned()
+        self._reference = lesson.job.reference(lesson.train, lesson.settings)
+
+    def _planned(self) -> list[Stage]:
+        """The job's plan; a round for each share of the budget is planned as its participants will."""
+        lesson, options = self._lesson, self._options
+        conditions = self._conditions()
+        stages = list(lesson.job.plan(lesson.train.schema, lesson.settings, conditions))
+        terms = Terms(
+            budget=options.budget,
+            clients=lesson.clients,
+            tolerated=options.tolerated,
+            colluders=options.colluders,
+            computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes)),
+        )
+        said = f"--epsilon {options.budget.epsilon:g} --delta {options.budget.delta:g}"
+        job = lesson.job.make(lesson.train.schema, lesson.settings, conditions)
+        check_plan(job, stages, terms, said, options.mechanism)
+        return stages
+
+    def _conditions(self) -> Conditions:
+        lesson, options = self._lesson, self._options
+        return Conditions(
+            clients=lesson.clients,
+            tolerated=options.tolerated,
+            mu=options.budget.mu,
+            rng=stream(options.seed, "auxiliary"),
+            on_iteration=self._iterated,
+            held_out=lesson.test,
+        )
+
+    # --- playing --------------------------------------------------------------------------------------------------
+
+    def play(self) -> dict[str, Any] | None:
+        """Run the job and say how it went, None if SIGTERM ended it; an abort is an outcome, all else is raised."""
+        self._say_plan()
+        with tempfile.TemporaryDirectory(prefix="dca-swarm-") as directory:
+            return complete(self._play(Path(directory)))
+
+    async def _play(self, directory: Path) -> dict[str, Any]:
+        lesson, options, began_s = self._lesson, self._options, time.monotonic()
+        view = self._view = self._new_view()
+        with view:
+            async with Swarm(
+                options,
+                self._rows,
+                lesson.train.schema.columns,
+                directory,
+                on_connect=view.connected,
+                on_change=view.changed,
+            ) as live:
+                self._say_broker(live)
+                outcome = {"job": lesson.job.name, **await self._learn(live)}
+                summary = summarise(live, options, lesson.clients, self._doubts, outcome)
+        summary["wall_s"] = time.monotonic() - began_s
+        return summary
+
+    def _new_view(self) -> View:
+        clients = self._lesson.clients
+        if not self._lesson.job.iterative:
+            return (Bars if self._console.is_terminal else Lines)(self._console, clients)
+        return (IterationBars if self._console.is_terminal else IterationLines)(self._console, clients)
+
+    async def _learn(self, live: Swarm) -> dict[str, Any]:
+        lesson = self._lesson
+        try:
+            job = lesson.job.make(lesson.train.schema, lesson.settings, self._conditions())
+            self._result = await live.learn(job, retries=RETRIES if self._lesson.job.iterative else 0)
+        except RoundAborted as error:
+            return failed(error.reason, error.contributors, error.needed)
+        except NoAggregate as ended:
+            return failed(ended.reason, None, None)
+        learned = lesson.job.summary(self._result, self._reference, lesson.train, lesson.test, lesson.train.schema)
+        return {"ok": True, "error": None, **learned, **self._course()}
+
+    def _iterated(self, iteration: Iteration) -> None:
+        self._iterations.append(iteration)
+        if self._view is not None:
+            self._view.iterated(iteration)
+
+    def _course(self) -> dict[str, Any]:
+        """The score after each iteration, if the job has any."""
+        if not self._iterations:
+            return {}
+        return {"iterations": [{"number": i.number, "name": i.name, "value": i.value} for i in self._iterations]}
+
+    # --- what is told ---------------------------------------------------------------------------------------------
+
+    def _say(self, label: str, text: str) -> None:
+        say(self._console, label, text)
+
+    def _say_plan(self) -> None:
+        lesson, options = self._lesson, self._options
+        self._say(
+            "federation",
+            f"{lesson.clients} clients, {options.computes} Compute nodes, T = {options.tolerated} "
+            f"(c = {options.colluders} reserved for colluders), K = {options.dropped} drop in each round",
+        )
+        held_out = "" if lesson.test is None else f"; {len(lesson.test.y)} rows held out"
+        self._say("model", f"{lesson.job.model(lesson.train.schema, lesson.settings)}{held_out}")
+        plan = f"epsilon {options.budget.epsilon:g}, delta {options.budget.delta:g} {plan_words(self._stages)}"
+        self._say("plan", f"a trial that is not private: {'; '.join(self._doubts)}" if self._doubts else plan)
+
+    def _say_broker(self, live: Swarm) -> None:
+        name = f"{live.broker_kind} {live.broker_version}".strip()
+        connections = self._lesson.clients + self._options.computes + 1
+        self._say("broker", f"{name} at {live.broker_url}, {connections} connections")
+
+    def show(self, summary: dict[str, Any]) -> None:
+        """Files in the folder and the object for programs, then tables on the console."""
+        write_json(summary, self._lesson.json_to)
+        if summary["ok"]:
+            self._write_files(summary)
+        self._console.print(rounds_table(summary), times_table(summary))
+        for line in dropped_lines(summary):
+            self._say(*line)
+        if not summary["ok"]:
+            self._say_advice()
+            return
+        self._console.print(estimates_table(summary))
+        scores = scores_table(summary)
+        if scores is not None:
+            self._console.print(scores)
+        for line in closing_lines(summary):
+            self._say(*line)
+        output = self._lesson.output
+        self._say("files", f"{output / RESULT} · {output / PICTURE}")
+        self._say("next", 'dca swarm --help · README: "Embed a client"')
+
+    def _say_advice(self) -> None:
+        """What to try after an abort, where the numbers say it."""
+        options = self._options
+        room = options.smallest(self._lesson.clients)[1] - options.colluders
+        if options.dropped > room:
+            enough = options.dropped + options.colluders
+            self._say("next", f"raise --tolerate to {enough} or lower --drop to {room}")
+
+    def _write_files(self, summary: dict[str, Any]) -> None:
+        output = self._lesson.output
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make folder {output}: {error.strerror}") from None
+        write_json(summary, str(output / RESULT))
+        title = self._lesson.job.picture_title(self._lesson.train.schema)
+        with whole_file(output / PICTURE) as place:
+            plot_estimates(summary, place, title=title, private=summary["private"], caption=_caption(summary))
+
+
+def _caption(summary: dict[str, Any]) -> str:
+    if not summary["private"]:
+        return f"not private: {'; '.join(summary['not_private_because'])}"
+    return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {summary['contributors']} contributors"

@@ -1,0 +1,37 @@
+"""Learning jobs by name, each in a small file of the same shape: its settings, its rounds, and what its result says.
+
+General layout, in reading order:
+    base                    what every job is; what it may know
+    settings                reading a job's settings from a table or from words
+    estimates, picture      rows of a summary: private beside non-private; drawn
+    variational             what the jobs of many rounds share
+    regression, regression_bounded, logistic, mixture, families     the jobs
+
+`find` gives a job by name and imports no other.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from inference.errors import unknown
+from inference.jobs.base import LearningJob
+
+FAMILIES = ("gaussian", "bernoulli", "categorical", "poisson", "exponential")
+_MODULES = {
+    "regression": "inference.jobs.regression",
+    "regression-bounded": "inference.jobs.regression_bounded",
+    "logistic": "inference.jobs.logistic",
+    "mixture": "inference.jobs.mixture",
+    **dict.fromkeys(FAMILIES, "inference.jobs.families"),
+}
+NAMES = tuple(_MODULES)
+"""Of all jobs; the first is the default."""
+
+
+def find(name: str) -> LearningJob:
+    """The job of that name. Raises `DataError` for an unknown one, naming the nearest."""
+    if name not in _MODULES:
+        raise unknown("job", name, "the known ones", NAMES)
+    jobs: dict[str, LearningJob] = import_module(_MODULES[name]).JOBS
+    return jobs[name]

@@ -1,0 +1,139 @@
+"""What every learning job is: settings, the generator that asks for rounds, and what its result says.
+
+The parts of a job are functions, kept together under its name. A command needs to know no more of a job than this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from inference.draws import InferenceData
+from inference.problem import Problem, Schema
+from inference.rounds import Job
+
+Summary = dict[str, Any]
+NAMES_SHOWN_MAX = 5
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """How far an iterative job has come.
+
+    Attributes:
+        number: of the iteration, from 1. of: how many are planned.
+        name, value: a score or a bound after it, nan where there is none.
+    """
+
+    number: int
+    of: int
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """What a job may know besides the schema, all of it public.
+
+    Attributes:
+        clients: N. tolerated: T, of a round of all of them. mu: Gaussian DP parameter of all rounds together.
+        rng: for auxiliary data and Monte Carlo draws; nothing private depends on it.
+        on_iteration: called after each iteration of an iterative job.
+        held_out: rows to score iterations on, if there are any.
+    """
+
+    clients: int
+    tolerated: int
+    mu: float
+    rng: np.random.Generator
+    on_iteration: Callable[[Iteration], None] = lambda iteration: None
+    held_out: Problem | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Rounds of one sort in a job's plan.
+
+    Attributes:
+        rounds: how many. share: of the job's squared Gaussian DP parameter, in each of them.
+        purpose: in words, after "10 % of the budget". batch: B clients in each, or 0 for all.
+        uses: in how many of them a client takes part; None for all.
+    """
+
+    rounds: int
+    share: float
+    purpose: str
+    batch: int = 0
+    uses: int | None = None
+
+    @property
+    def total(self) -> float:
+        """What all of them cost a client."""
+        return self.share * (self.rounds if self.uses is None else self.uses)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a row, of many the first ones."""
+    more = len(names) - NAMES_SHOWN_MAX
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def target_on_features(schema: Schema, settings: object) -> str:
+    """A regression's model in words."""
+    return f"{schema.target} on {listed(schema.features)}"
+
+
+@dataclass(frozen=True, eq=False)
+class LearningJob:
+    """A job by name.
+
+    Attributes:
+        name: as in ``--job``.
+        settings: the dataclass of its settings (`inference.jobs.settings`).
+        iterative: whether its rounds are many, one for each iteration.
+        batch: B, given the settings and N: clients in the smallest round, or 0 where all are asked in all rounds.
+        picture_title: what the estimates are, above a picture of them. model: in words, given the settings.
+        scored: whether there is a score on rows that were held out; else all rows are learned from.
+        check: refuses a schema that the job cannot learn from. Raises `DataError`.
+        plan: the stages, in order, for people and for planning each before anything is started.
+        make: the job, a generator of rounds.
+        reference: the same model without privacy, from rows of the caller's own. Raises `DataError` if too few.
+        summary: what a result says as plain JSON values, given the reference, the rows that were learned from and those
+            to test on, where there are any, and the schema.
+        draws: of the posterior, given a generator for those that are drawn now. Raises `DataError` without ArviZ.
+    """
+
+    name: str
+    settings: type[Any]
+    plan: Callable[[Schema, Any, Conditions], Sequence[Stage]]
+    make: Callable[[Schema, Any, Conditions], Job[Any]]
+    reference: Callable[[Problem, Any], Any]
+    summary: Callable[[Any, Any, Problem | None, Problem | None, Schema], Summary]
+    draws: Callable[[Any, np.random.Generator], InferenceData]
+    picture_title: Callable[[Schema], str]
+    model: Callable[[Schema, Any], str] = target_on_features
+    scored: bool = True
+    iterative: bool = False
+    batch: Callable[[Any, int], int] = lambda settings, clients: 0
+    check: Callable[[Schema, Any], None] = lambda schema, settings: None
+
+
+def plan_words(stages: Sequence[Stage]) -> str:
+    """The plan in words, as in "over 2 rounds: 10 % of the budget on scales, 90 % on the regression"."""
+    rounds = sum(stage.rounds for stage in stages)
+    if rounds == 1:
+        return f"in one round: {stages[0].purpose}"
+    parts: list[str] = []
+    for stage in stages:
+        of = "" if parts else " of the budget"
+        who = f" of {stage.batch} clients each" if stage.batch else ""
+        parts.append(f"{percent(stage.total)}{of} {stage.purpose}{who}")
+    return f"over {rounds} rounds: {', '.join(parts)}"
+
+
+def percent(share: float) -> str:
+    """A share for people."""
+    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.2g} %"

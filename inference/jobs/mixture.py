@@ -1,0 +1,192 @@
+"""Job `mixture`: a Gaussian mixture of the features by variational Bayes, one round for scales and one an iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.draws import InferenceData
+from inference.errors import DataError
+from inference.jobs.base import Conditions, LearningJob, Stage, Summary, listed
+from inference.jobs.estimates import Figure, Row, row, score
+from inference.jobs.settings import setting
+from inference.jobs.variational import progress, stages
+from inference.problem import Problem, Schema
+from inference.rounds import Job
+from inference.variational.mixture_fit import MixtureFit
+from inference.variational.mixture_job import MixtureSettings, gaussian_mixture
+
+Array = NDArray[np.float64]
+_DEFAULT = MixtureSettings()
+_STARTS = 5
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of the job."""
+
+    components: int = setting(_DEFAULT.components, "How many components, 2 or more.")
+    epochs: int | None = setting(None, "In how many iterations each client takes part; by default planned.")
+    batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
+    std_share: float = setting(_DEFAULT.moments_share, "The first round's share of the budget, between 0 and 1.")
+
+    def __post_init__(self) -> None:
+        _ = self.own
+
+    @property
+    def own(self) -> MixtureSettings:
+        """As the job has them. Raises `DataError` where a number is out of range."""
+        return MixtureSettings(
+            components=self.components,
+            epochs=self.epochs,
+            batch=self.batch,
+            moments_share=self.std_share,
+        )
+
+
+def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[MixtureFit]:
+    """The job's rounds."""
+    return gaussian_mixture(
+        schema,
+        rng=conditions.rng,
+        settings=settings.own,
+        held_out=conditions.held_out,
+        on_progress=progress(conditions),
+    )
+
+
+def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+    """Scales first, then as many iterations as the first round's noise will probably make worth while."""
+    numbers = settings.components * (1 + 2 * len(schema.features))
+    return stages(numbers, settings.std_share, settings.epochs, settings.batch, conditions)
+
+
+# --- without privacy --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureReference:
+    """Maximum likelihood on raw rows, by scikit-learn: weights ``(K,)``, means and standard deviations ``(K, d)``."""
+
+    weights: Array
+    means: Array
+    sds: Array
+    model: Any = field(repr=False)
+
+    def log_density(self, X: Array) -> Array:
+        """Of rows, shape ``(k,)``."""
+        density: Array = self.model.score_samples(X)
+        return density
+
+
+def reference(train: Problem, settings: Settings) -> MixtureReference:
+    """The best of some starts. Raises `DataError` where there are fewer rows than components."""
+    from sklearn.mixture import GaussianMixture  # a large import that most users of this module do not need
+
+    if len(train.X) < settings.components:
+        raise DataError(f"{len(train.X)} rows are fewer than {settings.components} components; take more rows")
+    scale = train.X.std(axis=0)
+    least = 1e-6 * float(np.min(np.where(scale > 0, scale, 1.0)) ** 2)
+    model = GaussianMixture(
+        settings.components, covariance_type="diag", n_init=_STARTS, reg_covar=least, random_state=0
+    ).fit(train.X)
+    return MixtureReference(model.weights_, model.means_, np.sqrt(model.covariances_), model)
+
+
+def _partners(result: MixtureFit, reference: MixtureReference) -> NDArray[np.intp]:
+    """The component without privacy that each private one is nearest to, each once."""
+    from scipy.optimize import linear_sum_assignment
+
+    apart = (result.means[:, None] - reference.means[None]) / result.columns.scale
+    return np.asarray(linear_sum_assignment((apart**2).sum(axis=-1))[1])
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def summary(
+    result: MixtureFit,
+    reference: MixtureReference | None,
+    train: Problem | None,
+    test: Problem | None,
+    schema: Schema,
+) -> Summary:
+    """Weight, means and standard deviations of each component, the heaviest first, and the held-out log density."""
+    partners = None if reference is None else _partners(result, reference)
+    rows: list[Row] = []
+    for place, k in enumerate(np.argsort(-result.weights), 1):
+        exact = None if reference is None or partners is None else _figures(reference, partners[k], None)
+        own = _figures(result, k, result)
+        for number, (name, unit) in enumerate(_names(schema)):
+            rows.append(row(f"{place}: {name}", unit, own[number], None if exact is None else exact[number]))
+    return {
+        "estimates": rows,
+        "stopped": result.stopped or None,
+        "test": None if test is None else _scores(result, reference, train, test),
+    }
+
+
+def _names(schema: Schema) -> list[tuple[str, str]]:
+    """Name and unit of each figure of a component."""
+    units = [(name, schema.units.get(name, "")) for name in schema.features]
+    return [("weight", ""), *((f"{what} of {name}", unit) for name, unit in units for what in ("mean", "sd"))]
+
+
+def _figures(found: MixtureFit | MixtureReference, k: int, fit: MixtureFit | None) -> list[Figure]:
+    """Of component k, in the order of `_names`; with posterior standard deviations where there is a fit."""
+    figures: list[Figure] = [(float(found.weights[k]), None if fit is None else float(fit.weight_sd[k]))]
+    for j in range(found.means.shape[1]):
+        figures.append((float(found.means[k, j]), None if fit is None else float(fit.mean_sd[k, j])))
+        figures.append((float(found.sds[k, j]), None))
+    return figures
+
+
+def _scores(result: MixtureFit, reference: MixtureReference | None, train: Problem | None, test: Problem) -> Summary:
+    """The mean log density of a row; a single Gaussian of each column is the constant."""
+    rows = (train or test).X
+    mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
+    single = (-0.5 * ((test.X - mean) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)).sum(axis=1).mean()
+    other = None if reference is None else float(reference.log_density(test.X).mean())
+    private = float(result.log_density(test.X).mean())
+    found = score("log predictive density", private, other, float(single), higher_is_better=True)
+    return {"rows": len(test.y), "scores": [found]}
+
+
+def draws(result: MixtureFit, rng: np.random.Generator) -> InferenceData:
+    """Draws of weights, means and standard deviations."""
+    return result.inference_data(rng)
+
+
+def picture_title(schema: Schema) -> str:
+    """What the estimates are."""
+    return "Components, the heaviest first"
+
+
+def model(schema: Schema, settings: Settings) -> str:
+    """In words."""
+    return f"{settings.components} Gaussian components of {listed(schema.features)}"
+
+
+def batch(settings: Settings, clients: int) -> int:
+    """B of the iterations."""
+    return settings.batch
+
+
+JOBS = {
+    "mixture": LearningJob(
+        name="mixture",
+        settings=Settings,
+        plan=plan,
+        make=make,
+        reference=reference,
+        summary=summary,
+        draws=draws,
+        picture_title=picture_title,
+        model=model,
+        iterative=True,
+        batch=batch,
+    )
+}

@@ -1,0 +1,123 @@
+"""Job `regression`: Bayesian linear regression with projection, Algorithm 2, in two rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inference.algorithm2 import STD_SHARE, regression_with_projection
+from inference.baselines import nonprivate_regression, rmse, zero_predictor
+from inference.draws import InferenceData, inference_data
+from inference.errors import DataError
+from inference.jobs.base import Conditions, LearningJob, Stage, Summary
+from inference.jobs.estimates import figures, row
+from inference.jobs.settings import require_choice, setting
+from inference.linear_regression import REPAIR, REPAIRS
+from inference.problem import Problem, Schema
+from inference.regression import RegressionResult
+from inference.rounds import Job
+
+DRAWS = (4, 1000)  # chains, draws of a normal posterior
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of the job."""
+
+    repair: str = setting(REPAIR, f"How an indefinite noisy matrix is dealt with: {', '.join(REPAIRS)}.")
+    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
+    each_threshold: bool = setting(False, "Search a threshold for each feature instead of one for all.")
+
+    def __post_init__(self) -> None:
+        require_choice("repair", self.repair, REPAIRS)
+        if not 0 < self.std_share < 1:
+            raise DataError(f"setting 'std_share' is {self.std_share:g}, expected a number between 0 and 1")
+
+
+def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[RegressionResult]:
+    """The job's rounds."""
+    return regression_with_projection(
+        schema,
+        rng=conditions.rng,
+        std_share=settings.std_share,
+        repair=settings.repair,
+        each_threshold=settings.each_threshold,
+    )
+
+
+def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+    """Scales first, then the regression."""
+    return [Stage(1, settings.std_share, "on scales"), Stage(1, 1 - settings.std_share, "on the regression")]
+
+
+def reference(train: Problem, settings: object) -> RegressionResult:
+    """Ordinary least squares on the raw rows."""
+    return nonprivate_regression(train)
+
+
+def summary(
+    result: RegressionResult,
+    reference: RegressionResult | None,
+    train: Problem | None,
+    test: Problem | None,
+    schema: Schema,
+) -> Summary:
+    """The regression beside the one without privacy, on rows that neither has seen."""
+    pairs = list(zip(result.coefficients, result.coefficient_sd, strict=True))
+    others = None if reference is None else list(zip(reference.coefficients, reference.coefficient_sd, strict=True))
+    return {
+        "coefficients": [
+            row(name, schema.slope_unit(name), pairs[index], None if others is None else others[index])
+            for index, name in enumerate(schema.features)
+        ],
+        "intercept": figures(
+            (result.intercept, result.intercept_sd),
+            None if reference is None else (reference.intercept, reference.intercept_sd),
+        ),
+        "repair": result.repair,
+        "test": None if test is None else _errors(result, reference, train, test),
+    }
+
+
+def _errors(
+    result: RegressionResult, reference: RegressionResult | None, train: Problem | None, test: Problem
+) -> Summary:
+    """Root mean square errors; without training rows at hand, those of the test's own mean stand for the constant's."""
+    return {
+        "rows": len(test.y),
+        "rmse_private": rmse(result.predict(test.X)[0], test.y),
+        "rmse_nonprivate": None if reference is None else rmse(reference.predict(test.X)[0], test.y),
+        "rmse_zero": rmse(zero_predictor(train or test), test.y),
+    }
+
+
+def draws(result: RegressionResult, rng: np.random.Generator) -> InferenceData:
+    """Draws of intercept and slopes, in the user's units, from their normal posterior."""
+    mean = np.r_[result.intercept, result.coefficients]
+    drawn = rng.multivariate_normal(mean, result.cov, size=DRAWS, method="eigh")
+    return inference_data(
+        {"intercept": drawn[..., 0], "coefficients": drawn[..., 1:]},
+        dims={"coefficients": ["feature"]},
+        coords={"feature": result.schema.features},
+        attrs={"target": result.schema.target, "repair": result.repair, "private": result.private},
+    )
+
+
+def picture_title(schema: Schema) -> str:
+    """What the coefficients are."""
+    return f"Effect on {schema.target}"
+
+
+JOBS = {
+    "regression": LearningJob(
+        name="regression",
+        settings=Settings,
+        plan=plan,
+        make=make,
+        reference=reference,
+        summary=summary,
+        draws=draws,
+        picture_title=picture_title,
+    )
+}

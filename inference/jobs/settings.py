@@ -1,0 +1,104 @@
+"""The settings of a job: a frozen dataclass with documented fields, read from a table or from ``key=value`` words.
+
+    @dataclass(frozen=True)
+    class Settings:
+        repair: str = setting("noise-aware", "How an indefinite matrix is dealt with.")
+
+A field's type is what it accepts: ``int``, ``float`` (also a whole number), ``bool``, ``str``, or one of them or None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, field, fields
+from math import isfinite
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from inference.errors import DataError, unknown
+
+S = TypeVar("S")
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "nothing"}
+
+
+def setting(default: Any, meaning: str) -> Any:
+    """A field of a job's settings with its default and its meaning, one line for people."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
+def settings_from(kind: type[S], table: Mapping[str, Any], job: str) -> S:
+    """A job's settings from a table of values.
+
+    Args:
+        kind: the job's settings. table: values by field. job: its name, for messages.
+
+    Raises:
+        DataError: a key is unknown (the nearest one is named), a value is of another type or out of its range.
+    """
+    types = get_type_hints(kind)
+    for key, value in table.items():
+        if key not in types:
+            raise (
+                unknown("setting", key, f"job {job!r}", types)
+                if types
+                else DataError(f"setting {key!r}: job {job!r} has no settings of its own; leave it out")
+            )
+        _check(key, value, types[key])
+    given = {key: _as_float(value, types[key]) for key, value in table.items()}
+    return kind(**given)
+
+
+def _check(key: str, value: object, wanted: Any) -> None:
+    accepted = get_args(wanted) or (wanted,)
+    plain = type(value)
+    if plain in accepted or (plain is int and float in accepted):
+        if isinstance(value, float) and not isfinite(value):
+            raise DataError(f"setting {key!r} is {value}; expected a finite number")
+        return
+    expected = " or ".join(_WORDS[one] for one in accepted if one is not NoneType)
+    raise DataError(f"setting {key!r} is {value!r}, expected {expected}")
+
+
+def _as_float(value: object, wanted: Any) -> object:
+    accepted = get_args(wanted) or (wanted,)
+    return float(value) if type(value) is int and int not in accepted else value
+
+
+def parse_words(words: Iterable[str]) -> dict[str, Any]:
+    """A table of ``key=value`` words; a value that is no JSON is a text. Raises `DataError` for anything else."""
+    table: dict[str, Any] = {}
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not sign or not key or key in table:
+            raise DataError(f"setting {word!r}: expected key=value, each key once")
+        table[key] = _value(value)
+    return table
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def described(kind: Any) -> list[tuple[str, Any, str]]:
+    """Name, default and meaning of each setting, for a help text."""
+    return [(one.name, _default(one), str(one.metadata.get("meaning", ""))) for one in fields(kind)]
+
+
+def _default(one: Field[Any]) -> Any:
+    return None if one.default is MISSING else one.default
+
+
+def require_choice(key: str, value: str, known: Iterable[str]) -> None:
+    """Refuse a text that is none of the known ones. Raises `DataError` that names the nearest."""
+    if value not in (names := tuple(known)):
+        raise unknown(key, value, "the known ones", names)
+
+
+def require_positive(key: str, value: float | None) -> None:
+    """Refuse a number that is not above 0; None passes. Raises `DataError`."""
+    if value is not None and value <= 0:
+        raise DataError(f"setting {key!r} is {value:g}, expected a number above 0")

@@ -1,0 +1,198 @@
+"""`dca learn` as an analyst meets it: a real federation's files, actors over a real broker, one result, one journal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import Done
+
+from dca_proto import device
+from dca_proto.cli import main
+from dca_proto.net.broker import Broker
+
+CLIENTS = 8
+JOB = f"""
+[job]
+name = "regression-bounded"
+features = ["x"]
+target = "y"
+bounds = {{ x = [-3, 3], y = [-6, 6] }}
+units = {{ x = "cm", y = "kg" }}
+epsilon = 30
+delta = 1e-5
+clients = {CLIENTS}
+tolerate = 1
+"""
+LET_THROUGH = """clients_min = 1
+honest_min = 1
+"""
+WIDE = """epsilon_per_round_max = 100
+epsilon_per_period_max = 100
+delta_max = 1e-5
+"""
+Learn = Callable[..., Done]
+
+
+class Actors:
+    """Clients and Compute nodes of a folder's files, in a thread with an event loop of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = [*sorted(folder.glob("client-*.toml")), *sorted(folder.glob("compute-*.toml"))]
+        self._connected = threading.Semaphore(0)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
+
+    def __enter__(self) -> Actors:
+        self._thread.start()
+        for _ in self._paths:
+            assert self._connected.acquire(timeout=30)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._loop.call_soon_threadsafe(self._all.cancel)
+        self._thread.join()
+        self._loop.close()
+
+    async def _run(self) -> None:
+        self._all = asyncio.gather(*(device.load(path).run(self._note) for path in self._paths))
+        with pytest.raises(asyncio.CancelledError):
+            await self._all
+
+    def _note(self, fact: object) -> None:
+        if isinstance(fact, device.Connected):
+            self._connected.release()
+
+
+@pytest.fixture(scope="module")
+def folder(embedded_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A federation's files, its clients and Compute nodes running; y = 2 x + noise, one row a client."""
+    folder = tmp_path_factory.mktemp("learn")
+    given = ("--name", "e2e-learn", "--computes", "2", "--clients", str(CLIENTS), "--broker", embedded_broker.url)
+    assert main(["federation", "init", str(folder), *given]) == 0
+    rng = np.random.default_rng(3)
+    for index, x in enumerate(np.linspace(-2.5, 2.5, CLIENTS), 1):
+        (folder / f"client-{index}.csv").write_text(f"x,y\n{x},{2 * x + rng.normal(scale=0.1)}\n")
+        _append(folder / f"client-{index}.toml", f"[policy]\n{LET_THROUGH}{WIDE}")
+    for index in (1, 2):
+        _append(folder / f"compute-{index}.toml", f"[floors]\n{LET_THROUGH}")
+    _append(folder / "trainer.toml", f"[account]\nepsilon = 100\n{JOB}")
+    (folder / "own.csv").write_text("x,y\n1,2\n-1,-2\n2,4\n")
+    with Actors(folder):
+        yield folder
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(f"\n{text}")
+
+
+@pytest.fixture
+def learn(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Learn:
+    """Runs `dca learn trainer.toml` in the federation's folder."""
+    monkeypatch.chdir(folder)
+
+    def run(*arguments: str, file: str = "trainer.toml") -> Done:
+        return Done(main(["learn", file, *arguments]), *capsys.readouterr())
+
+    return run
+
+
+def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn, folder: Path) -> None:
+    done = learn("--test", "own.csv", "--json", "-", "--plot", "c.png")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["kind"], result["job"], result["ok"], result["private"]) == (
+        "learn",
+        "regression-bounded",
+        True,
+        True,
+    )
+    assert [(one["name"], one["contributors"], one["recalled"]) for one in result["rounds"]] == [
+        ("regression", CLIENTS, False)
+    ]
+    (slope,) = result["coefficients"]
+    assert (slope["name"], slope["unit"], slope["nonprivate"]) == ("x", "kg per cm", None)
+    # false alarm: beyond 7 posterior standard deviations, below 1e-11
+    assert abs(slope["estimate"] - 2) < 7 * slope["estimate_sd"] + 0.1
+    assert result["test"]["rows"] == 3
+    assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
+    assert "epsilon 30, delta 1e-05 of every participant's budget" in done.stderr
+
+    again = learn("--json", "-")
+    assert again.returncode == 0, again.stderr
+    assert "resumed: 1 of 1 rounds were held before" in again.stderr
+    repeated = json.loads(again.stdout)
+    assert repeated["coefficients"] == result["coefficients"]
+    assert repeated["rounds"][0]["round_id"] == result["rounds"][0]["round_id"]
+
+    other = learn("--epsilon", "20")
+    assert other.returncode == 2
+    assert "is the journal of a job with another epsilon" in other.stderr
+
+
+def test_a_round_that_is_aborted_is_told_with_what_is_kept(learn: Learn, folder: Path) -> None:
+    options = ("--job", "gaussian", "--clients", "9", "--tolerate", "7", "--set", "join_s=0.3", "--set", "retries=0")
+    done = learn(*options, "--json", "-")
+    assert done.returncode == 3
+    result = json.loads(done.stdout)
+    assert (result["ok"], result["kind"], [one["ok"] for one in result["rounds"]]) == (False, "learn", [False])
+    told = " ".join(done.stderr.split())
+    assert "stopped 0 rounds held and kept in" in told
+    assert "the same command goes on from there" in told
+
+
+BAD = [
+    (["--job", "regresion"], "did you mean 'regression'?"),
+    (["--set", "repare=absolute"], "did you mean 'repair'?"),
+    (["--set", "repair=absolut"], "did you mean 'absolute'?"),
+    (["--set", "clients=many"], "clients is a text, expected a whole number"),
+    (["--tolerate", "7"], "N - T - 1 = 0"),
+    (["--colluders", "2"], "c = 2 exceeds T = 1"),
+    (["--target", "z"], "public bounds are missing for: z"),
+    (["--epsilon", "0"], "epsilon"),
+    (["--test", "nowhere.csv"], "cannot read nowhere.csv"),
+    (["--plot", "c.gif"], "--plot c.gif"),
+    (["--json", "nowhere/r.json"], "nowhere does not exist"),
+    (["--draws", "nowhere/r.nc"], "nowhere does not exist"),
+    (["--set", "computes=compute-9"], "expected a list"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), BAD, ids=[" ".join(arguments) for arguments, _ in BAD])
+def test_bad_input_is_one_line_and_nothing_is_asked(arguments: list[str], said: str, learn: Learn) -> None:
+    done = learn(*arguments)
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("dca: ")]
+    assert said in line
+    assert "round" not in done.stdout
+
+
+def test_ctrl_c_says_what_is_kept(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(work: Coroutine[object, object, object]) -> None:
+        work.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dca_proto.cli.learn.complete", interrupted)
+    done = learn("--job", "bernoulli", "--bounds", "x=-3:3,y=0:1")
+    assert done.returncode == 130
+    assert "stopped     0 rounds held and kept in" in done.stderr
+
+
+def test_a_file_without_a_job_says_what_to_give(learn: Learn, folder: Path) -> None:
+    (folder / "bare.toml").write_text((folder / "trainer.toml").read_text().split("[job]")[0])
+    done = learn("--target", "x", "--epsilon", "1", file="bare.toml")
+    assert done.returncode == 2
+    said = "nothing says its bounds, delta, clients; give them in [job] of the file, or --bounds, --delta, --clients"
+    assert said in done.stderr
+
+
+def test_draws_without_arviz_are_refused_before_the_work(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dca_proto.cli.learn_view.find_spec", lambda name: None)
+    done = learn("--draws", "d.nc")
+    assert (done.returncode, "pip install 'dca[samplers]'" in done.stderr) == (2, True)

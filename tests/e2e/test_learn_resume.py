@@ -1,0 +1,112 @@
+"""A job whose trainer is killed with SIGKILL, again and again, over a real broker; the last process finishes it.
+
+The column's sum over everybody and over two batches, of half of the clients each: three rounds, two for each client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from test_learn import LET_THROUGH, WIDE, Actors
+
+from dca_proto import device
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.cli import main
+from dca_proto.cli.book import read_book
+from dca_proto.core.budget import Budget
+from dca_proto.core.errors import UsageError
+from dca_proto.core.job import Terms
+from dca_proto.learning.journal import Journal, journal_path
+from dca_proto.learning.sync import TrainerRounds
+from dca_proto.net.broker import Broker
+from inference.rounds import Job, run
+
+CLIENTS = 6
+SETTINGS = {"job": "sums"}
+PARAMETERS = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
+KILLS = ("Announced 1", "SharingStarted 2")
+"""At which fact, the how manyeth of its kind, each process ends itself: in the first round, and in the second."""
+
+
+def sums() -> Job[list[NoisyAggregate]]:
+    aggregates = []
+    for batch in (0, CLIENTS // 2, CLIENTS // 2):
+        aggregates.append((yield RoundRequest("sum", PARAMETERS, budget_share=0.3, batch=batch)))  # noqa: PERF401
+    return aggregates
+
+
+def terms_of(trainer: device.Device) -> Terms:
+    computes = tuple(member.id for member in trainer.config.federation.computes)
+    return Terms(budget=Budget(60.0, 1e-5), clients=CLIENTS, tolerated=0, computes=computes)
+
+
+def process(file: Path, fact: str, count: int) -> None:
+    """What a process does that is killed: `python test_learn_resume.py trainer.toml FACT COUNT`."""
+    import os
+    import signal
+
+    from dca_proto.learning.runner import learn
+
+    seen: Counter[str] = Counter()
+
+    def note(told: object) -> None:
+        seen[type(told).__name__] += 1
+        if seen[fact] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def play() -> None:
+        trainer = device.load(file)
+        with Journal(journal_path(trainer.config.files.store, "sums"), SETTINGS) as journal:
+            async with trainer.live(note) as live:
+                await learn(sums(), live, terms_of(trainer), journal)
+
+    asyncio.run(play())
+
+
+@pytest.fixture
+def folder(embedded_broker: Broker, tmp_path: Path) -> Path:
+    """A federation's files."""
+    given = ("--name", "e2e-resume", "--computes", "2", "--clients", str(CLIENTS), "--broker", embedded_broker.url)
+    assert main(["federation", "init", str(tmp_path), *given]) == 0
+    for index in range(1, CLIENTS + 1):
+        (tmp_path / f"client-{index}.csv").write_text(f"x\n{index / 8}\n")
+        with (tmp_path / f"client-{index}.toml").open("a") as file:
+            file.write(f"\n[policy]\n{LET_THROUGH}{WIDE}")
+    for index in (1, 2):
+        with (tmp_path / f"compute-{index}.toml").open("a") as file:
+            file.write(f"\n[floors]\n{LET_THROUGH}")
+    with (tmp_path / "trainer.toml").open("a") as file:
+        file.write("\n[account]\nepsilon = 60\n")
+    return tmp_path
+
+
+def test_a_job_survives_kill_9_at_every_stage_and_nobody_pays_twice(folder: Path) -> None:
+    file = folder / "trainer.toml"
+    trainer = device.load(file)
+    path = journal_path(trainer.config.files.store, "sums")
+    with Actors(folder):
+        for kill in KILLS:
+            killed = subprocess.run([sys.executable, __file__, str(file), *kill.split()], check=False, timeout=60)
+            assert killed.returncode == -9, kill
+        with Journal(path, SETTINGS) as journal, TrainerRounds(file, terms_of(trainer), journal) as rounds:
+            with pytest.raises(UsageError, match="in use by another process"), TrainerRounds(file, terms_of(trainer)):
+                raise AssertionError("what the thread's start raises is raised here")
+            whole, first, second = run(sums(), rounds)
+    with pytest.raises(UsageError, match="inside `with TrainerRounds"):
+        rounds.hold(RoundRequest("sum", PARAMETERS))
+    assert (whole.contributors, first.contributors, second.contributors) == (6, 3, 3)
+    noise = (whole.noise_variance + first.noise_variance + second.noise_variance) ** 0.5
+    # false alarm: three noises beyond 7 standard deviations, below 1e-11
+    assert abs(float(whole.value[0] - first.value[0] - second.value[0])) < 7 * noise
+    clients = [read_book(folder / f"client-{index}.toml") for index in range(1, CLIENTS + 1)]
+    assert [len(client.ledger.charges) for client in clients] == [2] * CLIENTS
+    assert [len(charge.clients) for charge in read_book(file).ledger.charges] == [0, 3, 3]
+
+
+if __name__ == "__main__":
+    process(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,276 @@
+"""Learning jobs by name: their settings, what they say of a result, and that the same summary has the same picture.
+
+Rounds are those of the ideal functionality; its noise keys come from a seeded generator, so nothing here is by chance.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+
+from dca_proto.core.budget import Budget
+from dca_proto.core.job import Terms
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.datasets import from_csv
+from inference.errors import DataError
+from inference.jobs import FAMILIES, NAMES, find
+from inference.jobs.base import Conditions, Iteration, Stage, plan_words
+from inference.jobs.estimates import row, rows_of
+from inference.jobs.logistic import LogisticReference, reference
+from inference.jobs.picture import plot_estimates
+from inference.jobs.settings import described, parse_words, settings_from
+from inference.problem import Problem, Schema, split
+from inference.rounds import run
+
+CLIENTS = 300
+NODES = (b"1" * 16, b"2" * 16)
+
+
+def problem(kind: str) -> Problem:
+    """y from two features: a number, one of two classes, a count; or two heaps of features."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(CLIENTS + 100, 2))
+    if kind == "pairs":
+        X = 0.4 * X + np.where(rng.random(len(X)) < 0.6, 2, -2)[:, None]
+    eta = X @ [1.0, -1.0]
+    y, ends = {
+        "number": (eta + rng.normal(scale=0.5, size=len(X)), Interval(-6, 6)),
+        "class": ((eta + rng.logistic(scale=0.3, size=len(X)) > 0).astype(float), Interval(0, 1)),
+        "count": (rng.poisson(2.0, size=len(X)).clip(0, 9).astype(float), Interval(0, 9)),
+        "pairs": (np.zeros(len(X)), Interval(-1, 1)),
+        "time": (rng.exponential(2.0, size=len(X)).clip(0, 20), Interval(0, 20)),
+    }[kind]
+    bounds = {"a": Interval(-4, 4), "b": Interval(-4, 4), "y": ends}
+    return Problem("made", Schema(("a", "b"), "y", bounds, {"a": "cm", "y": "kg"}), X, y)
+
+
+def conditions(budget: Budget, test: Problem | None = None, told: list[Iteration] | None = None) -> Conditions:
+    return Conditions(
+        clients=CLIENTS,
+        tolerated=20,
+        mu=budget.mu,
+        rng=np.random.default_rng(2),
+        on_iteration=[].append if told is None else told.append,
+        held_out=test,
+    )
+
+
+def learn(name: str, kind: str, told: list[Iteration] | None = None, epsilon: float = 8.0, **settings: Any) -> Any:
+    """The summary of a job, with all that a swarm knows; every figure of it is one that JSON has."""
+    train, test = split(problem(kind), 100, 0)
+    job = find(name)
+    own, budget = settings_from(job.settings, settings, name), Budget(epsilon, 1e-5)
+    job.check(train.schema, own)
+    terms = Terms(budget=budget, clients=CLIENTS, tolerated=20, computes=NODES)
+    rng = np.random.default_rng(3)
+    swarm = IdealSwarm(train.rows, train.schema.columns, terms, random=rng.bytes)
+    where = conditions(budget, test, told)
+    result = run(job.make(train.schema, own, where), swarm)
+    exact = job.reference(train, own)
+    alone = job.summary(result, None, None, None, train.schema)
+    assert [one["nonprivate"] for one in rows_of(alone)] == [None] * len(rows_of(alone)) != []
+    return json.loads(json.dumps(job.summary(result, exact, train, test, train.schema), allow_nan=False))
+
+
+def near(summary: dict[str, Any], sds: float = 6.0) -> bool:
+    """Whether all estimates are within so many of their own standard deviations of those without privacy."""
+    return all(abs(one["estimate"] - one["nonprivate"]) < sds * one["estimate_sd"] for one in rows_of(summary))
+
+
+@pytest.mark.parametrize("settings", [{}, {"repair": "absolute", "std_share": 0.2}])
+def test_regression_says_what_it_always_said(settings: dict[str, Any]) -> None:
+    summary = learn("regression", "number", **settings)
+    assert [(one["name"], one["unit"]) for one in summary["coefficients"]] == [
+        ("a", "kg per cm"),
+        ("b", "kg per unit of b"),
+    ]
+    assert set(summary["intercept"]) == {"estimate", "estimate_sd", "nonprivate", "nonprivate_sd"}
+    assert set(summary["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
+    assert summary["repair"] == settings.get("repair", "noise-aware")
+    assert summary["test"]["rmse_private"] < summary["test"]["rmse_zero"]
+
+
+def test_regression_within_its_bounds_takes_one_round() -> None:
+    assert near(learn("regression-bounded", "number"))
+    plan = find("regression-bounded").plan(problem("number").schema, None, conditions(Budget(1, 1e-5)))
+    assert plan_words(plan) == "in one round: all of the budget on the regression"
+
+
+def test_logistic_is_scored_beside_the_model_without_privacy_and_a_constant() -> None:
+    told: list[Iteration] = []
+    summary = learn("logistic", "class", told, epsilon=20.0, epochs=12)
+    auc, likelihood = summary["test"]["scores"]
+    assert (auc["name"], auc["constant"], likelihood["name"]) == ("AUC", 0.5, "log likelihood")
+    assert auc["nonprivate"] - 0.05 < auc["private"] <= 1
+    assert likelihood["constant"] < likelihood["private"]
+    assert [one.number for one in told] == list(range(1, 13))
+    assert {(one.of, one.name) for one in told} == {(12, "held-out AUC")}
+    assert summary["coefficients"][0]["unit"] == "log odds per cm"
+
+
+def test_logistic_plans_what_it_then_does() -> None:
+    job, budget = find("logistic"), Budget(8, 1e-5)
+    own = settings_from(job.settings, {"epochs": 3, "batch": 60}, "logistic")
+    plan = job.plan(problem("class").schema, own, conditions(budget))
+    assert [(stage.rounds, stage.batch, stage.uses) for stage in plan] == [(1, 0, None), (15, 60, 3)]
+    assert sum(stage.total for stage in plan) == pytest.approx(1)
+    assert job.batch(own, CLIENTS) == 60
+    words = "over 16 rounds: 10 % of the budget on scales, 90 % on 15 iterations of 60 clients each"
+    assert plan_words(plan) == words
+    told: list[Iteration] = []
+    learn("logistic", "class", told, epochs=3, batch=60)
+    assert len(told) == 15
+
+
+def test_the_logistic_reference_is_the_mode_of_the_posterior() -> None:
+    train = problem("class")
+    found = reference(train, find("logistic").settings(prior_sd=1e4))
+    X = np.column_stack([np.ones(len(train.y)), train.X])
+    score = X.T @ (train.y - found.probability(train.X))
+    assert np.abs(score).max() < 1e-4, "the likelihood's gradient is zero there, the prior being flat"
+    assert isinstance(found, LogisticReference)
+    assert np.linalg.eigvalsh(found.cov).min() > 0
+
+
+def test_logistic_refuses_a_target_of_many_values() -> None:
+    with pytest.raises(
+        DataError, match=r"'y' has \d+ values; job 'logistic' needs the two that are its bounds, -6 and 6"
+    ):
+        reference(problem("number"), find("logistic").settings())
+
+
+KINDS = {"gaussian": "number", "bernoulli": "class", "categorical": "count", "poisson": "count", "exponential": "time"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_estimate_the_target_or_another_column(name: str) -> None:
+    summary = learn(name, KINDS[name])
+    assert near(summary)
+    assert summary["test"] is None
+    names = [one["name"] for one in summary["estimates"]]
+    assert (
+        names
+        == {
+            "gaussian": ["mean of y", "variance of y"],
+            "bernoulli": ["share of ones of y"],
+            "categorical": [f"share of y = {k}" for k in range(10)],
+            "poisson": ["rate of y"],
+            "exponential": ["rate of y"],
+        }[name]
+    )
+
+
+def test_a_family_takes_another_column_than_the_target() -> None:
+    summary = learn("gaussian", "number", column="a", method="conjugate")
+    assert [(one["name"], one["unit"]) for one in summary["estimates"]] == [
+        ("mean of a", "cm"),
+        ("variance of a", "(cm)²"),
+    ]
+    with pytest.raises(DataError, match="column 'c' is not in the data"):
+        learn("gaussian", "number", column="c")
+
+
+def test_a_mixture_is_told_component_by_component_beside_its_nearest_without_privacy() -> None:
+    told: list[Iteration] = []
+    summary = learn("mixture", "pairs", told, epsilon=30.0, components=2, epochs=12)
+    names = ["weight", "mean of a", "sd of a", "mean of b", "sd of b"]
+    assert [one["name"] for one in summary["estimates"]] == [f"{k}: {name}" for k in (1, 2) for name in names]
+    first, second = (dict(zip(names, summary["estimates"][k : k + 5], strict=True)) for k in (0, 5))
+    assert first["weight"]["estimate"] + second["weight"]["estimate"] == pytest.approx(1)
+    assert first["mean of a"]["estimate"] * second["mean of a"]["estimate"] < 0, "one on each side"
+    for one in (first, second):
+        assert abs(one["mean of a"]["estimate"] - one["mean of a"]["nonprivate"]) < 1
+    (density,) = summary["test"]["scores"]
+    assert density["constant"] < density["private"] < density["nonprivate"] + 0.05
+    assert told[-1].name == "held-out log predictive density"
+
+
+def test_a_column_by_itself_is_described_without_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["t", *map(str, np.random.default_rng(4).normal(21, 1, size=50))]) + "\n")
+    bounds = {"t": Interval(10, 40)}
+    with pytest.raises(DataError, match="no features to predict 't' from"):
+        from_csv(path, "t", bounds)
+    found = from_csv(path, "t", bounds, alone=True)
+    assert (found.schema.columns, found.rows.shape) == (("t",), (50, 1))
+    job = find("gaussian")
+    terms = Terms(budget=Budget(50, 1e-5), clients=50, tolerated=0, computes=NODES)
+    swarm = IdealSwarm(found.rows, found.schema.columns, terms, random=np.random.default_rng(5).bytes)
+    result = run(job.make(found.schema, job.settings(), conditions(terms.budget)), swarm)
+    mean, _ = rows_of(job.summary(result, None, None, None, found.schema))
+    assert abs(mean["estimate"] - 21) < 6 * mean["estimate_sd"]
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_of_every_job_is_described_and_has_a_default(name: str) -> None:
+    job = find(name)
+    assert job.name == name
+    assert settings_from(job.settings, {}, name) == job.settings()
+    assert all(meaning.endswith(".") for _, _, meaning in described(job.settings))
+
+
+WRONG = [
+    ("regression", {"repare": "absolute"}, r"setting 'repare' is not in job 'regression' \(did you mean 'repair'\?\)"),
+    ("regression", {"repair": "absolut"}, "did you mean 'absolute'"),
+    ("regression", {"repair": 3}, "setting 'repair' is 3, expected a text"),
+    ("regression", {"std_share": 1}, "expected a number between 0 and 1"),
+    ("regression", {"std_share": math.nan}, "expected a finite number"),
+    ("regression", {"each_threshold": 1}, "expected true or false"),
+    ("logistic", {"epochs": 1.5}, "expected a whole number"),
+    ("logistic", {"epochs": 0}, "epochs is 0"),
+    ("logistic", {"prior_sd": -1}, "above 0"),
+    ("gaussian", {"method": "gibs"}, "known: noise-aware, conjugate"),
+]
+
+
+@pytest.mark.parametrize(("name", "table", "said"), WRONG)
+def test_wrong_settings_are_refused_in_words(name: str, table: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        settings_from(find(name).settings, table, name)
+
+
+def test_words_are_values() -> None:
+    assert parse_words(["a=1", "b=0.5", "c=true", "d=noise-aware", "e=null"]) == {
+        "a": 1, "b": 0.5, "c": True, "d": "noise-aware", "e": None,
+    }  # fmt: skip
+    for wrong in (["a"], ["=1"], ["a=1", "a=2"]):
+        with pytest.raises(DataError, match="expected key=value, each key once"):
+            parse_words(wrong)
+
+
+def test_an_unknown_job_is_refused_with_the_nearest() -> None:
+    with pytest.raises(DataError, match=r"job 'logistics' .*did you mean 'logistic'"):
+        find("logistics")
+
+
+def test_a_plan_in_words_says_the_shares() -> None:
+    stages = [Stage(1, 0.1, "on scales"), Stage(1, 0.9, "on the regression")]
+    assert plan_words(stages) == "over 2 rounds: 10 % of the budget on scales, 90 % on the regression"
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_marks_what_was_not_private_and_what_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # text stays text
+    draw = partial(plot_estimates, path=tmp_path / "c.svg", title="Effect on y", caption="ε = 2")
+    both = {"coefficients": [row("a", "kg per cm", (1.0, 0.1), (1.1, 0.05))]}
+    text = draw(both, private=True).read_text()
+    assert "not private" not in text
+    assert all(word in text for word in ("without privacy", "kg per cm", "ε = 2", "Effect on y"))
+    assert "not private" in draw(both, private=False).read_text()
+    alone = {"estimates": [row("mean of a", "", (1.0, 0.1), None)]}
+    assert "without privacy" not in draw(alone, private=True).read_text()

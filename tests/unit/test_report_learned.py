@@ -1,0 +1,57 @@
+"""What pages say of learning: jobs of many rounds in a swarm, and what a real federation's trainer has learned."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import msgspec
+from report_samples import SAMPLES
+
+from emulator.report.kinds import KINDS
+from emulator.report.page import render
+
+
+def text_of(run: dict[str, Any]) -> str:
+    kind = KINDS[run["kind"]]
+    page = render(kind.page(msgspec.convert(run, kind.read)), "run.json")
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).replace("\u202f", " ").replace("\xa0", " ").split())
+
+
+def test_an_iterative_swarm_shows_its_scores_and_puts_rounds_of_a_sort_together() -> None:
+    text = text_of(SAMPLES["iterative-swarm"]())
+    for said in (
+        "test AUC 0.975 (0.990 without privacy)",
+        "How well the parameters of each iteration do",
+        "gradient ×13",
+        "gradient, aborted",
+        "clients of a mini-batch (B)",
+        "At least 66 contributions were needed in each round",
+        "AUC on 99 rows that nobody learned from. Higher is better.",
+        "AUC of a constant prediction",
+    ):
+        assert said in text, said
+
+
+def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with() -> None:
+    text = text_of(SAMPLES["learned"]())
+    for said in (
+        "Learned from 38 clients: test AUC 0.975 (0.500 by a constant prediction)",
+        "They cost each client at most epsilon 4 at delta",
+        "It stopped before all that were planned: too few.",
+        "3.10 ± 1.1",
+        "38 of 40",
+        "no sum",
+    ):
+        assert said in text, said
+    failed = {
+        **SAMPLES["learned"](),
+        "ok": False,
+        "error": "too few contributed",
+        "coefficients": [],
+        "intercept": None,
+    }
+    assert "No result: too few contributed" in text_of(failed)
+    plain = {**SAMPLES["learned"](), "test": None}
+    assert "Learned from 38 clients: a 3.10 ± 1.1" in text_of(plain)
