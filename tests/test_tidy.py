@@ -27,6 +27,8 @@ LAYERS = {
     "dca_proto.core": CORE,
     "dca_proto.statistics": {"numpy", "msgspec", "dca_proto.statistics", "dca_proto.core.errors",
                              "dca_proto.core.fixedpoint", "dca_proto.core.wording"},
+    "dca_proto.statistics.model_gradient": {"numpy", "msgspec", "jax", "dca_proto.statistics",
+                                            "dca_proto.core.errors"},
     "dca_proto.testing": CORE,
     "dca_proto.local": {"numpy", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.local"},
     "dca_proto.net": DEVICE | {"paho", "dca_proto.core", "dca_proto.aggregate", "dca_proto.net"},
@@ -34,7 +36,8 @@ LAYERS = {
     "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},
     "dca_proto.cli.account_plot": {"numpy", "matplotlib", "dca_proto"},
     "dca_proto.privacy_loss": {"msgspec", "dp_accounting", "dca_proto.core"},
-    "inference": {"numpy", "scipy", "sklearn", "matplotlib", "dca_proto.aggregate", "inference"},
+    "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
+                  "inference"},
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", "dca_proto.core",
                  "dca_proto.statistics", "dca_proto.testing"},
 }  # fmt: skip
@@ -82,7 +85,11 @@ LAYERS |= {
     "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.net.broker"},
 }
 
-ENTRY_POINTS = {"dca_proto.testing", "dca_proto.net.memory", "dca_proto.core.play"}  # for users of the library
+EXPERIMENTS = TRIALS | {"inference", "scipy", "rich", "dca_proto.cli.output"}
+LAYERS |= {"emulator.experiments": EXPERIMENTS, "emulator.experiments.picture": EXPERIMENTS | {"matplotlib"}}
+
+ENTRY_POINTS = {"dca_proto.testing", "dca_proto.net.memory", "dca_proto.core.play", "dca_proto.learning.sync"}
+"""For users of the library."""
 BANNED_IN_CORE = {
     "time", "random", "secrets", "asyncio", "socket", "threading", "sqlite3", "logging", "os", "pathlib", "subprocess",
 }  # fmt: skip

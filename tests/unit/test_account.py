@@ -234,6 +234,14 @@ def test_a_gradient_is_planned_at_its_clip_alone(answer: Any) -> None:
     assert answer(plain + told)["sensitivity"] == pytest.approx(1, rel=1e-6)
 
 
+def test_a_mixture_is_planned_whatever_its_components_are(answer: Any) -> None:
+    plain, told = "--clients 50 --statistic mixture --dimension 2", " --parameter log_weights=[0,1,2]"
+    assert answer(plain)["rounds"][0]["dimension"] == 2 * 5
+    assert answer(plain + told)["rounds"][0]["dimension"] == 3 * 5
+    assert answer(plain)["sensitivity"] == pytest.approx(math.sqrt(2 * (1 + 2 + 2)), rel=1e-6)
+    assert answer(plain + told)["rounds"][0]["labels"][-1] == "r3·x2²"
+
+
 def test_several_statistics_may_stand_in_one_option(answer: Any) -> None:
     assert answer("--clients 50 --statistic sum,mean") == answer("--clients 50 --statistic sum --statistic mean")
 
@@ -316,6 +324,8 @@ def test_the_signal_is_that_of_the_weakest_round_which_is_named(run: Run, answer
         ("second-moments", "a mean square that is a third of the largest possible is"),
         ("regression", "a mean product of two columns that is a third of the largest possible is"),
         ("gradient", "a mean gradient that has a third of the clip in one coordinate is"),
+        ("moments", "a mean or mean square that is a third of the largest possible is"),
+        ("mixture", "a mean of one component's statistics that is a third of the largest possible is"),
         ("histogram", "a bin that holds a third of what all 100 clients contribute is"),
     ],
 )

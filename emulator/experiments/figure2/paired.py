@@ -1,0 +1,130 @@
+"""The corrected configuration and ours over many draws of the noise, computed at once without encoding.
+
+For each draw: exact sums of the projected rows, plus unit normals times the protocol's standard deviation (N clients, T
+= 0). Both have the distribution that the ideal functionality has but for rounding to its grid, and a test says so. Both
+use the same normals, so that the comparison is paired by draw.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+
+from dca_proto.core.accounting import mu_of
+from emulator.experiments.figure2 import corrected
+from emulator.experiments.figure2.data import BOUND, DELTA, Array
+from emulator.experiments.figure2.ours import marginals, moments_sensitivity
+from inference.algorithm2 import INTERCEPT_BOUND, MOMENTS_BOUND, STD_SHARE, box_sensitivity
+from inference.linear_regression import SufficientStatistics, posterior, symmetric
+from inference.problem import Problem
+from inference.projection import prior_precision
+
+_AT_ONCE = 20  # draws, so that the projected rows of all fit into a cache
+
+
+Parts = tuple[Problem, Problem]
+"""Rows to learn from and rows to test on, with a schema that says what is known of them."""
+
+
+def paired_errors(
+    parts: tuple[Parts, Parts],
+    epsilon: float,
+    chosen: tuple[tuple[float, float], Array],
+    repair: str,
+    draws: int,
+    rng: np.random.Generator,
+) -> tuple[Array, Array]:
+    """Mean absolute errors of the corrected configuration and of ours in target units, each of shape ``(draws,)``.
+
+    Args:
+        parts: for the corrected configuration, and for ours: the same rows.
+        chosen: thresholds of the corrected configuration (features, target), and ours, shape ``(d + 1,)``.
+        repair: of both.
+    """
+    columns = len(parts[0][0].schema.columns)
+    first = rng.standard_normal((draws, 2 * columns))
+    second = rng.standard_normal((draws, (columns * (columns + 1) // 2) + columns + 1))
+    runs = [slice(start, start + _AT_ONCE) for start in range(0, draws, _AT_ONCE)]
+    theirs = [
+        corrected_errors(*parts[0], epsilon, chosen[0], repair, first[one, :columns], second[one]) for one in runs
+    ]
+    own = [our_errors(*parts[1], epsilon, chosen[1], repair, first[one], second[one]) for one in runs]
+    return np.concatenate(theirs), np.concatenate(own)
+
+
+def corrected_errors(
+    train: Problem, test: Problem, epsilon: float, chosen: tuple[float, float], repair: str, first: Array, second: Array
+) -> Array:
+    """The corrected configuration's, in target units, for unit normals of its rounds ``(draws, terms or more)``."""
+    z, z_test = (_standardised(one, corrected.tenths(train.schema)) for one in (train, test))
+    n, columns = z.shape
+    d, terms = columns - 1, columns * (columns - 1) // 2 + columns - 1
+    shares = sqrt(n / (n - 1))
+    squares = (np.clip(z, -BOUND, BOUND) ** 2).sum(axis=0)
+    squares = squares + shares * corrected.squares_noise_std(epsilon, columns) * first
+    limits = corrected.limits_of(squares, n, chosen)
+    std = shares * corrected.noise_std(epsilon, limits)
+    noise = second[:, :terms] * std[:, None]
+    sums = gram(z, limits)
+    xx, xy = sums[:, :d, :d] + symmetric(noise[:, :-d], d), sums[:, :d, d] + noise[:, -d:]
+    beta = corrected.fit(SufficientStatistics(n, xx, xy, None, std**2), repair)
+    predicted = beta @ z_test[:, :d].T
+    missed: Array = corrected.tenths(train.schema)[-1] * np.abs(predicted - z_test[:, d]).mean(axis=1)
+    return missed
+
+
+def our_errors(
+    train: Problem, test: Problem, epsilon: float, chosen: Array, repair: str, first: Array, second: Array
+) -> Array:
+    """Those of Algorithm 2 as this library has it, in target units, for unit normals ``(draws, terms)``."""
+    schema, widths = train.schema, train.schema.half_widths
+    z, z_test = (_standardised(one, widths) for one in (train, test))
+    n = len(z)
+    per_sensitivity = sqrt(n / (n - 1)) / mu_of(epsilon, DELTA)
+    variance = (per_sensitivity * moments_sensitivity(schema)) ** 2 / STD_SHARE
+    inside = MOMENTS_BOUND * np.clip(z, -1, 1)
+    offsets, stds = marginals(np.r_[inside.sum(axis=0), (inside**2).sum(axis=0)] + sqrt(variance) * first, n, variance)
+    std = per_sensitivity * box_sensitivity((INTERCEPT_BOUND, *chosen)) / sqrt(1 - STD_SHARE)
+    sums = gram(z, stds * chosen, offsets, constant=INTERCEPT_BOUND)
+    inner = np.column_stack([np.ones(len(stds)), stds])
+    statistics = _with_noise(sums / (inner[:, :, None] * inner[:, None, :]), std * second, n, std**2)
+    beta = posterior(statistics, prior_precision(len(widths) - 1), repair=repair).mean
+    draws = zip(beta, offsets, stds, strict=True)
+    return np.array([widths[-1] * _missed(z_test - offset, one, std, chosen) for one, offset, std in draws])
+
+
+def _with_noise(sums: Array, noise: Array, n: int, variance: float) -> SufficientStatistics:
+    """Statistics of (constant, features, target) from their exact sums of products."""
+    m = sums.shape[-1] - 1
+    unique = m * (m + 1) // 2
+    xx = sums[:, :m, :m] + symmetric(noise[:, :unique], m)
+    xx[:, 0, 0] = n * INTERCEPT_BOUND**2  # public
+    xy, yy = sums[:, :m, m] + noise[:, unique : unique + m], sums[:, m, m] + noise[:, unique + m]
+    return SufficientStatistics(n, xx, xy, yy, variance, constant=True)
+
+
+def _missed(z_test: Array, beta: Array, stds: Array, chosen: Array) -> float:
+    limits = (stds * chosen)[:-1]
+    x = np.clip(z_test[:, :-1], -limits, limits)
+    predicted = stds[-1] * (beta[0] * INTERCEPT_BOUND + x @ (beta[1:] / stds[:-1]))
+    return float(np.abs(predicted - z_test[:, -1]).mean())
+
+
+def gram(rows: Array, limits: Array, offsets: Array | None = None, *, constant: float | None = None) -> Array:
+    """Σ zzᵀ of rows ``(n, c)`` less each of the offsets, projected to each of the limits, both ``(draws, c)``.
+
+    Args:
+        constant: of a feature that comes first; None for none.
+    """
+    centred = rows if offsets is None else rows - offsets[:, None, :]
+    projected = np.clip(centred, -limits[:, None, :], limits[:, None, :])
+    if constant is not None:
+        projected = np.insert(projected, 0, constant, axis=2)
+    summed: Array = np.swapaxes(projected, 1, 2) @ projected
+    return summed
+
+
+def _standardised(part: Problem, widths: Array) -> Array:
+    rows: Array = (part.rows - part.schema.centres) / widths
+    return rows

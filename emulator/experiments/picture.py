@@ -1,0 +1,50 @@
+"""Figures and colours that the experiments share: Okabe and Ito's colours, which colour-blind people tell apart.
+
+Markers and line styles differ too, so that a figure survives a grey printer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+MARKERS = "osD^vPX"
+GREY = "0.45"
+DPI = 150
+
+
+@contextmanager
+def drawing(
+    path: Path, *, rows: int = 1, columns: int = 1, size: tuple[float, float] = (5.0, 4.0), title: str = ""
+) -> Iterator[Any]:
+    """A figure to draw in, which is written when the block ends.
+
+    Args:
+        path: where to; the suffix says the format.
+        rows, columns: of panels. size: of one panel in inches.
+
+    Yields:
+        The panels, an array of shape ``(rows, columns)`` of matplotlib's axes; ``panels[0, 0].figure`` is the figure.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and needed here only
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat:
+        axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        figure.suptitle(title, fontsize=13)
+    yield panels
+    figure.savefig(path, dpi=DPI)
+
+
+def zero_line(axes: Any, height: float, label: str = "zero predictor") -> None:
+    """The line of a method that uses no data: whatever lies above it is useless."""
+    axes.axhline(height, color=GREY, linestyle=":", linewidth=1.5, label=label, zorder=1)

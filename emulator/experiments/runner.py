@@ -1,0 +1,200 @@
+"""Runs the cells of an experiment on all cores, and gives scripts their options, progress, checks and exit codes.
+
+A script is: `parser` with `add_common_options`, cells, `run_cells`, figures, `finish`; and `main` around it. Exit codes
+are those of all commands: 0, 2 for what the caller has to change, 4 where a check does not hold, 130 for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, write_json
+from dca_proto.core.errors import UsageError
+from emulator.experiments.record import Record, versions
+from emulator.trials.workers import Workers
+from inference.errors import DataError
+
+__all__ = ["Check", "add_common_options", "cores", "finish", "main", "run_cells", "table", "versions"]
+
+T = TypeVar("T")
+CHECK_FAILED, USAGE, INTERRUPTED = 4, 2, 130
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_cells(
+    cells: Sequence[T],
+    work: Callable[[T], dict[str, Any]],
+    *,
+    label: str,
+    resume: Path | None = None,
+    processes: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """The results of all cells, in their order; only those that the record lacks are computed.
+
+    Args:
+        cells: picklable and told apart by ``str(cell)``. work: makes plain data of one; a function (or a partial of
+            one) that a fresh process can import by its name.
+        label: what is being done, for the progress bar on stderr.
+        resume: the file of the record; calls with other labels and the same settings may share it.
+        processes: by default one for each core, with one BLAS thread each; 1 works in this process.
+        settings: what the results depend on beside the cell; a record of others is refused.
+
+    Raises:
+        UsageError: the record cannot be used. RuntimeError: the work on a cell failed; its cause is in the text.
+    """
+    keys = [f"{label}: {cell}" for cell in cells]
+    if len(set(keys)) < len(keys):
+        raise ValueError("two cells of an experiment have the same text; tell them apart")
+    record = Record(resume, settings or {})
+    missing = [index for index, key in enumerate(keys) if key not in record]
+    with _progress(console or Console(stderr=True)) as progress:
+        task = progress.add_task(label, total=len(cells), completed=len(cells) - len(missing))
+        for index, result in _results(_Work(cells, work), missing, processes or cores()):
+            record.add(keys[index], result)
+            progress.advance(task)
+    return [record[key] for key in keys]
+
+
+class _Work(Generic[T]):
+    """The work on a cell by its index."""
+
+    def __init__(self, cells: Sequence[T], work: Callable[[T], dict[str, Any]]) -> None:
+        self._cells, self._work = cells, work
+
+    def __call__(self, index: int) -> dict[str, Any]:
+        return self._work(self._cells[index])
+
+
+def _results(work: Callable[[int], dict[str, Any]], missing: list[int], processes: int) -> Iterator[tuple[int, Any]]:
+    """Index and result, in the order in which they come."""
+    if processes == 1 or len(missing) <= 1:
+        yield from ((index, work(index)) for index in missing)
+        return
+    with _one_thread_each(), Workers(work, min(processes, len(missing))) as workers:
+        for done in workers.results(iter(missing)):
+            if done.result is None:
+                raise RuntimeError(f"cell {done.seed}: {done.trouble}")
+            yield done.seed, done.result
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes that are started meanwhile have one BLAS thread each; more threads than cores wait for each other."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=32),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Those that every script has: --json, --plot, --resume, --processes, --quick and --seed."""
+    parser.add_argument("--json", metavar="PATH|-", help="write the figures as one JSON object")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figure")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep finished cells here, and go on from them")
+    parser.add_argument("--processes", type=_positive, metavar="P", help="by default one for each core")
+    parser.add_argument("--quick", action="store_true", help="few repeats: a look within a minute, no figures to quote")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of all random streams (default 1)")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return number
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that an experiment must show: what was asked, what was found, and whether it holds."""
+
+    name: str
+    asked: str
+    found: str
+    holds: bool
+
+
+def finish(
+    figures: Mapping[str, Any], options: argparse.Namespace, tables: Sequence[Table] = (), checks: Sequence[Check] = ()
+) -> int:
+    """Write the JSON, print the tables and the checks, and return the script's exit code.
+
+    Args:
+        figures: plain data with a ``kind``; versions and checks are added.
+        options: those of `add_common_options`.
+    """
+    report = {**figures, "versions": versions(), "quick": options.quick, "seed": options.seed}
+    if checks:
+        report["checks"] = [asdict(check) for check in checks]
+    write_json(report, options.json)
+    console = Console(stderr=options.json == STDOUT)
+    for one in (*tables, *([_checks_table(checks)] if checks else [])):
+        console.print(one)
+    return 0 if all(check.holds for check in checks) else CHECK_FAILED
+
+
+def table(title: str, *columns: str) -> Table:
+    """An empty table in the scripts' style: texts on the left in the first column, numbers on the right elsewhere."""
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place, column in enumerate(columns):
+        made.add_column(column, justify="right" if place else "left", no_wrap=True)
+    return made
+
+
+def _checks_table(checks: Sequence[Check]) -> Table:
+    made = Table(title="what it must show", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("", "check", "asked", "found"):
+        made.add_column(column)
+    for check in checks:
+        mark = "[green]holds[/]" if check.holds else "[bold red]fails[/]"
+        made.add_row(mark, check.name, check.asked, check.found)
+    return made
+
+
+def main(run: Callable[[argparse.Namespace], int], parser: argparse.ArgumentParser) -> int:
+    """Parse the command line, run the script and return its exit code; what the caller did wrong takes one line."""
+    options = parser.parse_args()
+    try:
+        require_json_target(options.json)
+        require_plot_target(options.plot)
+        return run(options)
+    except (UsageError, DataError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        hint = f"; the same command goes on from {options.resume}" if options.resume else ""
+        print(f"{parser.prog}: interrupted{hint}", file=sys.stderr)
+        return INTERRUPTED

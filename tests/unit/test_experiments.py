@@ -1,0 +1,193 @@
+"""The experiment runner: records, interruptions, processes, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dca_proto.core.errors import UsageError
+from emulator.experiments import picture, runner
+from emulator.experiments.record import Record
+from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table, versions
+
+QUIET = Console(file=io.StringIO())
+SETTINGS = {"seed": 1, "draws": 20}
+
+
+def squared(number: int) -> dict[str, Any]:
+    """Work that a fresh process can import."""
+    if number == 13:
+        raise ValueError("thirteen")
+    return {"square": number**2, "process": os.getpid(), "threads": os.environ.get("OPENBLAS_NUM_THREADS")}
+
+
+class Counting:
+    """Work that notes what it was asked for, and is interrupted at one cell."""
+
+    def __init__(self, interrupted_at: int | None = None) -> None:
+        self.asked: list[int] = []
+        self.interrupted_at = interrupted_at
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        if number == self.interrupted_at:
+            raise KeyboardInterrupt
+        self.asked.append(number)
+        return {"square": number**2}
+
+
+here = partial(run_cells, label="squares", processes=1, console=QUIET, settings=SETTINGS)
+
+
+def test_two_processes_give_the_results_in_the_cells_order_with_one_thread_each() -> None:
+    results = run_cells([3, 1, 2], squared, label="squares", processes=2, console=QUIET)
+    assert [one["square"] for one in results] == [9, 1, 4]
+    assert os.getpid() not in {one["process"] for one in results}
+    assert {one["threads"] for one in results} == {"1"}
+
+
+def test_work_that_fails_is_named_with_its_cause() -> None:
+    with pytest.raises(RuntimeError, match=r"cell 1: (.|\n)*ValueError: thirteen"):
+        run_cells([12, 13], squared, label="squares", processes=2, console=QUIET)
+
+
+def test_cells_that_look_the_same_are_refused() -> None:
+    with pytest.raises(ValueError, match="same text"):
+        here([1, 1], Counting())
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        here([1, 2, 3], Counting(interrupted_at=3), resume=record)
+    again = Counting()
+    assert [one["square"] for one in here([1, 2, 3, 4], again, resume=record)] == [1, 4, 9, 16]
+    assert again.asked == [3, 4]
+
+
+def test_sweeps_of_one_script_share_a_record(tmp_path: Path) -> None:
+    record, other = tmp_path / "record.jsonl", Counting()
+    here([1], Counting(), resume=record)
+    here([1], other, resume=record, label="others")
+    assert other.asked == [1]
+    assert len(Record(record, SETTINGS)) == 2
+
+
+def test_a_line_torn_by_a_kill_is_dropped(tmp_path: Path) -> None:
+    record, again = tmp_path / "record.jsonl", Counting()
+    here([1, 2], Counting(), resume=record)
+    whole = record.read_bytes()
+    record.write_bytes(whole[:-5])
+    here([1, 2], again, resume=record)
+    assert again.asked == [2]
+    assert record.read_bytes() == whole
+
+
+def test_a_record_of_other_settings_or_versions_is_refused_in_words(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    here([1], Counting(), resume=record)
+    with pytest.raises(UsageError, match=r"another experiment: draws is 20 there and 200 here; name a new file"):
+        here([1], Counting(), resume=record, settings=SETTINGS | {"draws": 200})
+    record.write_text(record.read_text().replace(versions()["numpy"], "0.1"))
+    with pytest.raises(UsageError, match=r"numpy is 0\.1 there and"):
+        here([1], Counting(), resume=record)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("hello\n", "no file that an experiment left"), ('{"kind": "swarm"}\n', "no file that an experiment left")],
+)
+def test_another_file_is_no_record(tmp_path: Path, text: str, said: str) -> None:
+    record = tmp_path / "record.jsonl"
+    record.write_text(text)
+    with pytest.raises(UsageError, match=said):
+        here([1], Counting(), resume=record)
+
+
+def test_a_damaged_line_is_told(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    here([1], Counting(), resume=record)
+    record.write_text(record.read_text() + "{}\n")
+    with pytest.raises(UsageError, match="a line is damaged"):
+        here([1], Counting(), resume=record)
+
+
+def options(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="script")
+    add_common_options(parser)
+    return parser.parse_args(arguments)
+
+
+def test_the_report_holds_versions_and_checks_and_its_checks_decide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "figures.json"
+    good, bad = Check("slope", "-1", "-1.02", True), Check("error", "below 1", "2", False)
+    shown = table("numbers", "name", "value")
+    shown.add_row("one", "1")
+    assert finish({"kind": "trial"}, options("--json", str(target)), [shown], [good]) == 0
+    assert finish({"kind": "trial"}, options("--json", str(target)), [], [good, bad]) == 4
+    report = json.loads(target.read_text())
+    assert report["kind"] == "trial"
+    assert report["versions"] == versions()
+    assert [check["holds"] for check in report["checks"]] == [True, False]
+    assert "below 1" in capsys.readouterr().out
+
+
+def test_json_on_stdout_is_json_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    finish({"kind": "trial"}, options("--json", "-"), [], [Check("a", "b", "c", True)])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["kind"] == "trial"
+    assert "holds" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (UsageError("no such thing; name another"), 2, "script: no such thing; name another\n"),
+        (KeyboardInterrupt(), 130, "script: interrupted; the same command goes on from record.jsonl\n"),
+    ],
+)
+def test_exit_codes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, code: int, said: str
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise raised
+
+    parser = argparse.ArgumentParser(prog="script")
+    add_common_options(parser)
+    monkeypatch.setattr("sys.argv", ["script", "--resume", "record.jsonl"])
+    assert main(run, parser) == code
+    assert capsys.readouterr().err == said
+
+
+def test_a_target_that_cannot_be_written_is_told_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    parser = argparse.ArgumentParser(prog="script")
+    add_common_options(parser)
+    monkeypatch.setattr("sys.argv", ["script", "--json", str(tmp_path / "nowhere" / "x.json")])
+    assert main(lambda _: 0, parser) == runner.USAGE
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_processes_below_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options("--processes", "0")
+    assert "0 is below 1" in capsys.readouterr().err
+
+
+def test_a_drawing_is_written_when_its_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "drawing.png"
+    with picture.drawing(path, columns=2, size=(2, 2), title="two panels") as panels:
+        assert panels.shape == (1, 2)
+        picture.zero_line(panels[0, 1], 1.0)
+        assert not path.exists()
+    assert path.read_bytes().startswith(b"\x89PNG")
