@@ -6,7 +6,8 @@ is where it goes on.
 
 Whom a mini-batch is picked of: the clients on the roster of the last round of everybody. A job begins with such a
 round, or its caller names the clients. A batch's round that fails and costs nothing is tried again with others where
-these were used as little; one that fails and keeps its charge counts as a use.
+these were used as little; one that fails and keeps its charge counts as a use. No round is held that would cost some
+client more than the job's budget in all: the job ends there with what it has.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.core import accounting
 from dca_proto.core.account import AccountError
 from dca_proto.core.batches import Batches
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.job import Terms
+from dca_proto.core.ledger import Cost, worst
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.learning.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
@@ -32,6 +35,7 @@ E = TypeVar("E", bound=Entry)
 End = Summed | Failed
 Job = Generator[RoundRequest, NoisyAggregate, R]
 RETRIES = 2
+_ROUNDING = 1 + 1e-9  # of shares that add up to 1
 
 
 class Trainer(Protocol):
@@ -140,6 +144,7 @@ class JobRounds:
         self._retries = retries
         self._on_round = on_round
         self._batches = Batches()
+        self._costs: dict[bytes, Cost] = {}  # of all rounds, by id
         self._number = 0
         self._attempts, self._is_recalled = 0, True  # of the current request
         self._unheard: GivenUp | None = None  # the last request, if it has no sum
@@ -190,6 +195,7 @@ class JobRounds:
         """Hold a round under a fresh id. Raises `RoundAborted` where there cannot be any now."""
         self._is_recalled = False
         opened = self._terms.open(request, secrets.token_bytes(ID_BYTES), self._invited(request))
+        self._require_budget(opened)
         try:
             await self._trainer.check(opened)
         except AccountError as refusal:
@@ -198,6 +204,15 @@ class JobRounds:
         end = await self._end_of(opened, self._trainer.hold(opened))
         self._note(opened, end)
         return end
+
+    def _require_budget(self, opened: OpenRound) -> None:
+        """Raises `RoundAborted` where the round would cost some client more than the whole job may."""
+        cost = _cost(opened)
+        charged = [one for round_id, one in self._costs.items() if self._trainer.is_charged(round_id)]
+        if worst([*charged, cost], cost.clients) > self._terms.budget.mu * _ROUNDING:
+            raise RoundAborted(
+                "the job's budget has no room for the round beside those that failed and have kept their charges"
+            )
 
     def _invited(self, request: RoundRequest) -> tuple[bytes, ...]:
         if not request.batch:
@@ -232,6 +247,7 @@ class JobRounds:
     def _note(self, opened: OpenRound, end: End) -> None:
         """What a round says of who is there and who was used."""
         self._attempts += 1
+        self._costs[opened.round_id] = _cost(opened)
         self._batches.note(opened.invited)
         if isinstance(end, Summed):
             self._clients = end.roster or self._clients
@@ -269,6 +285,10 @@ class JobRounds:
                     "the new job a journal of its own"
                 )
         return known
+
+
+def _cost(opened: OpenRound) -> Cost:
+    return Cost(accounting.mu_of(opened.epsilon, opened.delta) ** 2, frozenset(opened.invited))
 
 
 def _aborted(end: Failed | GivenUp) -> RoundAborted:

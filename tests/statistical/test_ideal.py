@@ -264,6 +264,27 @@ def test_who_drops_is_missing_by_its_place_in_the_batch() -> None:
     assert part.value[0] == whole.value[0] == pytest.approx(9 * 0.9 / 0.7)
 
 
+def test_who_drops_of_a_mini_batch_is_missing_from_its_sum_alone() -> None:
+    """Clients of one row and of two, whose values tell them apart, in two batches of one epoch."""
+    rows = [np.full((1 + index % 2, 2), 2.0**index) for index in range(12)]
+    question = RoundRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]}, batch=6)
+    swarm = swarm_of(12, rows, absent=[frozenset({7})] * 2)
+    sums = [int(swarm.hold(question).value[0]) for _ in range(2)]
+    assert sums[0] + sums[1] == 2**12 - 1 - 2**7
+    assert sorted(total.bit_count() for total in sums) == [5, 6]
+
+
+def test_a_sum_of_fewer_than_are_needed_is_not_released() -> None:
+    """N = 10, T = 3, c = 2: nine are enough, eight are not."""
+    terms = Terms(budget=Budget(1.0, 1e-6), clients=10, tolerated=3, colluders=2, computes=(b"a" * 16, b"b" * 16))
+    absent = [frozenset({1}), frozenset({1, 2})]
+    swarm = IdealSwarm(np.ones((10, 2)), ("a", "b"), terms, absent=absent, mechanism=NoNoise())
+    assert swarm.hold(RoundRequest("sum", box("a"))).contributors == 9
+    with pytest.raises(RoundAborted) as aborted:
+        swarm.hold(RoundRequest("sum", box("a")))
+    assert (aborted.value.contributors, aborted.value.needed) == (8, 9)
+
+
 @pytest.mark.parametrize(
     ("clients", "rows", "said"),
     [
