@@ -131,16 +131,17 @@ class InputPerturbation:
 
 
 def without_noise_moments(noisy: SufficientStatistics, variance: float) -> SufficientStatistics:
-    """Moments of noisy, centred rows as noisy moments of rows: n σ² is taken from each column's own square.
+    """Moments of noisy rows about their means as noisy moments of rows: k σ² is taken from each column's own square.
 
-    What is left of the noise in Σ z̃_j z̃_k has the variance n σ² (σ² + v_j + v_k) with v the columns' own variances,
-    and twice that in squares. One figure stands for all terms, with the mean of v, at least 0.
+    k = n - 1, since the mean took its part of the noise along. What is left of the noise in Σ z̃_j z̃_k has the variance
+    k σ² (σ² + v_j + v_k) with v the columns' own variances, and twice that in squares. One figure stands for all terms,
+    with the mean of v, at least 0.
     """
     assert noisy.yy is not None
-    n, d = noisy.n, noisy.xy.size
-    xx, yy = noisy.xx - n * variance * np.eye(d), noisy.yy - n * variance
-    own = max(float(np.trace(xx) + yy) / (n * (d + 1)), 0.0)
-    return SufficientStatistics(n, xx, noisy.xy, yy, n * variance * (variance + 2 * own))
+    k, d = noisy.n - 1, noisy.xy.size
+    xx, yy = noisy.xx - k * variance * np.eye(d), noisy.yy - k * variance
+    own = max(float(np.trace(xx) + yy) / (noisy.n * (d + 1)), 0.0)
+    return SufficientStatistics(noisy.n, xx, noisy.xy, yy, k * variance * (variance + 2 * own))
 
 
 def nonprivate_regression(train: Problem) -> RegressionResult:

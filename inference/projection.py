@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inference.linear_regression import SufficientStatistics, posterior, symmetric
+from inference.linear_regression import SufficientStatistics, posterior_mean, symmetric
 from inference.repair import REPAIR, check_repair
 
 Array = NDArray[np.float64]
@@ -137,6 +138,18 @@ class _Auxiliary:
     y_test: Array  # (TEST_ROWS, R)
     noise: Array  # (R, terms), those of a constant among them
 
+    @cached_property
+    def yy(self) -> Array:
+        """Squares of the projected targets, summed over the rows: ``(R, g)``."""
+        squares: Array = (self.y**2).sum(axis=0)
+        return squares
+
+    @cached_property
+    def yy_test(self) -> Array:
+        """Squares of the test targets, summed over the rows: ``(R,)``."""
+        squares: Array = (self.y_test**2).sum(axis=0)
+        return squares
+
 
 def _auxiliary(n: int, d: int, grid: Array, rng: np.random.Generator) -> _Auxiliary:
     k = min(n, ROWS_MAX)
@@ -161,16 +174,15 @@ class _Search:
         """Mean squared test error for bounds p of the features, shape ``(d,)``, and each of the target's: ``(g,)``."""
         std = np.array([self.noise_std((*self.model.constants, *p.tolist(), q)) for q in targets.tolist()])
         x = self._design(self.aux.x_test, p)
-        fitted = posterior(
+        mean = posterior_mean(
             self._noisy_statistics(p, std),
             self._prior(x.shape[1]),
             self.model.residual_variance,
             repair=self.model.repair,
         )
-        explained = np.einsum("rgi,ir->rg", fitted.mean, x.T @ self.aux.y_test)
-        fit = ((fitted.mean @ (x.T @ x)) * fitted.mean).sum(axis=-1)
-        squares = (self.aux.y_test**2).sum(axis=0)[:, None]
-        errors: Array = (squares - 2 * explained + fit).mean(axis=0) / len(x)
+        explained = np.einsum("rgi,ir->rg", mean, x.T @ self.aux.y_test)
+        fit = ((mean @ (x.T @ x)) * mean).sum(axis=-1)
+        errors: Array = (self.aux.yy_test[:, None] - 2 * explained + fit).mean(axis=0) / len(x)
         return errors
 
     def descend(self, p: Array, target: int, grid: Array, least: float) -> tuple[Array, float]:
@@ -199,7 +211,7 @@ class _Search:
         xx = x.T @ x * copies + symmetric(noise[..., :unique], m)
         if constant is not None:
             xx[..., 0, 0] = aux.n * constant**2  # public
-        yy = (aux.y**2).sum(axis=0) * copies + noise[..., -1]
+        yy = aux.yy * copies + noise[..., -1]
         xy = xy + noise[..., unique : unique + m]
         return SufficientStatistics(aux.n, xx, xy, yy, noise_std**2, constant=constant is not None)
 

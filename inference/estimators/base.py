@@ -77,6 +77,11 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             recorded = Recorded(X)
             private = self._fit_rounds(recorded)
             self._account(private, self._spent(recorded.held))
+        elif y is None and not _could_be_rows(X):
+            raise DataError(
+                f"found {'an empty list' if X == [] else f'a {type(X).__name__}'} without targets; expected rows with "
+                "targets, as in fit(X, y), a NoisyAggregate or a list of them, or rounds, which have a method 'hold'"
+            )
         else:
             self._named_by_rows = True
             self._fit_rows(X, y)
@@ -117,6 +122,10 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 warnings.filterwarnings("ignore", message="X does not have valid feature names")
             checked: Array = validate_data(self, X, reset=False, dtype=np.float64)
         return checked
+
+
+def _could_be_rows(X: Any) -> bool:
+    return hasattr(X, "shape") or (isinstance(X, list | tuple) and bool(X) and isinstance(X[0], list | tuple))
 
 
 def aggregates_in(X: Any) -> list[NoisyAggregate]:

@@ -40,9 +40,9 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
 
     Args:
         prior_precision: λ₀ of each slope, broadcastable to ``(d,)``, with columns in standard deviations (rows) or in
-            units of the aggregates' ``scale``; None: the features explain half of the target's variance on average.
-            Over rounds the job has this latter prior.
-        residual_variance: λ⁻¹, in squared units of the same; None: estimated.
+            units of the aggregates' ``scale``; None, as it must be over rounds: the features explain half of the
+            target's variance on average.
+        residual_variance: λ⁻¹, in squared units of the same; None, as it must be over rounds: estimated.
         repair: of an indefinite noisy matrix, one of `inference.repair.REPAIRS`.
         schema: names and public bounds of features and target; needed over rounds alone.
         projection: over rounds, Algorithm 2 in two rounds; False: one round within the public bounds.
@@ -107,6 +107,12 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
     def _fit_rounds(self, rounds: Rounds) -> bool:
         if self.schema is None:
             raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
+        for name in ("prior_precision", "residual_variance"):
+            if getattr(self, name) is not None:
+                raise DataError(
+                    f"{name} is {getattr(self, name)}, but rounds run a job that has its own; it serves rows and "
+                    f"aggregates, so leave it out"
+                )
         if self.projection:
             job = regression_with_projection(
                 self.schema,

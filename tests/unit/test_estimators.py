@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,10 +22,11 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
+from inference.estimators import linear
 from inference.estimators.base import Recorded
 from inference.estimators.linear import PrivateLinearRegression
 from inference.problem import Schema
-from inference.released import posterior_of
+from inference.released import plausible_prior, posterior_of, statistics_of
 
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-1, 1), "y": Interval(-100, 300)})
 
@@ -95,9 +97,11 @@ def test_raw_rows_are_not_private() -> None:
 def test_an_aggregate_gives_the_posterior_in_own_units_and_what_it_cost() -> None:
     one = released(50.0)
     fitted = PrivateLinearRegression(prior_precision=4.0, residual_variance=0.3).fit(one)
-    posterior = posterior_of(one, 4.0, 0.3)
+    of_intercept = plausible_prior(statistics_of(one), 2, 0.3)[0]
+    posterior = posterior_of(one, [of_intercept, 4.0, 4.0], 0.3)
     np.testing.assert_allclose(fitted.coef_, [10, -100], rtol=0.25)
-    np.testing.assert_allclose(fitted.fit_.posterior.mean[1:], posterior.mean[1:], rtol=0.05)
+    np.testing.assert_allclose(fitted.fit_.posterior.mean, posterior.mean, rtol=1e-10)
+    assert fitted.residual_sd_ == pytest.approx(40 * np.sqrt(0.3))
     assert (fitted.private_, fitted.epsilon_, fitted.delta_) == (True, 50.0, 1e-5)
     assert fitted.repair_ == "noise-aware"
     assert fitted.feature_names_in_.tolist() == ["a", "b"]
@@ -149,6 +153,18 @@ def test_rounds_run_the_job_and_give_what_it_cost(projection: bool) -> None:
     assert fitted.feature_names_in_.tolist() == ["a", "b"]
 
 
+def test_all_options_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(linear, "regression_with_projection", lambda schema, **options: asked.update(options))
+    monkeypatch.setattr(linear, "regression_in_bounds", lambda schema, **options: asked.update(in_bounds=options))
+    options = {"repair": "absolute", "std_share": 0.3, "each_threshold": True, "centre": "estimate"}
+    for projection in (True, False):
+        with pytest.raises(TypeError, match="'NoneType' object is not an iterator"):
+            PrivateLinearRegression(schema=SCHEMA, projection=projection, **options).fit(swarm(*rows(10, 1)))
+    assert {name: asked[name] for name in options} == options
+    assert asked["in_bounds"] == {"repair": "absolute"}
+
+
 def test_the_same_seed_and_sums_give_the_same_fit() -> None:
     X, y = rows(300, 6)
     first, second = (PrivateLinearRegression(schema=SCHEMA, random_state=1).fit(swarm(X, y)) for _ in range(2))
@@ -164,6 +180,21 @@ def test_rounds_need_a_schema_that_is_private_for_a_claim() -> None:
     assert (fitted.private_, fitted.epsilon_) == (False, None)
 
 
+@pytest.mark.parametrize("given", [{"prior_precision": 0.0}, {"residual_variance": 0.5}])
+def test_what_the_job_would_not_heed_is_refused_over_rounds(given: dict[str, float]) -> None:
+    with pytest.raises(DataError, match="rounds run a job that has its own; it serves rows and aggregates"):
+        PrivateLinearRegression(schema=SCHEMA, **given).fit(swarm(*rows(50, 7)))
+
+
+def test_a_fit_over_rounds_survives_pickling() -> None:
+    X, y = rows(100, 7)
+    fitted = PrivateLinearRegression(schema=SCHEMA, projection=False).fit(swarm(X, y))
+    again = pickle.loads(pickle.dumps(fitted))
+    for ours, theirs in zip(again.predict(X, return_std=True), fitted.predict(X, return_std=True), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert (again.epsilon_, again.repair_) == (fitted.epsilon_, fitted.repair_)
+
+
 def test_recorded_rounds_remember_requests_with_their_aggregates() -> None:
     recorded = Recorded(swarm(*rows(50, 8)))
     request = RoundRequest("sum", {"columns": ["a"], "centre": [5.0], "scale": [1.0], "bound": [5.0]})
@@ -172,6 +203,14 @@ def test_recorded_rounds_remember_requests_with_their_aggregates() -> None:
 
 
 # What does not fit
+
+
+@pytest.mark.parametrize(
+    ("source", "found"), [([], "an empty list"), ("trainer.toml", "a str"), ([1.0], "a list"), (None, "a NoneType")]
+)
+def test_what_is_neither_rows_nor_aggregates_nor_rounds_is_refused(source: Any, found: str) -> None:
+    with pytest.raises(DataError, match=f"found {found} without targets; expected rows with targets"):
+        PrivateLinearRegression().fit(source)
 
 
 def test_a_target_beside_aggregates_and_a_mixed_list_are_refused() -> None:

@@ -18,10 +18,10 @@ from inference.baselines import rmse
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.problem import Problem, Schema
-from inference.projection import search_thresholds
+from inference.projection import Thresholds, search_thresholds
 from inference.regression import RegressionResult
 from inference.rounds import run
-from inference.scale import means
+from inference.scale import means, standard_deviations
 
 OFF_CENTRE = Schema(("a", "b"), "y", {"a": Interval(0, 30), "b": Interval(-1, 5), "y": Interval(-200, 1000)})
 
@@ -78,6 +78,30 @@ def test_estimating_centres_asks_for_both_moments_with_the_same_share() -> None:
     assert (first.statistic, first.budget_share) == ("moments", 0.2)
     assert first.parameters["bound"] == [MOMENTS_BOUND] * 3
     np.testing.assert_allclose(np.array(first.parameters["scale"]) * MOMENTS_BOUND, OFF_CENTRE.half_widths)
+
+
+def test_estimated_deviations_weigh_the_noise_of_squares_in_half_widths(monkeypatch: pytest.MonkeyPatch) -> None:
+    weighed = []
+
+    def spy(squares: np.ndarray, n: int, noise_variance: float) -> np.ndarray:
+        weighed.append(noise_variance)
+        return standard_deviations(squares, n, noise_variance)
+
+    monkeypatch.setattr(algorithm2, "standard_deviations", spy)
+    job = regression_with_projection(OFF_CENTRE, rng=np.random.default_rng(1), centre="estimate")
+    moments = swarm(problem(50, 6), 2.0).hold(next(job))
+    job.send(moments)
+    scale = np.array(moments.parameters["scale"]) / OFF_CENTRE.half_widths  # of what was squared and summed
+    np.testing.assert_allclose(weighed * 3, moments.noise_variance * scale**4)
+
+
+def test_predictions_get_back_the_variance_that_projecting_the_target_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Projected to 0.7 standard deviations, a target loses most of its spread; 95 % intervals still hold as much."""
+    monkeypatch.setattr(algorithm2, "search_thresholds", lambda *_, **__: Thresholds(3.0, 0.7, 0.0, (3.0, 3.0)))
+    train, test = problem(2000, 7), problem(2000, 8)
+    result = learn(train, 50.0, centre="estimate")
+    mean, sd = result.predict(test.X)
+    assert (np.abs(test.y - mean) < 1.96 * sd).mean() > 0.95
 
 
 @pytest.mark.parametrize(

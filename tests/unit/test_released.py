@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import Ridge
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import accounting
@@ -14,8 +15,9 @@ from dca_proto.statistics import resolve
 from inference import regression
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.linear_regression import Noise, posterior, summarise
+from inference.linear_regression import Noise, SufficientStatistics, posterior, summarise
 from inference.problem import Schema
+from inference.projection import prior_precision
 from inference.released import DEFAULTS, columns_of, fit_of, plausible_prior, posterior_of, result_of, statistics_of
 from inference.spent import epsilon_of, together
 
@@ -103,6 +105,27 @@ def test_the_posterior_is_that_of_the_statistics() -> None:
     np.testing.assert_allclose(fitted.cov, expected.cov, atol=1e-4)
 
 
+@pytest.mark.parametrize("precision", [0.0, 3.0])
+@pytest.mark.parametrize("weights", [(1, 1, 1), (2, 3, 2)])
+def test_a_release_without_noise_is_scikit_learns_to_ten_digits(precision: float, weights: tuple[int, ...]) -> None:
+    """Values that lie on the clients' grid, so that nothing is rounded; coefficients and intercept in own units."""
+    rng = np.random.default_rng(6)
+    z = rng.integers(-1024, 1025, size=(300, 3)) / 1024
+    z[:, 2] = np.round((0.5 * z[:, 0] - 0.25 * z[:, 1] + 0.125 * z[:, 2]) * 2**14) / 2**14
+    centre, scale = np.array([8.0, -1.0, 128.0]), np.array([4.0, 0.5, 32.0])
+    given = {"centre": centre.tolist(), "scale": scale.tolist(), "bound": [1.0] * 3, "weights": list(weights)}
+    released = aggregate(centre + scale * z, **given)
+    fit = fit_of(released, posterior_of(released, [0.0, precision, precision], 0.5))
+    theirs = Ridge(alpha=0.5 * precision).fit(z[:, :2], z[:, 2])
+    slopes = theirs.coef_ * scale[2] / scale[:2]
+    np.testing.assert_allclose(fit.coefficients, slopes, rtol=0, atol=1e-10)
+    intercept = centre[2] + scale[2] * theirs.intercept_ - slopes @ centre[:2]
+    assert fit.intercept == pytest.approx(intercept, rel=0, abs=1e-10)
+    design = np.column_stack([np.ones(300), z[:, :2]])
+    cov = np.linalg.inv(design.T @ design / 0.5 + np.diag([0.0, precision, precision]))
+    np.testing.assert_allclose(fit.posterior.cov, cov, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("intercept", [True, False])
 def test_a_fit_is_in_the_columns_own_units(intercept: bool) -> None:
     rows = rows_of(4000)
@@ -174,6 +197,11 @@ def test_a_plausible_prior_does_not_depend_on_units() -> None:
     assert priors[1][0] / priors[0][0] == pytest.approx(4.0, rel=1e-3)
     without = statistics_of(aggregate(rows, target_square=False))
     assert plausible_prior(without, 2, 0.5)[0] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_plausible_prior_bears_sums_that_the_noise_has_made_negative() -> None:
+    noisy = SufficientStatistics(10, np.diag([-5.0, 40.0]), np.zeros(2), np.asarray(-3.0), Noise(4.0, 4.0, 9.0))
+    np.testing.assert_allclose(plausible_prior(noisy, 2), prior_precision(2)[1:] * [2.0, 40.0] / 3.0)
 
 
 # What does not fit
