@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, write_json
 from dca_proto.core.errors import UsageError
@@ -66,11 +68,10 @@ def run_cells(
         raise ValueError("two cells of an experiment have the same text; tell them apart")
     record = Record(resume, settings or {})
     missing = [index for index, key in enumerate(keys) if key not in record]
-    with _progress(console or Console(stderr=True)) as progress:
-        task = progress.add_task(label, total=len(cells), completed=len(cells) - len(missing))
+    with _Progress(console or Console(stderr=True), label, len(cells), len(cells) - len(missing)) as progress:
         for index, result in _results(_Work(cells, work), missing, processes or cores()):
             record.add(keys[index], result)
-            progress.advance(task)
+            progress.advance()
     return [record[key] for key in keys]
 
 
@@ -83,8 +84,12 @@ class _Work(Generic[T]):
     def __call__(self, index: int) -> dict[str, Any]:
         return self._work(self._cells[index])
 
+    def name(self, index: int) -> str:
+        """Of a cell, for words about it."""
+        return f"cell {self._cells[index]}"
 
-def _results(work: Callable[[int], dict[str, Any]], missing: list[int], processes: int) -> Iterator[tuple[int, Any]]:
+
+def _results(work: _Work[Any], missing: list[int], processes: int) -> Iterator[tuple[int, Any]]:
     """Index and result, in the order in which they come."""
     if processes == 1 or len(missing) <= 1:
         yield from ((index, work(index)) for index in missing)
@@ -92,7 +97,7 @@ def _results(work: Callable[[int], dict[str, Any]], missing: list[int], processe
     with _one_thread_each(), Workers(work, min(processes, len(missing))) as workers:
         for done in workers.results(iter(missing)):
             if done.result is None:
-                raise RuntimeError(f"cell {done.seed}: {done.trouble}")
+                raise RuntimeError(f"{work.name(done.seed)}: {done.trouble}")
             yield done.seed, done.result
 
 
@@ -108,16 +113,43 @@ def _one_thread_each() -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=32),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-    )
+class _Progress:
+    """A bar on a terminal; elsewhere a line for each tenth of the cells.
+
+    Args:
+        total: cells in all. finished: those that the record holds already.
+    """
+
+    def __init__(self, console: Console, label: str, total: int, finished: int) -> None:
+        self._console, self._label, self._total, self._finished = console, label, total, finished
+        self._began_s = time.monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=32),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(label, total=total, completed=finished)
+
+    def __enter__(self) -> _Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._bar.stop()
+
+    def advance(self) -> None:
+        """One cell more is finished."""
+        tenths = 10 * self._finished // self._total
+        self._finished += 1
+        self._bar.advance(self._task)
+        if not self._console.is_terminal and 10 * self._finished // self._total > tenths:
+            elapsed_s = time.monotonic() - self._began_s
+            self._console.print(f"{self._label}: {self._finished} of {self._total} after {elapsed_s:.0f} s")
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +194,7 @@ def finish(
     write_json(report, options.json)
     console = Console(stderr=options.json == STDOUT)
     for one in (*tables, *([_checks_table(checks)] if checks else [])):
-        console.print(one)
+        console.print(_foldable(one), crop=False)
     return 0 if all(check.holds for check in checks) else CHECK_FAILED
 
 
@@ -170,7 +202,15 @@ def table(title: str, *columns: str) -> Table:
     """An empty table in the scripts' style: texts on the left in the first column, numbers on the right elsewhere."""
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for place, column in enumerate(columns):
-        made.add_column(column, justify="right" if place else "left", no_wrap=True)
+        made.add_column(column, justify="right" if place else "left")
+    return made
+
+
+def _foldable(made: Table) -> Table:
+    """The table with columns that wrap between words where it is narrow, and never within a number."""
+    for column in made.columns:
+        words = [word for cell in (column.header, *column.cells) for word in Text.from_markup(str(cell)).plain.split()]
+        column.min_width = max(map(len, words), default=0)
     return made
 
 

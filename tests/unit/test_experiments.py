@@ -54,8 +54,32 @@ def test_two_processes_give_the_results_in_the_cells_order_with_one_thread_each(
 
 
 def test_work_that_fails_is_named_with_its_cause() -> None:
-    with pytest.raises(RuntimeError, match=r"cell 1: (.|\n)*ValueError: thirteen"):
+    with pytest.raises(RuntimeError, match=r"cell 13: (.|\n)*ValueError: thirteen"):
         run_cells([12, 13], squared, label="squares", processes=2, console=QUIET)
+
+
+def deadly(number: int) -> dict[str, Any]:
+    """Work that one cell's process does not survive."""
+    if number == 13:
+        os._exit(9)
+    return {"square": number**2}
+
+
+def test_a_worker_that_dies_is_named_and_what_others_finished_is_kept(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    cells = [11, 12, 13]
+    with pytest.raises(RuntimeError, match=r"cell 13: the worker process died over it \(exit code 9\)"):
+        run_cells(cells, deadly, label="squares", processes=2, console=QUIET, settings=SETTINGS, resume=record)
+    kept = Record(record, SETTINGS)
+    assert "squares: 11" in kept or "squares: 12" in kept  # one of them had to finish before 13 was begun
+    assert "squares: 13" not in kept
+
+
+def test_progress_on_a_pipe_is_a_line_for_each_tenth() -> None:
+    pipe = Console(file=io.StringIO())
+    here(list(range(40)), Counting(), console=pipe)
+    said = pipe.file.getvalue().splitlines()
+    assert [line.split(" after ")[0] for line in said] == [f"squares: {done} of 40" for done in range(4, 41, 4)]
 
 
 def test_cells_that_look_the_same_are_refused() -> None:
@@ -146,6 +170,22 @@ def test_json_on_stdout_is_json_alone(capsys: pytest.CaptureFixture[str]) -> Non
     captured = capsys.readouterr()
     assert json.loads(captured.out)["kind"] == "trial"
     assert "holds" in captured.err
+
+
+@pytest.mark.parametrize("columns", [30, 56, 80])
+def test_a_narrow_terminal_folds_tables_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = table("numbers", "name of it", *(f"at {place}" for place in range(6)))
+    shown.add_row("[bold]a method with a name[/]", *(f"1.23{place}" for place in range(6)))
+    finish({"kind": "trial"}, options(), [shown], [Check("a slope to be found", "below a tenth", "1.234567", True)])
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    assert all(f"1.23{place}" in printed for place in range(6))
+    assert all(word in printed for word in ("method", "slope", "1.234567"))
+    if columns > 30:
+        assert max(map(len, printed.splitlines())) <= columns
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from math import sqrt
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,10 +21,12 @@ from dca_proto.core.accounting import mu_of
 from dca_proto.core.budget import Budget
 from emulator.experiments.figure2 import checks, corrected, data, drawing, paired, published
 from emulator.experiments.figure2 import experiment as cells
-from emulator.experiments.figure2.experiment import CORRECTED, NP, OURS, PROJ_DDP, ZERO, Plan, Searched, Split
+from emulator.experiments.figure2.corrected import SEPARATE, Accounting
+from emulator.experiments.figure2.experiment import CENTRED, CORRECTED, NP, OURS, PROJ_DDP, ZERO, Plan, Searched, Split
 from emulator.experiments.figure2.ours import regression_with_thresholds
-from emulator.experiments.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, RoundByRound, swarm
+from emulator.experiments.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
 from emulator.experiments.figure2.summary import Results, compared, figures, gathered, tables
+from emulator.inexact import RoundedGaussian
 from inference.algorithm2 import ESTIMATE, STD_SHARE, regression_with_projection
 from inference.bounds import Interval
 from inference.datasets.abalone import schema as abalone_schema
@@ -57,7 +61,7 @@ def test_the_std_round_has_7_5_times_too_little_noise() -> None:
     right = sqrt(12) * data.BOUND**2
     assert_allclose(right / published.std_sensitivity(11), 7.5, rtol=1e-12)
     budget = corrected.shares(1.0)[0]
-    found = corrected.squares_noise_std(1.0, 12) * mu_of(budget.epsilon, budget.delta)
+    found = SEPARATE.squares_std(1.0, 12) * mu_of(budget.epsilon, budget.delta)
     assert_allclose(found, right, rtol=1e-12)
 
 
@@ -79,7 +83,17 @@ def test_joint_accounting_and_the_tight_sensitivity_leave_0_38_of_the_noise() ->
     assert theirs == pytest.approx(6.32, abs=5e-3)
     eq_12, tight = float(published.box_sensitivity(np.ones(12))), 12.0
     assert ours * tight / (theirs * eq_12) == pytest.approx(0.38, abs=6e-3)
-    assert ours * tight / float(corrected.noise_std(1.0, np.ones(12))) == pytest.approx(0.54, abs=6e-3)
+    assert ours * tight / float(SEPARATE.std(1.0, np.ones(12))) == pytest.approx(0.54, abs=6e-3)
+    assert ours * tight == pytest.approx(float(Accounting(joint=True, tight=True).std(1.0, np.ones(12))), rel=1e-9)
+
+
+@pytest.mark.parametrize("target", [0.5, 1.7, 2.5])  # the last is beyond the features' norm
+def test_the_least_sensitivity_is_the_one_that_the_protocol_knows(target: float) -> None:
+    whole, _ = small()
+    limits = np.array([0.9, 1.3, target])
+    known = corrected.tight_sensitivity(whole.schema, limits)
+    assert_allclose(known, corrected.least_sensitivity(limits), rtol=5e-4)  # bounds are on the grid there
+    assert known < published.box_sensitivity(limits)
 
 
 def test_the_published_search_takes_the_fourth_power_of_the_sensitivity() -> None:
@@ -92,6 +106,48 @@ def test_the_published_search_takes_the_fourth_power_of_the_sensitivity() -> Non
     xx = xc.T @ xc + [[u[0], u[1]], [u[1], u[2]]]
     beta = np.linalg.solve(xx + np.eye(2), xc.T @ yc + u[3:])
     assert_allclose(found, [np.abs(x @ beta - y).mean()], rtol=1e-10)
+
+
+def omega(n: int, d: int, epsilon: float, repeats: int, grid: np.ndarray, rng: np.random.Generator) -> tuple[int, int]:
+    """The authors' search line by line: places in the grid."""
+    errors = np.zeros((len(grid), len(grid)))
+    for _ in range(repeats):
+        x = rng.standard_normal((n, d))
+        x = x - x.mean(axis=0)
+        x = x / np.sqrt((x**2).sum(axis=1))[:, None]
+        beta = rng.standard_normal(d)
+        y = x @ beta + rng.standard_normal(n)
+        y = y - y.mean()
+        sx, sy = np.std(x, ddof=1), np.std(y, ddof=1)
+        for _ in range(repeats):
+            scale = sqrt(n / (n - 1) * 2 * np.log(1.25 / 1e-4)) / epsilon
+            noise = scale * rng.standard_normal(d * (d + 1) // 2 + d)
+            U = np.zeros((d, d))
+            U[np.triu_indices(d)] = noise[:-d]
+            U = U + np.triu(U, 1).T
+            for i, w in enumerate(grid):
+                for j, v in enumerate(grid):
+                    c1, c2 = w * sx, v * sy
+                    xc, yc = np.clip(x, -c1, c1), np.clip(y, -c2, c2)
+                    sensitivity = d * c1**4 + d * (d - 1) * 2 * c1**4 + d * (2 * c1 * c2) ** 2
+                    xx = xc.T @ xc + U * sensitivity**2
+                    mean = np.linalg.solve(np.identity(d) + xx, xc.T @ yc + noise[-d:] * sensitivity**2)
+                    errors[i, j] += np.abs(x @ mean - y).mean()
+    i, j = np.unravel_index(errors.argmin(), errors.shape)
+    return int(i), int(j)
+
+
+def test_the_published_search_is_the_authors(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = published.THRESHOLDS[::2]
+    monkeypatch.setattr(published, "THRESHOLDS", grid)
+    monkeypatch.setattr(published, "SEARCH_REPEATS", 2)
+    chosen = set()
+    for seed in range(8):
+        places = omega(60, 3, 10.0, 2, grid, np.random.default_rng(seed))
+        found = published.search(60, 3, 10.0, np.random.default_rng(seed))
+        assert found == tuple(grid[list(places)])
+        chosen.add(found)
+    assert len(chosen) > 2  # not always the same corner
 
 
 def test_negative_variances_become_a_half_and_thresholds_stay_within_the_bounds() -> None:
@@ -122,14 +178,15 @@ def test_non_private_errors_with_and_without_the_wine_fault(name: str, as_publis
 
 @needs_data
 def test_a_cell_has_all_methods_of_all_settings() -> None:
-    multiples = {setting: [1.0, 1.5] for setting in cells.SETTINGS} | {OURS: [1.5] * 12}
-    cell = Split("wine-red", 10.0, 0)
-    plan = Plan(1, 2, None, data.FROM_PUBLICATIONS, {str(Searched("wine-red", 10.0)): multiples})
+    multiples = {setting: [1.0, 1.5] for setting in (*cells.SETTINGS, *cells.PAIRED)} | {OURS: [1.5] * 12}
+    cell = Split("wine-red", 10.0, 4)
+    plan = Plan(1, 2, None, data.FROM_PUBLICATIONS, {str(Searched("wine-red", 10.0, 1)): multiples}, searches=3)
     found = cells.errors(cell, plan)
-    methods = {"NP", "TA", "DDP", "input perturbed", "proj TA", "proj DDP", "zero predictor"}
+    methods = {"NP", "proj NP", "TA", "DDP", "input perturbed", "proj TA", "proj DDP", "zero predictor"}
     assert set(found["errors"]) == set(cells.SETTINGS)
     assert all(methods <= set(one) for one in found["errors"].values())
-    assert [len(one) for one in found["paired"].values()] == [2, 2]
+    assert {name: len(one) for name, one in found["paired"].items()} == dict.fromkeys(cells.PAIRED, 2)
+    assert len({tuple(one) for one in found["paired"].values()}) == len(cells.PAIRED)  # each step changes something
     assert found == cells.errors(cell, plan)  # the same seed, the same figures
 
 
@@ -183,6 +240,22 @@ def test_runs_of_one_seed_share_their_noise_up_to_theorem_1() -> None:
     assert not values[DISTRIBUTED].private
 
 
+def test_without_noise_in_the_regression_projection_is_what_is_left() -> None:
+    train, _ = small()
+    columns = list(train.schema.columns)
+    limits = np.array([1.5, 3.0, 2.0])
+    asked = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": limits.tolist()}
+    rounds = {mode: swarm(train, Budget(1.0, 1e-4), mode, 1, "a") for mode in (DISTRIBUTED, UNNOISED)}
+    held = {mode: one.hold(RoundRequest("second-moments", asked)) for mode, one in rounds.items()}
+    assert_allclose(held[UNNOISED].value, held[DISTRIBUTED].value, rtol=0)  # the standard deviations' noise stays
+    released = rounds[UNNOISED].hold(RoundRequest("regression", asked))
+    z = np.clip(train.rows, -limits, limits)
+    i, j = np.triu_indices(2)
+    assert_allclose(released.value, [*(z.T @ z)[i, j], *(z[:, :2].T @ z[:, 2])], rtol=1e-4)
+    assert released.noise_variance == 0
+    assert not released.private
+
+
 def test_a_smaller_budget_stands_for_the_looser_sensitivity() -> None:
     train, _ = small()
     rounds = RoundByRound(train, TRUSTED, 1, "a")
@@ -194,8 +267,8 @@ def test_a_smaller_budget_stands_for_the_looser_sensitivity() -> None:
         return released
 
     corrected.projected_regression(train.schema, hold, 2.0, NOISE_AWARE, (10.0, 10.0))
-    assert_allclose(sqrt(variances[0]), corrected.squares_noise_std(2.0, 3), rtol=1e-5)
-    assert_allclose(sqrt(variances[1]), corrected.noise_std(2.0, np.full(3, data.BOUND)), rtol=1e-5)
+    assert_allclose(sqrt(variances[0]), SEPARATE.squares_std(2.0, 3), rtol=1e-5)
+    assert_allclose(sqrt(variances[1]), SEPARATE.std(2.0, np.full(3, data.BOUND)), rtol=1e-5)
 
 
 def test_ours_is_the_librarys_job_with_its_thresholds() -> None:
@@ -206,25 +279,54 @@ def test_ours_is_the_librarys_job_with_its_thresholds() -> None:
     assert_allclose(again.predict(test.X)[0], job.predict(test.X)[0], rtol=1e-12)
 
 
-def test_paired_draws_have_the_ideal_functionalitys_distribution() -> None:
-    """Kolmogorov and Smirnov on 40 errors against 500: fails by chance once in 10,000 for each of the two."""
-    from scipy.stats import ks_2samp
+class Scripted(RoundedGaussian):
+    """The emulation's noise of given unit normals: those of the first round, then those of the second."""
 
+    normals: ClassVar[list[np.ndarray]] = []
+
+    def sample(self, variance: int, dimension: int, key: bytes) -> np.ndarray:
+        unit = Scripted.normals.pop(0)
+        return np.rint(unit[:dimension] * sqrt(variance)).astype(np.int64)
+
+
+@pytest.mark.parametrize("draw", range(3))
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_paired_draws_are_what_the_ideal_functionality_makes_of_the_same_normals(
+    monkeypatch: pytest.MonkeyPatch, epsilon: float, draw: int
+) -> None:
+    monkeypatch.setattr("emulator.experiments.figure2.rounds.RoundedGaussian", Scripted)
     train, test = small()
-    chosen, epsilon, rng = np.array([1.5, 1.5, 2.0]), 2.0, np.random.default_rng(8)
-    parts = ((train, test), (train, test))
-    theirs, own = paired.paired_errors(parts, epsilon, ((0.9, 1.2), chosen), NOISE_AWARE, 500, rng)
-    ideal_theirs, ideal_own = [], []
-    for draw in range(40):
-        hold = RoundByRound(train, DISTRIBUTED, draw, "theirs").hold
-        beta = corrected.projected_regression(train.schema, hold, epsilon, NOISE_AWARE, (0.9, 1.2))
-        ideal_theirs.append(np.abs(corrected.predictions(train.schema, beta, test.X) - test.y).mean())
-        rounds = swarm(train, Budget(epsilon, data.DELTA), DISTRIBUTED, draw, "own")
-        fitted = regression_with_thresholds(train.schema, rounds, chosen)
-        ideal_own.append(np.abs(fitted.predict(test.X)[0] - test.y).mean())
-    assert ks_2samp(theirs, ideal_theirs).pvalue > 1e-4
-    assert ks_2samp(own, ideal_own).pvalue > 1e-4
-    assert ks_2samp(theirs, ideal_own).pvalue < 1e-4  # two laws that differ are told apart
+    rng = np.random.default_rng(draw)
+    first, second = rng.standard_normal((1, 6)), rng.standard_normal((1, 10))
+    chosen = np.array([1.5, 1.2, 2.0])
+
+    Scripted.normals = [first[0], second[0]]
+    hold = RoundByRound(train, DISTRIBUTED, 1, "theirs").hold
+    beta = corrected.projected_regression(train.schema, hold, epsilon, NOISE_AWARE, (0.9, 1.2))
+    theirs = np.abs(corrected.predictions(train.schema, beta, test.X) - test.y).mean()
+    found = paired.corrected_errors(train, test, epsilon, (0.9, 1.2), NOISE_AWARE, SEPARATE, first, second)
+    assert_allclose(found, [theirs], rtol=1e-4)
+
+    Scripted.normals = [first[0], second[0]]
+    rounds = swarm(train, Budget(epsilon, data.DELTA), DISTRIBUTED, 1, "own")
+    own = np.abs(regression_with_thresholds(train.schema, rounds, chosen).predict(test.X)[0] - test.y).mean()
+    found = paired.our_errors(train, test, epsilon, chosen, NOISE_AWARE, first, second)
+    assert_allclose(found, [own], rtol=1e-4)
+    assert Scripted.normals == []
+
+
+def test_paired_runs_get_the_same_normals_in_parts() -> None:
+    seen: dict[str, list[np.ndarray]] = {"a": [], "b": []}
+
+    def run(name: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        seen[name].append(first)
+        return second.sum(axis=1)
+
+    found = paired.paired_errors({name: partial(run, name) for name in seen}, 3, 50, np.random.default_rng(8))
+    assert_allclose(found["a"], found["b"], rtol=0)
+    assert found["a"].shape == (50,)
+    assert len(set(found["a"].tolist())) == 50
+    assert max(map(len, seen["a"])) < 50
 
 
 def results(better: float) -> Results:
@@ -238,7 +340,9 @@ def results(better: float) -> Results:
     errors = dict.fromkeys(cells.SETTINGS, runs) | {cells.AS_PUBLISHED: faulty}
     noise = 0.01 * rng.standard_normal((2, 25, 40))
     return Results(
-        (1.0, 10.0), {"wine-red": errors}, {"wine-red": {CORRECTED: 1.1 + noise, OURS: 1.1 + noise - better}}
+        (1.0, 10.0),
+        {"wine-red": errors},
+        {"wine-red": dict.fromkeys(cells.PAIRED, 1.1 + noise) | {OURS: 1.1 + noise - better}},
     )
 
 
@@ -250,7 +354,8 @@ def _red_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failing(found: Results) -> list[str]:
-    return [check.name for check in checks.checks(found, compared(found, seed=1)) if not check.holds]
+    both = compared(found, seed=1), compared(found, seed=1, opponent=CENTRED)
+    return [check.name for check in checks.checks(found, *both) if not check.holds]
 
 
 def test_checks_hold_where_ours_is_better() -> None:
@@ -259,14 +364,23 @@ def test_checks_hold_where_ours_is_better() -> None:
 
 def test_checks_bite() -> None:
     assert failing(results(0.005)) == ["ours 10 % closer to non-private"]
-    assert failing(results(-0.02)) == ["ours no worse than corrected, same repair", "ours 10 % closer to non-private"]
+    assert failing(results(-0.02)) == [
+        "ours no worse than corrected, same repair",
+        "ours no worse than corrected, centred by the data (not private)",
+        "ours 10 % closer to non-private",
+    ]
     good = results(0.02)
+    stronger = {**good.paired["wine-red"], CENTRED: good.paired["wine-red"][OURS] - 0.02}
+    assert failing(replace(good, paired={"wine-red": stronger})) == [
+        "ours no worse than corrected, centred by the data (not private)"
+    ]
     runs = dict(good.errors["wine-red"])
     apart = {**runs[CORRECTED], "DDP": runs[CORRECTED]["TA"] * 1.04}
-    useless = {**runs[OURS], PROJ_DDP: runs[OURS][ZERO] + 1}
+    useless = {**runs[OURS], **dict.fromkeys(("proj TA", PROJ_DDP), runs[OURS][ZERO] + 1)}
     shifted = {**runs[cells.AS_PUBLISHED], NP: runs[cells.AS_PUBLISHED][NP] + 0.03}
     for setting, changed, said in (
         (CORRECTED, apart, "DDP as TA, corrected"),
+        (OURS, apart, "DDP as TA, ours"),
         (OURS, useless, "ours beats the zero predictor at ε = 1, wine-red"),
         (cells.AS_PUBLISHED, shifted, "non-private, wine-red, as published"),
     ):
@@ -305,7 +419,8 @@ def test_results_are_put_in_order_and_shown(tmp_path: Path, monkeypatch: pytest.
     report = figures(found, comparisons, {})
     assert report["kind"] == "figure-2"
     assert len(report["errors"]["wine-red"][OURS][NP]["median"]) == 2
-    assert [one.row_count for one in tables(found, comparisons)] == [32, 2]
+    assert [one.row_count for one in tables(found, comparisons)] == [32, 2, 2, len(data.DIFFERENCES)]
+    assert report["steps"]["wine-red"][OURS] == pytest.approx([one.ours for one in comparisons])
     monkeypatch.setattr(drawing, "_FILES", {OURS: "ours"})
     drawn = drawing.draw_all(found, tmp_path / "figure.png")
     assert [path.name for path in drawn] == ["figure.png", "figure-ours.png"]

@@ -5,6 +5,7 @@ regression, which has neither intercept nor y², and √(d + 1) c² for the sums
 (analytic) Gaussian mechanism. 30 % of ε and of δ pay for the standard deviations, 70 % for the regression, and the
 threshold search is given the noise that the second round really has: eqs. (4) to (6), λ = λ₀ = 1, 20 repeats, a grid of
 20 points from 0.1 to 2.1. How an indefinite matrix is repaired is the caller's choice, in search and regression alike.
+`Accounting` puts parts of ours into it, one after the other, to tell what pays.
 
 Rounds are held by the ideal functionality, whose noise belongs to the tighter sensitivity that the protocol knows. What
 eq. (12) asks for on top is asked for as a smaller ε (`_looser`).
@@ -13,6 +14,7 @@ eq. (12) asks for on top is asked for as a smaller ε (`_looser`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ldexp, sqrt
 
 import numpy as np
@@ -25,6 +27,7 @@ from dca_proto.statistics import Regression
 from dca_proto.statistics.contribution import client_sensitivity
 from emulator.experiments.figure2.data import BOUND, DELTA, Array
 from emulator.experiments.figure2.published import SEARCH_REPEATS, STD_SHARE, box_sensitivity, positive
+from inference.algorithm2 import STD_SHARE as JOINT_SHARE
 from inference.linear_regression import SufficientStatistics, posterior, symmetric, unpack
 from inference.problem import Schema
 
@@ -41,11 +44,50 @@ def shares(epsilon: float) -> tuple[Budget, Budget]:
     return first, Budget((1 - STD_SHARE) * epsilon, (1 - STD_SHARE) * DELTA)
 
 
-def search(n: int, features: int, epsilon: float, repair: str, rng: np.random.Generator) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Accounting:
+    """What noise the two rounds have, a trusted aggregator's; by default that of the corrected configuration.
+
+    Attributes:
+        joint: one account of squared Gaussian DP parameters for both, of which the first has a tenth.
+        tight: the regression has the least sensitivity that is known, and not that of eq. (12).
+    """
+
+    joint: bool = False
+    tight: bool = False
+
+    def squares_std(self, epsilon: float, columns: int) -> float:
+        """In each of the first round's sums of squares, for so many columns with the target."""
+        return sqrt(columns) * BOUND**2 / self._mus(epsilon)[0]
+
+    def std(self, epsilon: float, limits: Array) -> Array:
+        """In each coordinate of the second round, for bounds ``(..., d + 1)``."""
+        sensitivity = least_sensitivity(limits) if self.tight else box_sensitivity(limits)
+        return sensitivity / self._mus(epsilon)[1]
+
+    def _mus(self, epsilon: float) -> tuple[float, float]:
+        if self.joint:
+            whole = mu_of(epsilon, DELTA)
+            return whole * sqrt(JOINT_SHARE), whole * sqrt(1 - JOINT_SHARE)
+        first, second = shares(epsilon)
+        return mu_of(first.epsilon, first.delta), mu_of(second.epsilon, second.delta)
+
+
+SEPARATE = Accounting()
+
+
+def least_sensitivity(limits: Array) -> Array:
+    """Σ c_j², or 2 c_y √(Σ c_x²) where c_y² > Σ c_x²: without y², for bounds ``(..., d + 1)``."""
+    x, y = (limits[..., :-1] ** 2).sum(axis=-1), limits[..., -1] ** 2
+    least: Array = np.where(y > x, 2 * np.sqrt(x * y), x + y)
+    return least
+
+
+def search(
+    n: int, features: int, epsilon: float, repair: str, rng: np.random.Generator, accounting: Accounting = SEPARATE
+) -> tuple[float, float]:
     """Thresholds of the features and of the target, in standard deviations, with the smallest mean absolute error."""
-    d, budget = features, shares(epsilon)[1]
-    sigma = 1 / mu_of(budget.epsilon, budget.delta)
-    k = min(n, _ROWS_MAX)
+    d, k = features, min(n, _ROWS_MAX)
     x, x_test = rng.standard_normal((k, d)), rng.standard_normal((_TEST_ROWS, d))  # (4)
     beta = rng.standard_normal((SEARCH_REPEATS, d))  # (5)
     y, y_test = (rows @ beta.T + rng.standard_normal((len(rows), SEARCH_REPEATS)) for rows in (x, x_test))  # (6)
@@ -57,7 +99,7 @@ def search(n: int, features: int, epsilon: float, repair: str, rng: np.random.Ge
     for p in THRESHOLDS:
         clipped = np.clip(x, -p, p)
         bounds = np.concatenate([np.full((*targets.shape, d), p), targets[..., None]], axis=-1)
-        std = sigma * box_sensitivity(bounds)
+        std = accounting.std(epsilon, bounds)
         added = noise * std[..., None]
         xx = clipped.T @ clipped * (n / k) + symmetric(added[..., :-d], d)
         noisy = SufficientStatistics(n, xx, xy_of @ clipped * (n / k) + added[..., -d:], None, std**2)
@@ -133,15 +175,3 @@ def _looser(budget: Budget, limits: Array, tight: float) -> Budget:
     """A budget at which the noise for the tight sensitivity is that of eq. (12) at this one."""
     ratio = tight / float(box_sensitivity(limits))
     return Budget(epsilon_of(mu_of(budget.epsilon, budget.delta) * ratio, budget.delta), budget.delta)
-
-
-def noise_std(epsilon: float, limits: Array) -> Array:
-    """Of each coordinate of a trusted aggregator's second round, for bounds ``(..., d + 1)``."""
-    budget = shares(epsilon)[1]
-    return box_sensitivity(limits) / mu_of(budget.epsilon, budget.delta)
-
-
-def squares_noise_std(epsilon: float, columns: int) -> float:
-    """The same of its first round, for so many columns with the target."""
-    budget = shares(epsilon)[0]
-    return sqrt(columns) * BOUND**2 / mu_of(budget.epsilon, budget.delta)

@@ -1,14 +1,19 @@
 """Cells of Figure 2, and what one computes: first the thresholds of each data set and ε, then each random split.
 
-The search for thresholds sees no data, so that one serves all splits of a data set and an ε; the authors searched anew
-for each split, with other random numbers.
+The search for thresholds sees no data. The authors searched anew for each split, with other random numbers, and what
+is found varies; here a few searches serve the splits of a data set and an ε in turn, in every setting.
+
+Beside the corrected configuration and ours, the paired comparison has steps from one to the other, which tell what pays
+(`PAIRED`): the corrected configuration with our accounting, then with the tight sensitivity too; and ours told of each
+column what the corrected configuration is told. One more opponent is no valid one: the corrected configuration with
+centres and ranges of the data themselves, as the authors have them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -18,9 +23,10 @@ import numpy as np
 from dca_proto.core.accounting import mu_of
 from dca_proto.core.budget import Budget
 from emulator.experiments.figure2 import corrected, data, published
+from emulator.experiments.figure2.corrected import SEPARATE, Accounting
 from emulator.experiments.figure2.ours import regression_with_thresholds
-from emulator.experiments.figure2.paired import paired_errors
-from emulator.experiments.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, RoundByRound, swarm
+from emulator.experiments.figure2.paired import Run, corrected_errors, our_errors, paired_errors
+from emulator.experiments.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
 from inference.algorithm2 import STD_SHARE, box_sensitivity
 from inference.bounded_regression import regression_in_bounds
 from inference.problem import Problem, Schema, stream
@@ -31,22 +37,30 @@ from inference.rounds import run
 
 AS_PUBLISHED, CORRECTED_ABSOLUTE, CORRECTED, OURS = "as published", "corrected, absolute", "corrected", "ours"
 SETTINGS = (AS_PUBLISHED, CORRECTED_ABSOLUTE, CORRECTED, OURS)
+CENTRED = "corrected, centred by the data"
+JOINT, TIGHT, TOLD = "+ joint accounting", "+ tight sensitivity", "ours, told the same"
+STEPS = {CORRECTED: SEPARATE, JOINT: Accounting(joint=True), TIGHT: Accounting(joint=True, tight=True)}
+PAIRED = (CENTRED, *STEPS, TOLD, OURS)
+SEARCHES = 3
 REPAIR_OF = {CORRECTED_ABSOLUTE: ABSOLUTE, CORRECTED: NOISE_AWARE}
 NP, PROJ_NP, TA, DDP, PERTURB = "NP", "proj NP", "TA", "DDP", "input perturbed"
 PROJ_TA, PROJ_DDP, ZERO = "proj TA", "proj DDP", "zero predictor"
 _MODES = {TA: TRUSTED, DDP: DISTRIBUTED, PERTURB: PERTURBED}
-_PROJECTED = {PROJ_TA: TRUSTED, PROJ_DDP: DISTRIBUTED}
+_PROJECTED = {PROJ_NP: UNNOISED, PROJ_TA: TRUSTED, PROJ_DDP: DISTRIBUTED}
+Parts = tuple[Problem, Problem]
+"""Rows to learn from and rows to test on, with a schema that says what is known of them."""
 
 
 @dataclass(frozen=True)
 class Searched:
-    """A data set and an ε, for which thresholds are searched."""
+    """A data set and an ε, for which thresholds are searched: one of several such searches."""
 
     name: str
     epsilon: float
+    number: int = 0
 
     def __str__(self) -> str:
-        return f"{self.name}, epsilon {self.epsilon:.4g}"
+        return f"{self.name}, epsilon {self.epsilon:.4g}, search {self.number}"
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,7 @@ class Plan:
         seed: of all streams. draws: of the noise for the paired comparison. folder: of the data, or None.
         constants: where centres and ranges are from (`data.assumed`).
         thresholds: what `thresholds` found, by the texts of `Searched` cells.
+        searches: how many there are for each data set and ε.
     """
 
     seed: int
@@ -76,6 +91,7 @@ class Plan:
     folder: Path | None
     constants: str
     thresholds: Mapping[str, Mapping[str, Any]]
+    searches: int = 1
 
 
 def thresholds(cell: Searched, seed: int) -> dict[str, list[float]]:
@@ -92,15 +108,16 @@ def thresholds(cell: Searched, seed: int) -> dict[str, list[float]]:
         AS_PUBLISHED: list(published.search(n, d, cell.epsilon, rng(AS_PUBLISHED))),
         OURS: [float(p) for p in ours.bounds],
     }
-    for setting, repair in REPAIR_OF.items():
-        found[setting] = list(corrected.search(n, d, cell.epsilon, repair, rng(setting)))
+    found[CORRECTED_ABSOLUTE] = list(corrected.search(n, d, cell.epsilon, ABSOLUTE, rng(CORRECTED_ABSOLUTE)))
+    for step, accounting in STEPS.items():
+        found[step] = list(corrected.search(n, d, cell.epsilon, NOISE_AWARE, rng(CORRECTED), accounting))
     return found
 
 
 def errors(cell: Split, plan: Plan) -> dict[str, Any]:
     """Mean absolute errors of all methods in all settings, and those of the paired draws."""
     whole = _whole(cell.name, plan.folder, False)
-    chosen = plan.thresholds[str(Searched(cell.name, cell.epsilon))]
+    chosen = plan.thresholds[str(Searched(cell.name, cell.epsilon, cell.repeat % plan.searches))]
     found = {AS_PUBLISHED: _published(cell, plan, chosen[AS_PUBLISHED], as_published=True)}
     both = _published(cell, plan, chosen[AS_PUBLISHED], as_published=False)
     reference = {method: both[method] for method in (NP, ZERO)}
@@ -114,10 +131,22 @@ def errors(cell: Split, plan: Plan) -> dict[str, Any]:
         found[setting] = scaled(_corrected(cell, plan, *known, repair, _pair(chosen[setting])))
     bounded, ours = _parts(cell, plan, whole, whole.schema), np.array(chosen[OURS])
     found[OURS] = scaled(_ours(cell, plan, *bounded, ours))
+    runs: dict[str, Run] = {
+        CENTRED: _run(
+            _parts(cell, plan, whole, data.assumed(cell.name, whole, data.FROM_DATA)), cell, chosen, CORRECTED
+        ),
+        **{step: _run(known, cell, chosen, step) for step in STEPS},
+        TOLD: partial(our_errors, *known, cell.epsilon, ours, NOISE_AWARE),
+        OURS: partial(our_errors, *bounded, cell.epsilon, ours, NOISE_AWARE),
+    }
     rng = stream(plan.seed, f"paired/{cell}")
-    pair = (_pair(chosen[CORRECTED]), ours)
-    theirs, own = paired_errors((known, bounded), cell.epsilon, pair, NOISE_AWARE, plan.draws, rng)
-    return {"errors": found, "paired": {CORRECTED: _rounded(unit * theirs), OURS: _rounded(unit * own)}}
+    pairs = paired_errors(runs, len(whole.schema.columns), plan.draws, rng)
+    return {"errors": found, "paired": {name: _rounded(unit * one) for name, one in pairs.items()}}
+
+
+def _run(parts: Parts, cell: Split, chosen: Mapping[str, list[float]], step: str) -> Run:
+    """The corrected configuration as one of `STEPS` has it."""
+    return partial(corrected_errors, *parts, cell.epsilon, _pair(chosen[step]), NOISE_AWARE, STEPS[step])
 
 
 @lru_cache(maxsize=8)
@@ -125,7 +154,7 @@ def _whole(name: str, folder: Path | None, as_published: bool) -> Problem:
     return data.problem(name, folder, as_published=as_published)
 
 
-def _parts(cell: Split, plan: Plan, whole: Problem, schema: Schema) -> tuple[Problem, Problem]:
+def _parts(cell: Split, plan: Plan, whole: Problem, schema: Schema) -> Parts:
     """Rows to learn from and to test on, with what is public about them."""
     first, second = data.rows_apart(cell.name, len(whole.y), cell.repeat, plan.seed)
     known = Problem(whole.name, schema, whole.X, whole.y)

@@ -1,26 +1,24 @@
 """Algorithm 2 as this library has it, with estimated centres and with thresholds that were searched before.
 
-`inference.algorithm2` searches in each run, which sees no data: repeats of one experiment can share what it found. The
-rounds and the regression are its own, and a test holds the two against each other.
+A search sees no data, so that repeats of one experiment can share what it found. What the first round asks for and what
+is made of it stands here once more for many draws at once (`paired`); a test holds the two against each other.
 """
 
 from __future__ import annotations
 
-from math import ldexp
+from math import ldexp, nan
 
 import numpy as np
 
-from dca_proto.aggregate import RoundRequest
 from dca_proto.core.job import FRACTION_BITS
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from emulator.experiments.figure2.data import Array
-from inference.algorithm2 import INTERCEPT_BOUND, MOMENTS_BOUND, STD_SHARE
+from inference.algorithm2 import ESTIMATE, MOMENTS_BOUND, regression_with_projection
 from inference.problem import Schema
-from inference.projection import prior_precision
+from inference.projection import Thresholds
 from inference.regression import LinearFit
-from inference.released import fit_of, posterior_of
-from inference.rounds import Rounds
+from inference.rounds import Rounds, run
 from inference.scale import means, standard_deviations
 
 MOMENTS = "moments"
@@ -32,13 +30,9 @@ def regression_with_thresholds(schema: Schema, rounds: Rounds, chosen: Array) ->
     Args:
         chosen: bounds in standard deviations of each feature and of the target, shape ``(d + 1,)``.
     """
-    widths = schema.half_widths
-    moments = rounds.hold(RoundRequest(MOMENTS, _moments(schema), budget_share=STD_SHARE))
-    offsets, fractions = marginals(moments.value, moments.contributors, moments.noise_variance)
-    parameters = _parameters(schema, schema.centres + offsets * widths, fractions * widths, chosen)
-    constant = {"intercept": True, "intercept_bound": INTERCEPT_BOUND, "target_square": True}
-    released = rounds.hold(RoundRequest("regression", parameters | constant, budget_share=1 - STD_SHARE))
-    return fit_of(released, posterior_of(released, prior_precision(len(schema.features))))
+    found = Thresholds(float(chosen[0]), float(chosen[-1]), nan, tuple(chosen[:-1].tolist()))
+    unused = np.random.default_rng(0)  # of the search
+    return run(regression_with_projection(schema, rng=unused, centre=ESTIMATE, thresholds=found), rounds)
 
 
 def marginals(sums: Array, n: int, noise_variance: float) -> tuple[Array, Array]:

@@ -1,12 +1,13 @@
 """The corrected configuration and ours over many draws of the noise, computed at once without encoding.
 
 For each draw: exact sums of the projected rows, plus unit normals times the protocol's standard deviation (N clients, T
-= 0). Both have the distribution that the ideal functionality has but for rounding to its grid, and a test says so. Both
-use the same normals, so that the comparison is paired by draw.
+= 0). For the same normals that is what the ideal functionality makes of them but for rounding to its grid, and a test
+says so. All methods use the same normals, so that the comparison is paired by draw.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import sqrt
 
 import numpy as np
@@ -23,38 +24,31 @@ from inference.projection import prior_precision
 _AT_ONCE = 20  # draws, so that the projected rows of all fit into a cache
 
 
-Parts = tuple[Problem, Problem]
-"""Rows to learn from and rows to test on, with a schema that says what is known of them."""
+Run = Callable[[Array, Array], Array]
+"""Errors ``(draws,)`` for unit normals of the two rounds, each ``(draws, terms or more)``."""
 
 
-def paired_errors(
-    parts: tuple[Parts, Parts],
-    epsilon: float,
-    chosen: tuple[tuple[float, float], Array],
-    repair: str,
-    draws: int,
-    rng: np.random.Generator,
-) -> tuple[Array, Array]:
-    """Mean absolute errors of the corrected configuration and of ours in target units, each of shape ``(draws,)``.
+def paired_errors(runs: Mapping[str, Run], columns: int, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+    """What each of the runs makes of the same unit normals: mean absolute errors, each of shape ``(draws,)``.
 
     Args:
-        parts: for the corrected configuration, and for ours: the same rows.
-        chosen: thresholds of the corrected configuration (features, target), and ours, shape ``(d + 1,)``.
-        repair: of both.
+        columns: of the data, with the target.
     """
-    columns = len(parts[0][0].schema.columns)
     first = rng.standard_normal((draws, 2 * columns))
     second = rng.standard_normal((draws, (columns * (columns + 1) // 2) + columns + 1))
-    runs = [slice(start, start + _AT_ONCE) for start in range(0, draws, _AT_ONCE)]
-    theirs = [
-        corrected_errors(*parts[0], epsilon, chosen[0], repair, first[one, :columns], second[one]) for one in runs
-    ]
-    own = [our_errors(*parts[1], epsilon, chosen[1], repair, first[one], second[one]) for one in runs]
-    return np.concatenate(theirs), np.concatenate(own)
+    parts = [slice(start, start + _AT_ONCE) for start in range(0, draws, _AT_ONCE)]
+    return {name: np.concatenate([run(first[one], second[one]) for one in parts]) for name, run in runs.items()}
 
 
 def corrected_errors(
-    train: Problem, test: Problem, epsilon: float, chosen: tuple[float, float], repair: str, first: Array, second: Array
+    train: Problem,
+    test: Problem,
+    epsilon: float,
+    chosen: tuple[float, float],
+    repair: str,
+    accounting: corrected.Accounting,
+    first: Array,
+    second: Array,
 ) -> Array:
     """The corrected configuration's, in target units, for unit normals of its rounds ``(draws, terms or more)``."""
     z, z_test = (_standardised(one, corrected.tenths(train.schema)) for one in (train, test))
@@ -62,9 +56,9 @@ def corrected_errors(
     d, terms = columns - 1, columns * (columns - 1) // 2 + columns - 1
     shares = sqrt(n / (n - 1))
     squares = (np.clip(z, -BOUND, BOUND) ** 2).sum(axis=0)
-    squares = squares + shares * corrected.squares_noise_std(epsilon, columns) * first
+    squares = squares + shares * accounting.squares_std(epsilon, columns) * first[:, :columns]
     limits = corrected.limits_of(squares, n, chosen)
-    std = shares * corrected.noise_std(epsilon, limits)
+    std = shares * accounting.std(epsilon, limits)
     noise = second[:, :terms] * std[:, None]
     sums = gram(z, limits)
     xx, xy = sums[:, :d, :d] + symmetric(noise[:, :-d], d), sums[:, :d, d] + noise[:, -d:]

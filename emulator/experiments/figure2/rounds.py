@@ -2,10 +2,15 @@
 
 The noise is drawn as rounded normals, so that runs of one seed share it: a trusted aggregator's and a distributed run's
 differ by the factor √(N/(N - T - 1)) alone. Input perturbation is Theorem 1 at T = N - 2, where everybody's own noise
-is enough for the whole sum.
+is enough for the whole sum. Without noise in the regression, what is left is the cost of the projection.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.budget import Budget
@@ -13,13 +18,36 @@ from dca_proto.core.job import Terms
 from emulator.ideal import IdealSwarm
 from emulator.inexact import RoundedGaussian
 from inference.problem import Problem, stream
+from inference.released import STATISTIC as REGRESSION
+from inference.rounds import Rounds
 
 TRUSTED, DISTRIBUTED, PERTURBED = "trusted aggregator", "distributed", "input perturbation"
-MODES = (TRUSTED, DISTRIBUTED, PERTURBED)
+UNNOISED = "distributed, the regression without noise"
+MODES = (TRUSTED, DISTRIBUTED, PERTURBED, UNNOISED)
 _COMPUTES = (bytes([1]) * 16, bytes([2]) * 16)
 
 
-def swarm(train: Problem, budget: Budget, mode: str, seed: int, name: str) -> IdealSwarm:
+class _Silent(RoundedGaussian):
+    """The emulation's noise with its size told and nothing added."""
+
+    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        return np.zeros(dimension, dtype=np.int64)
+
+
+class Unnoised:
+    """The rounds of a swarm, but regressions without noise: not private, and said to have none."""
+
+    def __init__(self, noisy: IdealSwarm, silent: IdealSwarm) -> None:
+        self._noisy, self._silent = noisy, silent
+
+    def hold(self, request: RoundRequest) -> NoisyAggregate:
+        """One round."""
+        if request.statistic != REGRESSION:
+            return self._noisy.hold(request)
+        return replace(self._silent.hold(request), noise_variance=0.0)
+
+
+def swarm(train: Problem, budget: Budget, mode: str, seed: int, name: str) -> Rounds:
     """Everybody who holds a row.
 
     Args:
@@ -28,14 +56,14 @@ def swarm(train: Problem, budget: Budget, mode: str, seed: int, name: str) -> Id
     n = len(train.y)
     tolerated = n - 2 if mode == PERTURBED else 0
     terms = Terms(budget=budget, clients=n, tolerated=tolerated, computes=_COMPUTES)
-    return IdealSwarm(
-        train.rows,
-        train.schema.columns,
-        terms,
-        random=stream(seed, name).bytes,
-        mechanism=RoundedGaussian(),
-        trusted=mode == TRUSTED,
-    )
+
+    def held(mechanism: RoundedGaussian) -> IdealSwarm:
+        random = stream(seed, name).bytes
+        rows, columns, trusted = train.rows, train.schema.columns, mode == TRUSTED
+        return IdealSwarm(rows, columns, terms, random=random, mechanism=mechanism, trusted=trusted)
+
+    noisy = held(RoundedGaussian())
+    return Unnoised(noisy, held(_Silent())) if mode == UNNOISED else noisy
 
 
 class RoundByRound:

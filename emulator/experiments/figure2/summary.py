@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from emulator.experiments.figure2.data import DATA_SETS, DELTA, KNOWN, Array
+from emulator.experiments.figure2.data import CAVEAT, DATA_SETS, DELTA, DIFFERENCES, KNOWN, Array
 from emulator.experiments.figure2.experiment import (
     AS_PUBLISHED,
+    CENTRED,
     CORRECTED,
     CORRECTED_ABSOLUTE,
+    JOINT,
     NP,
     OURS,
+    PAIRED,
     SETTINGS,
+    TIGHT,
+    TOLD,
     ZERO,
     Split,
 )
@@ -35,13 +40,26 @@ _HEADINGS = {
     CORRECTED: "corrected, noise-aware",
     OURS: "this library",
 }
+STEPS_SAID = (
+    "By data: corrected, with centres and ranges of the data themselves, which is NOT private. Joint, "
+    "tight: corrected, with our accounting, then with our sensitivity too. Told the same: ours, with the means and "
+    "ranges that the corrected one knows."
+)
+_HEADS = {
+    CENTRED: "by data",
+    CORRECTED: "corrected",
+    JOINT: "+ joint",
+    TIGHT: "+ tight",
+    TOLD: "told the same",
+    OURS: "ours",
+}
 RESAMPLES = 2000
 CLOSER = 0.1  # of the way to non-private
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Ours against the corrected configuration with the same repair, for one data set and ε.
+    """Ours against a corrected configuration with the same repair, for one data set and ε.
 
     Each is the mean over draws of the noise of the median over splits; intervals are of 95 %, by bootstrap over draws.
 
@@ -72,7 +90,7 @@ class Results:
 
     Attributes:
         errors: by data set, setting and method, shape ``(ε, splits)``.
-        paired: by data set and setting, shape ``(ε, splits, draws)``.
+        paired: by data set and one of `PAIRED`, shape ``(ε, splits, draws)``.
     """
 
     epsilons: tuple[float, ...]
@@ -82,6 +100,10 @@ class Results:
     def medians(self, name: str, setting: str, method: str) -> Array:
         """Over splits, shape ``(ε,)``."""
         return np.asarray(np.median(self.errors[name][setting][method], axis=1))
+
+    def steps(self, name: str) -> dict[str, Array]:
+        """Means over draws of the noise of medians over splits, of each of `PAIRED`, each of shape ``(ε,)``."""
+        return {step: np.median(runs, axis=1).mean(axis=1) for step, runs in self.paired[name].items()}
 
     @property
     def names(self) -> list[str]:
@@ -104,7 +126,7 @@ def gathered(cells: Sequence[Split], results: Sequence[Mapping[str, Any]]) -> Re
         name: {setting: {m: collect(name, "errors", setting, m) for m in first[setting]} for setting in SETTINGS}
         for name in names
     }
-    paired = {name: {setting: collect(name, "paired", setting) for setting in (CORRECTED, OURS)} for name in names}
+    paired = {name: {setting: collect(name, "paired", setting) for setting in PAIRED} for name in names}
     return Results(epsilons, errors, paired)
 
 
@@ -114,18 +136,18 @@ def _at(value: Any, path: Iterable[str]) -> Any:
     return value
 
 
-def compared(results: Results, seed: int) -> list[Paired]:
-    """The paired comparison of each data set and ε."""
+def compared(results: Results, seed: int, opponent: str = CORRECTED) -> list[Paired]:
+    """The paired comparison of each data set and ε with one of `PAIRED`."""
     return [
-        _compared(results, name, place, stream(seed, f"bootstrap/{name}/{place}"))
+        _compared(results, name, place, opponent, stream(seed, f"bootstrap/{name}/{place}"))
         for name in results.names
         for place in range(len(results.epsilons))
     ]
 
 
-def _compared(results: Results, name: str, place: int, rng: np.random.Generator) -> Paired:
+def _compared(results: Results, name: str, place: int, opponent: str, rng: np.random.Generator) -> Paired:
     nonprivate = float(results.medians(name, OURS, NP)[place])
-    theirs, own = (np.median(results.paired[name][one][place], axis=0) for one in (CORRECTED, OURS))  # (draws,)
+    theirs, own = (np.median(results.paired[name][one][place], axis=0) for one in (opponent, OURS))  # (draws,)
     resampled = rng.integers(len(own), size=(RESAMPLES, len(own)))
     worse = own - theirs
     margin = (1 - CLOSER) * (theirs - nonprivate) - (own - nonprivate)
@@ -163,6 +185,11 @@ def figures(results: Results, comparisons: Sequence[Paired], thresholds: Mapping
             for name, settings in results.errors.items()
         },
         "paired": [vars(one) | {"is_closer": one.is_closer} for one in comparisons],
+        "steps": {
+            name: {step: means.tolist() for step, means in results.steps(name).items()} for name in results.names
+        },
+        "caveat": CAVEAT,
+        "differences": [{"what": what, "corrected": theirs, "ours": own} for what, theirs, own in DIFFERENCES],
         "thresholds": dict(thresholds),
     }
 
@@ -175,12 +202,12 @@ def _quartiles(values: Array) -> dict[str, list[float]]:
 def tables(results: Results, comparisons: Sequence[Paired]) -> list[Table]:
     """One table for each data set, and the paired comparison."""
     return [*(_errors_table(results, one.name, one.title) for one in DATA_SETS if one.name in results.errors),
-            _paired_table(comparisons)]  # fmt: skip
+            _paired_table(comparisons), _steps_table(results), _differences_table()]  # fmt: skip
 
 
 def _errors_table(results: Results, name: str, title: str) -> Table:
     columns = [_short(epsilon) for epsilon in results.epsilons]
-    made = table(f"{title}: median MAE over splits; dim: no better than the zero predictor", "ε", *columns)
+    made = table(f"{title}: median MAE over splits; *: no better than the zero predictor", "ε", *columns)
     for setting in SETTINGS:
         made.add_section()
         made.add_row(f"[bold]{_HEADINGS[setting]}[/]")
@@ -192,12 +219,12 @@ def _errors_table(results: Results, name: str, title: str) -> Table:
 
 
 def _cell(median: float, useless: bool) -> str:
-    return f"[dim]{median:.3f}[/]" if useless else f"{median:.3f}"
+    return f"[dim]{median:.3f}*[/]" if useless else f"{median:.3f} "
 
 
 def _paired_table(comparisons: Sequence[Paired]) -> Table:
     made = table(
-        "ours against corrected, same repair, paired by draws of the noise; intervals of 95 %",
+        "ours against corrected, same repair, paired by draws of the noise; 95 % intervals, of the noise alone",
         "data", "ε", "NP", "corrected", "ours", "difference", "closer", "by 10 %",
     )  # fmt: skip
     made.caption, made.caption_justify = KNOWN, "left"
@@ -212,6 +239,29 @@ def _paired_table(comparisons: Sequence[Paired]) -> Table:
             f"{100 * one.closer:.0f} %" if one.corrected > one.nonprivate else "",
             "yes" if one.is_closer else "no",
         )
+    return made
+
+
+def _steps_table(results: Results) -> Table:
+    made = table(
+        "what pays: from the corrected configuration to ours, mean MAE over draws", "data", "ε", "NP", *_HEADS.values()
+    )
+    for name in results.names:
+        steps, nonprivate = results.steps(name), results.medians(name, OURS, NP)
+        for place, epsilon in enumerate(results.epsilons):
+            row = [f"{steps[step][place]:.3f}" for step in _HEADS]
+            made.add_row(name, _short(epsilon), f"{nonprivate[place]:.3f}", *row)
+    made.caption, made.caption_justify = STEPS_SAID, "left"
+    return made
+
+
+def _differences_table() -> Table:
+    made = table("what differs between the two", "", "corrected", "ours")
+    for column in made.columns:
+        column.justify = "left"
+    made.caption, made.caption_justify = CAVEAT, "left"
+    for row in DIFFERENCES:
+        made.add_row(*row)
     return made
 
 
