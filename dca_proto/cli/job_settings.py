@@ -26,12 +26,13 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.forecast import EXACT, planned
-from dca_proto.core.job import Terms
+from dca_proto.core.job import Terms, tolerated_of
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS, SEED
 from dca_proto.core.wording import nearest
 from inference.bounds import Interval
+from inference.errors import DataError
 from inference.jobs import NAMES, find
 from inference.jobs.base import LearningJob, Stage, percent
 from inference.jobs.settings import described, settings_from
@@ -119,15 +120,24 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
         raise UsageError(f"job: nothing says its {', '.join(missing)}; give them in [job] of the file, or {options}")
     settings = convert("job:", {key: value for key, value in table.items() if key in TERMS}, JobSettings)
     own = settings_from(job.settings, {key: value for key, value in table.items() if key not in TERMS}, job.name)
-    _check_counts(settings, job.batch(own, settings.clients) or settings.clients)
-    bounds = {column: Interval(low, high) for column, (low, high) in settings.bounds.items()}
+    _check_counts(settings, job.batch(own, settings.clients))
+    bounds = {column: _interval(column, *limits) for column, limits in settings.bounds.items()}
     features = settings.features or tuple(column for column in bounds if column != settings.target)
+    if not job.scored:  # a description of one column: what the file says of a regression's others does not matter
+        features = tuple(column for column in features if column in bounds)
     schema = Schema(features, settings.target, bounds, settings.units, alone=not job.scored)
     job.check(schema, own)
     plain = msgspec.json.decode(
         msgspec.json.encode({**asdict(settings), **{key: getattr(own, key) for key in own_keys}})
     )
     return Task(job=job, own=own, settings=settings, schema=schema, terms=_terms(settings, federation), table=plain)
+
+
+def _interval(column: str, low: float, high: float) -> Interval:
+    try:
+        return Interval(low, high)
+    except DataError as error:
+        raise UsageError(f"job: column {column!r}: {error}") from None
 
 
 def _name(table: Mapping[str, Any]) -> str:
@@ -137,15 +147,22 @@ def _name(table: Mapping[str, Any]) -> str:
     return name
 
 
-def _check_counts(settings: JobSettings, n: int) -> None:
-    """n: clients of the smallest round."""
-    t, c = settings.tolerate, settings.colluders
-    if settings.clients < 1 or min(t, c, settings.retries) < 0:
+def _check_counts(settings: JobSettings, batch: int) -> None:
+    """batch: B clients in the smallest round, or 0 where all are asked in all rounds."""
+    n, t, c = settings.clients, settings.tolerate, settings.colluders
+    if n < 1 or min(t, c, settings.retries) < 0:
         raise UsageError("job: clients must be 1 or more; tolerate, colluders and retries cannot be below 0")
     if c > t:
         raise UsageError(f"job: c = {c} exceeds T = {t}; lower colluders or raise tolerate")
     if n - t - 1 < 1:
         raise UsageError(f"job: N - T - 1 = {n - t - 1} is below 1: nobody's noise would be left; lower tolerate")
+    if batch:
+        of_batch = tolerated_of(batch, n, t, c)
+        if batch - of_batch - 1 < 1:
+            raise UsageError(
+                f"job: a batch of {batch} clients, of which {of_batch} may drop, has nobody's noise left; raise batch "
+                "or lower tolerate"
+            )
     if settings.encoding not in ENCODINGS:
         raise UsageError(f"job: encoding {settings.encoding!r} is unknown; use one of {', '.join(ENCODINGS)}")
     for name in ("join_s", "share_s", "commit_s"):
@@ -187,7 +204,8 @@ def check_plan(job: Job[Any], stages: Sequence[Stage], terms: Terms, said: str, 
     for stage in stages:
         try:
             request = replace(first, budget_share=stage.share)
-            planned(terms.open(request, bytes(ID_BYTES)), stage.batch or terms.clients, mechanism)
+            batch = tuple(place.to_bytes(ID_BYTES, "big") for place in range(stage.batch))
+            planned(terms.open(request, bytes(ID_BYTES), batch), len(batch) or terms.clients, mechanism)
         except UsageError as error:
             share = percent(stage.share)
             raise UsageError(f"{said}: no round can be held with {share} of that: {error}") from None

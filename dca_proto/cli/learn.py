@@ -23,6 +23,7 @@ from dca_proto.cli.output import (
     whole_file,
     write_json,
 )
+from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.device import Device, complete, load
@@ -41,6 +42,7 @@ from inference.problem import Problem, stream
 from inference.rounds import Job
 
 TERMINATED = 143
+DRAWS_SUFFIX = ".nc"
 
 EXAMPLES = """Examples:
 
@@ -138,6 +140,8 @@ class Outputs(NamedTuple):
         require_json_target(self.json_to)
         require_plot_target(self.plot)
         if self.draws is not None:
+            if self.draws.suffix != DRAWS_SUFFIX:
+                raise UsageError(f"--draws {self.draws}: expected a name that ends in {DRAWS_SUFFIX}")
             require_writable(self.draws)
             require_arviz()
 
@@ -190,6 +194,8 @@ class _Run:
         async with self._actor.open(self._teller) as parts:
             assert isinstance(parts.actor, TrainerActor), "the file is a trainer's"
             name = self._actor.config.federation.name
+            if journal.is_new:
+                self._check_account(parts.actor)
             live = LiveTrainer(parts.actor, parts.transport, parts.store, federation=name, on_report=self._teller)
             async with live as trainer:
                 return await learn_over(
@@ -200,6 +206,19 @@ class _Run:
                     retries=self._task.settings.retries,
                     on_round=self._ended,
                 )
+
+    def _check_account(self, trainer: TrainerActor) -> None:
+        """Before the first round costs anything: whether the account has room for all of them.
+
+        Raises:
+            AccountError: it has not, and the job cannot do without the last ones.
+        """
+        try:
+            trainer.check_job([self._task.terms.budget.mu], _now_ms())
+        except AccountError as refusal:
+            if not self._task.job.iterative:
+                raise
+            say(Console(stderr=True), "account", f"this job will have to stop early: {refusal}")
 
     def _stages(self) -> list[Stage]:
         """The plan; a round for each share of the budget is planned as its participants will."""
@@ -296,7 +315,11 @@ class _Run:
     def _say_account(self) -> None:
         """What the trainer's account has left."""
         account = self._actor.config.account
-        plain = as_plain(book_of(self._actor.config), account.delta, time.time_ns() // 1_000_000)
+        plain = as_plain(book_of(self._actor.config), account.delta, _now_ms())
         left = f"epsilon {plain['epsilon_left']:.4g} is left in one more round, of {account.epsilon:g} in all"
         say(self._console, "account", f"{left}, at delta {account.delta:g} in {account.period_days:g} days")
         say(self._console, "journal", f"{self._path}; to learn anew, at a new price, name another --journal")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

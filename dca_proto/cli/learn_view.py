@@ -18,7 +18,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.learning.runner import HeldRound
 from inference.jobs.base import Iteration, Stage
-from inference.jobs.estimates import rows_of
+from inference.jobs.estimates import digits, rows_of
 
 NARRATED_MAX = 4  # rounds whose phases are told; of more, only their ends are
 _SHOWN_ESTIMATES = 40
@@ -154,6 +154,6 @@ def _estimates_table(summary: dict[str, Any]) -> Table:
     table.add_column(label, justify="right", no_wrap=True)
     table.add_column("unit", justify="right")
     for row in rows_of(summary)[:_SHOWN_ESTIMATES]:
-        spread = "" if row["estimate_sd"] is None else f" ± {row['estimate_sd']:.2g}"
-        table.add_row(row["name"], f"{row['estimate']:.4g}{spread}", row["unit"])
+        spread = "" if row["estimate_sd"] is None else f" ± {digits(row['estimate_sd'], 2)}"
+        table.add_row(row["name"], f"{digits(row['estimate'], 4)}{spread}", row["unit"])
     return table

@@ -114,7 +114,7 @@ def _table(title: str, columns: tuple[str, ...]) -> Table:
 
 def _what(one: Plain) -> tuple[Text, ...]:
     when = one["at"].replace("T", " ").removesuffix("Z")
-    return Text(when), Text(one["statistic"]), Text(one["trainer_name"] or one["trainer"][:12])
+    return Text(when), Text(one["statistic"]), Text(one["trainer_name"] or one["trainer"][:8])
 
 
 def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:

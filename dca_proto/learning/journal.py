@@ -119,9 +119,15 @@ class Journal:
         self._file = _open(path)
         try:
             self._load(msgspec.to_builtins(dict(settings)))
+            self._is_new = not self._requests
         except BaseException:
             self._file.close()
             raise
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was asked yet when it was opened."""
+        return self._is_new
 
     def recall(self, number: int) -> Recalled:
         """What the file said of request `number` when it was opened, once."""
@@ -158,7 +164,7 @@ class Journal:
         if len(entries) < 2 and entries != [title]:  # new, or nothing was held under the settings that it has
             self._checksum, self._end = _START, 0
             self.append(title)
-            _sync_directory(self.path.parent)
+            _sync_directory(self.path)
             return
         first, *others = entries
         if not isinstance(first, Job) or first.format != _FORMAT:
@@ -268,9 +274,12 @@ def _open(path: Path) -> FileIO:
         raise UsageError(f"cannot open the journal {path}: {error.strerror}; check the path and its rights") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         file.close()
         raise UsageError(f"the journal {path} is in use by another process; one at a time runs a job") from None
+    except OSError as error:
+        file.close()
+        raise UsageError(f"cannot lock the journal {path}: {error.strerror}; put it on another file system") from None
     return file
 
 
@@ -282,10 +291,13 @@ def _write(descriptor: int, data: bytes) -> None:
     os.fsync(descriptor)
 
 
-def _sync_directory(directory: Path) -> None:
-    """Make a new file's name durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def _sync_directory(path: Path) -> None:
+    """Make a new file's name durable. Raises `UsageError`."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UsageError(f"cannot make the journal {path} durable: {path.parent}: {error.strerror}") from None

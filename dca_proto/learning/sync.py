@@ -68,11 +68,13 @@ class TrainerRounds:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._loop is not None
-        if error is None:
-            self._rounds.go_on()
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
-        self._loop = None
+        try:
+            if error is None:
+                self._rounds.go_on()
+        finally:  # also where the journal cannot be written: a thread that nobody ends would keep the process alive
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join()
+            self._loop = None
 
     async def _serve(self, started: Future[JobRounds]) -> None:
         """Run the trainer until the context ends; what prevents the start is raised in the caller's thread."""

@@ -32,9 +32,11 @@ def intervals(rows: Sequence[Row], names: tuple[str, str], *, sds: float, captio
     """A chart of intervals.
 
     Args:
-        names: of the two estimates. sds: how many standard deviations an interval reaches to each side.
+        names: of the two estimates; the second is told where there are any.
+        sds: how many standard deviations an interval reaches to each side.
     """
-    entries = [element("li", _key(hollow), name) for name, hollow in zip(names, (False, True), strict=True)]
+    kinds = (False, True) if any(row.second for row in rows) else (False,)
+    entries = [element("li", _key(hollow), name) for name, hollow in zip(names, kinds, strict=False)]
     return element(
         "figure",
         element("div", *(_row(row, sds) for row in rows[:ROWS_MAX]), class_="intervals"),

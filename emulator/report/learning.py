@@ -79,8 +79,8 @@ def page(run: Learning) -> Page:
 def _title(run: Learning) -> str:
     if not run.ok:
         return f"No result: {run.error or 'the reason was not recorded'}"
-    last = next((one for one in reversed(run.rounds) if one.ok), None)
-    who = f"{count(last.contributors)} clients" if last else "no round"
+    most = max((one.contributors or 0 for one in run.rounds), default=0)  # of mini-batches, none is everybody
+    who = counted(most, "client")
     if run.test is not None:
         return f"Learned from {who}: {gain(run.test)}"
     return f"Learned from {who}: {best(run.all)}" if run.all else f"Learned from {who}"

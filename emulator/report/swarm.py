@@ -30,7 +30,7 @@ from emulator.report.types import MIB, Amount, Count, Real, Traffic
 
 PHASES = ("join", "start", "share", "commit")
 _COORDINATES_MAX = 400
-_ROUNDS_SHOWN = 12
+_ROUNDS_SHOWN = 4
 _LANES_MAX = 40
 
 
@@ -88,6 +88,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     tolerated: Count
     colluders: Count = 0
     batch: Count | None = None
+    unknown_noises: Count | None = None
     epsilon: Amount | None = None
     epsilon_spent: Amount | None = None
     delta: Amount | None = None
@@ -144,7 +145,8 @@ def page(run: Swarm) -> Page:
 
 
 def _headline(run: Swarm) -> _Headline:
-    who = f"{count(run.contributors)} of {counted(run.clients, 'client')}"
+    most = max((one.contributors or 0 for one in run.rounds), default=0) if run.batch else run.contributors
+    who = f"{count(most)} of {counted(run.clients, 'client')}"
     if not run.ok:
         return _Headline(f"No result: {run.error or 'the reason was not recorded'}", "ended without a result", "bad")
     badge: tuple[str, Verdict] = ("private", "good") if run.private else ("not private", "bad")
@@ -169,9 +171,16 @@ def _answer(run: Swarm) -> str:
     spent = f"Each client spent at most epsilon {short(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
     of = f" of {short(run.epsilon)}" if spent and run.epsilon is not None else ""
     at = f" at delta {short(run.delta)}" if spent and run.delta is not None else ""
-    fewest = (run.batch or run.clients) - run.tolerated + run.colluders
-    needed = f" At least {count(fewest)} contributions were needed in each round."
+    fewest = _needed(run)
+    needed = f" At least {counted(fewest, 'contribution')} {'was' if fewest == 1 else 'were'} needed in each round."
     return f"{held} {spent}{of}{at}{'.' if spent else ''}{needed}"
+
+
+def _needed(run: Swarm) -> int:
+    """How many contributions the smallest round needed: recorded, for a mini-batch tolerates its part of T."""
+    if run.unknown_noises is not None:
+        return run.unknown_noises + 1 + run.colluders
+    return (run.batch or run.clients) - run.tolerated + run.colluders
 
 
 def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
@@ -179,7 +188,7 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
     if run.batch:
         yield "clients of a mini-batch (B)", count(run.batch)
     yield "contributed to the last sum", count(run.contributors)
-    yield "tolerated dropouts (T)", count(run.tolerated)
+    yield f"tolerated dropouts (T){' of all clients' if run.batch else ''}", count(run.tolerated)
     yield "reserved for colluders (c)", count(run.colluders)
     yield "Compute nodes (M)", count(run.computes)
     if run.epsilon_spent is not None:
@@ -202,14 +211,14 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
 
 def _timeline(run: Swarm) -> Iterator[Child]:
     rows, longest = [], max((one.wall_s for one in run.rounds), default=0.0)
-    is_short = len(run.rounds) <= _ROUNDS_SHOWN
+    has_names = len({one.name for one in run.rounds}) == len(run.rounds)
     for ordinal, one in enumerate(run.rounds[:_LANES_MAX], 1):
         pieces, at = [], 0.0
         for place, phase in enumerate(PHASES):
             length = one.phases.get(phase, 0.0)
             pieces.append(Piece(at, at + length, place, f"{phase}: {seconds(length)}"))
             at += length
-        label = one.name if is_short else f"{ordinal}. {one.name}"
+        label = one.name if has_names else f"{ordinal}. {one.name}"
         rows.append(Lane(label, pieces, text=seconds(one.wall_s) + ("" if one.ok else ", aborted")))
     if rows:
         legend = [(phase, place) for place, phase in enumerate(PHASES)]
@@ -284,6 +293,8 @@ def _drops(run: Swarm) -> Iterator[Child]:
     if any(row.marks for row in rows):
         caption = "Each line is a client whose contribution is not in the sum, placed by its number from 0."
         yield lanes(rows, run.clients - 1, lambda at: count(round(at)), caption=caption, legend=[])
+    elif run.rounds and all(one.dropped == 0 for one in run.rounds):
+        yield note("Nobody: every client that joined is in the sum, in each round.")
     else:
         said = [f"{one.name}: {count(one.dropped)} of {count(one.joined)}" for one in run.rounds]
         yield note(f"Clients that joined and are not in the sum, by round: {listed(said)}.") if said else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,8 @@ class _Run:
                 on_change=view.changed,
             ) as live:
                 self._say_broker(live)
-                outcome = {"job": lesson.job.name, **await self._learn(live)}
+                about = {"job": lesson.job.name, "settings": asdict(lesson.settings)}
+                outcome = {**about, **await self._learn(live)}
                 summary = summarise(live, options, lesson.clients, self._doubts, outcome)
         summary["wall_s"] = time.monotonic() - began_s
         return summary
@@ -190,11 +192,16 @@ class _Run:
             return (Bars if self._console.is_terminal else Lines)(self._console, clients)
         return (IterationBars if self._console.is_terminal else IterationLines)(self._console, clients)
 
+    @property
+    def _room(self) -> int:
+        """How many may drop; where more do, another attempt would end alike."""
+        return self._options.smallest(self._lesson.clients)[1] - self._options.colluders
+
     async def _learn(self, live: Swarm) -> dict[str, Any]:
-        lesson = self._lesson
+        lesson, options = self._lesson, self._options
         try:
             job = lesson.job.make(lesson.train.schema, lesson.settings, self._conditions())
-            self._result = await live.learn(job, retries=RETRIES if self._lesson.job.iterative else 0)
+            self._result = await live.learn(job, retries=RETRIES if options.dropped <= self._room else 0)
         except RoundAborted as error:
             return failed(error.reason, error.contributors, error.needed)
         except NoAggregate as ended:
@@ -244,7 +251,7 @@ class _Run:
         for line in dropped_lines(summary):
             self._say(*line)
         if not summary["ok"]:
-            self._say_advice()
+            self._say_advice(summary)
             return
         self._console.print(estimates_table(summary))
         scores = scores_table(summary)
@@ -256,13 +263,15 @@ class _Run:
         self._say("files", f"{output / RESULT} · {output / PICTURE}")
         self._say("next", 'dca swarm --help · README: "Embed a client"')
 
-    def _say_advice(self) -> None:
+    def _say_advice(self, summary: dict[str, Any]) -> None:
         """What to try after an abort, where the numbers say it."""
-        options = self._options
-        room = options.smallest(self._lesson.clients)[1] - options.colluders
-        if options.dropped > room:
-            enough = options.dropped + options.colluders
-            self._say("next", f"raise --tolerate to {enough} or lower --drop to {room}")
+        options, clients = self._options, self._lesson.clients
+        if options.dropped > self._room:
+            batch = options.batch or clients  # of which as large a part may drop as of all
+            enough = options.colluders + (options.dropped - 1) * clients // batch + 1
+            self._say("next", f"raise --tolerate to {enough} or lower --drop to {self._room}")
+        elif summary["contributors_needed"] is not None:
+            self._say("next", f"this machine is too slow or too busy for {clients} clients; lower --clients")
 
     def _write_files(self, summary: dict[str, Any]) -> None:
         output = self._lesson.output
@@ -279,4 +288,5 @@ class _Run:
 def _caption(summary: dict[str, Any]) -> str:
     if not summary["private"]:
         return f"not private: {'; '.join(summary['not_private_because'])}"
-    return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {summary['contributors']} contributors"
+    most = max(row["contributors"] or 0 for row in summary["rounds"])  # of mini-batches, none is everybody
+    return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {most} contributors"

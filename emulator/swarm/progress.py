@@ -45,14 +45,16 @@ class Lines:
     def changed(self, log: RoundLog) -> None:
         """A round has gone on."""
         told = self._told.setdefault(log.began_s, set())
-        for phase in _ENDED.keys() & log.ends_s.keys() - told:
-            told.add(phase)
-            say(self._console, f"round {len(self._told)}", f"{log.statistic}: {self._ended(log, phase)}")
+        for phase in _ENDED:
+            is_known = phase in log.ends_s and (phase == "join" or log.ended_s)  # what is shared, once nodes agree
+            if is_known and phase not in told:
+                told.add(phase)
+                say(self._console, f"round {len(self._told)}", f"{log.statistic}: {self._ended(log, phase)}")
 
     def _ended(self, log: RoundLog, phase: str) -> str:
         counts = {
             "join": f"{log.joined} of {self._clients} ",
-            "share": f"{min(log.shares.values(), default=0)} of {len(log.clients)} ",
+            "share": f"{log.shared} of {len(log.clients)} ",
         }
         return f"{counts.get(phase, '')}{_ENDED[phase]}, {log.phase_s()[phase]:.1f} s"
 
@@ -97,8 +99,7 @@ class Bars:
             self._rounds.append(log.began_s)
         self._show(log, "join", log.joined, self._clients)
         if "join" in log.ends_s:
-            held = min(log.shares.values()) if log.shares else 0
-            self._show(log, "share", held, len(log.clients))
+            self._show(log, "share", log.shared, len(log.clients))
         if "share" in log.ends_s:
             self._show(log, "commit", int(log.aggregate is not None), 1)
 
@@ -129,7 +130,7 @@ class IterationLines(Lines):
 
     def iterated(self, iteration: Iteration) -> None:
         """The sum of the round that is over has been used."""
-        self._tell(score_words(iteration))
+        self._tell(_score_words(iteration))
 
     def changed(self, log: RoundLog) -> None:
         """A round has gone on."""
@@ -158,7 +159,7 @@ class IterationBars:
 
     def __init__(self, console: Console, clients: int) -> None:
         columns = (
-            TextColumn("{task.description:<34}"),
+            TextColumn("{task.description:<26}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -183,16 +184,15 @@ class IterationBars:
 
     def iterated(self, iteration: Iteration) -> None:
         """One is done: its score stands beside the bar."""
-        self._progress.update(self._all, completed=iteration.number, total=iteration.of, score=score_words(iteration))
+        self._progress.update(self._all, completed=iteration.number, total=iteration.of, score=_score_words(iteration))
 
     def changed(self, log: RoundLog) -> None:
         """A round has gone on."""
         if "join" not in log.ends_s:
             self._progress.update(self._now, description=f"  {log.statistic}: join", completed=log.joined)
             return
-        held = min(log.shares.values(), default=0)
         total = len(log.clients)
-        self._progress.update(self._now, description=f"  {log.statistic}: share", completed=held, total=total)
+        self._progress.update(self._now, description=f"  {log.statistic}: share", completed=log.shared, total=total)
 
 
 View = Lines | Bars | IterationLines | IterationBars
@@ -200,11 +200,10 @@ View = Lines | Bars | IterationLines | IterationBars
 
 def _course(log: RoundLog) -> str:
     """A round that is over, in one line."""
-    held = min(log.shares.values(), default=0)
     end = "" if log.aggregate is not None else "aborted, "
-    return f"{log.statistic}: {held} of {len(log.clients)} shared, {end}{log.wall_s:.1f} s"
+    return f"{log.statistic}: {log.shared} of {len(log.clients)} shared, {end}{log.wall_s:.1f} s"
 
 
-def score_words(iteration: Iteration) -> str:
+def _score_words(iteration: Iteration) -> str:
     """Such as "held-out AUC 0.942"; nothing where there is no score."""
     return "" if math.isnan(iteration.value) else f"{iteration.name} {iteration.value:.4g}"

@@ -52,6 +52,12 @@ class RoundLog:
     def wall_s(self) -> float:
         return self.ended_s - self.began_s
 
+    @property
+    def shared(self) -> int:
+        """How many contributions are in the sum, or were too few; until that is known, how many all nodes hold."""
+        found = self.aggregate.contributors if self.aggregate else self.failure.contributors if self.failure else None
+        return min(self.shares.values(), default=0) if found is None else found
+
 
 class Timeline:
     """Gathers facts into `RoundLog`s.

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from emulator.swarm.timeline import PHASES
-from inference.jobs.estimates import rows_of
+from inference.jobs.estimates import digits, rows_of
 
 _SHOWN_ABSENT = 4
 _SHOWN_ROUNDS = 4
@@ -165,7 +165,7 @@ def _strength(row: dict[str, Any]) -> float:
 def _pair(row: dict[str, Any], kind: str) -> str:
     if row[kind] is None:
         return "–"
-    return f"{row[kind]:.4g}" + (f" ± {row[f'{kind}_sd']:.2g}" if row[f"{kind}_sd"] is not None else "")
+    return digits(row[kind], 4) + (f" ± {digits(row[f'{kind}_sd'], 2)}" if row[f"{kind}_sd"] is not None else "")
 
 
 def scores_table(summary: dict[str, Any]) -> Table | None:
@@ -229,6 +229,9 @@ def _trial_lines(summary: dict[str, Any]) -> list[Line]:
 def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
     reserved = summary["colluders"]
     beyond = f"{reserved} more colluding clients" if reserved else "no colluding client beside the one who looks"
+    unknown = (
+        "1 unknown noise is" if summary["unknown_noises"] == 1 else f"{summary['unknown_noises']} unknown noises are"
+    )
     return [
         (
             "spent",
@@ -238,6 +241,6 @@ def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
         (
             "holds for",
             f"up to {summary['computes'] - 1} of {summary['computes']} Compute nodes and the broker colluding, and "
-            f"{beyond}: at least {summary['unknown_noises']} unknown noises are in each sum",
+            f"{beyond}: at least {unknown} in each sum",
         ),
     ]

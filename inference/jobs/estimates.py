@@ -42,6 +42,11 @@ def score(name: str, private: float, nonprivate: float | None, constant: float, 
     }
 
 
+def digits(value: float, count: int) -> str:
+    """A figure for people, rounded to so many significant digits: 150 and not 1.5e+02."""
+    return f"{float(f'{value:.{count}g}'):.6g}"
+
+
 def rows_of(summary: Row) -> list[Row]:
     """All estimates of a summary, the intercept last."""
     found = [*summary.get("coefficients", []), *summary.get("estimates", [])]

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 _MODELS = {
     "gaussian": "mean and variance of one column",
-    "bernoulli": "share of ones in one column of zeros and ones",
+    "bernoulli": "share of ones in one column",
     "categorical": "share of each category of one column",
     "poisson": "rate of counts in one column",
     "exponential": "rate of waiting times in one column",

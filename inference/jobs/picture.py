@@ -9,12 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from inference.jobs.estimates import Row, rows_of
+from inference.jobs.estimates import Row, digits, rows_of
 
 INTERVAL_SDS = 1.96  # 95 % of a normal posterior
 STYLES = (("#0072B2", "o"), ("#D55E00", "s"))
 ROWS_MAX = 40  # more would be no picture
-FEW, ROW_HEIGHT, ROW_HEIGHT_LEAST = 6, 1.25, 1.0  # in inches
+ROW_HEIGHT = 1.25  # in inches: room for the numbers above and below
+TICKS_MAX = 6
 
 
 def plot_estimates(summary: Row, path: Path, *, title: str, private: bool, caption: str = "") -> Path:
@@ -30,8 +31,7 @@ def plot_estimates(summary: Row, path: Path, *, title: str, private: bool, capti
     from matplotlib.figure import Figure
 
     rows = rows_of({**summary, "intercept": None})[:ROWS_MAX]
-    height = ROW_HEIGHT if len(rows) <= FEW else ROW_HEIGHT_LEAST
-    figure = Figure(figsize=(7.2, 1.5 + height * max(len(rows), 1)), layout="constrained")
+    figure = Figure(figsize=(7.2, 1.5 + ROW_HEIGHT * max(len(rows), 1)), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(max(len(rows), 1), 1, squeeze=False)[:, 0]
     for axes, row in zip(panels, rows, strict=False):
@@ -47,7 +47,7 @@ def plot_estimates(summary: Row, path: Path, *, title: str, private: bool, capti
 def _panel(axes: Any, row: Row, label: str) -> None:
     """One estimate: the intervals above each other, and the line of no effect where it is near."""
     kinds = (("estimate", label), ("nonprivate", "without privacy"))
-    for height, (kind, said), (colour, marker) in zip((1, 0), kinds, STYLES, strict=True):
+    for height, side, (kind, said), (colour, marker) in zip((1, 0), (1, -1), kinds, STYLES, strict=True):
         mean, sd = row[kind], row[f"{kind}_sd"]
         if mean is None:
             continue
@@ -55,8 +55,12 @@ def _panel(axes: Any, row: Row, label: str) -> None:
         axes.errorbar(
             mean, height, xerr=half, fmt=marker, color=colour, label=said, capsize=4, markersize=7, linewidth=2
         )
-        axes.annotate(f"{mean:.3g} ± {half:.2g}", (mean, height), (0, 8), textcoords="offset points", ha="center")
+        place = {"xytext": (0, 6 * side), "textcoords": "offset points", "ha": "center"}  # away from the other
+        axes.annotate(
+            f"{digits(mean, 3)} ± {digits(half, 2)}", (mean, height), va="bottom" if side > 0 else "top", **place
+        )
     axes.axvline(0, color="0.4", linewidth=1, linestyle=":")
-    axes.set(yticks=[], ylim=(-0.6, 1.9), ylabel=row["name"], xlabel=row["unit"])
+    axes.locator_params(axis="x", nbins=TICKS_MAX)
+    axes.set(yticks=[], ylim=(-1.5, 2.5), ylabel=row["name"], xlabel=row["unit"])
     axes.yaxis.label.set(rotation=0, ha="right", va="center", fontweight="bold")
     axes.spines[["top", "left", "right"]].set_visible(False)

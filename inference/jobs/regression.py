@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inference.algorithm2 import STD_SHARE, regression_with_projection
+from inference.algorithm2 import CENTRES, ESTIMATE, PUBLIC, STD_SHARE, regression_with_projection
 from inference.baselines import nonprivate_regression, rmse, zero_predictor
 from inference.draws import InferenceData, inference_data
 from inference.errors import DataError
@@ -28,9 +28,11 @@ class Settings:
     repair: str = setting(REPAIR, f"How an indefinite noisy matrix is dealt with: {', '.join(REPAIRS)}.")
     std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
     each_threshold: bool = setting(False, "Search a threshold for each feature instead of one for all.")
+    centre: str = setting(PUBLIC, "public, the middle of each column's bounds, or estimate, where that may be far off.")
 
     def __post_init__(self) -> None:
         require_choice("repair", self.repair, REPAIRS)
+        require_choice("centre", self.centre, CENTRES)
         if not 0 < self.std_share < 1:
             raise DataError(f"setting 'std_share' is {self.std_share:g}, expected a number between 0 and 1")
 
@@ -43,12 +45,14 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Regr
         std_share=settings.std_share,
         repair=settings.repair,
         each_threshold=settings.each_threshold,
+        centre=settings.centre,
     )
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """Scales first, then the regression."""
-    return [Stage(1, settings.std_share, "on scales"), Stage(1, 1 - settings.std_share, "on the regression")]
+    """Scales first, with the centres on request, then the regression."""
+    first = "on centres and scales" if settings.centre == ESTIMATE else "on scales"
+    return [Stage(1, settings.std_share, first), Stage(1, 1 - settings.std_share, "on the regression")]
 
 
 def reference(train: Problem, settings: object) -> RegressionResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import stat
 from collections.abc import Generator
@@ -145,3 +146,25 @@ def test_a_journal_that_cannot_be_opened_or_written_is_told_in_a_line(path: Path
     with pytest.raises(UsageError, match="cannot write the journal"):
         full.append(Failed(bytes(16), "x", None, None, charged=False))
     full.close()
+
+
+def test_a_disk_that_gives_no_lock_or_no_durable_name_is_told_in_a_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", refuse)
+        with pytest.raises(UsageError, match=r"cannot lock the journal .*: No locks available; put it on another"):
+            Journal(path, SETTINGS)
+    opened = os.open
+
+    def open_files_only(name: Path, flags: int, *mode: int) -> int:
+        if Path(name).is_dir():
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(name, flags, *mode)
+
+    monkeypatch.setattr(os, "open", open_files_only)
+    with pytest.raises(UsageError, match=r"cannot make the journal .* durable: .*: Permission denied"):
+        Journal(path, SETTINGS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from dca_proto.core.policy import Allowance
 from dca_proto.core.trainer_round import ROUNDS
 from dca_proto.learning.journal import Entry, Failed, Journal, Summed, journal_path
 from dca_proto.learning.runner import HeldRound, JobRounds, learn
+from dca_proto.learning.sync import TrainerRounds
 
 
 @pytest.fixture
@@ -338,3 +340,32 @@ def test_a_journal_is_of_one_job_once_a_round_stands_in_it(path: Path) -> None:
     with pytest.raises(UsageError, match=r"is the journal of a job with another extra, rounds; expected the settings"):
         Journal(path, {**SETTINGS, "rounds": 4, "extra": [1]})
     Journal(path, {**SETTINGS}).close()
+
+
+def test_a_journal_that_cannot_be_written_at_the_end_ends_the_trainers_thread_all_the_same(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The context of synchronous callers, whose thread would otherwise outlive it for ever."""
+    swarm = Swarm()
+    monkeypatch.setattr("dca_proto.learning.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
+    with Journal(path, SETTINGS) as journal:
+        rounds = TrainerRounds(path, swarm.terms(), journal, clients=swarm.cast.clients)
+        with pytest.raises(UsageError, match="disk is full"), rounds:  # noqa: PT012
+            with pytest.raises(NoAggregate):
+                rounds.hold(ask(5))
+            monkeypatch.setattr(journal, "append", refuse)
+    assert "dca-trainer" not in [thread.name for thread in threading.enumerate()]
+
+
+class LoadedTrainer:
+    """Stands for the device of a trainer's file."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self._swarm = swarm
+
+    def live(self, on_report: object) -> contextlib.AbstractAsyncContextManager[Any]:
+        return self._swarm.trainer()
+
+
+def refuse(entry: Entry) -> None:
+    raise UsageError("the disk is full")

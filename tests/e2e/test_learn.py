@@ -14,6 +14,7 @@ from commands import Done
 
 from dca_proto import device
 from dca_proto.cli import main
+from dca_proto.cli.book import read_book
 from dca_proto.net.broker import Broker
 
 CLIENTS = 8
@@ -147,6 +148,22 @@ def test_a_round_that_is_aborted_is_told_with_what_is_kept(learn: Learn, folder:
     assert "the same command goes on from there" in told
 
 
+def test_what_the_account_has_no_room_for_is_refused_before_it_costs_anything(learn: Learn, folder: Path) -> None:
+    before = len(read_book(folder / "trainer.toml").ledger.charges)
+    # the first of the two rounds, a tenth of the squared budget, would fit
+    done = learn("--job", "regression", "--epsilon", "150", "--journal", "large.journal")
+    assert done.returncode == 2
+    assert "the federation's account: found a total of epsilon" in done.stderr
+    assert "announced" not in done.stderr
+    assert len(read_book(folder / "trainer.toml").ledger.charges) == before
+    smaller = learn("--job", "regression", "--epsilon", "20", "--journal", "large.journal")
+    assert smaller.returncode == 0, "nothing was held under the other settings"
+    alone = ("--clients", "9", "--tolerate", "7", "--set", "join_s=0.3", "--set", "retries=0", "--set", "components=2")
+    early = learn("--job", "mixture", "--epsilon", "150", "--journal", "mixture.journal", *alone)
+    assert early.returncode == 3
+    assert "this job will have to stop early: the federation's account" in " ".join(early.stderr.split())
+
+
 BAD = [
     (["--job", "regresion"], "did you mean 'regression'?"),
     (["--set", "repare=absolute"], "did you mean 'repair'?"),
@@ -155,11 +172,13 @@ BAD = [
     (["--tolerate", "7"], "N - T - 1 = 0"),
     (["--colluders", "2"], "c = 2 exceeds T = 1"),
     (["--target", "z"], "public bounds are missing for: z"),
+    (["--bounds", "x=3:-3,y=0:1"], "column 'x': bounds 3:-3 are no interval"),
     (["--epsilon", "0"], "epsilon"),
     (["--test", "nowhere.csv"], "cannot read nowhere.csv"),
     (["--plot", "c.gif"], "--plot c.gif"),
     (["--json", "nowhere/r.json"], "nowhere does not exist"),
     (["--draws", "nowhere/r.nc"], "nowhere does not exist"),
+    (["--draws", "r.csv"], "--draws r.csv: expected a name that ends in .nc"),
     (["--set", "computes=compute-9"], "expected a list"),
 ]
 
@@ -179,7 +198,7 @@ def test_ctrl_c_says_what_is_kept(learn: Learn, monkeypatch: pytest.MonkeyPatch)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dca_proto.cli.learn.complete", interrupted)
-    done = learn("--job", "bernoulli", "--bounds", "x=-3:3,y=0:1")
+    done = learn("--job", "bernoulli", "--bounds", "y=0:1")  # of the file's feature x nothing need be known
     assert done.returncode == 130
     assert "stopped     0 rounds held and kept in" in done.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,26 @@ import numpy as np
 import psutil
 import pytest
 from commands import Dca, Done
+from rich.console import Console
 
 from dca_proto.cli import main
 from dca_proto.core import facts
 from dca_proto.core.accounting import epsilon_of
 from dca_proto.core.effects import Address, Channel
+from dca_proto.core.errors import RoundAborted
 from dca_proto.core.topics import topic_of
+from dca_proto.learning.runner import RETRIES
 from dca_proto.net.broker import Broker
 from emulator.swarm.dropout import Dropouts
+from emulator.swarm.live import Swarm
+from emulator.swarm.progress import Lines
 from emulator.swarm.summary import spent
-from emulator.swarm.timeline import Timeline
+from emulator.swarm.timeline import RoundLog, Timeline
 from emulator.swarm.view import closing_lines
 
 BOUNDS = "a=-4:4,b=-4:4,y=-8:8"
 TIMEOUT_S = 120
+BATCH = ["--job", "mixture", "--set", "batch=12", "--set", "components=2"]
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +63,7 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert (result["ok"], result["private"], result["epsilon"], result["delta"]) == (True, True, 8.0, 1e-5)
     assert (result["mechanism"], result["not_private_because"]) == ("distributed-discrete-gaussian", [])
     assert (result["clients"], result["computes"], result["tolerated"], result["colluders"]) == (31, 3, 3, 0)
+    assert (result["job"], result["settings"]["centre"]) == ("regression", "public")
     assert set(result["test"]) >= {"rmse_private", "rmse_nonprivate", "rmse_zero"}
     figures = {"estimate", "estimate_sd", "nonprivate", "nonprivate_sd"}
     assert [set(one) for one in result["coefficients"]] == [{"name", "unit", *figures}] * 2
@@ -88,6 +96,53 @@ def test_progress_is_told_line_by_line_where_there_is_no_terminal(
     assert told == [
         (number, name, count) for number, name in (("1", "second-moments"), ("2", "regression")) for count in counts
     ]
+
+
+def test_what_is_shared_is_told_once_the_nodes_have_agreed_on_it() -> None:
+    """The first node that freezes its list says nothing yet of the others'."""
+    told = io.StringIO()
+    view = Lines(Console(file=told, width=80), clients=2)
+    log = RoundLog("sum", 1, began_s=0.0, joined=2, clients=(bytes(1), bytes(2)), shares={bytes(3): 1})
+    log.ends_s = {"join": 1.0, "start": 1.5, "share": 2.0}
+    view.changed(log)
+    assert "shared" not in told.getvalue()
+    log.failure = facts.RoundFailed(bytes(16), "too few", 0, 2)
+    log.ended_s = 3.0
+    view.changed(log)
+    view.changed(log)
+    assert told.getvalue().splitlines() == [
+        "round 1     sum: 2 of 2 joined, 1.0 s",
+        "round 1     sum: 0 of 2 shared, 0.5 s",
+    ]
+
+
+@pytest.mark.parametrize(("options", "retries", "advice"), [
+    (["--drop", "3"], RETRIES, "this machine is too slow or too busy for 31 clients; lower --clients"),
+    (["--drop", "4"], 0, "raise --tolerate to 4 or lower --drop to 3"),
+    ([*BATCH, "--drop", "4"], 0, "raise --tolerate to 8 or lower --drop to 2"),
+    ([*BATCH, "--drop", "4", "--tolerate", "8"], RETRIES, "lower --clients"),
+])  # fmt: skip
+def test_a_round_that_is_too_slow_is_held_again_and_one_that_cannot_work_is_not(
+    options: list[str],
+    retries: int,
+    advice: str,
+    dca: Dca,
+    table: Path,
+    embedded_broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is advised is enough for a batch, too: of 12 out of 31, four may drop with T = 8."""
+    asked: list[int] = []
+
+    async def abort(swarm: Swarm, job: Generator[Any, Any, Any], *, retries: int) -> None:
+        job.close()
+        asked.append(retries)
+        raise RoundAborted("too few", contributors=1, needed=28)
+
+    monkeypatch.setattr(Swarm, "learn", abort)
+    done = dca(*own(table, "--broker", embedded_broker.url, *options))
+    assert (done.returncode, asked) == (3, [retries])
+    assert advice in " ".join(done.stdout.split())
 
 
 def test_another_job_learns_in_mini_batches(

@@ -15,9 +15,12 @@ import matplotlib
 import numpy as np
 import pytest
 
+from dca_proto.cli.job_settings import check_plan, task_of
 from dca_proto.core.budget import Budget
+from dca_proto.core.errors import UsageError
 from dca_proto.core.job import Terms
 from emulator.ideal import IdealSwarm
+from emulator.swarm.live import fresh_cast
 from inference.bounds import Interval
 from inference.datasets import from_csv
 from inference.errors import DataError
@@ -225,6 +228,7 @@ WRONG = [
     ("regression", {"repair": "absolut"}, "did you mean 'absolute'"),
     ("regression", {"repair": 3}, "setting 'repair' is 3, expected a text"),
     ("regression", {"std_share": 1}, "expected a number between 0 and 1"),
+    ("regression", {"centre": "estimated"}, "did you mean 'estimate'"),
     ("regression", {"std_share": math.nan}, "expected a finite number"),
     ("regression", {"each_threshold": 1}, "expected true or false"),
     ("logistic", {"epochs": 1.5}, "expected a whole number"),
@@ -257,6 +261,28 @@ def test_an_unknown_job_is_refused_with_the_nearest() -> None:
 def test_a_plan_in_words_says_the_shares() -> None:
     stages = [Stage(1, 0.1, "on scales"), Stage(1, 0.9, "on the regression")]
     assert plan_words(stages) == "over 2 rounds: 10 % of the budget on scales, 90 % on the regression"
+
+
+@pytest.mark.parametrize(("tolerated", "colluders", "said"), [
+    (30, 0, None),  # more than the batch has; its own T is 6
+    (30, 25, "a batch of 20 clients, of which 26 may drop, has nobody's noise left"),
+    (93, 0, "has nobody's noise left"),
+])  # fmt: skip
+def test_a_plan_is_checked_with_what_a_batch_tolerates(tolerated: int, colluders: int, said: str | None) -> None:
+    table = {
+        "name": "logistic", "batch": 20, "features": ["a"], "target": "y", "bounds": {"a": [0, 1], "y": [0, 1]},
+        "epsilon": 8, "delta": 1e-5, "clients": 100, "tolerate": tolerated, "colluders": colluders,
+    }  # fmt: skip
+    federation = fresh_cast(0, 2).federation
+    if said is not None:
+        with pytest.raises(UsageError, match=said):
+            task_of(table, federation)
+        return
+    task = task_of(table, federation)
+    known = Conditions(clients=100, tolerated=tolerated, mu=task.terms.budget.mu, rng=np.random.default_rng(1))
+    stages = task.job.plan(task.schema, task.own, known)
+    assert stages[1].batch == 20
+    check_plan(task.job.make(task.schema, task.own, known), stages, task.terms, "the budget")
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

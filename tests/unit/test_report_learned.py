@@ -55,3 +55,16 @@ def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with(
     assert "No result: too few contributed" in text_of(failed)
     plain = {**SAMPLES["learned"](), "test": None}
     assert "Learned from 38 clients: a 3.10 ± 1.1" in text_of(plain)
+
+
+def test_a_page_of_mini_batches_counts_who_was_asked_in_all_and_names_only_what_it_shows() -> None:
+    learned = SAMPLES["learned"]()
+    smaller = [{**one, "contributors": 9} if one["number"] > 1 and one["ok"] else one for one in learned["rounds"]]
+    text = text_of({**learned, "rounds": smaller})
+    assert "Learned from 38 clients" in text
+    assert "without privacy" not in text
+    swarm = SAMPLES["iterative-swarm"]()
+    assert (swarm["batch"], swarm["contributors"]) != (None, swarm["clients"])
+    assert "At least 91 contributions were needed in each round" in text_of({**swarm, "unknown_noises": 90})
+    most = max(one["contributors"] for one in swarm["rounds"] if one["ok"])
+    assert f"Learned from {most} of {swarm['clients']} clients" in text_of(swarm)
