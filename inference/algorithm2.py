@@ -49,14 +49,14 @@ from inference.regression import RegressionResult
 from inference.released import STATISTIC, posterior_of, result_of
 from inference.repair import REPAIR, check_repair
 from inference.rounds import Job
-from inference.scale import means, standard_deviations
+from inference.scale import marginals, moments_parameters, standard_deviations
 
 Array = NDArray[np.float64]
 Sensitivity = Callable[[tuple[float, ...]], float]
 
 INTERCEPT_BOUND = 1.0
 STD_SHARE = 0.1
-MOMENTS_BOUND = 1.665  # where sums come at no cost beside squares: `dca_proto.statistics.first_two_moments`
+MOMENTS, SECOND_MOMENTS = "moments", "second-moments"
 PUBLIC, ESTIMATE = CENTRES = ("public", "estimate")
 
 
@@ -123,22 +123,21 @@ def _check(std_share: float, repair: str, centre: str) -> None:
 def _moments_request(schema: Schema, share: float, centre: str) -> RoundRequest:
     """Round 1: squares of each column in half-widths of its public bounds, so that all share the noise fairly.
 
-    With the columns' sums beside the squares where centres are to be estimated, at the bound that suits both best.
+    With the columns' sums beside the squares where centres are to be estimated.
     """
-    statistic, bound = ("moments", MOMENTS_BOUND) if centre == ESTIMATE else ("second-moments", 1.0)
-    scale = schema.half_widths / bound
-    return RoundRequest(statistic, _columns(schema, schema.centres, scale, [bound] * scale.size), budget_share=share)
+    centres, widths = schema.centres, schema.half_widths
+    if centre == ESTIMATE:
+        return RoundRequest(MOMENTS, moments_parameters(schema.columns, centres, widths), budget_share=share)
+    return RoundRequest(SECOND_MOMENTS, _columns(schema, centres, widths, [1.0] * widths.size), budget_share=share)
 
 
 def _marginals(schema: Schema, moments: NoisyAggregate) -> tuple[Array, Array]:
     """Centres and standard deviations of the columns, in their own units, from round 1."""
-    n, variance = moments.contributors, moments.noise_variance
-    widths, offset, squares = schema.half_widths, np.zeros(len(schema.columns)), moments.value
-    if moments.statistic == "moments":
-        sums, squares = np.split(moments.value / MOMENTS_BOUND ** np.repeat([1, 2], offset.size), 2)
-        offset = means(sums, n, variance / MOMENTS_BOUND**2)
-        squares, variance = squares - n * offset**2, variance / MOMENTS_BOUND**4
-    return schema.centres + offset * widths, standard_deviations(squares, n, variance) * widths
+    released, widths = (moments.value, moments.contributors, moments.noise_variance), schema.half_widths
+    if moments.statistic == SECOND_MOMENTS:
+        return schema.centres, standard_deviations(*released) * widths
+    offsets, stds = marginals(*released)
+    return schema.centres + offsets * widths, stds * widths
 
 
 def _regression_request(schema: Schema, centres: Array, stds: Array, chosen: Thresholds, share: float) -> RoundRequest:

@@ -25,8 +25,8 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
 from inference.exponential_families.family import Array, Family, Latent, Release, positive
 from inference.exponential_families.quadrature import draw_on_grid
+from inference.scale import FREE_BOUND
 
-FREE_BOUND = 1.665  # half-widths in units of the round's scale: the squares are free up to here
 REACH = 12.0  # standard deviations of the noise, around s̃, beyond which s is not looked for
 NARROWEST = 0.01  # standard deviation, in half-widths, that the prior allows for by default
 VALUES_MIN = 4  # below, S has no density that falls to zero at zero

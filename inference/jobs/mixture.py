@@ -17,7 +17,7 @@ from inference.jobs.variational import progress, stages
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.mixture_fit import MixtureFit
-from inference.variational.mixture_job import MixtureSettings, gaussian_mixture
+from inference.variational.mixture_job import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
 
 Array = NDArray[np.float64]
 _DEFAULT = MixtureSettings()
@@ -33,6 +33,10 @@ class Settings:
     batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
     std_share: float = setting(_DEFAULT.moments_share, "The first round's share of the budget, between 0 and 1.")
 
+    start: str = setting(
+        "", "Guesses of the means in the columns' units, as in -2,0;2,0;0,3: components by semicolons."
+    )
+
     def __post_init__(self) -> None:
         _ = self.own
 
@@ -44,7 +48,18 @@ class Settings:
             epochs=self.epochs,
             batch=self.batch,
             moments_share=self.std_share,
+            start=_means(self.start),
         )
+
+
+def _means(text: str) -> tuple[tuple[float, ...], ...]:
+    """Those of the setting ``start``. Raises `DataError` where there is anything but numbers."""
+    try:
+        return tuple(tuple(float(word) for word in mean.split(",")) for mean in text.split(";")) if text else ()
+    except ValueError:
+        raise DataError(
+            f"setting 'start' is {text[:80]!r}, expected numbers: commas between columns, semicolons between components"
+        ) from None
 
 
 def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[MixtureFit]:
@@ -61,7 +76,7 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Mixt
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
     """Scales first, then as many iterations as the first round's noise will probably make worth while."""
     numbers = settings.components * (1 + 2 * len(schema.features))
-    return stages(numbers, settings.std_share, settings.epochs, settings.batch, conditions)
+    return stages(numbers, settings.std_share, settings.epochs, settings.batch, conditions, ITERATIONS_MAX)
 
 
 # --- without privacy --------------------------------------------------------------------------------------------------

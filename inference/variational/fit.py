@@ -24,7 +24,9 @@ class VariationalFit:
     Attributes:
         schema, model: what was learnt. columns: how columns were standardised.
         mean: the average of the last iterates, shape ``(d,)``.
-        posterior_sd: s, what the rows leave open. noise_sd: what the privacy noise adds to the mean (`noise_spread`).
+        posterior_sd: s, what the rows leave open, of the clipped likelihood (`models`) and without correlations. With
+            few iterations or much noise it is near the guess that it starts from.
+        noise_sd: what the privacy noise adds to the mean (`noise_spread`).
         plan: what was planned. iterations: how many were held. stopped: why not all, in words; "" where they were.
         scores: after each iteration, nan where there was none. score_name: what they are.
         contributors: clients in the first round. private: False where no epsilon may be claimed.

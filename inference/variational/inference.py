@@ -7,10 +7,25 @@
 The job ends earlier where a round comes to nothing (too many dropped too often, or the budget is spent): the result is
 then of the iterations held so far and says why it stopped.
 
-**Clipping norm.** A row of d standardised features has |x| ≈ √d, so C = √d/4 bounds the residual of a typical row to a
-quarter. Larger norms distort less and cost noise in proportion. Measured, AUC and mean log likelihood at C = √d·(0.1,
-0.2, 0.4): breast cancer at ε = 4 0.993, 0.992, 0.993 (-0.11, -0.11, -0.12); Adult at ε = 1 0.898, 0.896, 0.895 (-0.42,
--0.37, -0.34; without privacy 0.898, -0.33), at ε = 0.1 0.888, 0.879, 0.882 (-0.41, -0.43, -0.37).
+**Defaults.** A row of d standardised features has |x| ≈ √d, so C = √d/4 bounds the residual of a typical row to a
+quarter: larger norms distort less and cost noise in proportion. A first step of 1 is what moves log odds of a typical
+row by about one. They were chosen while looking at breast cancer and at Adult, its test part included, so they were
+tried again on data that had no part in it (is the target above its median? is the digit odd?), as they are, and with
+one of them halved or doubled at a time (rate, C, the first round's share, the averaged part, and at most 30 or 120
+iterations). AUC on a third of the rows, held out, at δ = 1e-5, T = N/10 and emulated noise, the mean of 24 splits; in
+brackets the lowest and the highest of the changed ones:
+
+                  N     d  no privacy   ε = 0.3                 1                       4
+    wine, red   1066   12    0.870      0.757 (0.719, 0.771)    0.836 (0.831, 0.837)    0.864 (0.856, 0.869)
+    wine, white 3265   12    0.787      0.757 (0.747, 0.757)    0.770 (0.764, 0.774)    0.777 (0.771, 0.779)
+    abalone     2784    9    0.872      0.844 (0.838, 0.845)    0.865 (0.854, 0.865)    0.866 (0.853, 0.870)
+    power plant 6378    5    0.991      0.988 (0.988, 0.989)    0.989 (0.988, 0.990)    0.989 (0.988, 0.990)
+    digits      1198   62    0.972      0.879 (0.867, 0.885)    0.935 (0.929, 0.936)    0.963 (0.960, 0.964)
+    simulated    666   21    0.911      0.838 (0.812, 0.845)    0.879 (0.870, 0.881)    0.900 (0.895, 0.903)
+
+So from ε = 1 on, a factor of two in any of them changes AUC by 0.013 at most, and gains 0.005 at most; where noise
+prevails, at ε = 0.3, it is 0.038 and 0.014. On a third of Adult's training part, which did have a part in the choice,
+one split: 0.891 (0.888, 0.893) at ε = 1 and 0.878 (0.871, 0.881) at 0.1; no privacy 0.894.
 """
 
 from __future__ import annotations
@@ -31,7 +46,7 @@ from inference.variational import mean_field
 from inference.variational.fit import VariationalFit
 from inference.variational.models import Model
 from inference.variational.noise_spread import noise_sd
-from inference.variational.plan import Plan, planned
+from inference.variational.plan import Plan, planned_after
 from inference.variational.standardise import Standardisation, moments_request, standardised
 
 Array = NDArray[np.float64]
@@ -112,15 +127,7 @@ def variational_inference(
     """
     moments = yield moments_request(schema, settings.moments_share, target=model.standardise_target)
     columns = standardised(schema, moments, settings.bound)
-    left = 1 - settings.moments_share
-    plan = planned(
-        moments.contributors,
-        sqrt(moments.noise_variance * settings.moments_share / left) / moments.sensitivity,
-        model.dimension,
-        left,
-        epochs=settings.epochs,
-        batch=settings.batch,
-    )
+    plan = planned_after(moments, settings.moments_share, model.dimension, epochs=settings.epochs, batch=settings.batch)
     course = yield from _ascend(_Ascent(model, columns, plan, settings, moments.contributors), rng, score, on_progress)
     return _result(schema, model, columns, plan, course, settings, moments)
 
@@ -142,7 +149,9 @@ class _Ascent:
 
     def gradient(self, theta: Array, sums: NoisyAggregate) -> Array:
         """g: the sum over a batch stands for that over all clients, by their numbers."""
-        return self.scale(sums) * sums.value + self.model.prior_gradient(theta)
+        prior = np.asarray(self.model.prior_gradient(theta), float)  # JAX's have half the digits
+        gradient: Array = self.scale(sums) * sums.value + prior
+        return gradient
 
     def scale(self, sums: NoisyAggregate) -> float:
         """What the sum is multiplied by."""

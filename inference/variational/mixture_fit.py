@@ -1,7 +1,10 @@
 """The result of variational Bayes for a Gaussian mixture, in the columns' own units.
 
-The privacy noise is in the spread: a weight is a noisy count over n, a mean a noisy sum over a count. What the noise in
-earlier rounds did to the responsibilities is not.
+The privacy noise is in the spread as far as it is in the last statistics: a weight is a noisy count over n, a mean a
+noisy sum over a count. **What it did to the responsibilities is not**, nor are correlations, and where components
+overlap that is more: on three in a plane and 5,000 clients, means were off from those of coordinate ascent without
+privacy by 1.2, 3.7 and 3.0 times (root mean square) what is reported of the noise at ε = 10, 1 and 0.3. Take spreads as
+lower bounds.
 """
 
 from __future__ import annotations
@@ -27,14 +30,14 @@ class MixtureFit:
 
     Attributes:
         schema, columns: what was learnt, and how columns were standardised. posterior: in units of `mixture.SPAN`.
-        noise_variance: of the privacy noise in each number of the averaged statistics.
+        noise: of the privacy in the averaged statistics.
         plan, iterations, stopped, score_name, scores, contributors, private: as of `VariationalFit`.
     """
 
     schema: Schema
     columns: Standardisation
     posterior: mixture.Posterior
-    noise_variance: float
+    noise: mixture.Noise
     plan: Plan
     iterations: int
     stopped: str
@@ -52,7 +55,7 @@ class MixtureFit:
     def weight_sd(self) -> Array:
         """Standard deviations of π, the privacy noise included, shape ``(K,)``."""
         total = self.posterior.alpha.sum()
-        return np.asarray(np.sqrt(self.weights * (1 - self.weights) / (total + 1) + self.noise_variance / total**2))
+        return np.asarray(np.sqrt(self.weights * (1 - self.weights) / (total + 1) + self.noise.counts / total**2))
 
     @property
     def means(self) -> Array:
@@ -77,12 +80,12 @@ class MixtureFit:
     @property
     def _mean_noise(self) -> Array:
         """Of m, in units of `mixture.SPAN`, shape ``(K, 1)``: that of S over β, but no more than components differ."""
-        noise = np.sqrt(self.noise_variance) / self.posterior.beta
+        noise = np.sqrt(self.noise.sums) / self.posterior.beta
         return np.asarray(np.minimum(noise, mixture.MEAN_SD)[:, None])
 
     def log_density(self, X: Array) -> Array:
-        """Log density of rows in own units, at the posterior's mean: shape ``(k, d)`` to ``(k,)``."""
-        density = mixture.log_predictive(self.posterior, self.columns.z(np.asarray(X, float)))
+        """Log density of rows in own units, at the posterior's mean: shape ``(k, d)`` to ``(k,)``; not projected."""
+        density = mixture.log_predictive(self.posterior, self.columns.scaled(np.asarray(X, float)))
         return np.asarray(density - np.log(self.columns.scale).sum())
 
     def draws(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> dict[str, Array]:
@@ -99,7 +102,7 @@ class MixtureFit:
         }
 
     def _weight_noise(self, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-        sd = float(np.sqrt(self.noise_variance) / self.posterior.alpha.sum())
+        sd = float(np.sqrt(self.noise.counts) / self.posterior.alpha.sum())
         return sd * rng.standard_normal((*shape, self.posterior.alpha.size))
 
     def inference_data(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> InferenceData:

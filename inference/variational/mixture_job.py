@@ -1,21 +1,20 @@
 """A Gaussian mixture as a learning job: a round for centres and scales, then one for each iteration of `mixture`.
 
 Iterations are planned as those of `inference` are (`plan`), but at most 25: a step is only as good as the average of
-statistics that it rests on. Its size is ρ = t^-0.7 at iteration t, as stochastic variational inference has it (Hoffman
-et al. 2013): late rounds are averages of many, with so much less noise. Measured on three components in a plane and
-5,000 clients: mean log density of new rows at ε = 10, 1, 0.3, 0.1 -3.65, -3.76, -3.97, -4.14 (median of 8 starts; the
-best fit without privacy has -3.45, a single normal distribution -4.4).
+statistics that it rests on. Measured on three components in a plane and 5,000 clients: mean log density of new rows at
+ε = 10, 1, 0.3, 0.1 -3.43, -3.52, -3.75, -4.09 from rough guesses of the means, and -3.44, -3.64, -3.91, -4.20 without
+any (medians of 5; the truth has -3.43, as has coordinate ascent without privacy; a single normal distribution -4.41).
 
-The bound has many maxima, and a start costs a whole job, so there are no restarts. Where components should start is
-often known from what the columns mean: `start` takes it. Without it, half of the starts of that example ended in a
-maximum that is not the best, also without privacy.
+The bound has many maxima, and a start costs a whole job, so there are no restarts: two of these five random starts end
+in another one (-3.86) without privacy, too. Where components should start is often known from what the columns mean:
+`start` takes it. Seeds picked among rows, as k-means++ has them, would each show a row; a private choice costs rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
@@ -27,14 +26,13 @@ from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational import mixture
 from inference.variational.inference import GAINED, Progress
-from inference.variational.mixture import PRIOR, Prior, State, Statistics
+from inference.variational.mixture import PRIOR, Noise, Prior, State, Statistics
 from inference.variational.mixture_fit import MixtureFit
-from inference.variational.plan import Plan, planned
+from inference.variational.plan import Plan, planned_after
 from inference.variational.standardise import Standardisation, moments_request, standardised
 
 Array = NDArray[np.float64]
 
-FORGETTING = 0.7  # κ of ρ = t^-κ
 ITERATIONS_MAX = 25
 
 
@@ -92,12 +90,10 @@ def gaussian_mixture(
     """
     moments = yield moments_request(schema, settings.moments_share, target=False)
     columns = standardised(schema, moments, mixture.SPAN).without_target().in_bounds()
-    left, d = 1 - settings.moments_share, len(schema.features)
-    plan = planned(
-        moments.contributors,
-        sqrt(moments.noise_variance * settings.moments_share / left) / moments.sensitivity,
-        settings.components * (1 + 2 * d),
-        left,
+    plan = planned_after(
+        moments,
+        settings.moments_share,
+        settings.components * (1 + 2 * len(schema.features)),
         epochs=settings.epochs,
         batch=settings.batch,
         iterations_max=ITERATIONS_MAX,
@@ -109,7 +105,7 @@ def gaussian_mixture(
         schema=schema,
         columns=columns,
         posterior=course.state.posterior,
-        noise_variance=course.state.noise_variance,
+        noise=course.state.noise,
         plan=plan,
         iterations=course.state.iteration,
         stopped=course.stopped,
@@ -150,18 +146,24 @@ class _Rounds:
     def request(self, found: mixture.Posterior) -> RoundRequest:
         """Of the expected sufficient statistics at a posterior."""
         log_weights, means, precisions = mixture.natural(found)
+        d = len(self.columns.columns)
         parameters = self.columns.parameters() | {
+            "weights": list(mixture.weights(d)),
+            "offsets": [mixture.OFFSET] * d,
             "log_weights": [float(value) for value in log_weights],
             "means": [[float(value) for value in row] for row in means],
             "precisions": [[float(value) for value in row] for row in precisions],
         }
         return RoundRequest("mixture", parameters, budget_share=self.plan.share, batch=self.plan.batch)
 
-    def unpacked(self, sums: NoisyAggregate) -> tuple[Statistics, float]:
-        """The statistics over all clients and their noise variance: the blocks of components are (N, S, Q)."""
+    def unpacked(self, sums: NoisyAggregate) -> tuple[Statistics, Noise]:
+        """The statistics over all clients and their noise: the blocks of components are (w₁ N, w₂ S, w₃ (Q - h N))."""
         scale, d = self.clients / sums.contributors, len(self.columns.columns)
+        weights = mixture.weights(d)
         blocks = scale * sums.value.reshape(self.settings.components, 1 + 2 * d)
-        return Statistics(blocks[:, 0], blocks[:, 1 : 1 + d], blocks[:, 1 + d :]), scale**2 * sums.noise_variance
+        N, S = blocks[:, 0] / weights[0], blocks[:, 1 : 1 + d] / weights[1]
+        Q = blocks[:, 1 + d :] / weights[2] + mixture.OFFSET * N[:, None]
+        return Statistics(N, S, Q), Noise(*(scale**2 * sums.noise_variance / w**2 for w in weights))
 
 
 class _Watch:
@@ -177,7 +179,7 @@ class _Watch:
     ) -> None:
         self.name = GAINED if held_out is None else "log predictive density"
         self.scores: list[float] = []
-        self._rows = None if held_out is None else columns.z(held_out.X)
+        self._rows = None if held_out is None else columns.scaled(held_out.X)
         self._per_row = float(np.log(columns.scale).sum())
         self._prior, self._on_progress, self._iterations = prior, on_progress, iterations
         self._before: mixture.Posterior | None = None
@@ -208,10 +210,10 @@ def _climb(state: State, rounds: _Rounds, watch: _Watch) -> Generator[RoundReque
             if t == 0:
                 raise
             return _Course(state, ended.reason, private)
-        found, noise_variance = rounds.unpacked(sums)
+        found, noise = rounds.unpacked(sums)
         at = state.posterior
-        rate = (t + 1) ** -FORGETTING
-        state, _ = mixture.step(state, found, noise_variance, rounds.clients, rate, rounds.settings.prior)
+        rate = mixture.rate(state, noise, rounds.clients)
+        state, _ = mixture.step(state, found, noise, rounds.clients, rate, rounds.settings.prior)
         private &= sums.private
         watch.note(at, found, state)
     return _Course(state, "", private)

@@ -5,10 +5,23 @@
 
 All is in standardised units: features of about unit variance, so that one prior and one clipping norm suit all of θ. A
 model of the user's own is a statistic that every participant has registered (`dca_proto.statistics.model_gradient`),
-for a round carries a name and numbers, never code; its prior, which only the trainer needs, is any function:
+for a round carries a name and numbers, never code; its prior is the trainer's alone, any gradient of a log density. A
+regression with an outlier-proof residual, and JAX for both derivatives:
 
-    model = Model("student-gradient", ("location", "slope"), gaussian_prior(2.0), {"degrees": 4.0})
+    @register  # of dca_proto.statistics, at every participant
+    class StudentRegression(ModelGradient, frozen=True, kw_only=True):
+        name = "student-regression"
+        degrees: float
+
+        def log_density(self, theta, rows):  # of each row; columns as in the schema, the target last
+            residual = rows[:, -1] - theta[0] - rows[:, :-1] @ theta[1:]
+            return -(self.degrees + 1) / 2 * jax.numpy.log1p(residual**2 / self.degrees)
+
+    prior = jax.grad(lambda theta: -abs(theta).sum())
+    model = Model("student-regression", ("intercept", *schema.features), prior, {"degrees": 4.0})
     fit = run(variational_inference(schema, model, rng=rng), rounds)
+
+Without JAX, a `ModelGradient` has a ``gradient``, and `gaussian_prior` is a prior.
 
 **Clipping** changes what is learnt, in a way that can be said for generalised linear models: the gradient of one row is
 its residual times x, so clipping its norm at C bounds the residual to ±C/|x|, and what is maximised stays concave: a

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.problem import Schema
+from inference.scale import FREE_BOUND, moments_parameters
 
 Array = NDArray[np.float64]
 
-FREE_BOUND = 1.665  # up to which bound, in scales, squares add nothing to the moments' sensitivity
 PRIOR_SD = 1 / 3  # of the mean, and of the values, in half-widths
 PRIOR_LOG_SD = 0.5
 GRID = np.linspace(-6, 6, 481) * PRIOR_LOG_SD  # of ln σ around its prior mean
@@ -48,7 +48,12 @@ class Standardisation:
     def z(self, X: Array) -> Array:
         """The first columns in their own units, shape ``(k, m)`` with m <= d + 1, as the clients standardise them."""
         m = X.shape[1]
-        return np.clip((X - self.centre[:m]) / self.scale[:m], -self.bound[:m], self.bound[:m])
+        return np.clip(self.scaled(X), -self.bound[:m], self.bound[:m])
+
+    def scaled(self, X: Array) -> Array:
+        """The first columns centred and scaled, but not projected, shape ``(k, m)``."""
+        m = X.shape[1]
+        return np.asarray((X - self.centre[:m]) / self.scale[:m])
 
     def without_target(self) -> Standardisation:
         """Of the features alone."""
@@ -63,12 +68,7 @@ def moments_request(schema: Schema, share: float, *, target: bool) -> RoundReque
     """The first round: moments of the features, and of the target where it is to be standardised, too."""
     columns = schema.columns if target else schema.features
     d = len(columns)
-    parameters = {
-        "columns": list(columns),
-        "centre": [float(c) for c in schema.centres[:d]],
-        "scale": [float(h) / FREE_BOUND for h in schema.half_widths[:d]],
-        "bound": [FREE_BOUND] * d,
-    }
+    parameters = moments_parameters(columns, schema.centres[:d], schema.half_widths[:d])
     return RoundRequest("moments", parameters, budget_share=share)
 
 

@@ -12,8 +12,8 @@ from dca_proto.core.job import Terms
 from dca_proto.statistics.first_two_moments import FREE_BOUND
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
-from inference import algorithm2
-from inference.algorithm2 import MOMENTS_BOUND, box_sensitivity, regression_with_projection
+from inference import algorithm2, scale
+from inference.algorithm2 import box_sensitivity, regression_with_projection
 from inference.baselines import rmse
 from inference.bounds import Interval
 from inference.errors import DataError
@@ -51,7 +51,7 @@ def test_means_follow_the_data_where_they_speak_and_fall_back_on_the_centre() ->
 
 
 def test_sums_are_asked_for_at_the_bound_that_makes_squares_free() -> None:
-    assert MOMENTS_BOUND == FREE_BOUND
+    assert scale.FREE_BOUND == FREE_BOUND
 
 
 def test_estimated_centres_and_deviations_are_near_the_truth() -> None:
@@ -76,8 +76,8 @@ def test_estimating_centres_asks_for_both_moments_with_the_same_share() -> None:
     job = regression_with_projection(OFF_CENTRE, rng=np.random.default_rng(1), centre="estimate", std_share=0.2)
     first = next(job)
     assert (first.statistic, first.budget_share) == ("moments", 0.2)
-    assert first.parameters["bound"] == [MOMENTS_BOUND] * 3
-    np.testing.assert_allclose(np.array(first.parameters["scale"]) * MOMENTS_BOUND, OFF_CENTRE.half_widths)
+    assert first.parameters["bound"] == [FREE_BOUND] * 3
+    np.testing.assert_allclose(np.array(first.parameters["scale"]) * FREE_BOUND, OFF_CENTRE.half_widths)
 
 
 def test_estimated_deviations_weigh_the_noise_of_squares_in_half_widths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +87,12 @@ def test_estimated_deviations_weigh_the_noise_of_squares_in_half_widths(monkeypa
         weighed.append(noise_variance)
         return standard_deviations(squares, n, noise_variance)
 
-    monkeypatch.setattr(algorithm2, "standard_deviations", spy)
+    monkeypatch.setattr(scale, "standard_deviations", spy)
     job = regression_with_projection(OFF_CENTRE, rng=np.random.default_rng(1), centre="estimate")
     moments = swarm(problem(50, 6), 2.0).hold(next(job))
     job.send(moments)
-    scale = np.array(moments.parameters["scale"]) / OFF_CENTRE.half_widths  # of what was squared and summed
-    np.testing.assert_allclose(weighed * 3, moments.noise_variance * scale**4)
+    unit = np.array(moments.parameters["scale"]) / OFF_CENTRE.half_widths  # of what was squared and summed
+    np.testing.assert_allclose(weighed * 3, moments.noise_variance * unit**4)
 
 
 def test_predictions_get_back_the_variance_that_projecting_the_target_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,12 @@ import numpy as np
 from dca_proto.core.accounting import mu_of
 from emulator.experiments.figure2 import corrected
 from emulator.experiments.figure2.data import BOUND, DELTA, Array
-from emulator.experiments.figure2.ours import marginals, moments_sensitivity
-from inference.algorithm2 import INTERCEPT_BOUND, MOMENTS_BOUND, STD_SHARE, box_sensitivity
+from emulator.experiments.figure2.ours import moments_sensitivity
+from inference.algorithm2 import INTERCEPT_BOUND, STD_SHARE, box_sensitivity
 from inference.linear_regression import SufficientStatistics, posterior, symmetric
 from inference.problem import Problem
 from inference.projection import prior_precision
+from inference.scale import FREE_BOUND, marginals
 
 _AT_ONCE = 20  # draws, so that the projected rows of all fit into a cache
 
@@ -77,7 +78,7 @@ def our_errors(
     n = len(z)
     per_sensitivity = sqrt(n / (n - 1)) / mu_of(epsilon, DELTA)
     variance = (per_sensitivity * moments_sensitivity(schema)) ** 2 / STD_SHARE
-    inside = MOMENTS_BOUND * np.clip(z, -1, 1)
+    inside = FREE_BOUND * np.clip(z, -1, 1)
     offsets, stds = marginals(np.r_[inside.sum(axis=0), (inside**2).sum(axis=0)] + sqrt(variance) * first, n, variance)
     std = per_sensitivity * box_sensitivity((INTERCEPT_BOUND, *chosen)) / sqrt(1 - STD_SHARE)
     sums = gram(z, stds * chosen, offsets, constant=INTERCEPT_BOUND)
