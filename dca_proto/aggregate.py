@@ -1,12 +1,13 @@
-"""The one plain result type of a round, shared by the protocol, the emulator and the inference.
+"""What the protocol, the emulator and the inference share: a learning job's question, and a round's result.
 
-It carries every assumption that inference and auditors need, so that nobody has to remember them elsewhere.
+The result carries every assumption that inference and auditors need, so that nobody has to remember them elsewhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,3 +99,8 @@ class NoAggregate(Exception):  # noqa: N818 - not an error: how a round may end
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+R = TypeVar("R")
+Job = Generator[RoundRequest, NoisyAggregate, R]
+"""A learning job: yields requests, is sent their aggregates, returns its result."""

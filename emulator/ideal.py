@@ -33,7 +33,7 @@ from dca_proto.core.combine import Hashes, aggregate_of
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.fixedpoint import to_ring
 from dca_proto.core.forecast import EXACT, planned
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.noise import MAX_VARIANCE
 from dca_proto.core.plan import Plan
@@ -73,7 +73,7 @@ class IdealSwarm:
         self,
         rows: Rows,
         columns: Sequence[str],
-        terms: Terms,
+        terms: JobTerms,
         *,
         absent: Iterable[frozenset[int]] = (),
         random: Random = os.urandom,

@@ -5,13 +5,13 @@ A running trainer does, and so does the ideal functionality; a job neither knows
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Protocol, TypeVar
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
+
+__all__ = ["Job", "Rounds", "run"]
 
 R = TypeVar("R")
-Job = Generator[RoundRequest, NoisyAggregate, R]
 
 
 class Rounds(Protocol):

@@ -22,7 +22,7 @@ PRIOR_BOUND_SDS = 3.0
 PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # of a column's mean about the public centre, as a fraction of the half-width
 PRIOR_LOG_SD = 0.35
 FREE_BOUND = 1.665  # half-widths in units of the statistic's scale, up to which squares add nothing to the sensitivity
-"""Of the statistic "moments" (`dca_proto.statistics.first_two_moments`): the bound that suits sums and squares best."""
+"""Of the statistic "moments" (`dca_proto.statistics.moments`): the bound that suits sums and squares best."""
 GRID = np.linspace(-6, 6, 481) * PRIOR_LOG_SD  # of log σ around its prior mean
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import track
 
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import TEST_FRACTION, deal
 from emulator.swarm.dropout import Dropouts
@@ -41,7 +41,7 @@ def ratio(seed: int, epsilon: float) -> float:
     train, test = split(problem, round(TEST_FRACTION * len(problem.y)), seed)
     clients = len(train.y)
     tolerated = clients // 10
-    terms = Terms(budget=Budget(epsilon, 1e-5), clients=clients, tolerated=tolerated, computes=COMPUTES)
+    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=clients, tolerated=tolerated, computes=COMPUTES)
     schema = train.schema
     job = regression_with_projection(
         schema,

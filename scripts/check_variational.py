@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.shares import SEED
 from dca_proto.logs import configure_logs
 from emulator.experiments.picture import COLOURS, MARKERS, drawing
@@ -122,7 +122,7 @@ def work(cell: Cell) -> dict[str, Any]:
 def _ideal(cell: Cell, train: Problem) -> LinearFit:
     n = len(train.y)
     computes = tuple(bytes([index]) * 16 for index in range(COMPUTES))
-    terms = Terms(budget=Budget(cell.epsilon, DELTA), clients=n, tolerated=n // cell.parts // 10, computes=computes)
+    terms = JobTerms(budget=Budget(cell.epsilon, DELTA), clients=n, tolerated=n // cell.parts // 10, computes=computes)
     return run(job(cell, train), IdealSwarm(train.rows, train.schema.columns, terms))
 
 

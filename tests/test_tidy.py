@@ -31,6 +31,7 @@ LAYERS = {
                                             "dca_proto.core.errors"},
     "dca_proto.testing": CORE,
     "dca_proto.local": {"numpy", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.local"},
+    "dca_proto.learning": CORE | {"dca_proto.learning", "dca_proto.device"},
     "dca_proto.net": DEVICE | {"paho", "dca_proto.core", "dca_proto.aggregate", "dca_proto.net"},
     "dca_proto.net.embedded": {"amqtt", "dca_proto.core", "dca_proto.net"},
     "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},

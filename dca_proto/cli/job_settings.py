@@ -26,7 +26,7 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.forecast import EXACT, planned
-from dca_proto.core.job import Terms, tolerated_of
+from dca_proto.core.job import JobTerms, tolerated_of
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS, SEED
@@ -90,7 +90,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     own: Any
     settings: JobSettings
     schema: Schema
-    terms: Terms
+    terms: JobTerms
     table: dict[str, Any]
 
     @property
@@ -170,7 +170,7 @@ def _check_counts(settings: JobSettings, batch: int) -> None:
             raise UsageError(f"job: {name} is {getattr(settings, name):g}; give a number of seconds above 0")
 
 
-def _terms(settings: JobSettings, federation: Federation) -> Terms:
+def _terms(settings: JobSettings, federation: Federation) -> JobTerms:
     by_name = {member.name: member.id for member in federation.computes}
     names = settings.computes or tuple(by_name)
     unknown = [name for name in names if name not in by_name]
@@ -178,7 +178,7 @@ def _terms(settings: JobSettings, federation: Federation) -> Terms:
         raise UsageError(f"job: Compute node {unknown[0]!r} is not in the federation file; known: {', '.join(by_name)}")
     if len(set(names)) < max(2, len(names)):
         raise UsageError(f"job: found {len(set(names))} Compute nodes, expected at least 2, each named once")
-    return Terms(
+    return JobTerms(
         budget=Budget(settings.epsilon, settings.delta),
         clients=settings.clients,
         tolerated=settings.tolerate,
@@ -191,7 +191,9 @@ def _terms(settings: JobSettings, federation: Federation) -> Terms:
     )
 
 
-def check_plan(job: Job[Any], stages: Sequence[Stage], terms: Terms, said: str, mechanism: Mechanism = EXACT) -> None:
+def check_plan(
+    job: Job[Any], stages: Sequence[Stage], terms: JobTerms, said: str, mechanism: Mechanism = EXACT
+) -> None:
     """Plan the job's first round with each stage's share of the budget, as its participants will.
 
     Args:

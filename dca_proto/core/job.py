@@ -17,7 +17,7 @@ from dca_proto.core.trainer_round import OpenRound
 FRACTION_BITS = 24
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What is the same for all rounds of a job.
 
     Attributes:

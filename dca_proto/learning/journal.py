@@ -34,7 +34,7 @@ _CHECKSUM_BYTES = 16
 _START = bytes(_CHECKSUM_BYTES)
 
 
-class Job(msgspec.Struct, frozen=True, tag="job"):
+class Begun(msgspec.Struct, frozen=True, tag="job"):
     """The first entry: which job this is."""
 
     format: int
@@ -81,7 +81,7 @@ class GivenUp(msgspec.Struct, frozen=True, tag="given up"):
     needed: int | None
 
 
-Entry = Job | Opened | Summed | Failed | GivenUp
+Entry = Begun | Opened | Summed | Failed | GivenUp
 Attempt = tuple[Opened, Summed | Failed | None]
 """A round, and how it ended if that is known."""
 
@@ -159,7 +159,7 @@ class Journal:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def _load(self, settings: dict[str, Any]) -> None:
-        title = Job(_FORMAT, settings)
+        title = Begun(_FORMAT, settings)
         entries = self._entries(title)
         if len(entries) < 2 and entries != [title]:  # new, or nothing was held under the settings that it has
             self._checksum, self._end = _START, 0
@@ -167,13 +167,13 @@ class Journal:
             _sync_directory(self.path)
             return
         first, *others = entries
-        if not isinstance(first, Job) or first.format != _FORMAT:
+        if not isinstance(first, Begun) or first.format != _FORMAT:
             raise self._damaged("its first line is not of this version")
         self._check_settings(first.settings, settings)
         for entry in others:
             self._keep(entry)
 
-    def _entries(self, title: Job) -> list[Entry]:
+    def _entries(self, title: Begun) -> list[Entry]:
         """All entries whose lines are whole; the next one is appended behind them."""
         *lines, torn = self._file.read().split(b"\n")
         entries = []

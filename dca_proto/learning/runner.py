@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
 from dca_proto.core import accounting
 from dca_proto.core.account import AccountError
 from dca_proto.core.batches import Batches
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.ledger import Cost, worst
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import OpenRound
@@ -33,7 +33,6 @@ from dca_proto.learning.journal import Entry, Failed, GivenUp, Journal, Opened, 
 R = TypeVar("R")
 E = TypeVar("E", bound=Entry)
 End = Summed | Failed
-Job = Generator[RoundRequest, NoisyAggregate, R]
 RETRIES = 2
 _ROUNDING = 1 + 1e-9  # of shares that add up to 1
 
@@ -77,7 +76,7 @@ class HeldRound(msgspec.Struct, frozen=True, kw_only=True):
 async def learn(
     job: Job[R],
     trainer: Trainer,
-    terms: Terms,
+    terms: JobTerms,
     journal: Journal | None = None,
     *,
     clients: Sequence[bytes] = (),
@@ -130,7 +129,7 @@ class JobRounds:
     def __init__(
         self,
         trainer: Trainer,
-        terms: Terms,
+        terms: JobTerms,
         journal: Journal | None,
         *,
         clients: Sequence[bytes] = (),

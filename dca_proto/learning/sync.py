@@ -16,7 +16,7 @@ from typing import TypeVar
 from dca_proto import device
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.learning.journal import Journal
 from dca_proto.learning.runner import RETRIES, JobRounds
 
@@ -38,7 +38,7 @@ class TrainerRounds:
     def __init__(
         self,
         file: Path,
-        terms: Terms,
+        terms: JobTerms,
         journal: Journal | None = None,
         *,
         clients: Sequence[bytes] = (),

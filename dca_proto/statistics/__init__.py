@@ -6,13 +6,13 @@ What a client makes of its rows with them is in `dca_proto.statistics.contributi
 """
 
 from dca_proto.statistics.base import Statistic, register, registered, resolve
-from dca_proto.statistics.first_two_moments import Moments
 from dca_proto.statistics.gradient import Gradient
 from dca_proto.statistics.histogram import Histogram
 from dca_proto.statistics.mixture import Mixture
 from dca_proto.statistics.model_gradient import ModelGradient
-from dca_proto.statistics.moments import SecondMoments
+from dca_proto.statistics.moments import Moments
 from dca_proto.statistics.regression import Regression
+from dca_proto.statistics.second_moments import SecondMoments
 from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Sensitivity
 from dca_proto.statistics.sum import Mean, Sum
 

@@ -23,12 +23,12 @@ r·r' <= |r||r'| <= 1. Hence, for rows of the box |x_j| <= c_j,
 The first is of two components and does not depend on K, so components cost nothing; its inner maximum is convex in x_j²
 and so at 0 or c_j: max(w₃² h_j², w₂² c_j² + w₃² (c_j² - h_j)²). It is least where both are equal, at the offset
 h_j = (c_j² + (w₂/w₃)²)/2, or at c_j² if that is smaller. The second is of two rows in one component; it is that of
-`first_two_moments` and does not depend on h. A missing row is zero, nearer than the first. Both maxima are attained. In
+`moments` and does not depend on h. A missing row is zero, nearer than the first. Both maxima are attained. In
 L1, |φ|₁ <= |r|₁|v|₁, twice which bounds a distance.
 
 **The best settings.** The sums of x alone have Δ = 2 w₂√Σ c_j². For equal bounds c, three choices leave Δ as it is:
 
-    w₃ <= w₂ FREE_BOUND/c                    the squares are free, as in `first_two_moments`
+    w₃ <= w₂ FREE_BOUND/c                    the squares are free, as in `moments`
     h = (c² + (w₂/w₃)²)/2                    the least first maximum
     w₁² <= d (2 w₂² c² - w₃² h²)             so are the counts: w₁ = 1.4 √d w₂ where c is FREE_BOUND and w₃ = w₂
 
@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
 from dca_proto.statistics.base import register
-from dca_proto.statistics.first_two_moments import widest_squared
+from dca_proto.statistics.moments import widest_squared
 from dca_proto.statistics.regression import WEIGHT_MAX
 from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity

@@ -1,11 +1,27 @@
-"""Second moments of columns about their public centres: the first round of Algorithm 2, for standard deviations.
+"""The first two moments of columns about their public centres, in one round: for means and standard deviations.
 
-Coordinate j is X_j², an integer in [0, C_j²]. Two rows, or a row and the zero of a missing one, differ by at most C_j²
-there, so Δ1 = Σ C_j² and Δ2 = √(Σ C_j⁴), both attained by a corner of the box and its middle. (The published code used
-√(Σ C_j²) for Δ2.)
+For each column the coordinates are x and x², with |x| <= c in units of its scale. **The squares are free**: they leave
+the sensitivity 2c of x alone as it is, as long as c <= √(φ⁵/4) = 1.665 (φ the golden ratio).
+
+Proof. With t = x - x' and s = x + x' two rows are t² + (x² - x'²)² = t²(1 + s²) apart, squared, and |s| + |t| <= 2c. So
+with u = |t|/2c in [0, 1] that is at most
+
+    g(u) = A u² + B u²(1 - u)²,  A = 4c², B = 16c⁴.
+
+g(u) <= g(1) = A means B u²(1 - u)² <= A (1 - u)(1 + u), or B/A <= (1 + u)/(u²(1 - u)) for all u < 1. The right side is
+least where u² + u = 1: there it is φ⁵, since u = 1/φ, 1 + u = φ and 1 - u = u². Beyond, for B > φ⁵ A, the maximum is
+where g' = 0, that is 2u² - 3u + 1 + A/B = 0, at the smaller root u = (3 - √(1 - 8A/B))/4; it is attained. In L1 they
+are |t|(1 + |s|) <= |t|(1 + 2c - |t|) apart, which grows up to |t| = c + ½. A missing row is the box's middle. Columns
+vary independently, so squares of L2 distances add up over them, and L1 distances do. In integers, x is X on the grid of
+half the bits, b = f/2; the coordinates are X·2^b and X², and A = 4C²·4^b, B = 16C⁴.
+
+**The bound to choose.** A column whose values lie within h of its centre has noise of 2h/μ in Σx whatever its scale
+is; in Σx², noise of 2h²/(cμ) with scale = h/c. So `FREE_BOUND` is the best bound for both, with scale = h/FREE_BOUND.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,31 +30,75 @@ from dca_proto.statistics.base import register
 from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
 
+FREE_BOUND = 1.665
+"""The largest bound, in units of the scale, at which the squares cost nothing (rounded down)."""
+_FREE_RATIO = (11_090_169, 10**6)  # φ⁵, rounded down
+_ROUNDING = 1 + 1e-9  # more than what floats lose of the maximum
+
 
 @register
-class SecondMoments(ScaledColumns, frozen=True, kw_only=True):
-    """The sum of ((x - centre)/scale)² of each column, clamped to the bounds."""
+class Moments(ScaledColumns, frozen=True, kw_only=True):
+    """The sums of x = (value - centre)/scale of each column, clamped to the bounds, and then of x² of each column."""
 
-    name = "second-moments"
+    name = "moments"
 
     @property
     def dimension(self) -> int:
-        return len(self.columns)
+        return 2 * len(self.columns)
 
     def labels(self) -> tuple[str, ...]:
-        return tuple(f"{column}²" for column in self.columns)
+        return (*self.columns, *(f"{column}²" for column in self.columns))
 
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
-        squares = [limit**2 for limit in self.limits(half_bits(fraction_bits))]
-        return Sensitivity(l1=sum(squares), l2_squared=sum(square**2 for square in squares), bound=max(squares))
+        bits = half_bits(fraction_bits)
+        unit, limits = 1 << bits, self.limits(bits)
+        return Sensitivity(
+            l1=sum(2 * c * unit if 2 * c <= unit else (unit + 2 * c) ** 2 // 4 for c in limits),
+            l2_squared=sum(widest_squared(c, unit) for c in limits),
+            bound=max(max(c * unit, c**2) for c in limits),
+        )
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
-        return np.square(self.quantised(rows, half_bits(fraction_bits)))
+        bits = half_bits(fraction_bits)
+        x = self.quantised(rows, bits)
+        return np.concatenate([x << bits, x * x], axis=1)
+
+    def unpack(self, value: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """A (noisy) sum as Σx and Σx², shapes ``(d,)``, in units of the scales."""
+        d = len(self.columns)
+        return value[:d], value[d:]
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
-        """Mean square of x - centre over the clients, in squared units of the data: scale²·value/contributors.
+        """Means over the clients, in units of the data, and then the mean squares of value - centre.
 
-        Its root is a standard deviation about the centre. The noise can make it negative; that is left to the reader,
-        who knows the noise. A missing value counts as the centre, with weight.
+        This takes every client for one row of weight 1 (or its mean of rows). A missing value counts as the centre.
         """
-        return np.square(self.scale) * value / contributors
+        first, second = self.unpack(value / contributors)
+        scale = np.array(self.scale, dtype=np.float64)
+        return np.concatenate([self.centre + scale * first, scale**2 * second])
+
+    def mean_and_variance(
+        self, value: NDArray[np.float64], contributors: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and variance (with divisor n) of each column over the clients, in units of the data, shapes ``(d,)``.
+
+        The noise can make a variance negative; that is left to the reader, who knows the noise.
+        """
+        first, second = self.unpack(value / contributors)
+        scale = np.array(self.scale, dtype=np.float64)
+        return self.centre + scale * first, scale**2 * (second - first**2)
+
+
+def widest_squared(limit: int, unit: int, weights: tuple[int, int] = (1, 1)) -> int:
+    """An upper bound of (w₁·unit·(X - X'))² + (w₂(X² - X'²))² over all |X|, |X'| <= limit, tight to 1e-9.
+
+    Args:
+        limit: C. unit: 2^b, what X is multiplied by. weights: w₁ and w₂.
+    """
+    first, second = weights
+    linear, square = 4 * (first * limit * unit) ** 2, 16 * (second * limit**2) ** 2
+    if square * _FREE_RATIO[1] <= linear * _FREE_RATIO[0]:
+        return linear
+    ratio = linear / square  # at most 1/φ⁵, or hardly more
+    u = (3 - math.sqrt(1 - 8 * ratio)) / 4
+    return max(linear, math.ceil(square * (ratio * u**2 + (u * (1 - u)) ** 2) * _ROUNDING))

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import RoundRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.forecast import EXACT, planned
-from dca_proto.core.job import FRACTION_BITS, Terms
+from dca_proto.core.job import FRACTION_BITS, JobTerms
 from dca_proto.core.plan import Plan
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.statistics.contribution import joint_contribution
@@ -93,7 +93,7 @@ def request_of(model: str) -> RoundRequest:
 
 def plan_of(request: RoundRequest, n: int, epsilon: float) -> Plan:
     """The round's plan for n clients of whom nobody drops or colludes."""
-    terms = Terms(budget=Budget(epsilon, DELTA), clients=n, tolerated=0, computes=COMPUTES)
+    terms = JobTerms(budget=Budget(epsilon, DELTA), clients=n, tolerated=0, computes=COMPUTES)
     return planned(terms.open(request, bytes(ID_BYTES)), n)[1]
 
 

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from emulator.experiments.figure2.ours import regression_with_thresholds
 from emulator.experiments.picture import COLOURS, MARKERS, drawing, zero_line
 from emulator.ideal import IdealSwarm
@@ -130,7 +130,7 @@ def _fit(method: str, train: Problem, budget: Budget, setting: Setting, cell: Ce
     name = f"{cell}/{method}/{budget.epsilon:g}"
     if method == INPUT:
         return InputPerturbation(budget.mu, stream(setting.seed, f"{name}/noise")).fit(train)
-    terms = Terms(budget=budget, clients=len(train.y), tolerated=0, computes=COMPUTES)
+    terms = JobTerms(budget=budget, clients=len(train.y), tolerated=0, computes=COMPUTES)
     swarm = IdealSwarm(
         train.rows,
         train.schema.columns,

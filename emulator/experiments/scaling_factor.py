@@ -16,7 +16,7 @@ import numpy as np
 from dca_proto.aggregate import RoundRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.forecast import forecast, planned
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.sealing import ID_BYTES
 from emulator.ideal import IdealSwarm
 from inference.problem import stream
@@ -63,8 +63,8 @@ def measured(clients: int, tolerated: int, seed: int) -> float:
     return float(np.mean(aggregate.value**2) / sigma_std**2)
 
 
-def _terms(clients: int, tolerated: int) -> Terms:
-    return Terms(budget=Budget(EPSILON, DELTA), clients=clients, tolerated=tolerated, computes=COMPUTES)
+def _terms(clients: int, tolerated: int) -> JobTerms:
+    return JobTerms(budget=Budget(EPSILON, DELTA), clients=clients, tolerated=tolerated, computes=COMPUTES)
 
 
 def _request(columns: int) -> RoundRequest:

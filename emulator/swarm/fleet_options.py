@@ -20,7 +20,7 @@ from dca_proto.aggregate import RoundRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import EXACT, planned
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS, SEED
@@ -85,9 +85,9 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
         edges = [place - 0.5 for place in range(self.dimension + 1)]
         return RoundRequest("histogram", {"columns": [COLUMN], "edges": edges}, 1 / self.rounds)
 
-    def terms(self, computes: tuple[bytes, ...], share_window_ms: int, window_ms: int) -> Terms:
+    def terms(self, computes: tuple[bytes, ...], share_window_ms: int, window_ms: int) -> JobTerms:
         """What is the same for all rounds, and how long this one may take."""
-        return Terms(
+        return JobTerms(
             budget=self.budget,
             clients=self.clients,
             tolerated=self.tolerated,

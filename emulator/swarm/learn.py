@@ -23,7 +23,7 @@ from dca_proto.cli.output import (
     write_json,
 )
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS
 from dca_proto.device import complete
@@ -136,7 +136,7 @@ class _Run:
         lesson, options = self._lesson, self._options
         conditions = self._conditions()
         stages = list(lesson.job.plan(lesson.train.schema, lesson.settings, conditions))
-        terms = Terms(
+        terms = JobTerms(
             budget=options.budget,
             clients=lesson.clients,
             tolerated=options.tolerated,

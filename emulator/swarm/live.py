@@ -19,14 +19,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate
+from dca_proto.aggregate import Job, NoisyAggregate
 from dca_proto.core.budget import Budget
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.federation import Federation, Member, enrol
-from dca_proto.core.job import Terms, tolerated_of
+from dca_proto.core.job import JobTerms, tolerated_of
 from dca_proto.core.machine import Actor
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Timing
@@ -35,7 +35,7 @@ from dca_proto.core.sealing import KEY_BYTES, Identity
 from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import OpenRound
-from dca_proto.learning.runner import Job, learn
+from dca_proto.learning.runner import learn
 from dca_proto.net.broker import BrokerOptions, Kind, launch_broker
 from dca_proto.net.inbox import CLIENT_LIMITS
 from dca_proto.net.live import LiveTrainer
@@ -315,9 +315,9 @@ class Swarm:
         messages = sum(one.messages_sent for one in sent) - sum(one.swallowed_messages for one in lost)
         return messages, sum(one.bytes_sent for one in sent) - sum(one.swallowed_bytes for one in lost)
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> JobTerms:
         options = self._options
-        return Terms(
+        return JobTerms(
             budget=options.budget,
             clients=len(self._rows),
             tolerated=options.tolerated,

@@ -9,7 +9,7 @@
 
 Inside, x is measured from the centre of its bounds in half-widths: z. The grid is laid over (Σ z, S), whose area is
 that of (Σ z, Σ z²). The round's scale is the one that makes the squares' noise least without costing Σ z anything: see
-`dca_proto.statistics.first_two_moments`.
+`dca_proto.statistics.moments`.
 """
 
 from __future__ import annotations

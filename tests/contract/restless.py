@@ -15,7 +15,7 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.effects import Channel, Write
 from dca_proto.core.facts import Announced
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.machine import Actor
 from dca_proto.core.messages import Share
 from dca_proto.core.policy import Allowance
@@ -155,9 +155,9 @@ class Swarm:
         """How many rounds each client was charged for."""
         return [len([one for one in client.ledger.charges if not one.returned]) for client in self.clients]
 
-    def terms(self, **changes: Any) -> Terms:
+    def terms(self, **changes: Any) -> JobTerms:
         plain = {"budget": Budget(4.0, 1e-6), "clients": CLIENTS, "tolerated": 0, "computes": self.cast.computes}
-        return Terms(**{**plain, **changes})
+        return JobTerms(**{**plain, **changes})
 
 
 def ask(batch: int = 0, share: float = 0.1) -> RoundRequest:

@@ -13,12 +13,12 @@ from dca_proto.aggregate import NoAggregate, RoundRequest
 from dca_proto.core.accounting import mu_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.learning.runner import learn
 
 CLIENTS = tuple(bytes([index]) * 16 for index in range(6))
-TERMS = Terms(budget=Budget(1.0, 1e-6), clients=6, tolerated=1, computes=(b"a" * 16, b"b" * 16))
+TERMS = JobTerms(budget=Budget(1.0, 1e-6), clients=6, tolerated=1, computes=(b"a" * 16, b"b" * 16))
 
 
 class Silent:

@@ -20,7 +20,7 @@ from dca_proto.cli import main
 from dca_proto.cli.book import read_book
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.learning.journal import Journal, journal_path
 from dca_proto.learning.sync import TrainerRounds
 from dca_proto.net.broker import Broker
@@ -40,9 +40,9 @@ def sums() -> Job[list[NoisyAggregate]]:
     return aggregates
 
 
-def terms_of(trainer: device.Device) -> Terms:
+def terms_of(trainer: device.Device) -> JobTerms:
     computes = tuple(member.id for member in trainer.config.federation.computes)
-    return Terms(budget=Budget(60.0, 1e-5), clients=CLIENTS, tolerated=0, computes=computes)
+    return JobTerms(budget=Budget(60.0, 1e-5), clients=CLIENTS, tolerated=0, computes=computes)
 
 
 def process(file: Path, fact: str, count: int) -> None:

@@ -41,7 +41,7 @@ from dca_proto.core.effects import Channel, Persist
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Contributed, Declined, Rostered, SharingStarted
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Cost, worst
 from dca_proto.core.messages import Announcement, Decline, Ready, Roster, Sealed, Share, Start
@@ -116,7 +116,7 @@ def test_a_batch_has_at_least_one_client_and_no_more_than_there_are(size: int) -
 
 
 def test_the_terms_of_a_batch_expect_the_batch() -> None:
-    terms = Terms(budget=Budget(1.0, 1e-6), clients=100, tolerated=1, computes=ids(2))
+    terms = JobTerms(budget=Budget(1.0, 1e-6), clients=100, tolerated=1, computes=ids(2))
     request = RoundRequest("sum", {}, batch=3)
     assert terms.open(request, bytes(16), ids(3)).answers_expected == 3
     assert terms.open(request, bytes(16)).answers_expected == 100
@@ -139,7 +139,7 @@ def invite(cast: Cast, numbers: Iterable[int], network: Network | None = None, *
 def test_a_batch_tolerates_as_large_a_part_as_a_round_of_everybody(
     batch: int, tolerated: int, colluders: int, expected: int
 ) -> None:
-    terms = Terms(budget=Budget(1.0, 1e-6), clients=100, tolerated=tolerated, computes=(), colluders=colluders)
+    terms = JobTerms(budget=Budget(1.0, 1e-6), clients=100, tolerated=tolerated, computes=(), colluders=colluders)
     invited = tuple(number.to_bytes(16, "big") for number in range(batch))
     opened = terms.open(RoundRequest("sum", {"columns": ["x"]}, batch=batch), bytes(16), invited)
     assert (opened.tolerated, opened.colluders, opened.clients_expected) == (expected, colluders, batch)

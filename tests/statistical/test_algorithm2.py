@@ -12,7 +12,7 @@ from scipy.stats import ks_2samp
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.play import play
 from dca_proto.testing import Cast, seeded
@@ -74,8 +74,8 @@ def cast_of(name: str, mechanism: DistributedDiscreteGaussian | None = None) -> 
     return Cast(CLIENTS, COMPUTES, columns=SCHEMA.columns, rows=rows, name=name, mechanism=mechanism)
 
 
-def terms(cast: Cast) -> Terms:
-    return Terms(budget=Budget(4.0, 1e-6), clients=CLIENTS, tolerated=1, computes=cast.computes)
+def terms(cast: Cast) -> JobTerms:
+    return JobTerms(budget=Budget(4.0, 1e-6), clients=CLIENTS, tolerated=1, computes=cast.computes)
 
 
 def learnt(rounds: Rounds) -> RegressionResult:

@@ -15,7 +15,7 @@ from scipy import stats
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.job import FRACTION_BITS, Terms
+from dca_proto.core.job import FRACTION_BITS, JobTerms
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.play import play
 from dca_proto.core.sealing import expand
@@ -98,7 +98,7 @@ def test_the_noise_is_the_same() -> None:
 
 
 def swarm_of(clients: int, rows: Any, columns: tuple[str, ...] = ("a", "b"), **changes: Any) -> IdealSwarm:
-    terms = Terms(budget=Budget(1.0, 1e-6), clients=clients, tolerated=1, computes=(b"a" * 16, b"b" * 16))
+    terms = JobTerms(budget=Budget(1.0, 1e-6), clients=clients, tolerated=1, computes=(b"a" * 16, b"b" * 16))
     return IdealSwarm(rows, columns, terms, **{"random": seeded("swarm"), "mechanism": NoNoise(), **changes})
 
 
@@ -276,7 +276,7 @@ def test_who_drops_of_a_mini_batch_is_missing_from_its_sum_alone() -> None:
 
 def test_a_sum_of_fewer_than_are_needed_is_not_released() -> None:
     """N = 10, T = 3, c = 2: nine are enough, eight are not."""
-    terms = Terms(budget=Budget(1.0, 1e-6), clients=10, tolerated=3, colluders=2, computes=(b"a" * 16, b"b" * 16))
+    terms = JobTerms(budget=Budget(1.0, 1e-6), clients=10, tolerated=3, colluders=2, computes=(b"a" * 16, b"b" * 16))
     absent = [frozenset({1}), frozenset({1, 2})]
     swarm = IdealSwarm(np.ones((10, 2)), ("a", "b"), terms, absent=absent, mechanism=NoNoise())
     assert swarm.hold(RoundRequest("sum", box("a"))).contributors == 9

@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.baselines import (
@@ -42,7 +42,7 @@ def problem(n: int, seed: int) -> Problem:
 
 
 def swarm(train: Problem, epsilon: float, *, trusted: bool = False, tolerated: int = 0) -> IdealSwarm:
-    terms = Terms(budget=Budget(epsilon, 1e-5), clients=len(train.y), tolerated=tolerated, computes=COMPUTES)
+    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(train.y), tolerated=tolerated, computes=COMPUTES)
     name = f"{epsilon}"
     return IdealSwarm(train.rows, train.schema.columns, terms, random=seeded(name), trusted=trusted)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from emulator.experiments import efficiency as e
 from emulator.experiments.scaling_factor import TOLERATED, factors, measured
 from emulator.ideal import IdealSwarm
@@ -46,7 +46,7 @@ def test_its_sums_are_those_of_the_ideal_functionality(model: str) -> None:
     plan = e.plan_of(e.request_of(model), n, epsilon)
     total, exact = e._sums(e.Cell(model, n, 0, 1, 1), plan, stream(1, "rows"))
     rows = exact.draw(stream(1, "rows"), n)
-    terms = Terms(budget=Budget(epsilon, e.DELTA), clients=n, tolerated=0, computes=e.COMPUTES)
+    terms = JobTerms(budget=Budget(epsilon, e.DELTA), clients=n, tolerated=0, computes=e.COMPUTES)
     columns = e.request_of(model).parameters["columns"]
     aggregate = IdealSwarm(rows, columns, terms, random=stream(1, "noise").bytes).hold(e.request_of(model))
     assert aggregate.noise_variance == pytest.approx(n * plan.share_variance * plan.unit**2, rel=1e-12)

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
@@ -43,7 +43,7 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def swarm(X: np.ndarray, y: np.ndarray, epsilon: float = 2.0) -> IdealSwarm:
-    terms = Terms(budget=Budget(epsilon, 1e-5), clients=len(y), tolerated=0, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(y), tolerated=0, computes=(bytes(16), bytes([1]) * 16))
     return IdealSwarm(np.column_stack([X, y]), SCHEMA.columns, terms, random=seeded("estimators"))
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.statistics import resolve
 from dca_proto.statistics.histogram import BINS_MAX
 from emulator.ideal import IdealSwarm
@@ -141,7 +141,7 @@ def test_without_noise_the_job_learns_the_conjugate_posterior_from_its_own_round
 def test_over_the_ideal_functionality_the_posterior_holds_the_noise(model: Family) -> None:
     """Within 5 posterior standard deviations of the exact posterior mean: false alarm below 1e-5 each."""
     x = data_of(model, np.random.default_rng(10), 400)
-    terms = Terms(budget=Budget(0.4, 1e-5), clients=400, tolerated=4, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(budget=Budget(0.4, 1e-5), clients=400, tolerated=4, computes=(bytes(16), bytes([1]) * 16))
     swarm = IdealSwarm(x[:, None], ["x"], terms, random=np.random.default_rng(3).bytes)
     result = run(family_job(model, rng=np.random.default_rng(1), draws=300), swarm)
     assert result.private
@@ -179,7 +179,7 @@ def test_a_client_of_several_rows_gives_its_first(model: Family) -> None:
     """A mean of rows is no draw from the model: no count, no zero or one, and of less variance."""
     x = data_of(model, np.random.default_rng(12), 40)
     tables = [np.array([[value], [1.0], [2.0]])[: 1 + index % 3] for index, value in enumerate(x)]
-    terms = Terms(budget=Budget(200.0, 1e-5), clients=40, tolerated=0, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(budget=Budget(200.0, 1e-5), clients=40, tolerated=0, computes=(bytes(16), bytes([1]) * 16))
     aggregate = IdealSwarm(tables, ["x"], terms, random=np.random.default_rng(3).bytes).hold(model.request())
     found, expected = model.release(aggregate), model.release(released(model.request(), x))
     np.testing.assert_allclose(found.value, expected.value, atol=6 * np.sqrt(found.noise_variance.max()))

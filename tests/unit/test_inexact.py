@@ -25,7 +25,7 @@ from dca_proto.core import facts
 from dca_proto.core.budget import Budget
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import ask
@@ -105,7 +105,7 @@ def test_a_mechanism_that_draws_only_one_at_a_time_will_do() -> None:
 def test_a_job_made_with_it_is_not_private() -> None:
     problem = diabetes()
     schema, rows = problem.schema, problem.rows[:200, None, :]
-    terms = Terms(budget=Budget(2.0, 1e-5), clients=200, tolerated=20, computes=(b"a" * 16, b"b" * 16))
+    terms = JobTerms(budget=Budget(2.0, 1e-5), clients=200, tolerated=20, computes=(b"a" * 16, b"b" * 16))
     results = []
     for mechanism in (RoundedGaussian(), DistributedDiscreteGaussian()):
         job = regression_with_projection(schema, rng=stream(1, "auxiliary"))

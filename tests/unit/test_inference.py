@@ -7,7 +7,7 @@ by chance unless numpy changes its generators; the false-alarm rates stated are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -37,6 +37,7 @@ from inference.linear_regression import (
 from inference.projection import Thresholds, prior_precision, search_thresholds
 from inference.regression import RegressionResult
 from inference.repair import nearest_psd, noise_covariance
+from inference.rounds import Job
 from inference.scale import standard_deviations
 
 FRACTION_BITS = 32
@@ -73,10 +74,7 @@ def noisy_sum(
     )  # fmt: skip
 
 
-Job = Generator[RoundRequest, NoisyAggregate, RegressionResult]
-
-
-def algorithm2(schema: Schema, seed: int, **options: float) -> Job:
+def algorithm2(schema: Schema, seed: int, **options: float) -> Job[RegressionResult]:
     return regression_with_projection(
         schema, sensitivity=lambda bounds: sum(c * c for c in bounds), rng=stream(seed, "projection"), **options
     )

@@ -18,7 +18,7 @@ import pytest
 from dca_proto.cli.job_settings import check_plan, task_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_cast
 from inference.bounds import Interval
@@ -72,7 +72,7 @@ def learn(name: str, kind: str, told: list[Iteration] | None = None, epsilon: fl
     job = find(name)
     own, budget = settings_from(job.settings, settings, name), Budget(epsilon, 1e-5)
     job.check(train.schema, own)
-    terms = Terms(budget=budget, clients=CLIENTS, tolerated=20, computes=NODES)
+    terms = JobTerms(budget=budget, clients=CLIENTS, tolerated=20, computes=NODES)
     rng = np.random.default_rng(3)
     swarm = IdealSwarm(train.rows, train.schema.columns, terms, random=rng.bytes)
     where = conditions(budget, test, told)
@@ -205,7 +205,7 @@ def test_a_column_by_itself_is_described_without_any_other(tmp_path: Path) -> No
     found = from_csv(path, "t", bounds, alone=True)
     assert (found.schema.columns, found.rows.shape) == (("t",), (50, 1))
     job = find("gaussian")
-    terms = Terms(budget=Budget(50, 1e-5), clients=50, tolerated=0, computes=NODES)
+    terms = JobTerms(budget=Budget(50, 1e-5), clients=50, tolerated=0, computes=NODES)
     swarm = IdealSwarm(found.rows, found.schema.columns, terms, random=np.random.default_rng(5).bytes)
     result = run(job.make(found.schema, job.settings(), conditions(terms.budget)), swarm)
     mean, _ = rows_of(job.summary(result, None, None, None, found.schema))

@@ -14,7 +14,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.fixedpoint import dequantise
 from dca_proto.statistics import Mixture, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
-from dca_proto.statistics.first_two_moments import FREE_BOUND
+from dca_proto.statistics.moments import FREE_BOUND
 
 F = 24
 

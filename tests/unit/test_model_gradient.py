@@ -14,7 +14,7 @@ from dca_proto.core import facts
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.fixedpoint import dequantise
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.statistics import Gradient, ModelGradient, base, model_gradient, register, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.testing import Cast, NoNoise
@@ -79,7 +79,7 @@ def test_a_users_model_is_a_statistic_like_any_other(monkeypatch: pytest.MonkeyP
     parameters: dict[str, Any] = {**BOX, "theta": THETA, "clip": 1.0}
     parameters = {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
     rows = np.random.default_rng(1).normal(size=(30, 3))
-    terms = Terms(budget=Budget(1.0, 1e-6), clients=30, tolerated=1, computes=(b"a" * 16, b"b" * 16))
+    terms = JobTerms(budget=Budget(1.0, 1e-6), clients=30, tolerated=1, computes=(b"a" * 16, b"b" * 16))
     found = IdealSwarm(rows, BOX["columns"], terms, mechanism=NoNoise()).hold(RoundRequest(Poisson.name, parameters))
     statistic = resolve(Poisson.name, parameters)
     each = sum(contribution(statistic, row[None], 0, F) for row in rows)

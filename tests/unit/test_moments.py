@@ -11,7 +11,7 @@ import pytest
 from dca_proto.core.fixedpoint import dequantise
 from dca_proto.statistics import Moments, Sum
 from dca_proto.statistics.contribution import client_sensitivity, contribution
-from dca_proto.statistics.first_two_moments import FREE_BOUND
+from dca_proto.statistics.moments import FREE_BOUND
 
 F = 24
 GOLDEN = (1 + math.sqrt(5)) / 2

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
-from dca_proto.statistics.first_two_moments import FREE_BOUND
+from dca_proto.core.job import JobTerms
+from dca_proto.statistics.moments import FREE_BOUND
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference import algorithm2, scale
@@ -34,7 +34,7 @@ def problem(n: int, seed: int) -> Problem:
 
 
 def swarm(train: Problem, epsilon: float) -> IdealSwarm:
-    terms = Terms(budget=Budget(epsilon, 1e-5), clients=len(train.y), tolerated=0, computes=(bytes(16), b"\1" * 16))
+    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(train.y), tolerated=0, computes=(bytes(16), b"\1" * 16))
     return IdealSwarm(train.rows, train.schema.columns, terms, random=seeded(f"options {epsilon}"))
 
 

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.statistics import base
 from dca_proto.statistics.model_gradient import ModelGradient
 from dca_proto.testing import seeded
@@ -205,7 +205,7 @@ def test_no_client_is_planned_into_more_rounds_than_its_budget_holds(n: int, bat
 def test_where_no_more_than_a_batch_came_all_are_asked() -> None:
     """Not refused: a round was held, and paid for."""
     problem = people(60, 1)
-    terms = Terms(budget=Budget(4.0, 1e-5), clients=60, tolerated=6, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(budget=Budget(4.0, 1e-5), clients=60, tolerated=6, computes=(bytes(16), bytes([1]) * 16))
     rounds = IdealSwarm(problem.rows, SCHEMA.columns, terms, absent=[frozenset({1, 2})], random=seeded("few"))
     fit = run(job(settings=Settings(epochs=3, batch=59)), rounds)
     assert (fit.fit.contributors, fit.fit.plan.batch, fit.fit.iterations) == (58, 0, 3)
@@ -346,7 +346,7 @@ def test_a_prior_of_ones_own_is_used() -> None:
 
 def swarm(problem: Problem, epsilon: float) -> IdealSwarm:
     n = len(problem.y)
-    terms = Terms(budget=Budget(epsilon, 1e-5), clients=n, tolerated=n // 20, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=n, tolerated=n // 20, computes=(bytes(16), bytes([1]) * 16))
     return IdealSwarm(problem.rows, SCHEMA.columns, terms, random=seeded("variational"))
 
 

@@ -10,7 +10,7 @@ from exact_rounds import ExactRounds
 from sklearn.mixture import BayesianGaussianMixture
 
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.testing import seeded
@@ -143,7 +143,7 @@ def test_repair_changes_nothing_without_noise() -> None:
 
 def swarm(problem: Problem, epsilon: float) -> IdealSwarm:
     n = len(problem.y)
-    terms = Terms(budget=Budget(epsilon, 1e-5), clients=n, tolerated=n // 20, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=n, tolerated=n // 20, computes=(bytes(16), bytes([1]) * 16))
     return IdealSwarm(problem.rows, SCHEMA.columns, terms, random=seeded("mixture"))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.budget import Budget
-from dca_proto.core.job import Terms
+from dca_proto.core.job import JobTerms
 from emulator.ideal import IdealSwarm
 from emulator.inexact import RoundedGaussian
 from inference.problem import Problem, stream
@@ -55,7 +55,7 @@ def swarm(train: Problem, budget: Budget, mode: str, seed: int, name: str) -> Ro
     """
     n = len(train.y)
     tolerated = n - 2 if mode == PERTURBED else 0
-    terms = Terms(budget=budget, clients=n, tolerated=tolerated, computes=_COMPUTES)
+    terms = JobTerms(budget=budget, clients=n, tolerated=tolerated, computes=_COMPUTES)
 
     def held(mechanism: RoundedGaussian) -> IdealSwarm:
         random = stream(seed, name).bytes
