@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from inference.errors import DataError
+from inference.errors import DataError, unknown
 from inference.linear_regression import Posterior
 from inference.problem import Schema
 from inference.projection import Thresholds, prior_precision, search_thresholds
@@ -117,7 +117,7 @@ def _check(std_share: float, repair: str, centre: str) -> None:
     if not 0 < std_share < 1:
         raise DataError(f"std_share is {std_share}; expected a number between 0 and 1")
     if centre not in CENTRES:
-        raise DataError(f"centre {centre!r} is unknown; expected one of {', '.join(CENTRES)}")
+        raise unknown("centre", centre, "the known ones", CENTRES)
 
 
 def _moments_request(schema: Schema, share: float, centre: str) -> RoundRequest:

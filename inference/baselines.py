@@ -23,6 +23,7 @@ from inference.projection import prior_precision
 from inference.regression import LinearFit, RegressionResult
 from inference.repair import REPAIR
 from inference.rounds import Job, Rounds, run
+from inference.scale import standardisation
 
 Array = NDArray[np.float64]
 
@@ -56,7 +57,7 @@ class NonPrivate:
 
 @dataclass(frozen=True)
 class ZeroPredictor:
-    """The mean target of the training rows, whatever the features."""
+    """The best prediction that uses no features: the mean target of the training rows."""
 
     name: str = "zero predictor"
 
@@ -64,7 +65,7 @@ class ZeroPredictor:
         """Learn from these rows."""
         m = train.X.shape[1] + 1
         constant = Posterior(np.zeros(m), np.zeros((m, m)), np.asarray(1.0))
-        return _result(LinearFit(constant, *_standardisation(train.rows), np.full(m, np.inf)), train)
+        return _result(LinearFit(constant, *standardisation(train.rows), np.full(m, np.inf)), train)
 
 
 @dataclass(frozen=True)
@@ -95,17 +96,14 @@ class InputPerturbation:
 
     Attributes:
         mu: the Gaussian DP parameter of one row's release. rng: draws the noise.
-        corrected: whether the noise's own moments are taken out.
+        corrected: whether the noise's own moments are taken out. repair: one of `REPAIRS`, of what is then indefinite.
     """
 
     mu: float
     rng: np.random.Generator
+    name: str = "input perturbation"
     corrected: bool = False
     repair: str = REPAIR
-
-    @property
-    def name(self) -> str:
-        return "input perturbation, corrected" if self.corrected else "input perturbation"
 
     def fit(self, train: Problem) -> RegressionResult:
         """Learn from these rows. Raises `DataError` for a μ that is not above 0."""
@@ -169,7 +167,7 @@ def exact_fit(rows: Array, prior_precision: ArrayLike, residual_variance: float 
         residual_variance: λ⁻¹; None: the unbiased estimate where there are more rows than coefficients.
     """
     n, m = rows.shape
-    centre, scale = _standardisation(rows)
+    centre, scale = standardisation(rows)
     z = (rows - centre) / scale
     exact = summarise(np.column_stack([np.ones(n), z[:, :-1]]), z[:, -1])
     if residual_variance is None:
@@ -179,20 +177,9 @@ def exact_fit(rows: Array, prior_precision: ArrayLike, residual_variance: float 
     return LinearFit(fitted, centre, scale, np.full(m, np.inf))
 
 
-def zero_predictor(train: Problem) -> float:
-    """The best prediction that uses no features: the mean target of the training rows, in target units."""
-    return float(train.y.mean())
-
-
-def rmse(predicted: Array | float, y: Array) -> float:
+def rmse(predicted: Array, y: Array) -> float:
     """Root mean squared error, in target units."""
     return float(np.sqrt(np.mean((y - predicted) ** 2)))
-
-
-def _standardisation(rows: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each column; 1 for a column that is constant."""
-    scale = rows.std(axis=0)
-    return rows.mean(axis=0), np.where(scale > 0, scale, 1.0)
 
 
 def _result(fit: LinearFit, train: Problem, *, repair: str = "none", private: bool = False) -> RegressionResult:

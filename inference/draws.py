@@ -10,7 +10,6 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +19,7 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 
 Array = NDArray[np.float64]
+CHAINS, DRAWS = 4, 1000  # unless asked for others
 InferenceData: TypeAlias = Any
 """`arviz.InferenceData`; ArviZ has no types of its own that could be named without importing it."""
 
@@ -30,7 +30,6 @@ def inference_data(
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence[Any]] | None = None,
     attrs: Mapping[str, object] | None = None,
-    sample_stats: Mapping[str, Array] | None = None,
     posterior_predictive: Mapping[str, Array] | None = None,
     warmup_posterior: Mapping[str, Array] | None = None,
 ) -> InferenceData:
@@ -41,7 +40,7 @@ def inference_data(
         dims: names of each parameter's axes after the first two. coords: labels along each named axis.
         attrs: what the draws rest on (`attributes`); truth values become 0 and 1, None is left out, the library's
             version is added. They stand on the whole and on the posterior.
-        sample_stats, posterior_predictive: as `posterior`.
+        posterior_predictive: draws of what is predicted, as `posterior`.
         warmup_posterior: draws that the chains made before they were taken to have converged, kept as a group apart.
 
     Raises:
@@ -49,11 +48,7 @@ def inference_data(
     """
     _check_shapes(posterior)
     given = {"inference_library": "dca", "inference_library_version": _version(), **_storable(attrs or {})}
-    groups = {
-        "sample_stats": sample_stats,
-        "posterior_predictive": posterior_predictive,
-        "warmup_posterior": warmup_posterior,
-    }
+    groups = {"posterior_predictive": posterior_predictive, "warmup_posterior": warmup_posterior}
     data = _arviz().from_dict(
         posterior=dict(posterior),
         dims={name: list(axes) for name, axes in (dims or {}).items()},
@@ -84,15 +79,6 @@ def attributes(*aggregates: NoisyAggregate) -> dict[str, object]:
         "epsilon": first.epsilon if private and len(aggregates) == 1 else None,
         "delta": first.delta if private else None,
     }
-
-
-def save(data: InferenceData, path: Path) -> Path:
-    """Write as netCDF, by way of h5netcdf or netCDF4, of which ArviZ brings one. Raises `DataError` if it cannot."""
-    try:
-        data.to_netcdf(str(path))
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}; give a folder that can be written") from None
-    return path
 
 
 def _check_shapes(posterior: Mapping[str, Array]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.draws import InferenceData, inference_data
+from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.linear_regression import Posterior, predictive
 from inference.problem import Schema
 
@@ -77,18 +77,61 @@ class LinearFit:
 
     def predict(self, X: Array) -> tuple[Array, Array]:
         """Posterior predictive mean and standard deviation at rows ``X`` of shape ``(k, d)``, in target units."""
+        mean, spread = predictive(self.posterior, self._standardised(X))
+        return self.centre[-1] + self.scale[-1] * mean, self.scale[-1] * spread
+
+    def _standardised(self, X: Array) -> Array:
+        """Rows as the model sees them, the constant feature first, shape ``(k, d + 1)``."""
         z = np.clip((X - self.centre[:-1]) / self.scale[:-1], -self.thresholds[:-1], self.thresholds[:-1])
         if np.isfinite(self.radius):
             z *= np.minimum(1.0, self.radius / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), self.radius))
-        mean, spread = predictive(self.posterior, np.column_stack([np.full(len(z), self.constant), z]))
-        return self.centre[-1] + self.scale[-1] * mean, self.scale[-1] * spread
+        return np.column_stack([np.full(len(z), self.constant), z])
 
-    def draws(self, rng: np.random.Generator, chains: int = 4, draws: int = 1000) -> dict[str, Array]:
+    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
         """Independent draws in the user's units: ``intercept`` (chains, draws), ``coefficients`` (chains, draws, d)."""
-        drawn = self.posterior.draws(rng, chains, draws)
+        return self._in_own_units(self.posterior.draws(rng, chains, draws))
+
+    def _in_own_units(self, drawn: Array) -> dict[str, Array]:
+        """Draws of (β₀, β), shape ``(chains, draws, d + 1)``, as the caller sees them."""
         own = np.moveaxis(self._own_units(np.moveaxis(drawn, -1, 0).reshape(drawn.shape[-1], -1)), 0, -1)
         own = own.reshape(drawn.shape)
         return {"intercept": own[..., 0] + self.centre[-1], "coefficients": own[..., 1:]}
+
+    def inference_data(
+        self, rng: np.random.Generator, X: Array | None = None, *, chains: int = CHAINS, draws: int = DRAWS
+    ) -> InferenceData:
+        """Draws in the user's units as ArviZ's common type.
+
+        Args:
+            X: rows, shape ``(k, d)``; with them, the group ``posterior_predictive`` holds a ``target`` for each, in
+                target units: what each draw of the coefficients predicts, and a residual about it.
+
+        Raises:
+            DataError: ArviZ is not installed.
+        """
+        drawn = self.posterior.draws(rng, chains, draws)
+        return inference_data(
+            self._in_own_units(drawn),
+            dims={"coefficients": ["feature"], "target": ["row"]},
+            coords={"feature": self._feature_names()},
+            attrs=self._attributes(),
+            posterior_predictive=None if X is None else {"target": self._targets(drawn, X, rng)},
+        )
+
+    def _targets(self, drawn: Array, X: Array, rng: np.random.Generator) -> Array:
+        """A target for each draw of (β₀, β) and each row, in its own units, shape ``(chains, draws, k)``."""
+        mean = drawn @ self._standardised(X).T
+        residual = np.sqrt(self.posterior.residual_variance) * rng.standard_normal(mean.shape)
+        targets: Array = self.centre[-1] + self.scale[-1] * (mean + residual)
+        return targets
+
+    def _feature_names(self) -> list[str]:
+        """As scikit-learn calls features without names."""
+        return [f"x{j}" for j in range(len(self.scale) - 1)]
+
+    def _attributes(self) -> dict[str, object]:
+        """What the draws rest on."""
+        return {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -97,7 +140,7 @@ class RegressionResult(LinearFit):
 
     Attributes:
         schema: features, target, units.
-        repair: how an indefinite noisy matrix was dealt with, of `REPAIRS`; "none" where there was no noise.
+        repair: how an indefinite noisy matrix was dealt with, of `REPAIRS`; "none" where exact rows were at hand.
         contributors: rows in the statistics. private: False where no epsilon may be claimed.
     """
 
@@ -106,11 +149,13 @@ class RegressionResult(LinearFit):
     contributors: int
     private: bool
 
-    def inference_data(self, rng: np.random.Generator, chains: int = 4, draws: int = 1000) -> InferenceData:
-        """Draws in the user's units as ArviZ's common type. Raises `DataError` if ArviZ is not installed."""
-        return inference_data(
-            self.draws(rng, chains, draws),
-            dims={"coefficients": ["feature"]},
-            coords={"feature": list(self.schema.features)},
-            attrs={"repair": self.repair, "contributors": self.contributors, "private": self.private},
-        )
+    def _feature_names(self) -> list[str]:
+        return list(self.schema.features)
+
+    def _attributes(self) -> dict[str, object]:
+        return {
+            "target": self.schema.target,
+            "repair": self.repair,
+            "contributors": self.contributors,
+            "private": self.private,
+        }

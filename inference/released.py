@@ -39,7 +39,7 @@ def statistics_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Suff
     """The sufficient statistics over all rows of these aggregates, standardised as their parameters say.
 
     Raises:
-        DataError: there is none, one is of another statistic, or they do not fit together.
+        DataError: there is none, one is of another statistic, one is there twice, or they do not fit together.
     """
     return _summed([_unpacked(one) for one in _checked(aggregates)])
 
@@ -124,8 +124,10 @@ def _checked(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[Nois
     listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
     if not listed:
         raise DataError("no aggregate; give at least one of the statistic 'regression'")
-    first = _parameters(listed[0])
+    first, rounds = _parameters(listed[0]), {listed[0].round_id: 1}
     for place, other in enumerate(listed[1:], start=2):
+        if (before := rounds.setdefault(other.round_id, place)) != place:
+            raise DataError(f"aggregate {place} is aggregate {before} again; give each round once")
         parameters = _parameters(other)
         for key in MUST_AGREE:
             if _plain(parameters[key]) != _plain(first[key]):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inference.errors import DataError
+from inference.errors import unknown
 
 Array = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class Noise:
 def check_repair(repair: str) -> None:
     """Raise `DataError` for a name that is none of `REPAIRS`."""
     if repair not in REPAIRS:
-        raise DataError(f"repair {repair!r} is unknown; expected one of {', '.join(REPAIRS)}")
+        raise unknown("repair", repair, "the known ones", REPAIRS)
 
 
 def repaired(A: Array, repair: str) -> Array:
@@ -55,11 +55,6 @@ def repaired(A: Array, repair: str) -> Array:
     values = np.abs(values) if repair == ABSOLUTE else np.maximum(values, 0.0)
     positive: Array = (vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2)
     return positive
-
-
-def nearest_psd(A: Array) -> Array:
-    """The nearest positive semi-definite matrix in Frobenius norm."""
-    return repaired(A, NEAREST_PSD)
 
 
 def shrunk(A: Array, variance: ArrayLike, *, constant: bool = False) -> Array:

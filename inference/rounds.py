@@ -5,11 +5,11 @@ A running trainer does, and so does the ideal functionality; a job neither knows
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
 
-__all__ = ["Job", "Rounds", "run"]
+__all__ = ["CostedRounds", "Job", "Rounds", "run"]
 
 R = TypeVar("R")
 
@@ -19,6 +19,19 @@ class Rounds(Protocol):
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
         """Hold one round and wait for its result. Raises `NoAggregate` where it ends without one."""
+
+
+@runtime_checkable
+class CostedRounds(Rounds, Protocol):
+    """Rounds that know what they cost: a trainer's do. Without it, only those that gave a sum can be added up.
+
+    Attributes:
+        spent: the Gaussian DP parameter μ of all rounds so far for the participant that they cost most, those included
+            that ended without a sum and kept their charge.
+    """
+
+    @property
+    def spent(self) -> float: ...
 
 
 def run(job: Job[R], rounds: Rounds) -> R:

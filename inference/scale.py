@@ -5,7 +5,8 @@ that is often a guess far from the truth, and it costs the whole regression its 
 known, is weighed against what the public bounds say: whoever states bounds (-c, c) means that nearly all values lie
 inside, so a priori σ is about c/3, within a factor of two (log σ ~ N(log c/3, 0.35²)). The estimate is the posterior
 mean of log σ: it is always positive, it follows the data where they speak, and falls back on the bounds where noise
-drowns them.
+drowns them. A data set's documented bounds are less to the point than those of one's own columns, so how far σ may be
+from c/3 is the caller's to say (`inference.variational.standardise`).
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from collections.abc import Sequence
 from math import log
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
 PRIOR_BOUND_SDS = 3.0
 PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # of a column's mean about the public centre, as a fraction of the half-width
-PRIOR_LOG_SD = 0.35
+PRIOR_LOG_SD = 0.35  # bounds are stated for one's own columns
+GRID = np.linspace(-6, 6, 481)  # of log σ around its prior mean, in prior standard deviations
 FREE_BOUND = 1.665  # half-widths in units of the statistic's scale, up to which squares add nothing to the sensitivity
 """Of the statistic "moments" (`dca_proto.statistics.moments`): the bound that suits sums and squares best."""
-GRID = np.linspace(-6, 6, 481) * PRIOR_LOG_SD  # of log σ around its prior mean
 
 
 def standard_deviations(sums: Array, n: int, noise_variance: float) -> Array:
@@ -36,12 +37,25 @@ def standard_deviations(sums: Array, n: int, noise_variance: float) -> Array:
     Returns:
         Positive numbers, shape ``(..., d)``; multiply by c_j for the columns' own units.
     """
-    log_sigma = GRID - log(PRIOR_BOUND_SDS)
-    expected = n * np.exp(2 * log_sigma)
-    variance = noise_variance + 2 * n * np.exp(4 * log_sigma)  # of n squares of normals, plus the noise
-    log_posterior = -0.5 * (
-        (sums[..., None] - expected) ** 2 / variance + np.log(variance) + (GRID / PRIOR_LOG_SD) ** 2
-    )
+    return posterior_sd(sums / n, noise_variance / n**2, n, PRIOR_LOG_SD)
+
+
+def posterior_sd(variance: Array, noise_variance: ArrayLike, n: int, prior_log_sd: float) -> Array:
+    """exp of the posterior mean of log σ, given noisy estimates of σ² as fractions of c².
+
+    Args:
+        variance: the estimates, shape ``(..., d)``, each from n values.
+        noise_variance: what the privacy noise adds to the variance of each, broadcastable to ``(..., d)``.
+        prior_log_sd: of log σ, about log 1/3.
+
+    Returns:
+        Positive numbers, shape ``(..., d)``, as fractions of c.
+    """
+    log_sigma = GRID * prior_log_sd - log(PRIOR_BOUND_SDS)
+    expected = np.exp(2 * log_sigma)
+    of_sample = 2 * expected**2 / n  # variance of the mean of n squares of normals
+    spread = np.asarray(noise_variance)[..., None] + of_sample
+    log_posterior = -0.5 * ((variance[..., None] - expected) ** 2 / spread + np.log(spread) + GRID**2)
     weights = np.exp(log_posterior - log_posterior.max(axis=-1, keepdims=True))
     estimate: Array = np.exp(weights @ log_sigma / weights.sum(axis=-1))
     return estimate
@@ -81,3 +95,9 @@ def marginals(sums: Array, n: int, noise_variance: float) -> tuple[Array, Array]
     offsets = means(first / FREE_BOUND, n, noise_variance / FREE_BOUND**2)
     squares = second / FREE_BOUND**2 - n * offsets**2
     return offsets, standard_deviations(squares, n, noise_variance / FREE_BOUND**4)
+
+
+def standardisation(rows: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each column of raw rows, without privacy; 1 for a column that is constant."""
+    scale = rows.std(axis=0)
+    return rows.mean(axis=0), np.where(scale > 0, scale, 1.0)

@@ -14,7 +14,7 @@ operating system. All settings are the library's defaults.
 **No independent test of these.** The defaults were chosen while looking at both data sets, at other splits of the same
 rows of breast cancer and at Adult's test part, and among the settings that were tried AUC differed by 0.006 to 0.018 on
 Adult at epsilon 1 and by up to 0.04 at 0.1. What they are worth on data that had no part in that, and how much hangs on
-each, is at the head of `inference.variational.inference`.
+each, is at the head of `inference.variational.mean_field_job`.
 
 Exit code 4 where one of these does not hold. Adult is found through DCA_DATA, or downloaded once.
 
@@ -49,8 +49,9 @@ from emulator.swarm.live import Swarm, SwarmOptions
 from inference.datasets import adult, breast_cancer
 from inference.problem import Problem, split, stream
 from inference.rounds import Job, run
-from inference.variational.inference import Settings
-from inference.variational.linear import LinearFit, linear_regression_by_gradients
+from inference.variational.generalised_linear_fit import GeneralisedLinearFit, generalised_linear_regression
+from inference.variational.mean_field_job import VariationalSettings
+from inference.variational.models import BERNOULLI
 from inference.variational.scores import area_under_curve
 
 DELTA = 1e-5
@@ -93,11 +94,13 @@ def nonprivate(data: str, seed: int) -> float:
     return area_under_curve(fitted.decision_function(test.X), test.y > 0.5)
 
 
-def job(cell: Cell, train: Problem) -> Job[LinearFit]:
+def job(cell: Cell, train: Problem) -> Job[GeneralisedLinearFit]:
     """The learning job with its default settings."""
     batch = len(train.y) // cell.parts if cell.parts > 1 else 0
-    settings = Settings(batch=batch)
-    return linear_regression_by_gradients(train.schema, rng=stream(cell.seed, "variational"), settings=settings)
+    settings = VariationalSettings(batch=batch)
+    return generalised_linear_regression(
+        train.schema, BERNOULLI, rng=stream(cell.seed, "variational"), settings=settings
+    )
 
 
 def work(cell: Cell) -> dict[str, Any]:
@@ -113,20 +116,20 @@ def work(cell: Cell) -> dict[str, Any]:
         "log_likelihood": float(np.log(np.maximum(likelihood, 1e-12)).mean()),
         "clients": len(train.y),
         "iterations": fit.fit.iterations,
-        "epochs": fit.fit.plan.epochs,
+        "epochs": fit.fit.schedule.epochs,
         "stopped": fit.fit.stopped,
         "private": fit.private,
     }
 
 
-def _ideal(cell: Cell, train: Problem) -> LinearFit:
+def _ideal(cell: Cell, train: Problem) -> GeneralisedLinearFit:
     n = len(train.y)
     computes = tuple(bytes([index]) * 16 for index in range(COMPUTES))
     terms = JobTerms(budget=Budget(cell.epsilon, DELTA), clients=n, tolerated=n // cell.parts // 10, computes=computes)
     return run(job(cell, train), IdealSwarm(train.rows, train.schema.columns, terms))
 
 
-def _live(cell: Cell, train: Problem) -> LinearFit:
+def _live(cell: Cell, train: Problem) -> GeneralisedLinearFit:
     n = len(train.y)
     tolerated = n // cell.parts // 10
     options = SwarmOptions(
@@ -144,7 +147,7 @@ def _live(cell: Cell, train: Problem) -> LinearFit:
 
     configure_logs(level=logging.WARNING)
 
-    async def learn(directory: Path) -> LinearFit:
+    async def learn(directory: Path) -> GeneralisedLinearFit:
         swarm = Swarm(
             options,
             deal(train.rows, n),
@@ -196,7 +199,7 @@ def draw(path: Path, held: list[dict[str, Any]]) -> None:
 
 def check(options: argparse.Namespace) -> int:
     live, rest = cells(options)
-    depends_on = {"delta": DELTA, "test_fraction": TEST_FRACTION, "learning": asdict(Settings())}
+    depends_on = {"delta": DELTA, "test_fraction": TEST_FRACTION, "learning": asdict(VariationalSettings())}
     record = {"resume": options.resume, "settings": depends_on}
     held = run_cells(live, work, label="live swarm", processes=1, **record)
     held += run_cells(rest, work, label="ideal functionality", processes=options.processes, **record)

@@ -35,11 +35,12 @@ from dca_proto.net.live import LiveTrainer
 from dca_proto.outcome import abort_line
 from inference.datasets import from_csv
 from inference.jobs import NAMES
-from inference.jobs.base import Conditions, Iteration, Stage, plan_words
+from inference.jobs.base import Conditions, Stage, plan_words
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import parse_words
 from inference.problem import Problem, stream
 from inference.rounds import Job
+from inference.variational.progress import Iteration
 
 TERMINATED = 143
 DRAWS_SUFFIX = ".nc"

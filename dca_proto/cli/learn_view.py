@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.spinner import Spinner
 from rich.table import Table
 
 from dca_proto.cli.narrator import Narrator
@@ -17,8 +22,9 @@ from dca_proto.core import facts
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.learning.runner import HeldRound
-from inference.jobs.base import Iteration, Stage
+from inference.jobs.base import Stage
 from inference.jobs.estimates import digits, rows_of
+from inference.variational.progress import Iteration
 
 NARRATED_MAX = 4  # rounds whose phases are told; of more, only their ends are
 _SHOWN_ESTIMATES = 40
@@ -27,6 +33,8 @@ _PHASES = (facts.Announced, facts.Rostered, facts.SharingStarted)
 
 class Teller(Narrator):
     """Tells a trainer's facts, and how far the job has come; a job of many rounds gets a line for each.
+
+    On a terminal, a bar shows how many iterations are done, with the score after the last one, in place of their lines.
 
     Args:
         console, federation, expected: as of `Narrator`. stages: of the job.
@@ -37,6 +45,21 @@ class Teller(Narrator):
         self._rounds = sum(stage.rounds for stage in stages)
         self._ended: HeldRound | None = None
         self._recalled = 0
+        self._bar = IterationBar(console) if console.is_terminal and self._rounds > NARRATED_MAX else None
+
+    def __enter__(self) -> Teller:
+        if self._bar is None:
+            super().__enter__()
+        else:
+            self._bar.start()
+        return self
+
+    def waiting(self, line: str) -> None:
+        """Below the bar, where there is one: a console has room for one moving display."""
+        if self._bar is None:
+            super().waiting(line)
+        else:
+            self._bar.waiting(line)
 
     def __call__(self, fact: object) -> None:
         self._tell_recalled()
@@ -54,17 +77,22 @@ class Teller(Narrator):
 
     def iterated(self, iteration: Iteration) -> None:
         """The sum of the round before was used."""
-        self._rounds = max(self._rounds, iteration.of + 1)
-        known = iteration.value == iteration.value
-        self._tell_ended(f"; {iteration.name} {iteration.value:.4g}" if known else "")
+        self._rounds = max(self._rounds, iteration.total + 1)
+        if self._bar is not None:
+            self._bar.iterated(iteration)
+        score = score_words(iteration)
+        self._tell_ended(f"; {score}" if score else "", is_shown=self._bar is not None)
 
-    def _tell_ended(self, score: str) -> None:
+    def _tell_ended(self, score: str, *, is_shown: bool = False) -> None:
+        """The round that has ended, once; nothing more where the bar shows all that there is to say."""
         held, self._ended = self._ended, None
         if held is None:
             return
         done = f"round {held.number} of {max(self._rounds, held.number)}: {held.request.statistic}"
         if held.aggregate is None:
             self.say(f"{done}: no sum: {held.reason}")
+            return
+        if is_shown and held.attempts == 1:
             return
         again = f", attempt {held.attempts}" if held.attempts > 1 else ""
         self.say(f"{done}: {held.aggregate.contributors} of {held.aggregate.clients} clients contributed{again}{score}")
@@ -80,7 +108,48 @@ class Teller(Narrator):
     ) -> None:
         self._tell_recalled()
         self._tell_ended("")
-        super().__exit__(kind, error, trace)
+        if self._bar is None:
+            super().__exit__(kind, error, trace)
+        else:
+            self._bar.stop()
+
+
+class IterationBar:
+    """On a terminal: a bar over a job's iterations with the score after the last one, and what is waited for now."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[score]}"),
+        )
+        self._progress = Progress(*columns, console=console)
+        self._task = self._progress.add_task("iteration", total=None, score="")
+        self._now = Spinner("dots")
+        self._live = Live(Group(self._progress, self._now), console=console, refresh_per_second=10)
+
+    def start(self) -> None:
+        self._live.start()
+
+    def stop(self) -> None:
+        """Leave the bar as it is; nothing is waited for any more."""
+        self._live.update(self._progress)
+        self._live.stop()
+
+    def waiting(self, line: str) -> None:
+        self._now.update(text=escape(line))
+
+    def iterated(self, iteration: Iteration) -> None:
+        """One is done."""
+        score = score_words(iteration)
+        self._progress.update(self._task, completed=iteration.number, total=iteration.total, score=score)
+
+
+def score_words(iteration: Iteration) -> str:
+    """Such as "held-out AUC 0.942"; nothing where there is no score."""
+    return "" if math.isnan(iteration.value) else f"{iteration.name} {iteration.value:.4g}"
 
 
 def require_arviz() -> None:
@@ -123,13 +192,17 @@ def round_row(held: HeldRound) -> dict[str, Any]:
 
 def iteration_row(iteration: Iteration) -> dict[str, Any]:
     """The score after an iteration; None where it has none."""
-    value = iteration.value if iteration.value == iteration.value else None
+    value = None if math.isnan(iteration.value) else iteration.value
     return {"number": iteration.number, "name": iteration.name, "value": value}
 
 
 def show(console: Console, summary: dict[str, Any]) -> None:
-    """The answer: estimates with their posterior standard deviations, and scores on the trainer's own rows."""
+    """The answer: estimates with their spreads, what speaks against them, and scores on the trainer's own rows."""
     console.print(_estimates_table(summary))
+    for warning in summary.get("warnings", []):
+        say(console, "warning", warning)
+    if summary.get("repair"):
+        say(console, "repair", summary["repair"])
     test = summary["test"]
     if test and "rmse_private" in test:
         others = f"predicting the mean {test['rmse_zero']:.4g}; {test['rows']} rows of your own"

@@ -82,7 +82,7 @@ class Narrator:
     def _of_the_trainer(self, fact: object) -> str:
         match fact:
             case facts.Announced(round_id, statistic, dimension):
-                return f"round {_short(round_id)}: announced {statistic} ({dimension} numbers)"
+                return f"round {_short(round_id)}: announced {statistic} ({dimension} number{'s' * (dimension != 1)})"
             case facts.WaitingForKeys(round_id, computes):
                 names = ", ".join(map(self._name, computes))
                 return f"round {_short(round_id)}: waiting for a key of Compute node {names}; is it up?"

@@ -12,7 +12,7 @@ Nothing is claimed for the secrecy of the choice: the broker and the Compute nod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.sealing import Random
@@ -22,14 +22,10 @@ _WORD = 1 << 8 * _WORD_BYTES
 
 
 class Batches:
-    """How often each client was used, and who is next.
+    """How often each client was used, and who is next."""
 
-    Args:
-        uses: of each client's id, where the counting does not start from 0.
-    """
-
-    def __init__(self, uses: Mapping[bytes, int] = {}) -> None:
-        self._uses = Counter(uses)
+    def __init__(self) -> None:
+        self._uses: Counter[bytes] = Counter()
         self._failures: Counter[bytes] = Counter()
 
     def pick(self, available: Sequence[bytes], size: int, random: Random) -> tuple[bytes, ...]:

@@ -217,7 +217,9 @@ class ClientActor(Actor):
     def _ask(self, current: Round) -> Question:
         """The announcement's question, worked out once per process."""
         if current.question is None:
-            current.question = ask(current.body, self._mechanism, self._limits)
+            question = ask(current.body, self._mechanism, self._limits)
+            question.statistic.require_libraries()  # or else its contribution would be zero
+            current.question = question
         return current.question
 
     def _join(self, current: Round, now_ms: int) -> list[Effect]:

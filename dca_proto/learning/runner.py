@@ -148,6 +148,18 @@ class JobRounds:
         self._attempts, self._is_recalled = 0, True  # of the current request
         self._unheard: GivenUp | None = None  # the last request, if it has no sum
 
+    @property
+    def spent(self) -> float:
+        """What the rounds so far cost, as a mu, the client that they cost most; also those that failed at that price.
+
+        A round counts as long as the account charges it: not once all Compute nodes have signed its abort.
+        """
+        return worst(self._charged)
+
+    @property
+    def _charged(self) -> list[Cost]:
+        return [cost for round_id, cost in self._costs.items() if self._trainer.is_charged(round_id)]
+
     async def hold(self, request: RoundRequest) -> NoisyAggregate:
         """The sum of the job's next request, held now or recalled. Raises as `learn`."""
         self.go_on()
@@ -207,8 +219,7 @@ class JobRounds:
     def _require_budget(self, opened: OpenRound) -> None:
         """Raises `RoundAborted` where the round would cost some client more than the whole job may."""
         cost = _cost(opened)
-        charged = [one for round_id, one in self._costs.items() if self._trainer.is_charged(round_id)]
-        if worst([*charged, cost], cost.clients) > self._terms.budget.mu * _ROUNDING:
+        if worst([*self._charged, cost], cost.clients) > self._terms.budget.mu * _ROUNDING:
             raise RoundAborted(
                 "the job's budget has no room for the round beside those that failed and have kept their charges"
             )

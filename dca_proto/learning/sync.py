@@ -89,6 +89,11 @@ class TrainerRounds:
                 raise
             started.set_exception(error)
 
+    @property
+    def spent(self) -> float:
+        """The mu that the rounds so far cost the client that they cost most (`JobRounds.spent`)."""
+        return self._rounds.spent
+
     def hold(self, request: RoundRequest) -> NoisyAggregate:
         """Hold one round and wait for it.
 

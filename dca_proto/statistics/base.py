@@ -90,6 +90,10 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """
         return {}
 
+    def require_libraries(self) -> None:
+        """Asked by a client before it joins. Raises `UsageError` where this machine cannot evaluate the statistic."""
+        return
+
     def stated_sensitivity(self, fraction_bits: int) -> Sensitivity:
         """`row_sensitivity`, worked out once: it is asked for with every contribution."""
         if fraction_bits not in self._stated:

@@ -4,7 +4,8 @@ For one row z the gradient ∇ = ∂ log_density(θ, z)/∂θ is brought into th
 (`ball`), so its integers G have |G| <= C = floor(clip·2^f) exactly, whatever the model is and whatever its floats did:
 two rows are at most Δ2 = 2C apart, and a missing row is zero, the ball's middle. In L1 they are at most 2·floor(√d·C)
 apart (Cauchy and Schwarz). A gradient that is NaN or infinite somewhere counts as zero. A model that raises an
-exception makes its client contribute zero and say so (`dca_proto.core.client`): it takes part all the same.
+exception makes its client contribute zero and say so (`dca_proto.core.client`): it takes part all the same. A client
+that lacks JAX where the gradient is to be derived declines instead, which depends on no row.
 
 Like every statistic, a model is a class that all participants have imported; a round carries its name and parameters:
 
@@ -35,6 +36,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -101,6 +103,10 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
         own = [getattr(self, name) for name in self.__struct_fields__ if name not in ("theta", "clip")]
         return _derived(_Model(type(self), msgspec.msgpack.encode(own), self))(theta, rows)
 
+    def require_libraries(self) -> None:
+        if type(self).gradient is ModelGradient.gradient and find_spec("jax") is None:
+            raise _without_jax(self.name)
+
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
         self.limits(fraction_bits)  # bounds that do not fit the grid are refused here, before anybody takes part
         limit = ball_limit("clip", self.clip, fraction_bits)
@@ -138,6 +144,12 @@ class _Model:
     one: ModelGradient = field(compare=False)
 
 
+def _without_jax(name: str) -> UsageError:
+    return UsageError(
+        f'statistic {name!r} has no gradient of its own, and deriving one needs JAX: pip install "dca[samplers]"'
+    )
+
+
 @lru_cache(maxsize=16)
 def _derived(model: _Model) -> Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]:
     """The gradient of a model's log density, compiled."""
@@ -145,10 +157,7 @@ def _derived(model: _Model) -> Callable[[NDArray[np.float64], NDArray[np.float64
     try:
         import jax
     except ImportError:
-        raise UsageError(
-            f"statistic {one.name!r} has no gradient of its own, and deriving one needs JAX: "
-            'pip install "dca[samplers]"'
-        ) from None
+        raise _without_jax(one.name) from None
 
     def of_row(theta: Any, row: Any) -> Any:
         densities = one.log_density(theta, row[None])

@@ -77,17 +77,6 @@ class Moments(ScaledColumns, frozen=True, kw_only=True):
         scale = np.array(self.scale, dtype=np.float64)
         return np.concatenate([self.centre + scale * first, scale**2 * second])
 
-    def mean_and_variance(
-        self, value: NDArray[np.float64], contributors: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean and variance (with divisor n) of each column over the clients, in units of the data, shapes ``(d,)``.
-
-        The noise can make a variance negative; that is left to the reader, who knows the noise.
-        """
-        first, second = self.unpack(value / contributors)
-        scale = np.array(self.scale, dtype=np.float64)
-        return self.centre + scale * first, scale**2 * (second - first**2)
-
 
 def widest_squared(limit: int, unit: int, weights: tuple[int, int] = (1, 1)) -> int:
     """An upper bound of (w₁·unit·(X - X'))² + (w₂(X² - X'²))² over all |X|, |X'| <= limit, tight to 1e-9.

@@ -19,29 +19,29 @@ The published run centred the rows by their own means, and took a bound for TA a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import sqrt
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from scipy.stats import rankdata
 
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
-from emulator.experiments.figure2.ours import regression_with_thresholds
 from emulator.experiments.picture import COLOURS, MARKERS, drawing, zero_line
 from emulator.ideal import IdealSwarm
-from inference.algorithm2 import STD_SHARE, box_sensitivity
-from inference.baselines import InputPerturbation, nonprivate_regression
+from inference.algorithm2 import ESTIMATE, STD_SHARE, box_sensitivity, regression_with_projection
+from inference.baselines import ByRounds, InputPerturbation, Method, NonPrivate
 from inference.bounded_regression import regression_in_bounds
 from inference.datasets.gdsc import GENES, Gdsc, read_gdsc
 from inference.errors import DataError
-from inference.problem import Array, Problem, split, stream
-from inference.projection import search_thresholds
-from inference.regression import LinearFit
-from inference.rounds import Job, run
+from inference.problem import Array, Problem, Schema, split, stream
+from inference.projection import Thresholds, search_thresholds
+from inference.regression import RegressionResult
+from inference.rounds import Job
 
 R = TypeVar("R")
 
@@ -106,43 +106,56 @@ def correlations(cell: Cell, setting: Setting) -> dict[str, Any]:
     gdsc = data(setting.folder, setting.genes)
     problem = gdsc.problem(cell.drug, centred_as_published=setting.centred_as_published)
     train, test = split(problem, TEST_ROWS, setting.seed + cell.number)
-    plain = nonprivate_regression(train)
-    found = {NP: [rank_correlation(plain.predict(test.X)[0], test.y)] * len(setting.epsilons)}
-    for method in METHODS[1:]:
-        fits = [_fit(method, train, Budget(epsilon, setting.delta), setting, cell) for epsilon in setting.epsilons]
-        found[method] = [rank_correlation(fit.predict(test.X)[0], test.y) for fit in fits]
+    found: dict[str, list[float]] = {method: [] for method in METHODS}
+    for epsilon in setting.epsilons:
+        for method in methods(cell, setting, Budget(epsilon, setting.delta), len(train.y)):
+            found[method.name].append(rank_correlation(method.fit(train).predict(test.X)[0], test.y))
     return {"drug": cell.drug, "run": cell.number, "learned_from": len(train.y), "correlation": found}
 
 
 @lru_cache(maxsize=256)
-def thresholds(n: int, features: int, budget: Budget, seed: int) -> Array:
-    """Algorithm 2's, of each feature and the target, in standard deviations, shape ``(d + 1,)``.
+def thresholds(n: int, features: int, budget: Budget, seed: int) -> Thresholds:
+    """Algorithm 2's, of each feature and the target, in standard deviations.
 
     For the clients' noise, which is hardly more than a trusted aggregator's.
     """
     per_sensitivity = sqrt(n / ((n - 1) * (1 - STD_SHARE))) / budget.mu
     rng = stream(seed, f"search/{n}/{features}/{budget.epsilon:g}")
-    return search_thresholds(n, features, lambda bounds: per_sensitivity * box_sensitivity(bounds), rng).bounds
+    return search_thresholds(n, features, lambda bounds: per_sensitivity * box_sensitivity(bounds), rng)
 
 
-def _fit(method: str, train: Problem, budget: Budget, setting: Setting, cell: Cell) -> LinearFit:
-    """The regression of a private method."""
-    name = f"{cell}/{method}/{budget.epsilon:g}"
-    if method == INPUT:
-        return InputPerturbation(budget.mu, stream(setting.seed, f"{name}/noise")).fit(train)
+def methods(cell: Cell, setting: Setting, budget: Budget, rows: int) -> list[Method]:
+    """All of `METHODS`, at this budget.
+
+    Args:
+        rows: to learn from.
+    """
+
+    def noise(method: str) -> np.random.Generator:
+        return stream(setting.seed, f"{cell}/{method}/{budget.epsilon:g}/noise")
+
+    projected = partial(_projected, thresholds(round(rows, -1), len(setting.genes), budget, setting.seed))
+    jobs: dict[str, Callable[[Schema], Job[RegressionResult]]] = {
+        TA: regression_in_bounds,
+        DDP: regression_in_bounds,
+        PROJ_TA: projected,
+        PROJ_DDP: projected,
+        BALL: lambda schema: in_unit_ball(regression_in_bounds(schema)),
+    }
+    sources = {method: partial(_swarm, budget, noise(method), method in (TA, PROJ_TA)) for method in jobs}
+    by_rounds = [ByRounds(method, job, sources[method]) for method, job in jobs.items()]
+    return [NonPrivate(NP), *by_rounds, InputPerturbation(budget.mu, noise(INPUT), INPUT)]
+
+
+def _swarm(budget: Budget, noise: np.random.Generator, trusted: bool, train: Problem) -> IdealSwarm:
+    """Rounds of these rows."""
     terms = JobTerms(budget=budget, clients=len(train.y), tolerated=0, computes=COMPUTES)
-    swarm = IdealSwarm(
-        train.rows,
-        train.schema.columns,
-        terms,
-        random=stream(setting.seed, f"{name}/noise").bytes,
-        trusted=method in (TA, PROJ_TA),
-    )
-    if method in (PROJ_TA, PROJ_DDP):
-        chosen = thresholds(round(len(train.y), -1), len(setting.genes), budget, setting.seed)
-        return regression_with_thresholds(train.schema, swarm, chosen)
-    job = regression_in_bounds(train.schema)
-    return run(in_unit_ball(job) if method == BALL else job, swarm)
+    return IdealSwarm(train.rows, train.schema.columns, terms, random=noise.bytes, trusted=trusted)
+
+
+def _projected(chosen: Thresholds, schema: Schema) -> Job[RegressionResult]:
+    """Algorithm 2 with thresholds that were searched before, so that its generator is not used."""
+    return regression_with_projection(schema, rng=np.random.default_rng(0), centre=ESTIMATE, thresholds=chosen)
 
 
 def in_unit_ball(job: Job[R]) -> Job[R]:
@@ -162,15 +175,9 @@ def in_unit_ball(job: Job[R]) -> Job[R]:
 
 def rank_correlation(predicted: Array, measured: Array) -> float:
     """Spearman's, with mean ranks for ties; 0 where all predictions are the same."""
-    a, b = (ranks - ranks.mean() for ranks in (_ranks(predicted), _ranks(measured)))
+    a, b = (ranks - ranks.mean() for ranks in (rankdata(predicted), rankdata(measured)))
     norm = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / norm if norm > 0 else 0.0
-
-
-def _ranks(values: Array) -> Array:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Array = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    return ranks
 
 
 def summary(results: Sequence[dict[str, Any]], setting: Setting) -> dict[str, Any]:
@@ -193,8 +200,8 @@ def draw(figures: dict[str, Any], path: Path, title: str) -> None:
     """Like Figure 3: all methods on the left, selected ones on the right, and the zero predictor."""
     epsilons = np.array(figures["epsilon"])
     with drawing(path, columns=2, title=title) as panels:
-        for axes, methods in zip(panels[0], (METHODS, SELECTED), strict=True):
-            for method in methods:
+        for axes, shown in zip(panels[0], (METHODS, SELECTED), strict=True):
+            for method in shown:
                 place, one = METHODS.index(method), figures["methods"][method]
                 beside = epsilons + 0.1 * (place - len(METHODS) // 2)  # so that no bar hides another
                 style = {"color": COLOURS[place], "marker": MARKERS[place], "capsize": 3}

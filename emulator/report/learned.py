@@ -10,6 +10,7 @@ from emulator.report.bars import Bar, bars
 from emulator.report.figures import UNKNOWN, counted, number
 from emulator.report.intervals import Estimate, Row, intervals
 from emulator.report.markup import Child, element, table
+from emulator.report.page import note
 from emulator.report.plot import Axis, Series, axis_over, plot
 from emulator.report.types import Amount, Count, Real
 
@@ -48,7 +49,7 @@ class HeldOut(msgspec.Struct, frozen=True):
     scores: list[Score] = []
 
     @property
-    def all(self) -> list[Score]:
+    def every_score(self) -> list[Score]:
         """The errors as a score, then the others."""
         if self.rmse_private is None:
             return self.scores
@@ -63,17 +64,17 @@ class Iteration(msgspec.Struct, frozen=True):
     value: Real | None
 
 
-def gain(test: HeldOut) -> str:
+def score_words(test: HeldOut) -> str:
     """The first score in words."""
-    if not test.all:
+    if not test.every_score:
         return "no score was recorded"
-    first = test.all[0]
+    first = test.every_score[0]
     if first.nonprivate is None:
         return f"test {first.name} {_known(first.private)} ({_known(first.constant)} by a constant prediction)"
     return f"test {first.name} {_known(first.private)} ({_known(first.nonprivate)} without privacy)"
 
 
-def best(found: Sequence[Coefficient]) -> str:
+def estimate_words(found: Sequence[Coefficient]) -> str:
     """The first estimate in words."""
     first = found[0]
     other = "" if first.nonprivate is None else f" ({_known(first.nonprivate)} without privacy)"
@@ -84,11 +85,17 @@ def _pair(mean: float | None, sd: float | None) -> str:
     return _known(mean) if sd is None else f"{_known(mean)} ± {number(sd, 2)}"
 
 
-def constant(test: HeldOut) -> Iterator[tuple[str, str]]:
+def baseline_fact(test: HeldOut) -> Iterator[tuple[str, str]]:
     """What is reached without learning anything."""
-    for one in test.all[:1]:
+    for one in test.every_score[:1]:
         label = "error of predicting the mean" if one.name == "error" else f"{one.name} of a constant prediction"
         yield label, _known(one.constant)
+
+
+def warned(warnings: Sequence[str]) -> Iterator[Child]:
+    """What speaks against taking the estimates at their word."""
+    for text in warnings:
+        yield note(f"{text[:1].upper()}{text[1:]}.")
 
 
 def course(iterations: Sequence[Iteration], test: HeldOut | None) -> Iterator[Child]:
@@ -97,7 +104,7 @@ def course(iterations: Sequence[Iteration], test: HeldOut | None) -> Iterator[Ch
     if len(known) < 2:
         return
     name = iterations[-1].name
-    goal = [one for one in (test.all if test else []) if one.name in name and one.nonprivate is not None]
+    goal = [one for one in (test.every_score if test else []) if one.name in name and one.nonprivate is not None]
     heights = [value for _, value in known] + [one.nonprivate for one in goal if one.nonprivate is not None]
     x = Axis("iteration", 0.0, max(at for at, _ in known) + 1.0, say=lambda tick: f"{tick:.0f}")
     series = [Series(name, known, 0, "solid", "disc")]
@@ -119,7 +126,7 @@ def estimates(found: Sequence[Coefficient], names: tuple[str, str]) -> Iterator[
 
 def scores(test: HeldOut, names: tuple[str, str]) -> Iterator[Child]:
     """Each score as bars."""
-    for one in test.all:
+    for one in test.every_score:
         kinds = (one.private, one.nonprivate, one.constant)
         labels = (*names, "predicting the mean" if one.name == "error" else "a constant prediction")
         known = [(label, value, tone) for tone, (label, value) in enumerate(zip(labels, kinds, strict=True))

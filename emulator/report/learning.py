@@ -8,7 +8,18 @@ from collections.abc import Iterator
 import msgspec
 
 from emulator.report.figures import count, counted, number, short
-from emulator.report.learned import Coefficient, HeldOut, Iteration, best, constant, course, estimates, gain, scores
+from emulator.report.learned import (
+    Coefficient,
+    HeldOut,
+    Iteration,
+    baseline_fact,
+    course,
+    estimate_words,
+    estimates,
+    score_words,
+    scores,
+    warned,
+)
 from emulator.report.markup import Child, table
 from emulator.report.page import Page, Section, Verdict
 from emulator.report.types import Amount, Count
@@ -48,9 +59,11 @@ class Learning(msgspec.Struct, frozen=True, kw_only=True):
     iterations: list[Iteration] = []
     test: HeldOut | None = None
     stopped: str | None = None
+    warnings: list[str] = []
+    repair: str | None = None
 
     @property
-    def all(self) -> list[Coefficient]:
+    def every_estimate(self) -> list[Coefficient]:
         """Every estimate, the intercept last."""
         return [*self.coefficients, *self.estimates, *([self.intercept] if self.intercept else [])]
 
@@ -60,7 +73,8 @@ def page(run: Learning) -> Page:
     verdict: Verdict = "good" if run.ok and run.private else "bad"
     badge = ("private" if run.private else "not private") if run.ok else "ended without a result"
     sections = [
-        Section("Estimates", [*estimates(run.all, _NAMES)]),
+        Section("Warnings", [*warned(run.warnings)]),
+        Section("Estimates", [*estimates(run.every_estimate, _NAMES)]),
         Section("Score", [] if run.test is None else [*scores(run.test, _NAMES)]),
         Section("Iterations", [*course(run.iterations, run.test)]),
         Section("Rounds", [*_rounds(run)]),
@@ -82,8 +96,8 @@ def _title(run: Learning) -> str:
     most = max((one.contributors or 0 for one in run.rounds), default=0)  # of mini-batches, none is everybody
     who = counted(most, "client")
     if run.test is not None:
-        return f"Learned from {who}: {gain(run.test)}"
-    return f"Learned from {who}: {best(run.all)}" if run.all else f"Learned from {who}"
+        return f"Learned from {who}: {score_words(run.test)}"
+    return f"Learned from {who}: {estimate_words(run.every_estimate)}" if run.every_estimate else f"Learned from {who}"
 
 
 def _answer(run: Learning) -> str:
@@ -100,10 +114,12 @@ def _facts(run: Learning) -> Iterator[tuple[str, str]]:
     yield "job", run.job
     yield "federation", run.federation
     yield "rounds", count(len(run.rounds))
+    if run.repair is not None:
+        yield "repair of the noisy matrix", run.repair
     if run.epsilon is not None:
         yield "epsilon of all rounds", short(run.epsilon)
     if run.test is not None:
-        yield from constant(run.test)
+        yield from baseline_fact(run.test)
 
 
 def _rounds(run: Learning) -> Iterator[Child]:

@@ -15,12 +15,13 @@ from emulator.report.learned import (
     Coefficient,
     HeldOut,
     Iteration,
-    best,
-    constant,
+    baseline_fact,
     course,
+    estimate_words,
     estimates,
-    gain,
+    score_words,
     scores,
+    warned,
 )
 from emulator.report.markup import Child, element, table
 from emulator.report.page import Page, Section, Verdict, note
@@ -99,11 +100,13 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     broker_version: str | None = None
     share_encoding: str = UNKNOWN
     job: str | None = None
+    repair: str | None = None
     coefficients: list[Coefficient] = []
     estimates: list[Coefficient] = []
     intercept: Coefficient | None = None
     iterations: list[Iteration] = []
     test: HeldOut | None = None
+    warnings: list[str] = []
     contributors: Count | None = None
     dropped: Count | None = None
     wall_s: Amount | None = None
@@ -126,6 +129,7 @@ def page(run: Swarm) -> Page:
     """The page of a swarm."""
     head = _headline(run)
     sections = [
+        Section("Warnings", [*warned(run.warnings)]),
         Section("Iterations", [*course(run.iterations, run.test)]),
         Section("Rounds in time", [*_timeline(run)]),
         Section("Messages and bytes", [*_traffic(run)]),
@@ -151,10 +155,10 @@ def _headline(run: Swarm) -> _Headline:
         return _Headline(f"No result: {run.error or 'the reason was not recorded'}", "ended without a result", "bad")
     badge: tuple[str, Verdict] = ("private", "good") if run.private else ("not private", "bad")
     if run.test is None and run.estimates:
-        return _Headline(f"Learned from {who}: {best(run.estimates)}", *badge)
+        return _Headline(f"Learned from {who}: {estimate_words(run.estimates)}", *badge)
     if run.test is None:
         return _Headline(f"{who} are in the last sum{_last(run)}", *badge)
-    return _Headline(f"Learned from {who}: {gain(run.test)}", *badge)
+    return _Headline(f"Learned from {who}: {score_words(run.test)}", *badge)
 
 
 def _last(run: Swarm) -> str:
@@ -195,8 +199,10 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
         yield "epsilon spent per client", f"{short(run.epsilon_spent)} of {short(run.epsilon or 0)}"
     if run.job is not None:
         yield "job", run.job
+    if run.repair is not None:
+        yield "repair of the noisy matrix", run.repair
     if run.test is not None:
-        yield from constant(run.test)
+        yield from baseline_fact(run.test)
     yield "broker", f"{run.broker} {run.broker_version or ''}".strip()
     yield "share encoding", run.share_encoding
     if run.connections is not None:

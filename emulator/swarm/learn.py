@@ -13,6 +13,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import NoAggregate
 from dca_proto.cli.job_settings import check_plan
+from dca_proto.cli.learn_view import iteration_row
 from dca_proto.cli.output import (
     STDOUT,
     require_json_target,
@@ -29,14 +30,16 @@ from dca_proto.core.shares import ENCODINGS
 from dca_proto.device import complete
 from dca_proto.learning.runner import RETRIES
 from emulator.counts import check_counts
+from emulator.swarm import usage
 from emulator.swarm.data import deal
 from emulator.swarm.live import Swarm, SwarmOptions, check_broker
 from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines, View
 from emulator.swarm.summary import doubts, failed, summarise
 from emulator.swarm.view import closing_lines, dropped_lines, estimates_table, rounds_table, scores_table, times_table
-from inference.jobs.base import Conditions, Iteration, LearningJob, Stage, plan_words
+from inference.jobs.base import Conditions, LearningJob, Stage, plan_words
 from inference.jobs.picture import plot_estimates
 from inference.problem import Problem, stream
+from inference.variational.progress import Iteration
 
 TERMINATED = 143
 RESULT, PICTURE = "result.json", "coefficients.png"
@@ -127,9 +130,16 @@ class _Run:
         if options.encoding not in ENCODINGS:
             raise UsageError(f"--share-encoding {options.encoding}: expected {' or '.join(ENCODINGS)}")
         check_broker(options.broker)
+        is_ours = "://" not in options.broker
+        usage.require_connections(self._connections, self._connections if is_ours else None, "lower --clients")
         lesson.job.check(lesson.train.schema, lesson.settings)
         self._stages = self._planned()
         self._reference = lesson.job.reference(lesson.train, lesson.settings)
+
+    @property
+    def _connections(self) -> int:
+        """Of clients, Compute nodes and the trainer, each its own, all from this process."""
+        return self._lesson.clients + self._options.computes + 1
 
     def _planned(self) -> list[Stage]:
         """The job's plan; a round for each share of the budget is planned as its participants will."""
@@ -218,7 +228,7 @@ class _Run:
         """The score after each iteration, if the job has any."""
         if not self._iterations:
             return {}
-        return {"iterations": [{"number": i.number, "name": i.name, "value": i.value} for i in self._iterations]}
+        return {"iterations": [iteration_row(one) for one in self._iterations]}
 
     # --- what is told ---------------------------------------------------------------------------------------------
 
@@ -239,8 +249,7 @@ class _Run:
 
     def _say_broker(self, live: Swarm) -> None:
         name = f"{live.broker_kind} {live.broker_version}".strip()
-        connections = self._lesson.clients + self._options.computes + 1
-        self._say("broker", f"{name} at {live.broker_url}, {connections} connections")
+        self._say("broker", f"{name} at {live.broker_url}, {self._connections} connections")
 
     def show(self, summary: dict[str, Any]) -> None:
         """Files in the folder and the object for programs, then tables on the console."""

@@ -5,15 +5,15 @@ A job of a few rounds is told phase by phase; one of many iterations is told ite
 
 from __future__ import annotations
 
-import math
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from dca_proto.cli.learn_view import score_words
 from dca_proto.cli.output import say
 from emulator.swarm.timeline import RoundLog
-from inference.jobs.base import Iteration
+from inference.variational.progress import Iteration
 
 _ENDED = {"join": "joined", "share": "shared", "commit": "sum released"}
 
@@ -130,7 +130,7 @@ class IterationLines(Lines):
 
     def iterated(self, iteration: Iteration) -> None:
         """The sum of the round that is over has been used."""
-        self._tell(_score_words(iteration))
+        self._tell(score_words(iteration))
 
     def changed(self, log: RoundLog) -> None:
         """A round has gone on."""
@@ -184,7 +184,8 @@ class IterationBars:
 
     def iterated(self, iteration: Iteration) -> None:
         """One is done: its score stands beside the bar."""
-        self._progress.update(self._all, completed=iteration.number, total=iteration.of, score=_score_words(iteration))
+        score = score_words(iteration)
+        self._progress.update(self._all, completed=iteration.number, total=iteration.total, score=score)
 
     def changed(self, log: RoundLog) -> None:
         """A round has gone on."""
@@ -202,8 +203,3 @@ def _course(log: RoundLog) -> str:
     """A round that is over, in one line."""
     end = "" if log.aggregate is not None else "aborted, "
     return f"{log.statistic}: {log.shared} of {len(log.clients)} shared, {end}{log.wall_s:.1f} s"
-
-
-def _score_words(iteration: Iteration) -> str:
-    """Such as "held-out AUC 0.942"; nothing where there is no score."""
-    return "" if math.isnan(iteration.value) else f"{iteration.name} {iteration.value:.4g}"

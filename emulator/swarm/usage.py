@@ -40,11 +40,12 @@ def peak_rss_bytes(pid: int | None = None) -> int | None:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def require_connections(here: int, at_broker: int | None) -> None:
+def require_connections(here: int, at_broker: int | None, advice: str = "use --connections shared") -> None:
     """Let this process and those that it starts open as many files as they may, and refuse what will not fit.
 
     Args:
         here: connections of the largest single process. at_broker: of all at a broker that we start; None: not ours.
+        advice: what the caller can do about it, besides asking the system for more.
 
     Raises:
         UsageError: the system allows fewer.
@@ -55,14 +56,14 @@ def require_connections(here: int, at_broker: int | None) -> None:
     if needed > most:
         raise UsageError(
             f"a process would need {needed} open files, for a connection each, and may have {most}: raise it with "
-            "`ulimit -Hn`, or use --connections shared"
+            f"`ulimit -Hn`, or {advice}"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     if at_broker is not None and at_broker > _ports():
         raise UsageError(
             f"{at_broker} connections to one broker on this machine need as many local ports, and there are "
-            f"{_ports()}: widen net.ipv4.ip_local_port_range, or use --connections shared"
+            f"{_ports()}: widen net.ipv4.ip_local_port_range, or {advice}"
         )
 
 

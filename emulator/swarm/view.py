@@ -183,17 +183,19 @@ def _figure(value: float | None) -> str:
 
 
 def closing_lines(summary: dict[str, Any]) -> list[Line]:
-    """The answer in words: test error, what was spent, what the guarantee assumes."""
+    """The answer in words: what speaks against it, test error, what was spent, what the guarantee assumes."""
     return [*_score_lines(summary), *(_privacy_lines(summary) if summary["private"] else _trial_lines(summary))]
 
 
 def _score_lines(summary: dict[str, Any]) -> list[Line]:
-    lines = []
+    lines = [("warning", text) for text in summary.get("warnings", [])]
     if summary.get("coefficients") and len(rows_of(summary)) > _SHOWN_ESTIMATES:
         lines.append(("shown", "the coefficients farthest from zero for their spread; all are in the files"))
     if summary.get("stopped"):
         held = len(summary.get("iterations", []))
         lines.append(("stopped", f"after {held} iterations: {summary['stopped']}; the result is of these"))
+    if summary.get("repair"):
+        lines.append(("repair", summary["repair"]))
     test = summary["test"]
     if test and "rmse_private" in test:
         lines += _error_lines(test)

@@ -51,7 +51,6 @@ NAMES_TABLE = {
 """Minimum, maximum, mean and standard deviation of each column (abalone.names)."""
 
 PUBLISHED_MEANS = {column: row[2] for column, row in NAMES_TABLE.items()}
-PUBLISHED_SDS = {column: row[3] for column, row in NAMES_TABLE.items()}
 """Of the seven measures and the rings; nothing is published of the sexes but how they are coded."""
 
 BOUNDS = {column: Interval(row[0], row[1], "range in abalone.names") for column, row in NAMES_TABLE.items()} | {

@@ -22,8 +22,8 @@ from sklearn.utils.validation import validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
-from inference.rounds import Rounds
-from inference.spent import together
+from inference.rounds import CostedRounds, Rounds
+from inference.spent import epsilon_of, together
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,9 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     Attributes:
         private_: whether what was learnt satisfies differential privacy.
-        epsilon_, delta_: what it cost each participant in all; None where `private_` is False.
+        epsilon_, delta_: what it cost each participant in all; None where `private_` is False. Rounds that know
+            what they cost, as a trainer's do, are asked (`inference.rounds.CostedRounds`); of others, those that gave
+            a sum are added up.
         n_features_in_: how many features there are. feature_names_in_: their names, where known.
     """
 
@@ -76,7 +78,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         elif holds:
             recorded = Recorded(X)
             private = self._fit_rounds(recorded)
-            self._account(private, self._spent(recorded.held))
+            self._account(private, self._cost(X, recorded))
         elif y is None and not _could_be_rows(X):
             raise DataError(
                 f"found {'an empty list' if X == [] else f'a {type(X).__name__}'} without targets; expected rows with "
@@ -103,6 +105,14 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _spent(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of all rounds; a job of mini-batches, in which nobody takes part in all of them, overrides it."""
         return together([aggregate for _, aggregate in held])
+
+    def _cost(self, rounds: Rounds, recorded: Recorded) -> tuple[float, float] | None:
+        """(ε, δ) as the rounds know it, which counts what aborted ones cost, too; else composed of what was held."""
+        composed = self._spent(recorded.held)
+        if composed is None or not isinstance(rounds, CostedRounds):
+            return composed
+        _, delta = composed
+        return epsilon_of(rounds.spent, delta), delta
 
     def _account(self, private: bool, spent: tuple[float, float] | None) -> None:
         self.private_ = private and spent is not None

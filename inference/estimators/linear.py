@@ -48,6 +48,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         projection: over rounds, Algorithm 2 in two rounds; False: one round within the public bounds.
         std_share, each_threshold, centre: of Algorithm 2 (`inference.algorithm2`).
         random_state: seed of the threshold search's auxiliary data, or a numpy `Generator`. No noise comes from it.
+            With rounds that a journal records, give a seed: a resumed job must ask the same.
 
     Attributes:
         coef_, coef_sd_: posterior mean and standard deviation of the slopes, in own units, shape ``(d,)``.

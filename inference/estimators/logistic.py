@@ -19,16 +19,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from inference.bounds import Interval
 from inference.errors import DataError
 from inference.estimators.base import PrivateEstimator
-from inference.jobs.logistic import Settings as RowSettings
-from inference.jobs.logistic import reference
-from inference.problem import Problem, Schema
+from inference.logistic_regression import laplace
+from inference.problem import Schema
 from inference.rounds import Rounds, run
 from inference.spent import together
-from inference.variational.inference import Settings
-from inference.variational.linear import LinearFit, linear_regression_by_gradients, probability
+from inference.variational.generalised_linear_fit import (
+    GeneralisedLinearFit,
+    generalised_linear_regression,
+    probability,
+)
+from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.models import BERNOULLI, PRIOR_SD
 
 Array = NDArray[np.float64]
@@ -41,14 +43,15 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         prior_sd: of each coefficient, with columns in standard deviations.
         schema: names and public bounds of features and target; needed over rounds alone. The class above the middle of
             the target's bounds is the second one.
-        epochs, batch, clip, rate: of variational inference (`inference.variational.inference.Settings`).
-        random_state: seed of the Monte Carlo draws, or a numpy `Generator`. No noise comes from it.
+        epochs, batch, clip, rate: of variational inference (`VariationalSettings`).
+        random_state: seed of the Monte Carlo draws, or a numpy `Generator`. No noise comes from it. With rounds that a
+            journal records, give a seed: a resumed job must ask the same.
 
     Attributes:
         classes_: the two labels; over rounds, the target's bounds.
         coef_, coef_sd_: posterior mean and standard deviation of the slopes of the log odds, in own units, shape
             ``(1, d)``. intercept_, intercept_sd_: of the log odds at features of zero, shape ``(1,)``.
-        fit_: over rounds, the whole posterior (`inference.variational.linear.LinearFit`).
+        fit_: over rounds, the whole posterior (`inference.variational.generalised_linear_fit.GeneralisedLinearFit`).
         private_, epsilon_, delta_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
@@ -60,7 +63,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         epochs: int | None = None,
         batch: int = 0,
         clip: float | None = None,
-        rate: float = Settings.rate,
+        rate: float = VariationalSettings.rate,
         random_state: int | np.random.Generator | None = None,
     ) -> None:
         self.prior_sd = prior_sd
@@ -103,11 +106,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             raise DataError("Only binary classification is supported. The type of the target is multiclass.")
         if len(self.classes_) < 2:
             raise DataError(f"all rows are of one class, {self.classes_[0]!r}; expected rows of two classes")
-        names = tuple(f"x{index}" for index in range(X.shape[1]))
-        unused = Interval(-1, 1, "no bounds are used without privacy")
-        schema = Schema(names, "y", {**dict.fromkeys(names, unused), "y": Interval(0, 1)})
-        exact = reference(Problem("rows", schema, X, second.astype(float)), RowSettings(prior_sd=self.prior_sd))
-        self.fit_: LinearFit | None = None
+        exact = laplace(X, second, self.prior_sd)
+        self.fit_: GeneralisedLinearFit | None = None
         self._exact = exact
         self._keep(exact.mean, np.sqrt(np.diag(exact.cov)))
 
@@ -120,11 +120,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _fit_rounds(self, rounds: Rounds) -> bool:
         if self.schema is None:
             raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
-        job = linear_regression_by_gradients(
+        job = generalised_linear_regression(
             self.schema,
             BERNOULLI,
             rng=np.random.default_rng(self.random_state),
-            settings=Settings(epochs=self.epochs, batch=self.batch, clip=self.clip, rate=self.rate),
+            settings=VariationalSettings(epochs=self.epochs, batch=self.batch, clip=self.clip, rate=self.rate),
             prior_sd=self.prior_sd,
         )
         fit = run(job, rounds)
@@ -138,7 +138,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _spent(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of a client that took part in the first round and in as many others as there are epochs."""
         aggregates = [aggregate for _, aggregate in held]
-        epochs = self.fit_.fit.plan.epochs if self.fit_ else len(held)
+        epochs = self.fit_.fit.schedule.epochs if self.fit_ else len(held)
         return together(aggregates[: 1 + epochs])
 
     def _keep(self, mean: Array, sd: Array) -> None:

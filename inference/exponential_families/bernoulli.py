@@ -22,6 +22,7 @@ class Bernoulli(ScalarFamily):
     """Attributes: alpha, beta: of the prior, above 0; 1 and 1 are uniform. The bounds must be 0 and 1."""
 
     name: ClassVar[str] = "bernoulli"
+    learns: ClassVar[str] = "share of ones in"
     parameter: ClassVar[str] = "theta"
     integers: ClassVar[bool] = True
     alpha: float = 1.0

@@ -26,6 +26,7 @@ from scipy.special import gammaln
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
 from inference.exponential_families.family import Array, Family, Latent, Release, positive, whole_bounds
+from inference.simplex import nearest_on_simplex
 
 CATEGORIES_MAX = 2**16  # as many bins as a histogram can have
 WARMUP = 200  # sweeps; a random pairing forgets half of what is wrong with a start
@@ -41,6 +42,7 @@ class Categorical(Family):
     """
 
     name: ClassVar[str] = "categorical"
+    learns: ClassVar[str] = "share of each category of"
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
@@ -66,13 +68,14 @@ class Categorical(Family):
         variance = np.full(self.categories, aggregate.noise_variance)
         return Release(aggregate.value, variance, aggregate.contributors)
 
+    def exact(self, x: Array) -> Release:
+        places = np.rint(x - self.interval.lower).astype(int)
+        counts = np.bincount(places, minlength=self.categories).astype(float)
+        return Release(counts, np.zeros_like(counts), len(x))
+
     def possible(self, s: Array, n: int) -> Array:
         """The nearest counts that are not negative and add up to n, not rounded."""
-        ordered = np.sort(s, axis=-1)[..., ::-1]
-        shift = (np.cumsum(ordered, axis=-1) - n) / np.arange(1, s.shape[-1] + 1)
-        kept = np.count_nonzero(ordered > shift, axis=-1, keepdims=True)
-        nearest: Array = np.maximum(s - np.take_along_axis(shift, kept - 1, axis=-1), 0.0)
-        return nearest
+        return nearest_on_simplex(s, n)
 
     def update(self, s: Array, n: int) -> Array:
         return self.alpha + s

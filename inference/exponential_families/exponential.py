@@ -27,6 +27,7 @@ class Exponential(RateFamily):
     """
 
     name: ClassVar[str] = "exponential"
+    learns: ClassVar[str] = "rate of waiting times in"
     integers: ClassVar[bool] = False
     a: float = 0.1
 

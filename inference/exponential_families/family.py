@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.bounds import Interval
-from inference.draws import InferenceData, inference_data
-from inference.errors import DataError
+from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
+from inference.errors import DataError, unknown
 from inference.exponential_families.chains import effective_size, split_rhat
 
 Array = NDArray[np.float64]
 
 BIAS = 1 / 3  # in sampling errors, from which on clipping is said to matter
+RHAT_MAX = 1.01  # beyond, chains are said not to have met
 NOISE_AWARE, CONJUGATE = METHODS = ("noise-aware", "conjugate")
 
 
@@ -49,10 +50,12 @@ class Family(ABC):
     """A conjugate model of one column.
 
     Attributes:
+        name: of the model. learns: what of its column, in words before the column's name.
         column: the clients' column. interval: its public bounds, in its own units.
     """
 
     name: ClassVar[str]
+    learns: ClassVar[str]
     column: str
     interval: Interval
 
@@ -63,6 +66,10 @@ class Family(ABC):
     @abstractmethod
     def release(self, aggregate: NoisyAggregate) -> Release:
         """s̃ of that round's aggregate."""
+
+    @abstractmethod
+    def exact(self, x: Array) -> Release:
+        """s of these values, shape ``(n,)`` and within the bounds, without noise."""
 
     @abstractmethod
     def possible(self, s: Array, n: int) -> Array:
@@ -147,13 +154,29 @@ class FamilyResult:
 
     @property
     def rhat(self) -> dict[str, Array]:
-        """Split R̂ of each parameter; from 1.01 on, the chains should not be trusted."""
+        """Split R̂ of each parameter; beyond `RHAT_MAX`, the chains should not be trusted."""
         return {name: split_rhat(array) for name, array in self.draws.items()}
 
     @property
     def effective_size(self) -> dict[str, Array]:
         """Effective number of draws of each parameter's mean."""
         return {name: effective_size(array) for name, array in self.draws.items()}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What speaks against taking the posterior at its word, a sentence each."""
+        column, found = self.family.column, []
+        if self.clipping_matters:
+            share = f"the fitted model expects {100 * self.outside:.2g} % of the values of {column} outside the bounds"
+            found.append(f"{share}, where they are clipped, which biases its estimates; give wider public bounds")
+        if self.method == CONJUGATE and self.repaired:
+            what = f"no values of {column} can have the noisy sum, and the nearest possible one was taken for it"
+            found.append(f"{what}; method {NOISE_AWARE!r} weighs all that are possible")
+        worst = max(float(rhat.max()) for rhat in self.rhat.values())
+        if worst > RHAT_MAX:
+            what = f"the chains have not met: R-hat is {worst:.3g}, above {RHAT_MAX:g}"
+            found.append(f"{what}; take intervals of {column} with caution, or draw more")
+        return found
 
     def inference_data(self) -> InferenceData:
         """The draws as ArviZ's type. Raises `DataError` where ArviZ is missing."""
@@ -179,8 +202,8 @@ def fitted(
     *,
     rng: np.random.Generator,
     method: str = NOISE_AWARE,
-    chains: int = 4,
-    draws: int = 1000,
+    chains: int = CHAINS,
+    draws: int = DRAWS,
     private: bool = True,
     attrs: Mapping[str, object] | None = None,
 ) -> FamilyResult:
@@ -194,7 +217,7 @@ def fitted(
         DataError: an unknown method, or no chains or too few draws to judge them by.
     """
     if method not in METHODS:
-        raise DataError(f"method {method!r} is not known; choose one of {', '.join(METHODS)}")
+        raise unknown("method", method, "the known ones", METHODS)
     if chains < 1 or draws < 4:
         raise DataError(f"{chains} chains of {draws} draws; expected at least one of at least 4")
     nearest = model.possible(release.value, release.n)

@@ -44,6 +44,7 @@ class Gaussian(Family):
     """
 
     name: ClassVar[str] = "gaussian"
+    learns: ClassVar[str] = "mean and variance of"
     m: float | None = None
     kappa: float = 1e-4
     a: float = 0.1
@@ -73,6 +74,10 @@ class Gaussian(Family):
             raise DataError(f"gaussian: {aggregate.contributors} clients contributed; expected at least {VALUES_MIN}")
         power = np.array([FREE_BOUND, FREE_BOUND**2])
         return Release(aggregate.value / power, aggregate.noise_variance / power**2, aggregate.contributors)
+
+    def exact(self, x: Array) -> Release:
+        z = (x - self.interval.centre) / self.interval.half_width
+        return Release(np.array([z.sum(), (z**2).sum()]), np.zeros(2), len(x))
 
     def possible(self, s: Array, n: int) -> Array:
         """Σ z within the bounds; then Σ z² from (Σ z)²/n to n."""

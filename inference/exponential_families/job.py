@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from inference.bounds import Interval
-from inference.draws import attributes
+from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError, unknown
 from inference.exponential_families.bernoulli import Bernoulli
 from inference.exponential_families.categorical import Categorical
@@ -51,8 +51,8 @@ def family_job(
     *,
     rng: np.random.Generator,
     method: str = NOISE_AWARE,
-    chains: int = 4,
-    draws: int = 1000,
+    chains: int = CHAINS,
+    draws: int = DRAWS,
     private: bool = True,
 ) -> Job[FamilyResult]:
     """The job: one round with the whole budget, then the posterior.

@@ -22,6 +22,7 @@ class Poisson(RateFamily):
     """Counts with public bounds, whole numbers both; ``rate`` is λ, their mean, by default of the bounds' middle."""
 
     name: ClassVar[str] = "poisson"
+    learns: ClassVar[str] = "rate of counts in"
     integers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -44,6 +44,9 @@ class ScalarFamily(Family):
         value = scale * aggregate.value + self.interval.centre * n
         return Release(value, np.array([scale**2 * aggregate.noise_variance]), n)
 
+    def exact(self, x: Array) -> Release:
+        return Release(np.array([x.sum()]), np.zeros(1), len(x))
+
     def possible(self, s: Array, n: int) -> Array:
         return np.clip(s, n * self.interval.lower, n * self.interval.upper)
 

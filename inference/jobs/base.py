@@ -14,24 +14,10 @@ import numpy as np
 from inference.draws import InferenceData
 from inference.problem import Problem, Schema
 from inference.rounds import Job
+from inference.variational.progress import OnProgress
 
 Summary = dict[str, Any]
 NAMES_SHOWN_MAX = 5
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """How far an iterative job has come.
-
-    Attributes:
-        number: of the iteration, from 1. of: how many are planned.
-        name, value: a score or a bound after it, nan where there is none.
-    """
-
-    number: int
-    of: int
-    name: str
-    value: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +35,7 @@ class Conditions:
     tolerated: int
     mu: float
     rng: np.random.Generator
-    on_iteration: Callable[[Iteration], None] = lambda iteration: None
+    on_iteration: OnProgress = lambda iteration: None
     held_out: Problem | None = None
 
 

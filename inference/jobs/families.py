@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inference.draws import InferenceData
 from inference.errors import unknown
-from inference.exponential_families import METHODS, Categorical, Family, FamilyResult, Gaussian, Release, family
+from inference.exponential_families import FAMILIES, METHODS, Family, FamilyResult, family
 from inference.exponential_families import family_job as rounds_of
 from inference.exponential_families.family import fitted
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
@@ -19,15 +18,6 @@ from inference.jobs.settings import require_choice, setting
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
-Array = NDArray[np.float64]
-
-_MODELS = {
-    "gaussian": "mean and variance of one column",
-    "bernoulli": "share of ones in one column",
-    "categorical": "share of each category of one column",
-    "poisson": "rate of counts in one column",
-    "exponential": "rate of waiting times in one column",
-}
 _SAID = {"theta": "share of ones"}
 
 
@@ -73,20 +63,8 @@ def reference(name: str, train: Problem, settings: Settings) -> FamilyResult:
     """The same model given the exact sums."""
     model = _model(name, train.schema, settings)
     column = train.schema.columns.index(_column(train.schema, settings))
-    exact = _exact(model, np.clip(train.rows[:, column], model.interval.lower, model.interval.upper))
-    return fitted(model, exact, rng=stream(0, "reference"), private=False)
-
-
-def _exact(model: Family, x: Array) -> Release:
-    """The sums of these values, in the model's own units, without noise."""
-    if isinstance(model, Gaussian):
-        z = (x - model.interval.centre) / model.interval.half_width
-        sums = np.array([z.sum(), (z**2).sum()])
-    elif isinstance(model, Categorical):
-        sums = np.bincount(np.rint(x - model.interval.lower).astype(int), minlength=model.categories).astype(float)
-    else:
-        sums = np.array([x.sum()])
-    return Release(sums, np.zeros_like(sums), len(x))
+    x = np.clip(train.rows[:, column], model.interval.lower, model.interval.upper)
+    return fitted(model, model.exact(x), rng=stream(0, "reference"), private=False)
 
 
 def summary(
@@ -96,12 +74,18 @@ def summary(
     test: Problem | None,
     schema: Schema,
 ) -> Summary:
-    """Posterior mean and standard deviation of each parameter."""
+    """Posterior mean and standard deviation of each parameter, and what speaks against them."""
     names = _names(result, schema)
     others: list[Figure | None] = [None] * len(names) if reference is None else [*_figures(reference)]
     triples = zip(names, _figures(result), others, strict=True)
     rows = [row(name, unit, own, other) for (name, unit), own, other in triples]
-    return {"estimates": rows, "method": result.method, "outside_bounds": result.outside, "test": None}
+    return {
+        "estimates": rows,
+        "method": result.method,
+        "outside_bounds": result.outside,
+        "warnings": result.warnings,
+        "test": None,
+    }
 
 
 def _figures(result: FamilyResult) -> list[Figure]:
@@ -137,7 +121,7 @@ def picture_title(schema: Schema) -> str:
 
 def model(name: str, schema: Schema, settings: Settings) -> str:
     """In words."""
-    return f"{_MODELS[name].replace('one column', _column(schema, settings))} ({name})"
+    return f"{FAMILIES[name].learns} {_column(schema, settings)} ({name})"
 
 
 JOBS = {
@@ -154,5 +138,5 @@ JOBS = {
         model=partial(model, name),
         scored=False,
     )
-    for name in _MODELS
+    for name in FAMILIES
 }

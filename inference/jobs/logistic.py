@@ -12,17 +12,17 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
 from inference.jobs.estimates import figures, row, score
 from inference.jobs.settings import require_positive, setting
-from inference.jobs.variational import progress, stages
+from inference.jobs.variational import settings_for, stages
+from inference.logistic_regression import LogisticPosterior, laplace
 from inference.problem import Problem, Schema
 from inference.rounds import Job
-from inference.variational.inference import Settings as Ascent
-from inference.variational.linear import LinearFit, linear_regression_by_gradients
+from inference.variational.generalised_linear_fit import GeneralisedLinearFit, generalised_linear_regression
+from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.models import BERNOULLI, PRIOR_SD
 from inference.variational.scores import area_under_curve
 
 Array = NDArray[np.float64]
-_DEFAULT = Ascent()
-_NEWTON_STEPS = 50
+_DEFAULT = VariationalSettings()
 
 
 @dataclass(frozen=True)
@@ -34,41 +34,33 @@ class Settings:
     clip: float | None = setting(_DEFAULT.clip, "Largest norm of a client's gradient, in standardised units.")
     bound: float = setting(_DEFAULT.bound, "Clients project their columns to so many standard deviations.")
     rate: float = setting(_DEFAULT.rate, "Length of the first step, in standardised units.")
-    std_share: float = setting(_DEFAULT.moments_share, "The first round's share of the budget, between 0 and 1.")
+    std_share: float = setting(_DEFAULT.std_share, "The first round's share of the budget, between 0 and 1.")
     averaged: float = setting(_DEFAULT.averaged, "Part of the iterations, at the end, whose mean is the result.")
     prior_sd: float = setting(PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.")
 
     def __post_init__(self) -> None:
         require_positive("prior_sd", self.prior_sd)
-        _ = self.ascent
+        _ = self.own
 
     @property
-    def ascent(self) -> Ascent:
+    def own(self) -> VariationalSettings:
         """The variational part of them. Raises `DataError` where a number is out of range."""
-        return Ascent(
-            epochs=self.epochs,
-            batch=self.batch,
-            clip=self.clip,
-            bound=self.bound,
-            rate=self.rate,
-            moments_share=self.std_share,
-            averaged=self.averaged,
-        )
+        return settings_for(VariationalSettings, self)
 
 
-def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[LinearFit]:
+def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[GeneralisedLinearFit]:
     """The job's rounds. Iterations are scored on the held-out rows where these are of both classes."""
     held_out = conditions.held_out
     if held_out is not None and len(np.unique(_positive(held_out))) < 2:
         held_out = None
-    return linear_regression_by_gradients(
+    return generalised_linear_regression(
         schema,
         BERNOULLI,
         rng=conditions.rng,
-        settings=settings.ascent,
+        settings=settings.own,
         prior_sd=settings.prior_sd,
         held_out=held_out,
-        on_progress=progress(conditions),
+        on_progress=conditions.on_iteration,
     )
 
 
@@ -85,24 +77,8 @@ def batch(settings: Settings, clients: int) -> int:
 # --- without privacy --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class LogisticReference:
-    """The same model on raw rows: the mode of the posterior and its curvature, in the columns' own units.
-
-    Attributes:
-        mean, cov: of (intercept, slopes), shapes ``(d + 1,)`` and ``(d + 1, d + 1)``.
-    """
-
-    mean: Array
-    cov: Array
-
-    def probability(self, X: Array) -> Array:
-        """Of the class that the target's upper bound stands for, shape ``(k,)``."""
-        return expit(self.mean[0] + X @ self.mean[1:])
-
-
-def reference(train: Problem, settings: Settings) -> LogisticReference:
-    """Newton's method on standardised rows, with the same prior.
+def reference(train: Problem, settings: Settings) -> LogisticPosterior:
+    """Laplace's approximation on standardised rows, with the same prior.
 
     Raises:
         DataError: the target has other values than its bounds, or only one of them.
@@ -114,40 +90,15 @@ def reference(train: Problem, settings: Settings) -> LogisticReference:
             f"target {train.schema.target!r} has {len(np.unique(train.y))} values; job 'logistic' needs the two that "
             f"are its bounds, {bounds.lower:g} and {bounds.upper:g}"
         )
-    centre, scale = train.X.mean(axis=0), train.X.std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
-    z = np.column_stack([np.ones(len(train.y)), (train.X - centre) / scale])
-    theta, cov = _mode(z, _positive(train).astype(float), settings.prior_sd)
-    to_own = np.diag(np.r_[1.0, 1 / scale])
-    to_own[0, 1:] = -centre / scale
-    return LogisticReference(to_own @ theta, to_own @ cov @ to_own.T)
-
-
-def _mode(z: Array, y: Array, prior_sd: float) -> tuple[Array, Array]:
-    """The mode of θ | y with θ ~ N(0, prior_sd² I), and the inverse of the curvature there."""
-    theta, prior = np.zeros(z.shape[1]), np.eye(z.shape[1]) / prior_sd**2
-    for _ in range(_NEWTON_STEPS):
-        p = expit(z @ theta)
-        precision = prior + (z * (p * (1 - p))[:, None]).T @ z
-        step = np.linalg.solve(precision, z.T @ (y - p) - prior @ theta)
-        theta = theta + step
-        if np.abs(step).max() < 1e-10:
-            break
-    return theta, np.asarray(np.linalg.inv(precision), float)
-
-
-def expit(eta: Array) -> Array:
-    """1/(1 + exp(-η)), without overflow."""
-    tamed: Array = 0.5 * (1 + np.tanh(eta / 2))
-    return tamed
+    return laplace(train.X, _positive(train), settings.prior_sd)
 
 
 # --- what it says -----------------------------------------------------------------------------------------------------
 
 
 def summary(
-    result: LinearFit,
-    reference: LogisticReference | None,
+    result: GeneralisedLinearFit,
+    reference: LogisticPosterior | None,
     train: Problem | None,
     test: Problem | None,
     schema: Schema,
@@ -173,7 +124,9 @@ def _unit(schema: Schema, name: str) -> str:
     return f"log odds per {schema.units[name]}" if name in schema.units else "log odds"
 
 
-def _scores(result: LinearFit, reference: LogisticReference | None, train: Problem | None, test: Problem) -> Summary:
+def _scores(
+    result: GeneralisedLinearFit, reference: LogisticPosterior | None, train: Problem | None, test: Problem
+) -> Summary:
     """AUC, where there are rows of both classes, and the mean log likelihood of a row."""
     positive = _positive(test)
     private = result.predict_proba(test.X)
@@ -204,7 +157,7 @@ def _log_likelihood(p: Array, positive: NDArray[np.bool_]) -> float:
     return float(np.mean(np.log(np.maximum(np.where(positive, p, 1 - p), 1e-12))))
 
 
-def draws(result: LinearFit, rng: np.random.Generator) -> InferenceData:
+def draws(result: GeneralisedLinearFit, rng: np.random.Generator) -> InferenceData:
     """Draws of intercept and slopes from the variational posterior."""
     return result.inference_data(rng)
 

@@ -13,9 +13,10 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary, listed
 from inference.jobs.estimates import Figure, Row, row, score
 from inference.jobs.settings import setting
-from inference.jobs.variational import progress, stages
+from inference.jobs.variational import settings_for, stages
 from inference.problem import Problem, Schema
 from inference.rounds import Job
+from inference.scale import standardisation
 from inference.variational.mixture_fit import MixtureFit
 from inference.variational.mixture_job import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
 
@@ -31,8 +32,7 @@ class Settings:
     components: int = setting(_DEFAULT.components, "How many components, 2 or more.")
     epochs: int | None = setting(None, "In how many iterations each client takes part; by default planned.")
     batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
-    std_share: float = setting(_DEFAULT.moments_share, "The first round's share of the budget, between 0 and 1.")
-
+    std_share: float = setting(_DEFAULT.std_share, "The first round's share of the budget, between 0 and 1.")
     start: str = setting(
         "", "Guesses of the means in the columns' units, as in -2,0;2,0;0,3: components by semicolons."
     )
@@ -43,13 +43,7 @@ class Settings:
     @property
     def own(self) -> MixtureSettings:
         """As the job has them. Raises `DataError` where a number is out of range."""
-        return MixtureSettings(
-            components=self.components,
-            epochs=self.epochs,
-            batch=self.batch,
-            moments_share=self.std_share,
-            start=_means(self.start),
-        )
+        return settings_for(MixtureSettings, self, start=_means(self.start))
 
 
 def _means(text: str) -> tuple[tuple[float, ...], ...]:
@@ -69,7 +63,7 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Mixt
         rng=conditions.rng,
         settings=settings.own,
         held_out=conditions.held_out,
-        on_progress=progress(conditions),
+        on_progress=conditions.on_iteration,
     )
 
 
@@ -103,8 +97,8 @@ def reference(train: Problem, settings: Settings) -> MixtureReference:
 
     if len(train.X) < settings.components:
         raise DataError(f"{len(train.X)} rows are fewer than {settings.components} components; take more rows")
-    scale = train.X.std(axis=0)
-    least = 1e-6 * float(np.min(np.where(scale > 0, scale, 1.0)) ** 2)
+    _, scale = standardisation(train.X)
+    least = 1e-6 * float(np.min(scale) ** 2)
     model = GaussianMixture(
         settings.components, covariance_type="diag", n_init=_STARTS, reg_covar=least, random_state=0
     ).fit(train.X)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from inference.algorithm2 import CENTRES, ESTIMATE, PUBLIC, STD_SHARE, regression_with_projection
-from inference.baselines import nonprivate_regression, rmse, zero_predictor
-from inference.draws import InferenceData, inference_data
+from inference.baselines import ZeroPredictor, nonprivate_regression, rmse
+from inference.draws import InferenceData
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
 from inference.jobs.estimates import figures, row
@@ -17,8 +17,6 @@ from inference.linear_regression import REPAIR, REPAIRS
 from inference.problem import Problem, Schema
 from inference.regression import RegressionResult
 from inference.rounds import Job
-
-DRAWS = (4, 1000)  # chains, draws of a normal posterior
 
 
 @dataclass(frozen=True)
@@ -92,20 +90,13 @@ def _errors(
         "rows": len(test.y),
         "rmse_private": rmse(result.predict(test.X)[0], test.y),
         "rmse_nonprivate": None if reference is None else rmse(reference.predict(test.X)[0], test.y),
-        "rmse_zero": rmse(zero_predictor(train or test), test.y),
+        "rmse_zero": rmse(ZeroPredictor().fit(train or test).predict(test.X)[0], test.y),
     }
 
 
 def draws(result: RegressionResult, rng: np.random.Generator) -> InferenceData:
     """Draws of intercept and slopes, in the user's units, from their normal posterior."""
-    mean = np.r_[result.intercept, result.coefficients]
-    drawn = rng.multivariate_normal(mean, result.cov, size=DRAWS, method="eigh")
-    return inference_data(
-        {"intercept": drawn[..., 0], "coefficients": drawn[..., 1:]},
-        dims={"coefficients": ["feature"]},
-        coords={"feature": result.schema.features},
-        attrs={"target": result.schema.target, "repair": result.repair, "private": result.private},
-    )
+    return result.inference_data(rng)
 
 
 def picture_title(schema: Schema) -> str:

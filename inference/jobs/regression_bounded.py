@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inference.bounded_regression import regression_in_bounds
-from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.regression import draws, picture_title, reference, summary
+from inference.jobs import regression
+from inference.jobs.base import Conditions, Stage
 from inference.jobs.settings import require_choice, setting
 from inference.linear_regression import REPAIR, REPAIRS
 from inference.problem import Schema
@@ -35,14 +35,7 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
 
 
 JOBS = {
-    "regression-bounded": LearningJob(
-        name="regression-bounded",
-        settings=Settings,
-        plan=plan,
-        make=make,
-        reference=reference,
-        summary=summary,
-        draws=draws,
-        picture_title=picture_title,
+    "regression-bounded": replace(
+        regression.JOBS["regression"], name="regression-bounded", settings=Settings, plan=plan, make=make
     )
 }

@@ -1,12 +1,17 @@
-"""What the variational jobs share: their plan, from the noise that is to be expected, and what they tell on the way."""
+"""What the variational jobs share: their plan, from the noise that is to be expected, and handing over settings."""
 
 from __future__ import annotations
 
-from math import nan, sqrt
+from dataclasses import fields
+from math import sqrt
+from typing import Any, TypeVar
 
-from inference.jobs.base import Conditions, Iteration, Stage
-from inference.variational.inference import GAINED, Progress
-from inference.variational.plan import ITERATIONS_MAX, planned
+from inference.jobs.base import Conditions, Stage
+from inference.variational.mean_field_job import VariationalSettings
+from inference.variational.mixture_job import MixtureSettings
+from inference.variational.schedule import ITERATIONS_MAX, schedule
+
+S = TypeVar("S", VariationalSettings, MixtureSettings)
 
 
 def stages(
@@ -26,17 +31,17 @@ def stages(
     n, left = conditions.clients, 1 - first
     honest = max(1, n - conditions.tolerated - 1)
     noise = sqrt(n / honest / left) / conditions.mu
-    found = planned(n, noise, dimension, left, epochs=epochs, batch=batch, iterations_max=iterations_max)
+    found = schedule(n, noise, dimension, left, epochs=epochs, batch=batch, iterations_max=iterations_max)
     about = "" if epochs else "about "
     words = f"on {about}{found.iterations} iterations"
     return [Stage(1, first, "on scales"), Stage(found.iterations, found.share, words, found.batch, uses=found.epochs)]
 
 
-def progress(conditions: Conditions) -> Progress:
-    """What a job tells of an iteration, passed on; a score on rows of one's own is said to be one."""
+def settings_for(kind: type[S], settings: Any, **others: Any) -> S:
+    """What a job of `inference.variational` takes, from settings of the same names, and others.
 
-    def tell(number: int, of: int, name: str, value: float | None) -> None:
-        said = name if name == GAINED else f"held-out {name}"
-        conditions.on_iteration(Iteration(number, of, said, nan if value is None else value))
-
-    return tell
+    Raises:
+        DataError: a number is out of range.
+    """
+    named = {one.name for one in fields(kind)} & {one.name for one in fields(settings)}
+    return kind(**{name: getattr(settings, name) for name in named} | others)

@@ -2,17 +2,21 @@
 public.
 
 General layout, in reading order:
-    mean_field        a Gaussian with independent coordinates, fitted by doubly stochastic gradients: state, step
-    noise_spread      how far the privacy noise carried the fitted mean
-    plan              how many iterations the budget is divided among
-    standardise       centres and scales of the columns, from a first round
-    models            what is learnt: generalised linear models, and a user's own log density
-    inference         the learning job
-    fit, linear       its result; seen as coefficients and predictions of a generalised linear model
-    mixture           a Gaussian mixture with conjugate priors, fitted by expected sufficient statistics: state, step
-    mixture_job       its learning job
-    mixture_fit       its result
-    scores            what an iteration is worth on rows that the trainer holds
+    schedule                 how many iterations the budget is divided among
+    standardise              centres and scales of the columns, from a first round
+    progress                 what a job tells after each iteration
+    scores                   what an iteration is worth on rows that the trainer holds
+
+    mean_field               a Gaussian with independent coordinates, fitted by doubly stochastic gradients: state, step
+    noise_spread             how far the privacy noise carried the fitted mean
+    models                   what is learnt: generalised linear models, and a user's own log density
+    mean_field_job           its learning job
+    mean_field_fit           its result
+    generalised_linear_fit   that result as coefficients and predictions of a generalised linear model
+
+    mixture                  a Gaussian mixture with conjugate priors, fitted by expected sufficient statistics
+    mixture_job              its learning job
+    mixture_fit              its result
 
 Jobs are deterministic: the same settings, random generator and aggregates give the same requests and the same result,
 so a trainer that was killed goes on from its record of aggregates.

@@ -35,8 +35,7 @@ so that without noise it is 1 throughout: exact coordinate ascent, whatever the 
 **Repair.** Noise makes counts negative and squares smaller than they can be, and the smaller a component the more of
 its mean is noise. So from s and v, each time:
 
-- counts: the nearest ones (in Euclidean distance: the likeliest, as their noise is alike) that are not negative and
-  add up to n, which is public;
+- counts: the nearest ones that are not negative and add up to n, which is public;
 - means: S = N μ + noise, with μ ~ N(m₀, τ²) over components; the posterior mean of μ, which goes to m₀ as N goes to 0;
 - variances about these means: from Q - S²/N in the same way, with Q - h N and the repaired N for Q, about what a
   component of the data's own width has, and at least one standard deviation of what is left open then, for a component
@@ -53,8 +52,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import digamma, gammaln, logsumexp
 
 from inference.scale import FREE_BOUND
+from inference.simplex import nearest_on_simplex
 
 Array = NDArray[np.float64]
 
@@ -202,8 +203,6 @@ def posterior(statistics: Statistics, prior: Prior) -> Posterior:
 
 def natural(found: Posterior) -> Natural:
     """The responsibilities' parameters, (10.46) with (10.65) and (10.66)."""
-    from scipy.special import digamma
-
     shape = found.shape[:, None]
     log_precision = digamma(shape) - np.log(found.rate)
     log_pi = digamma(found.alpha) - digamma(found.alpha.sum())
@@ -213,7 +212,7 @@ def natural(found: Posterior) -> Natural:
 
 def repair(statistics: Statistics, noise: Noise, n: int, prior: Prior) -> Statistics:
     """Statistics that rows can have, as at the head."""
-    N = onto_simplex(statistics.counts, n) if noise.counts > 0 else statistics.counts
+    N = nearest_on_simplex(statistics.counts, n) if noise.counts > 0 else statistics.counts
     Q = statistics.squares + OFFSET * (N - statistics.counts)[:, None]
     column = np.maximum(N, 1e-12 * n)[:, None]
     offset = statistics.sums - column * prior.mean
@@ -228,15 +227,6 @@ def _kept(counts: Array, prior_variance: float, noise_variance: Array | float) -
     """How much of an estimate of a mean survives: its prior variance over that plus the noise's."""
     kept: Array = counts**2 * prior_variance / (counts**2 * prior_variance + noise_variance)
     return kept
-
-
-def onto_simplex(counts: Array, n: float) -> Array:
-    """The nearest counts that are not negative and add up to n (Held, Wolfe and Crowder 1974): shape ``(K,)``."""
-    falling = np.sort(counts)[::-1]
-    excess = (np.cumsum(falling) - n) / np.arange(1, counts.size + 1)
-    taken = excess[np.flatnonzero(falling > excess)[-1]]
-    nearest: Array = np.maximum(counts - taken, 0.0)
-    return nearest
 
 
 def gain(before: Posterior, after: Posterior, statistics: Statistics, prior: Prior) -> float:
@@ -264,8 +254,6 @@ def _coefficients(found: Posterior) -> tuple[Array, Array, Array]:
 
 def divergence(found: Posterior, prior: Prior) -> float:
     """KL(q(π, μ, λ) || p(π, μ, λ)), the sum over components and columns."""
-    from scipy.special import digamma, gammaln
-
     alpha, K = found.alpha, found.alpha.size
     log_pi = digamma(alpha) - digamma(alpha.sum())
     of_weights = gammaln(alpha.sum()) - gammaln(alpha).sum() - gammaln(K * prior.alpha) + K * gammaln(prior.alpha)
@@ -278,12 +266,11 @@ def divergence(found: Posterior, prior: Prior) -> float:
     return float(of_weights + (of_means + of_precisions).sum())
 
 
-def log_predictive(found: Posterior, z: Array) -> Array:
+def log_density(found: Posterior, z: Array) -> Array:
     """Log density of standardised rows, shape ``(k, d)`` to ``(k,)``, at the mean of the posterior's parameters."""
     weights = found.alpha / found.alpha.sum()
     precisions = found.shape[:, None] / found.rate
     squares = (precisions * (z[:, None, :] - found.mean) ** 2).sum(axis=2)
     logs = np.log(weights) + (np.log(precisions / (2 * np.pi)).sum(axis=1) - squares) / 2
-    largest = logs.max(axis=1, keepdims=True)
-    densities: Array = largest[:, 0] + np.log(np.exp(logs - largest).sum(axis=1))
+    densities: Array = logsumexp(logs, axis=1)
     return densities

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.draws import InferenceData, inference_data
+from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.problem import Schema
 from inference.variational import mixture
-from inference.variational.fit import CHAINS, DRAWS
-from inference.variational.plan import Plan
+from inference.variational.schedule import Schedule
 from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
@@ -31,18 +30,16 @@ class MixtureFit:
     Attributes:
         schema, columns: what was learnt, and how columns were standardised. posterior: in units of `mixture.SPAN`.
         noise: of the privacy in the averaged statistics.
-        plan, iterations, stopped, score_name, scores, contributors, private: as of `VariationalFit`.
+        schedule, iterations, stopped, contributors, private: as of `VariationalFit`.
     """
 
     schema: Schema
     columns: Standardisation
     posterior: mixture.Posterior
     noise: mixture.Noise
-    plan: Plan
+    schedule: Schedule
     iterations: int
     stopped: str
-    score_name: str
-    scores: tuple[float, ...]
     contributors: int
     private: bool
 
@@ -85,12 +82,12 @@ class MixtureFit:
 
     def log_density(self, X: Array) -> Array:
         """Log density of rows in own units, at the posterior's mean: shape ``(k, d)`` to ``(k,)``; not projected."""
-        density = mixture.log_predictive(self.posterior, self.columns.scaled(np.asarray(X, float)))
+        density = mixture.log_density(self.posterior, self.columns.scaled(np.asarray(X, float)))
         return np.asarray(density - np.log(self.columns.scale).sum())
 
-    def draws(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> dict[str, Array]:
-        """Weights, means and standard deviations in own units, shapes ``(*shape, K)`` and twice ``(*shape, K, d)``."""
-        q = self.posterior
+    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
+        """Weights ``(chains, draws, K)``, means and standard deviations ``(chains, draws, K, d)``, in own units."""
+        q, shape = self.posterior, (chains, draws)
         weights = np.maximum(rng.dirichlet(q.alpha, shape) + self._weight_noise(rng, shape), 0.0)
         precisions = rng.gamma(q.shape[:, None], 1 / q.rate, (*shape, *q.mean.shape))
         spread = np.sqrt(1 / (q.beta[:, None] * precisions) + self._mean_noise**2)
@@ -105,7 +102,7 @@ class MixtureFit:
         sd = float(np.sqrt(self.noise.counts) / self.posterior.alpha.sum())
         return sd * rng.standard_normal((*shape, self.posterior.alpha.size))
 
-    def inference_data(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> InferenceData:
+    def inference_data(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> InferenceData:
         """The draws as ArviZ's common type. Raises `DataError` without ArviZ."""
         labels: dict[str, list[object]] = {
             "component": list(range(1, len(self.weights) + 1)),
@@ -120,4 +117,4 @@ class MixtureFit:
             "stopped": self.stopped or None,
         }
         dims = {"weights": ["component"], "means": both, "sds": both}
-        return inference_data(self.draws(rng, shape), dims=dims, coords=labels, attrs=attrs)
+        return inference_data(self.draws(rng, chains, draws), dims=dims, coords=labels, attrs=attrs)

@@ -1,9 +1,10 @@
 """A Gaussian mixture as a learning job: a round for centres and scales, then one for each iteration of `mixture`.
 
-Iterations are planned as those of `inference` are (`plan`), but at most 25: a step is only as good as the average of
-statistics that it rests on. Measured on three components in a plane and 5,000 clients: mean log density of new rows at
-ε = 10, 1, 0.3, 0.1 -3.43, -3.52, -3.75, -4.09 from rough guesses of the means, and -3.44, -3.64, -3.91, -4.20 without
-any (medians of 5; the truth has -3.43, as has coordinate ascent without privacy; a single normal distribution -4.41).
+Iterations are planned as those of `mean_field_job` are (`schedule`), but at most 25: a step is only as good as the
+average of statistics that it rests on. Measured on three components in a plane and 5,000 clients: mean log density of
+new rows at ε = 10, 1, 0.3, 0.1 -3.43, -3.52, -3.75, -4.09 from rough guesses of the means, and -3.44, -3.64, -3.91,
+-4.20 without any (medians of 5; the truth has -3.43, as has coordinate ascent without privacy; a single normal
+distribution -4.41).
 
 The bound has many maxima, and a start costs a whole job, so there are no restarts: two of these five random starts end
 in another one (-3.86) without privacy, too. Where components should start is often known from what the columns mean:
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from math import nan
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +25,10 @@ from inference.errors import DataError
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational import mixture
-from inference.variational.inference import GAINED, Progress
 from inference.variational.mixture import PRIOR, Noise, Prior, State, Statistics
 from inference.variational.mixture_fit import MixtureFit
-from inference.variational.plan import Plan, planned_after
+from inference.variational.progress import GAINED, Iteration, OnProgress
+from inference.variational.schedule import Schedule, schedule_after
 from inference.variational.standardise import Standardisation, moments_request, standardised
 
 Array = NDArray[np.float64]
@@ -42,7 +42,7 @@ class MixtureSettings:
 
     Attributes:
         components: K >= 2. epochs: E, None plans it. batch: B, 0 for everybody.
-        moments_share: the first round's share of the job's μ². prior: in units of `mixture.SPAN`.
+        std_share: the first round's share of the job's μ². prior: in units of `mixture.SPAN`.
         start: public guesses of the components' means, in the columns' own units; none are drawn at random.
 
     Raises:
@@ -52,7 +52,7 @@ class MixtureSettings:
     components: int = 3
     epochs: int | None = None
     batch: int = 0
-    moments_share: float = 0.1
+    std_share: float = 0.1
     prior: Prior = PRIOR
     start: tuple[tuple[float, ...], ...] = ()
 
@@ -63,8 +63,8 @@ class MixtureSettings:
             raise DataError(f"setting components is {self.components}; expected 2 or more")
         if self.batch < 0 or (self.epochs is not None and self.epochs < 1):
             raise DataError(f"settings epochs {self.epochs} and batch {self.batch}; expected from 1 and from 0 on")
-        if not (0 < self.moments_share < 1 and min(self.prior._replace(mean=1.0)) > 0):
-            raise DataError("settings moments_share and the prior's numbers must be above 0, the share below 1")
+        if not (0 < self.std_share < 1 and min(self.prior._replace(mean=1.0)) > 0):
+            raise DataError("settings std_share and the prior's numbers must be above 0, the share below 1")
 
 
 DEFAULT = MixtureSettings()
@@ -76,7 +76,7 @@ def gaussian_mixture(
     rng: np.random.Generator,
     settings: MixtureSettings = DEFAULT,
     held_out: Problem | None = None,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Job[MixtureFit]:
     """The job of a mixture over the schema's features (its target is left out).
 
@@ -88,29 +88,27 @@ def gaussian_mixture(
     Raises:
         NoAggregate: of the first two rounds, without which there is no result.
     """
-    moments = yield moments_request(schema, settings.moments_share, target=False)
+    moments = yield moments_request(schema, settings.std_share, target=False)
     columns = standardised(schema, moments, mixture.SPAN).without_target().in_bounds()
-    plan = planned_after(
+    schedule = schedule_after(
         moments,
-        settings.moments_share,
+        settings.std_share,
         settings.components * (1 + 2 * len(schema.features)),
         epochs=settings.epochs,
         batch=settings.batch,
         iterations_max=ITERATIONS_MAX,
     )
     start = mixture.init(_start(settings, columns, rng), moments.contributors, settings.prior)
-    watch = _Watch(columns, settings.prior, held_out, on_progress, plan.iterations)
-    course = yield from _climb(start, _Rounds(columns, plan, settings, moments.contributors), watch)
+    watch = _Watch(columns, settings.prior, held_out, on_progress, schedule.iterations)
+    course = yield from _climb(start, _Rounds(columns, schedule, settings, moments.contributors), watch)
     return MixtureFit(
         schema=schema,
         columns=columns,
         posterior=course.state.posterior,
         noise=course.state.noise,
-        plan=plan,
+        schedule=schedule,
         iterations=course.state.iteration,
         stopped=course.stopped,
-        score_name=watch.name,
-        scores=tuple(watch.scores),
         contributors=moments.contributors,
         private=schema.private and moments.private and course.private,
     )
@@ -139,7 +137,7 @@ class _Rounds:
     """What all iterations share."""
 
     columns: Standardisation
-    plan: Plan
+    schedule: Schedule
     settings: MixtureSettings
     clients: int
 
@@ -154,7 +152,7 @@ class _Rounds:
             "means": [[float(value) for value in row] for row in means],
             "precisions": [[float(value) for value in row] for row in precisions],
         }
-        return RoundRequest("mixture", parameters, budget_share=self.plan.share, batch=self.plan.batch)
+        return RoundRequest("mixture", parameters, budget_share=self.schedule.share, batch=self.schedule.batch)
 
     def unpacked(self, sums: NoisyAggregate) -> tuple[Statistics, Noise]:
         """The statistics over all clients and their noise: the blocks of components are (w₁ N, w₂ S, w₃ (Q - h N))."""
@@ -174,11 +172,9 @@ class _Watch:
         columns: Standardisation,
         prior: Prior,
         held_out: Problem | None,
-        on_progress: Progress | None,
+        on_progress: OnProgress | None,
         iterations: int,
     ) -> None:
-        self.name = GAINED if held_out is None else "log predictive density"
-        self.scores: list[float] = []
         self._rows = None if held_out is None else columns.scaled(held_out.X)
         self._per_row = float(np.log(columns.scale).sum())
         self._prior, self._on_progress, self._iterations = prior, on_progress, iterations
@@ -188,22 +184,24 @@ class _Watch:
     def note(self, at: mixture.Posterior, found: Statistics, state: State) -> None:
         """An iteration that found these statistics at a posterior, and made the next state of them."""
         if self._on_progress is None:
-            self.scores.append(nan)
             return
         if self._before is not None:
             self._gained += mixture.gain(self._before, at, found, self._prior)
         self._before = at
-        value = self._gained
-        if self._rows is not None:
-            value = float(mixture.log_predictive(state.posterior, self._rows).mean()) - self._per_row
-        self.scores.append(value)
-        self._on_progress(state.iteration, self._iterations, self.name, value)
+        self._on_progress(Iteration(state.iteration, self._iterations, *self._scored(state)))
+
+    def _scored(self, state: State) -> tuple[str, float]:
+        """What an iteration is told by: the density of the rows held out, or else what the bound has gained."""
+        if self._rows is None:
+            return GAINED, self._gained
+        density = float(mixture.log_density(state.posterior, self._rows).mean()) - self._per_row
+        return "held-out log predictive density", density
 
 
 def _climb(state: State, rounds: _Rounds, watch: _Watch) -> Generator[RoundRequest, NoisyAggregate, _Course]:
     """All iterations, or as many as come to something."""
     private = True
-    for t in range(rounds.plan.iterations):
+    for t in range(rounds.schedule.iterations):
         try:
             sums = yield rounds.request(state.posterior)
         except NoAggregate as ended:

@@ -99,7 +99,7 @@ def gaussian_prior(sd: float) -> PriorGradient:
 
 def generalised_linear(
     schema: Schema,
-    family: str = BERNOULLI,
+    family: str,
     *,
     prior_sd: float = PRIOR_SD,
     prior_gradient: PriorGradient | None = None,

@@ -7,28 +7,25 @@ half-widths h of the public bounds,
     M₁ = Σ x/n + noise of variance v₁,     M₂ = Σ x²/n + noise of variance v₂,
 
 each as a posterior mean, so that the bounds decide where noise drowns the data. Whoever states bounds ±h means that
-nearly all values lie inside: a priori the mean is N(0, 1/9), and ln σ ~ N(ln 1/3, ½²). M₂ - M₁² + v₁ is unbiased for
-σ², with a variance of v₂ + 4M₁²v₁ + 2v₁² from the noise and 2σ⁴/n from the sample. A centre that is off costs little:
-the intercept takes it up.
+nearly all values lie inside: a priori the mean is N(0, 1/9), and ln σ ~ N(ln 1/3, ½²) (`inference.scale`).
+M₂ - M₁² + v₁ is unbiased for σ², with a variance of v₂ + 4M₁²v₁ + 2v₁² from the noise and 2σ⁴/n from the sample. A
+centre that is off costs little: the intercept takes it up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.problem import Schema
-from inference.scale import FREE_BOUND, moments_parameters
+from inference.scale import FREE_BOUND, means, moments_parameters, posterior_sd
 
 Array = NDArray[np.float64]
 
-PRIOR_SD = 1 / 3  # of the mean, and of the values, in half-widths
-PRIOR_LOG_SD = 0.5
-GRID = np.linspace(-6, 6, 481) * PRIOR_LOG_SD  # of ln σ around its prior mean
+PRIOR_LOG_SD = 0.5  # wider than for the sums of one's own columns: data sets have wide documented bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,22 +81,12 @@ def standardised(schema: Schema, moments: NoisyAggregate, bound: float) -> Stand
     d, n = moments.dimension // 2, moments.contributors
     first, second = moments.value[:d] / (n * FREE_BOUND), moments.value[d:] / (n * FREE_BOUND**2)
     v1 = moments.noise_variance / (n * FREE_BOUND) ** 2
-    mean = first * PRIOR_SD**2 / (PRIOR_SD**2 + v1)
-    sd = posterior_sd(second - first**2 + v1, v1 / FREE_BOUND**2 + 4 * first**2 * v1 + 2 * v1**2, n)
+    mean = means(n * first, n, n**2 * v1)
+    noise = v1 / FREE_BOUND**2 + 4 * first**2 * v1 + 2 * v1**2
+    sd = posterior_sd(second - first**2 + v1, noise, n, PRIOR_LOG_SD)
     centre, half, limit = schema.centres, schema.half_widths, np.ones(len(schema.columns))
     scale = half.copy()
     centre[:d] += half[:d] * mean
     scale[:d] *= sd
     limit[:d] = bound
     return Standardisation(schema.columns, centre, scale, limit)
-
-
-def posterior_sd(variance: Array, noise_variance: Array, n: int) -> Array:
-    """exp of the posterior mean of ln σ, given noisy estimates of σ² in half-widths: positive, shape ``(d,)``."""
-    log_sigma = GRID + log(PRIOR_SD)
-    expected = np.exp(2 * log_sigma)
-    spread = noise_variance[:, None] + 2 * expected**2 / n
-    logs = -0.5 * ((variance[:, None] - expected) ** 2 / spread + np.log(spread) + (GRID / PRIOR_LOG_SD) ** 2)
-    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    estimate: Array = np.exp(weights @ log_sigma / weights.sum(axis=1))
-    return estimate

@@ -94,15 +94,19 @@ class Muted(MemoryTransport):
 
 
 class Swarm:
-    """Clients and Compute nodes that stay up, and a trainer that is started and killed."""
+    """Clients and Compute nodes that stay up, and a trainer that is started and killed.
 
-    def __init__(self, account: Allowance | None = None) -> None:
-        self.cast = Cast(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
+    Args:
+        account: of the trainer. cast: who they are and what they hold; by default `ROWS`, and no noise.
+    """
+
+    def __init__(self, account: Allowance | None = None, cast: Cast | None = None) -> None:
+        self.cast = cast or Cast(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
         self.store = PoweredStore()
         self.account = account
         self.announced: list[bytes] = []
         self._broker = MemoryBroker()
-        self.clients = [self.cast.client(index) for index in range(CLIENTS)]
+        self.clients = [self.cast.client(index) for index in range(len(self.cast.clients))]
         self._nodes = [self.cast.compute(index) for index in range(COMPUTES)]
         self._ways: list[Muted] = []
         self._is_muted: Callable[[], bool] = lambda: False
@@ -156,8 +160,25 @@ class Swarm:
         return [len([one for one in client.ledger.charges if not one.returned]) for client in self.clients]
 
     def terms(self, **changes: Any) -> JobTerms:
-        plain = {"budget": Budget(4.0, 1e-6), "clients": CLIENTS, "tolerated": 0, "computes": self.cast.computes}
+        plain = {
+            "budget": Budget(4.0, 1e-6),
+            "clients": len(self.clients),
+            "tolerated": 0,
+            "computes": self.cast.computes,
+        }
         return JobTerms(**{**plain, **changes})
+
+
+class LoadedTrainer:
+    """Stands for the device of a trainer's file; its swarm is up as long as the trainer is, in the same event loop."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self._swarm = swarm
+
+    @contextlib.asynccontextmanager
+    async def live(self, on_report: object) -> AsyncIterator[LiveTrainer]:
+        async with self._swarm.up(), self._swarm.trainer() as trainer:
+            yield trainer
 
 
 def ask(batch: int = 0, share: float = 0.1) -> RoundRequest:

@@ -22,6 +22,7 @@ from restless import (
     SETTINGS,
     WHOLE,
     Killed,
+    LoadedTrainer,
     Power,
     PoweredJournal,
     Swarm,
@@ -144,6 +145,43 @@ def test_a_round_whose_result_is_forgotten_is_held_anew(path: Path) -> None:
     gone = f"round {opened.round.round_id.hex()} is over, and the trainer's store no longer has its result"
     assert failed.reason == gone
     assert (told[0].attempts, told[0].recalled) == (2, False)
+
+
+def test_what_a_job_has_cost_counts_a_round_that_failed_and_kept_its_charge(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = Swarm()
+    monkeypatch.setattr("dca_proto.learning.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
+
+    async def story() -> None:
+        async with swarm.up():
+            await killed_after_a_round(swarm, path)
+
+    asyncio.run(story())
+    for key in [key for key in swarm.store._records if key[0] == ROUNDS]:
+        del swarm.store._records[key]
+    with Journal(path, SETTINGS) as journal, TrainerRounds(path, swarm.terms(), journal) as rounds:
+        assert rounds.spent == 0
+        rounds.hold(ask())
+        assert rounds.spent == pytest.approx((0.1 + 0.1) ** 0.5 * swarm.terms().budget.mu), "the lost one too"
+        rounds.hold(ask(2))
+        rounds.hold(ask(2))
+        assert rounds.spent == pytest.approx((0.1 + 0.1 + 0.1) ** 0.5 * swarm.terms().budget.mu), "one of two batches"
+    assert swarm.charges() == [3] * CLIENTS
+
+
+def test_what_came_back_costs_nothing(path: Path) -> None:
+    swarm = Swarm()
+    swarm.mute(lambda: len(swarm.announced) < 2)
+
+    async def story() -> float:
+        async with swarm.up(), swarm.trainer() as trainer:
+            rounds = JobRounds(trainer, swarm.terms(share_window_ms=200), None)
+            await rounds.hold(ask())
+            return rounds.spent
+
+    assert asyncio.run(story()) == pytest.approx(0.1**0.5 * swarm.terms().budget.mu)
+    assert len(swarm.announced) == 2
 
 
 def test_the_end_of_a_round_is_heard_however_late_it_is_asked_for(path: Path) -> None:
@@ -355,16 +393,6 @@ def test_a_journal_that_cannot_be_written_at_the_end_ends_the_trainers_thread_al
                 rounds.hold(ask(5))
             monkeypatch.setattr(journal, "append", refuse)
     assert "dca-trainer" not in [thread.name for thread in threading.enumerate()]
-
-
-class LoadedTrainer:
-    """Stands for the device of a trainer's file."""
-
-    def __init__(self, swarm: Swarm) -> None:
-        self._swarm = swarm
-
-    def live(self, on_report: object) -> contextlib.AbstractAsyncContextManager[Any]:
-        return self._swarm.trainer()
 
 
 def refuse(entry: Entry) -> None:

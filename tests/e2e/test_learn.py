@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import math
+import re
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -11,11 +14,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import Done
+from rich.console import Console
 
 from dca_proto import device
+from dca_proto.aggregate import RoundRequest
 from dca_proto.cli import main
 from dca_proto.cli.book import read_book
+from dca_proto.cli.learn_view import Teller, iteration_row, show
+from dca_proto.core import facts
+from dca_proto.learning.runner import HeldRound
 from dca_proto.net.broker import Broker
+from dca_proto.testing import Cast
+from emulator.swarm.learn import _Run
+from inference.jobs.base import Stage
+from inference.variational.progress import Iteration
 
 CLIENTS = 8
 JOB = f"""
@@ -124,6 +136,7 @@ def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn
     assert result["test"]["rows"] == 3
     assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
     assert "epsilon 30, delta 1e-05 of every participant's budget" in done.stderr
+    assert re.search(r"^repair +noise-aware$", done.stderr, re.MULTILINE)
 
     again = learn("--json", "-")
     assert again.returncode == 0, again.stderr
@@ -209,6 +222,59 @@ def test_a_file_without_a_job_says_what_to_give(learn: Learn, folder: Path) -> N
     assert done.returncode == 2
     said = "nothing says its bounds, delta, clients; give them in [job] of the file, or --bounds, --delta, --clients"
     assert said in done.stderr
+
+
+def test_what_speaks_against_a_result_is_told_with_it() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    estimate = {"name": "mean of x", "unit": "", "estimate": 1.0, "estimate_sd": 0.1}
+    show(console, {"private": False, "estimates": [estimate], "test": None, "warnings": ["the chains have not met"]})
+    assert re.search(r"^warning +the chains have not met$", console.file.getvalue(), re.MULTILINE)  # type: ignore[attr-defined]
+
+
+def told_of(iterations: int, *, terminal: bool) -> str:
+    """What is told of a job of so many iterations, of which three are done; the second took two attempts."""
+    console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
+    federation = Cast(1, 2).federation
+    round_id = bytes([0xAB]) * 16
+    with Teller(console, federation, 8, [Stage(1, 0.1, "moments"), Stage(iterations, 0.9, "gradients")]) as teller:
+        for number in (1, 2, 3):
+            teller(facts.Announced(round_id, "gradient", 2))
+            teller(facts.Joined(round_id, bytes(16), 5))
+            held = {"request": RoundRequest("gradient", {}), "aggregate": _Eight(), "reason": "", "recalled": False}
+            teller.ended(HeldRound(number=number, attempts=2 if number == 2 else 1, **held))
+            teller.iterated(Iteration(number, iterations, "held-out AUC", 0.9 + number / 1000))
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+class _Eight:
+    contributors = clients = 8
+
+
+def test_a_job_of_many_iterations_has_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
+    bar = told_of(60, terminal=True)
+    assert re.search(r"iteration .*3/60 .*held-out AUC 0\.903", bar)
+    assert "round abababab: 5 of 8 joined" in bar, "what is waited for, below the bar"
+    assert re.findall(r"round (\d+) of 61", bar) == ["2"], "the bar tells of those that went smoothly"
+    assert "attempt 2" in bar
+    lines = told_of(60, terminal=False)
+    assert re.findall(r"round (\d+) of 61: .*; held-out AUC ([\d.]+)", lines) == [
+        ("1", "0.901"),
+        ("2", "0.902"),
+        ("3", "0.903"),
+    ]
+    assert "3/60" not in lines
+    assert "5 of 8 joined" not in lines
+    few = told_of(2, terminal=True)
+    assert len(re.findall(r"announced gradient", few)) == 3, "few rounds are told phase by phase"
+    assert "iteration " not in few
+
+
+def test_a_score_that_is_none_is_no_number_in_json() -> None:
+    row = iteration_row(Iteration(1, 2, "held-out AUC", math.nan))
+    assert row == {"number": 1, "name": "held-out AUC", "value": None}
+    run = _Run.__new__(_Run)
+    run._iterations = [Iteration(1, 2, "held-out AUC", math.nan)]
+    assert run._course() == {"iterations": [row]}, "a swarm's as well"
 
 
 def test_draws_without_arviz_are_refused_before_the_work(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.core.accounting import epsilon_of, mu_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
 from dca_proto.testing import seeded
@@ -42,15 +43,15 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, 80 + 10 * X[:, 0] - 100 * X[:, 1] + rng.normal(0, 20, n)
 
 
-def swarm(X: np.ndarray, y: np.ndarray, epsilon: float = 2.0) -> IdealSwarm:
+def swarm(X: np.ndarray, y: np.ndarray, epsilon: float = 2.0, name: str = "estimators") -> IdealSwarm:
     terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(y), tolerated=0, computes=(bytes(16), bytes([1]) * 16))
-    return IdealSwarm(np.column_stack([X, y]), SCHEMA.columns, terms, random=seeded("estimators"))
+    return IdealSwarm(np.column_stack([X, y]), SCHEMA.columns, terms, random=seeded(name))
 
 
 def released(epsilon: float = 2.0, seed: int = 1, **changes: Any) -> NoisyAggregate:
     parameters = {"columns": ["a", "b", "y"], "centre": [5.0, 0.0, 100.0], "scale": [1.5, 0.3, 40.0]}
     parameters |= {"bound": [2.0, 2.0, 2.0], "intercept": True, "target_square": True} | changes
-    return swarm(*rows(1000, seed), epsilon).hold(RoundRequest("regression", parameters))
+    return swarm(*rows(1000, seed), epsilon, f"estimators/{seed}").hold(RoundRequest("regression", parameters))
 
 
 # Without privacy, equal to scikit-learn
@@ -153,6 +154,25 @@ def test_rounds_run_the_job_and_give_what_it_cost(projection: bool) -> None:
     assert fitted.feature_names_in_.tolist() == ["a", "b"]
 
 
+class Costly:
+    """Rounds of which one was aborted before and kept its charge, of as much as is left for the others."""
+
+    def __init__(self, rounds: IdealSwarm) -> None:
+        self.hold = rounds.hold
+        self.spent = np.sqrt(2) * mu_of(2.0, 1e-5)
+
+
+def test_what_an_aborted_round_cost_counts_where_the_rounds_know_it() -> None:
+    X, y = rows(1000, 5)
+    fitted = PrivateLinearRegression(schema=SCHEMA, projection=False).fit(Costly(swarm(X, y)))
+    assert fitted.epsilon_ == pytest.approx(epsilon_of(np.sqrt(2) * mu_of(2.0, 1e-5), 1e-5), rel=1e-6)
+    assert fitted.epsilon_ > 2.9
+    assert fitted.delta_ == 1e-5
+    schema = replace(SCHEMA, private=False)
+    fitted = PrivateLinearRegression(schema=schema, projection=False).fit(Costly(swarm(X, y)))
+    assert (fitted.private_, fitted.epsilon_) == (False, None), "nothing is claimed of what is not private"
+
+
 def test_all_options_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(linear, "regression_with_projection", lambda schema, **options: asked.update(options))
@@ -219,5 +239,5 @@ def test_a_target_beside_aggregates_and_a_mixed_list_are_refused() -> None:
         PrivateLinearRegression().fit(one, [1.0])
     with pytest.raises(DataError, match="found a float among aggregates"):
         PrivateLinearRegression().fit([one, 1.0])
-    with pytest.raises(DataError, match="repair 'best' is unknown"):
+    with pytest.raises(DataError, match="repair 'best' is not in the known ones"):
         PrivateLinearRegression(repair="best").fit(*rows(20, 9))

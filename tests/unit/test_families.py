@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -258,6 +259,46 @@ def test_a_client_outside_the_bounds_counts_as_at_the_bound_and_the_fit_says_how
     assert poisson.outside(at)[0, 0] == pytest.approx(st.poisson(2).sf(5) + st.poisson(2).pmf(0))
 
 
+def test_a_posterior_with_nothing_against_it_has_no_warnings() -> None:
+    for model in MODELS:
+        x = data_of(model, np.random.default_rng(5), 200)
+        assert learnt(model, released(model.request(), x, variance=0.01)).warnings == []
+
+
+def test_a_posterior_of_clipped_data_says_how_many_are_and_what_to_do() -> None:
+    model = family("exponential", "x", Interval(0, 4))
+    result = learnt(model, released(model.request(), np.random.default_rng(9).exponential(1.0, 20_000)))
+    (said,) = result.warnings
+    assert f"expects {100 * result.outside:.2g} % of the values of x outside the bounds" in said
+    assert said.endswith("which biases its estimates; give wider public bounds")
+
+
+def test_a_repaired_sum_is_told_where_the_repair_is_taken_for_the_truth() -> None:
+    model = MODELS[0]
+    release = Release(np.array([-3.0]), np.array([4.0]), 20)
+    (said,) = fitted(model, release, rng=np.random.default_rng(1), method="conjugate").warnings
+    assert said.startswith("no values of x can have the noisy sum")
+    assert "'noise-aware'" in said
+    assert fitted(model, release, rng=np.random.default_rng(1)).warnings == []
+
+
+def test_chains_that_have_not_met_are_told_with_their_r_hat() -> None:
+    result = learnt(MODELS[0], released(MODELS[0].request(), np.ones(9)))
+    apart = replace(result, draws={"theta": result.draws["theta"] + np.array([0, 0, 0, 2])[:, None]})
+    (said,) = apart.warnings
+    assert said.startswith(f"the chains have not met: R-hat is {float(apart.rhat['theta']):.3g}, above 1.01")
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_the_exact_sums_are_those_that_a_round_without_noise_releases(model: Family) -> None:
+    x = data_of(model, np.random.default_rng(6), 80)
+    exact, round_ = model.exact(x), model.release(released(model.request(), x))
+    # each value, or its square, is rounded to 2^-12 of a half-width at worst
+    np.testing.assert_allclose(exact.value, round_.value, atol=80 * 2.0**-11 * model.interval.half_width)
+    assert (exact.n, exact.value.shape) == (round_.n, round_.noise_variance.shape)
+    assert not exact.noise_variance.any()
+
+
 def test_a_result_claims_no_epsilon_where_bounds_or_noise_are_not_private() -> None:
     model = MODELS[0]
     aggregate = released(model.request(), data_of(model, np.random.default_rng(1), 9))
@@ -340,7 +381,7 @@ def test_refusals_say_what_to_do() -> None:
     with pytest.raises(DataError, match="3 clients contributed; expected at least 4"):
         MODELS[4].release(aggregate)
     release = Release(np.zeros(1), np.ones(1), 4)
-    with pytest.raises(DataError, match="'plug-in' is not known; choose one of noise-aware, conjugate"):
+    with pytest.raises(DataError, match="method 'plug-in' is not in the known ones; known: noise-aware, conjugate"):
         fitted(MODELS[0], release, rng=np.random.default_rng(1), method="plug-in")
     with pytest.raises(DataError, match="1 chains of 3 draws"):
         fitted(MODELS[0], release, rng=np.random.default_rng(1), chains=1, draws=3)

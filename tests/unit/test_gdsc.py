@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from dca_proto.core.budget import Budget
 from emulator.experiments.gdsc import (
     BALL,
     DDP,
@@ -22,6 +23,7 @@ from emulator.experiments.gdsc import (
     chosen_drugs,
     correlations,
     draw,
+    methods,
     rank_correlation,
     summary,
     thresholds,
@@ -148,6 +150,9 @@ def test_a_cell_learns_without_privacy_and_with_a_large_budget(tmp_path: Path) -
     assert len(chosen_drugs(read_gdsc(tmp_path), 2, 1)) == 2
     with pytest.raises(DataError, match="4 drugs asked for; 3 were tested"):
         chosen_drugs(read_gdsc(tmp_path), 4, 1)
+    compared = methods(Cell("1", 0), setting, Budget(250.0, setting.delta), 300)
+    assert {method.name for method in compared} == set(METHODS)
+    thresholds.cache_clear()
     result = correlations(Cell("1", 0), setting)
     assert thresholds.cache_info().misses == 1  # one search for both methods that project
     plain = result["correlation"][NP][0]

@@ -36,7 +36,7 @@ from inference.linear_regression import (
 )
 from inference.projection import Thresholds, prior_precision, search_thresholds
 from inference.regression import RegressionResult
-from inference.repair import nearest_psd, noise_covariance
+from inference.repair import NEAREST_PSD, noise_covariance, repaired
 from inference.rounds import Job
 from inference.scale import standard_deviations
 
@@ -209,8 +209,8 @@ def test_noise_aware_repair_beats_absolute_eigenvalues_and_nearest_psd(noise_sd:
         return float(((mean - beta) ** 2).sum(axis=-1).mean())
 
     ours = error(posterior(statistics, 2.0).mean)
-    for repaired in (absolute, nearest_psd(statistics.xx)):
-        plugged = np.linalg.solve(repaired + 2 * np.eye(3), statistics.xy[..., None])[..., 0]
+    for plain in (absolute, repaired(statistics.xx, NEAREST_PSD)):
+        plugged = np.linalg.solve(plain + 2 * np.eye(3), statistics.xy[..., None])[..., 0]
         assert ours < 0.8 * error(plugged)
 
 

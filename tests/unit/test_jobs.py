@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,18 @@ from emulator.swarm.live import fresh_cast
 from inference.bounds import Interval
 from inference.datasets import from_csv
 from inference.errors import DataError
+from inference.exponential_families import FAMILIES as MODELS
 from inference.jobs import FAMILIES, NAMES, find
-from inference.jobs.base import Conditions, Iteration, Stage, plan_words
+from inference.jobs.base import Conditions, Stage, plan_words
 from inference.jobs.estimates import row, rows_of
-from inference.jobs.logistic import LogisticReference, reference
+from inference.jobs.families import JOBS
+from inference.jobs.logistic import reference
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import described, parse_words, settings_from
+from inference.logistic_regression import LogisticPosterior
 from inference.problem import Problem, Schema, split
 from inference.rounds import run
+from inference.variational.progress import Iteration
 
 CLIENTS = 300
 NODES = (b"1" * 16, b"2" * 16)
@@ -115,7 +120,7 @@ def test_logistic_is_scored_beside_the_model_without_privacy_and_a_constant() ->
     assert auc["nonprivate"] - 0.05 < auc["private"] <= 1
     assert likelihood["constant"] < likelihood["private"]
     assert [one.number for one in told] == list(range(1, 13))
-    assert {(one.of, one.name) for one in told} == {(12, "held-out AUC")}
+    assert {(one.total, one.name) for one in told} == {(12, "held-out AUC")}
     assert summary["coefficients"][0]["unit"] == "log odds per cm"
 
 
@@ -139,7 +144,7 @@ def test_the_logistic_reference_is_the_mode_of_the_posterior() -> None:
     X = np.column_stack([np.ones(len(train.y)), train.X])
     score = X.T @ (train.y - found.probability(train.X))
     assert np.abs(score).max() < 1e-4, "the likelihood's gradient is zero there, the prior being flat"
-    assert isinstance(found, LogisticReference)
+    assert isinstance(found, LogisticPosterior)
     assert np.linalg.eigvalsh(found.cov).min() > 0
 
 
@@ -169,6 +174,23 @@ def test_families_estimate_the_target_or_another_column(name: str) -> None:
             "exponential": ["rate of y"],
         }[name]
     )
+
+
+def test_the_jobs_of_families_are_the_models() -> None:
+    assert set(FAMILIES) == set(JOBS) == set(MODELS)
+    assert all(model.name == name and MODELS[name].learns for name, model in MODELS.items())
+
+
+def test_what_speaks_against_a_family_is_in_the_summary() -> None:
+    assert learn("poisson", "count")["warnings"] == []
+    narrow = problem("number")
+    bounds = {**narrow.schema.bounds, "y": Interval(-1, 1)}
+    job, terms = find("gaussian"), JobTerms(budget=Budget(8, 1e-5), clients=400, tolerated=0, computes=NODES)
+    swarm = IdealSwarm(narrow.rows, narrow.schema.columns, terms, random=np.random.default_rng(3).bytes)
+    schema = replace(narrow.schema, bounds=bounds)
+    result = run(job.make(schema, job.settings(), conditions(terms.budget)), swarm)
+    (said,) = job.summary(result, None, None, None, schema)["warnings"]
+    assert "of the values of y outside the bounds" in said
 
 
 def test_a_family_takes_another_column_than_the_target() -> None:

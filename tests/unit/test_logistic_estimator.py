@@ -69,3 +69,5 @@ def test_what_it_cannot_learn_from_is_said() -> None:
         PrivateLogisticRegression().fit(source.hold(RoundRequest("sum", parameters)))
     with pytest.raises(DataError, match="one class"):
         PrivateLogisticRegression().fit(X, np.ones(50))
+    with pytest.raises(DataError, match="prior_sd is 0; expected a number above 0"):
+        PrivateLogisticRegression(prior_sd=0.0).fit(X, y)

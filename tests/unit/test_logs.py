@@ -67,7 +67,7 @@ def test_facts_are_told_in_sentences() -> None:
         narrator(facts.LedgerBehind(bytes(16), cast.computes[0], 3, 7))
         narrator(facts.NodeAborted(bytes(16), cast.computes[0], "too-few", "2 of 3"))
         told = console.export_text()
-    for sentence in ("announced sum (1 numbers)", "contributed to sum", "released the partial sum over 3", "mu = "):
+    for sentence in ("announced sum (1 number)", "contributed to sum", "released the partial sum over 3", "mu = "):
         assert sentence in told
     assert "found [red]\\x1b[2J; accepts <= 1" in told
     assert "compute-0 aborted: too-few: 2 of 3" in told

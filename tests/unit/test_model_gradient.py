@@ -230,6 +230,27 @@ def test_without_jax_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         Student(**BOX, theta=THETA, clip=1.0, degrees=3.0).evaluate(np.ones((1, 3)), F)
 
 
+def test_a_client_without_jax_declines_and_the_others_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is contributed as zero where the library is missing: that depends on no row."""
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    monkeypatch.setitem(sys.modules, "jax", None)
+    model_gradient._derived.cache_clear()
+    register(Student)
+    register(Poisson)
+    parameters = {**BOX, "theta": THETA, "clip": 1.0}
+    parameters = {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
+    cast = Cast(3, 2, columns=BOX["columns"], mechanism=NoNoise())
+    for name, more, declined in ((Student.name, {"degrees": 3.0}, 3), (Poisson.name, {}, 0)):
+        network = cast.network()
+        opened = cast.request(statistic=name, parameters=parameters | more)
+        network.command(cast.trainer_identity.id, opened)
+        network.deliver()
+        refusals = network.reported(facts.Declined, cast.trainer_identity.id)
+        assert [one.found.endswith('needs JAX: pip install "dca[samplers]"') for one in refusals] == [True] * declined
+        assert len(network.reported(facts.Contributed)) == 3 - declined
+        assert network.reported(facts.DataFailed) == []
+
+
 def test_a_model_without_either_is_told_so() -> None:
     class Empty(ModelGradient, frozen=True, kw_only=True):
         name = "empty-gradient"

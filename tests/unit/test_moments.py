@@ -27,18 +27,16 @@ def a_box(*bounds: float, centre: float = 0.0, scale: float = 1.0) -> dict[str, 
     }
 
 
-def test_they_give_means_and_variances_in_the_units_of_the_data() -> None:
+def test_they_give_means_and_mean_squares_in_the_units_of_the_data() -> None:
     rows = np.random.default_rng(3).uniform(-2, 3, size=(200, 2)) * np.array([1.0, 10.0])
     statistic = Moments(
         columns=("a", "b"), centre=(0.5, 5.0), scale=(2.5 / FREE_BOUND, 25 / FREE_BOUND), bound=(FREE_BOUND,) * 2
     )
     value = dequantise(sum(contribution(statistic, row[None], 1, F) for row in rows), F)
-    mean, variance = statistic.mean_and_variance(value, 200)
+    mean, square = np.split(statistic.estimate(value, 200), 2)
     # A row is rounded by half of 2^-12 of its scale at most, and so are the means.
     np.testing.assert_allclose(mean, rows.mean(axis=0), atol=25 / FREE_BOUND * 2.0**-13)
-    np.testing.assert_allclose(variance, rows.var(axis=0), rtol=1e-3)
-    about_the_centre = np.square(rows - np.array([0.5, 5.0])).mean(axis=0)
-    np.testing.assert_allclose(statistic.estimate(value, 200), [*mean, *about_the_centre], rtol=1e-3)
+    np.testing.assert_allclose(square, np.square(rows - np.array([0.5, 5.0])).mean(axis=0), rtol=1e-3)
     assert statistic.labels() == ("a", "b", "a²", "b²")
     first, second = statistic.unpack(value)
     assert (first.shape, second.shape) == ((2,), (2,))

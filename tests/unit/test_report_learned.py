@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import msgspec
+import pytest
 from report_samples import SAMPLES
 
 from emulator.report.kinds import KINDS
@@ -34,6 +35,12 @@ def test_an_iterative_swarm_shows_its_scores_and_puts_rounds_of_a_sort_together(
         assert said in text, said
 
 
+@pytest.mark.parametrize("name", ["swarm", "learned"])
+def test_the_repair_that_was_used_is_a_fact(name: str) -> None:
+    assert "repair of the noisy matrix absolute" in text_of({**SAMPLES[name](), "repair": "absolute"})
+    assert "repair of the noisy matrix" not in text_of({**SAMPLES[name](), "repair": None})
+
+
 def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with() -> None:
     text = text_of(SAMPLES["learned"]())
     for said in (
@@ -55,6 +62,13 @@ def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with(
     assert "No result: too few contributed" in text_of(failed)
     plain = {**SAMPLES["learned"](), "test": None}
     assert "Learned from 38 clients: a 3.10 ± 1.1" in text_of(plain)
+
+
+@pytest.mark.parametrize("kind", ["learned", "swarm"])
+def test_what_speaks_against_a_result_is_a_note_of_its_own(kind: str) -> None:
+    text = text_of({**SAMPLES[kind](), "warnings": ["the chains have not met: R-hat is 1.2"]})
+    assert "Warnings The chains have not met: R-hat is 1.2." in text
+    assert "Warnings" not in text_of(SAMPLES[kind]())
 
 
 def test_a_page_of_mini_batches_counts_who_was_asked_in_all_and_names_only_what_it_shows() -> None:

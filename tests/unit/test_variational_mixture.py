@@ -23,10 +23,12 @@ from inference.jobs.mixture import plan
 from inference.jobs.settings import settings_from
 from inference.problem import Problem, Schema
 from inference.rounds import run
+from inference.simplex import nearest_on_simplex
 from inference.variational import mixture
 from inference.variational.mixture import NO_NOISE, PRIOR, Noise, Posterior, Statistics
 from inference.variational.mixture_fit import MixtureFit
 from inference.variational.mixture_job import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
+from inference.variational.progress import GAINED, Iteration
 
 SCHEMA = Schema(("a", "b"), "t", {"a": Interval(-8, 8), "b": Interval(-5, 9), "t": Interval(0, 1)})
 MEANS, SDS, WEIGHTS = np.array([[-3, 0], [3, 1], [0, 4.0]]), np.array([[1, 0.7], [0.6, 1], [0.8, 0.8]]), [0.5, 0.3, 0.2]
@@ -111,11 +113,13 @@ def test_running_averages_know_their_noise() -> None:
 
 
 def test_counts_go_to_the_nearest_possible_ones() -> None:
-    np.testing.assert_allclose(mixture.onto_simplex(np.array([90.0, -30.0, 20.0]), 100), [85, 0, 15])
-    found = mixture.onto_simplex(np.array([120.0, -30.0, 10.0]), 100)
+    np.testing.assert_allclose(nearest_on_simplex(np.array([90.0, -30.0, 20.0]), 100), [85, 0, 15])
+    found = nearest_on_simplex(np.array([120.0, -30.0, 10.0]), 100)
     assert found.min() >= 0
     assert found.sum() == pytest.approx(100)
-    np.testing.assert_allclose(mixture.onto_simplex(np.array([60.0, 40.0]), 100), [60, 40])
+    np.testing.assert_allclose(nearest_on_simplex(np.array([60.0, 40.0]), 100), [60, 40])
+    rows = np.random.default_rng(1).normal(30, 60, (5, 4))
+    np.testing.assert_array_equal(nearest_on_simplex(rows, 100), [nearest_on_simplex(row, 100) for row in rows])
 
 
 def test_negative_counts_and_squares_survive() -> None:
@@ -179,7 +183,7 @@ def test_with_privacy_it_is_near_coordinate_ascent(batch: int) -> None:
     assert fit.private
     assert fit.stopped == ""
     assert min(fit.noise) > 0
-    draws = fit.draws(np.random.default_rng(1), (2, 500))
+    draws = fit.draws(np.random.default_rng(1), 2, 500)
     assert {name: one.shape for name, one in draws.items()} == {
         "weights": (2, 500, 3), "means": (2, 500, 3, 2), "sds": (2, 500, 3, 2),
     }  # fmt: skip
@@ -189,13 +193,13 @@ def test_with_privacy_it_is_near_coordinate_ascent(batch: int) -> None:
 
 def test_it_returns_what_it_has_when_the_budget_is_spent() -> None:
     rounds = ExactRounds(points(300, 1).rows, SCHEMA.columns, noise=0.1, rounds=5)
-    told: list[tuple[object, ...]] = []
-    job = gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), on_progress=lambda *said: told.append(said))
+    told: list[Iteration] = []
+    job = gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), on_progress=told.append)
     fit = run(job, rounds)
     assert fit.stopped == "the account is spent"
     assert fit.iterations == 4
-    assert [said[0] for said in told] == [1, 2, 3, 4]
-    assert told[0][2:] == ("bound gained", 0.0)
+    assert [one.number for one in told] == [1, 2, 3, 4]
+    assert (told[0].name, told[0].value) == (GAINED, 0.0)
 
 
 def test_the_density_of_rows_beyond_the_bounds_is_not_that_at_the_bounds() -> None:
@@ -209,17 +213,18 @@ def test_the_density_of_rows_beyond_the_bounds_is_not_that_at_the_bounds() -> No
 
 
 def test_progress_is_scored_on_rows_held_out() -> None:
-    told: list[float] = []
+    told: list[Iteration] = []
     job = gaussian_mixture(
         SCHEMA,
         rng=np.random.default_rng(1),
         settings=MixtureSettings(epochs=15, start=NEAR),
         held_out=points(200, 2),
-        on_progress=lambda t, n, name, value: told.append(value),
+        on_progress=told.append,
     )
     fit = run(job, ExactRounds(points(500, 1).rows, SCHEMA.columns))
-    assert told[-1] == pytest.approx(fit.log_density(points(200, 2).X).mean())
-    assert told[-1] > told[0]
+    assert told[-1].value == pytest.approx(fit.log_density(points(200, 2).X).mean())
+    assert told[-1].value > told[0].value
+    assert {one.name for one in told} == {"held-out log predictive density"}
 
 
 def test_the_jobs_settings_take_a_start_and_its_plan_the_limit_of_iterations() -> None:
@@ -238,7 +243,7 @@ def test_draws_go_to_arviz_by_component_and_column() -> None:
     pytest.importorskip("arviz")
     job = gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), settings=MixtureSettings(epochs=2, start=NEAR))
     fit = run(job, ExactRounds(points(100, 1).rows, SCHEMA.columns, noise=0.1))
-    data = fit.inference_data(np.random.default_rng(1), (2, 10)).posterior
+    data = fit.inference_data(np.random.default_rng(1), 2, 10).posterior
     assert data["means"].dims == data["sds"].dims == ("chain", "draw", "component", "column")
     assert data["weights"].shape == (2, 10, 3)
     assert list(data.coords["column"].values) == ["a", "b"]
@@ -246,7 +251,7 @@ def test_draws_go_to_arviz_by_component_and_column() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"components": 1}, {"start": ((0.0, 0.0),)}, {"epochs": 0}, {"moments_share": 1.0}], ids=str
+    "wrong", [{"components": 1}, {"start": ((0.0, 0.0),)}, {"epochs": 0}, {"std_share": 1.0}], ids=str
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(DataError, match=next(iter(wrong))):

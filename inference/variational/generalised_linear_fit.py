@@ -16,13 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
-from inference.draws import InferenceData, inference_data
+from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.problem import Problem, Schema
 from inference.rounds import Job
-from inference.variational.fit import CHAINS, DRAWS, VariationalFit, attributes
-from inference.variational.inference import DEFAULT, Progress, Score, Settings, variational_inference
+from inference.variational.mean_field_fit import VariationalFit, attributes_of
+from inference.variational.mean_field_job import DEFAULT, Score, VariationalSettings, variational_inference
 from inference.variational.models import BERNOULLI, NORMAL, PRIOR_SD, PriorGradient, generalised_linear
+from inference.variational.progress import OnProgress
 from inference.variational.scores import area_under_curve, log_predictive
 from inference.variational.standardise import Standardisation
 
@@ -30,7 +32,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class LinearFit:
+class GeneralisedLinearFit:
     """A fitted generalised linear model with intercept.
 
     Attributes:
@@ -94,18 +96,18 @@ class LinearFit:
         predictive = self._target_scale * np.sqrt(variance + self.residual_variance)
         return columns.centre[-1] + self._target_scale * mean, predictive
 
-    def draws(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> dict[str, Array]:
-        """Intercept and slopes in the user's units, shapes ``shape`` and ``(*shape, d)``."""
-        own = self._own_units(self.fit.draws(rng, shape))
+    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
+        """Intercept and slopes in the user's units, ``(chains, draws)`` and ``(chains, draws, d)``."""
+        own = self._own_units(self.fit.draws(rng, chains, draws))
         return {"intercept": own[..., 0], "coefficients": own[..., 1:]}
 
-    def inference_data(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> InferenceData:
+    def inference_data(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> InferenceData:
         """The draws as ArviZ's common type. Raises `DataError` without ArviZ."""
         return inference_data(
-            self.draws(rng, shape),
+            self.draws(rng, chains, draws),
             dims={"coefficients": ["feature"]},
             coords={"feature": list(self.schema.features)},
-            attrs=attributes(self.fit),
+            attrs=attributes_of(self.fit),
         )
 
     @property
@@ -121,18 +123,18 @@ class LinearFit:
         return np.concatenate([intercept, slopes], axis=-1)
 
 
-def linear_regression_by_gradients(
+def generalised_linear_regression(
     schema: Schema,
-    family: str = BERNOULLI,
+    family: str,
     *,
     rng: np.random.Generator,
-    settings: Settings = DEFAULT,
+    settings: VariationalSettings = DEFAULT,
     prior_sd: float = PRIOR_SD,
     prior_gradient: PriorGradient | None = None,
     residual_variance: float = 1.0,
     held_out: Problem | None = None,
-    on_progress: Progress | None = None,
-) -> Job[LinearFit]:
+    on_progress: OnProgress | None = None,
+) -> Job[GeneralisedLinearFit]:
     """The learning job of a generalised linear model: logistic regression (``bernoulli``) or linear (``normal``).
 
     Args:
@@ -150,7 +152,7 @@ def linear_regression_by_gradients(
     fit = yield from variational_inference(
         schema, model, rng=rng, settings=settings, score=score, on_progress=on_progress
     )
-    return LinearFit(fit, family, residual_variance)
+    return GeneralisedLinearFit(fit, family, residual_variance)
 
 
 def _score(family: str, rows: Problem, residual_variance: float) -> Score:
@@ -158,7 +160,7 @@ def _score(family: str, rows: Problem, residual_variance: float) -> Score:
         positive = rows.y > rows.schema.centres[-1]
         area_under_curve(rows.y, positive)  # refuses rows of one class before anything is spent
         return Score(
-            "AUC", lambda m, s, columns: area_under_curve(linear_predictor(m, s, columns, rows.X)[0], positive)
+            "held-out AUC", lambda m, s, columns: area_under_curve(linear_predictor(m, s, columns, rows.X)[0], positive)
         )
 
     def density(mean: Array, sd: Array, columns: Standardisation) -> float:
@@ -166,7 +168,7 @@ def _score(family: str, rows: Problem, residual_variance: float) -> Score:
         scale = float(columns.scale[-1])
         return log_predictive(rows.y, columns.centre[-1] + scale * eta, scale * np.sqrt(variance + residual_variance))
 
-    return Score("log predictive density", density)
+    return Score("held-out log predictive density", density)
 
 
 def linear_predictor(mean: Array, sd: Array, columns: Standardisation, X: Array) -> tuple[Array, Array]:
@@ -177,16 +179,12 @@ def linear_predictor(mean: Array, sd: Array, columns: Standardisation, X: Array)
 
 def probability(mean: Array, variance: Array) -> Array:
     """E[1/(1 + exp(-η))] of η ~ N(mean, variance), as at the head."""
-    from scipy.special import expit
-
     averaged: Array = expit(mean / np.sqrt(1 + np.pi * variance / 8))
     return averaged
 
 
 def probability_square(mean: Array, variance: Array) -> Array:
     """E[1/(1 + exp(-η))²], by Gauss and Hermite's rule of 20 points."""
-    from scipy.special import expit
-
     nodes, weights = np.polynomial.hermite_e.hermegauss(20)
     values: Array = expit(mean[..., None] + np.sqrt(variance)[..., None] * nodes) ** 2 @ (weights / weights.sum())
     return values

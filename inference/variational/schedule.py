@@ -22,8 +22,8 @@ is at most C. The noise's norm relative to C is √d · 2r/√(BN) = 1/ς. Equal
 
     L = ς = √(BN) / (2 r √d),      E = ⌈L B/N⌉,      kept within 10 <= L <= 60 (and E >= 1).
 
-C cancels. What upper ends of 30, 60 and 120 are worth is measured at the head of `inference`. Where N/B is above 60 a
-single epoch is that many iterations.
+C cancels. What upper ends of 30, 60 and 120 are worth is measured at the head of `mean_field_job`. Where N/B is
+above 60 a single epoch is that many iterations.
 
 **Batches save messages, not privacy.** The formula for the noise says that a batch of B costs √(N/B) times the noise of
 everybody: who takes part is seen by the broker and the Compute nodes, so nothing can be claimed for the randomness of
@@ -43,7 +43,7 @@ ITERATIONS_MIN, ITERATIONS_MAX = 10, 60
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """Rounds after the first.
 
     Attributes:
@@ -56,7 +56,7 @@ class Plan:
     share: float
 
 
-def planned(
+def schedule(
     clients: int,
     noise_per_sensitivity: float,
     dimension: int,
@@ -65,8 +65,8 @@ def planned(
     epochs: int | None = None,
     batch: int = 0,
     iterations_max: int = ITERATIONS_MAX,
-) -> Plan:
-    """The plan above.
+) -> Schedule:
+    """The schedule above.
 
     Args:
         clients: N. noise_per_sensitivity: r. dimension: d.
@@ -84,10 +84,10 @@ def planned(
         ratio = signal_to_noise(clients, size, noise_per_sensitivity, dimension)
         wanted = min(max(ratio, ITERATIONS_MIN), iterations_max)
         epochs = max(1, ceil(wanted * size / clients - 1e-9))
-    return Plan(epochs, batch, floor(epochs * clients / size), left / epochs)
+    return Schedule(epochs, batch, floor(epochs * clients / size), left / epochs)
 
 
-def planned_after(
+def schedule_after(
     moments: NoisyAggregate,
     share: float,
     dimension: int,
@@ -95,12 +95,12 @@ def planned_after(
     epochs: int | None,
     batch: int,
     iterations_max: int = ITERATIONS_MAX,
-) -> Plan:
-    """The plan, once the first round is there.
+) -> Schedule:
+    """The schedule, once the first round is there.
 
     Args:
         moments: its result, of which r and N are known; N are those that contributed. share: of the job's μ² that it
-            had. Others as for `planned`. Where no more than B clients contributed, all are asked.
+            had. Others as for `schedule`. Where no more than B clients contributed, all are asked.
 
     Raises:
         DataError: the batch is larger than the federation.
@@ -111,7 +111,7 @@ def planned_after(
     noise = sqrt(moments.noise_variance * share / left) / moments.sensitivity
     size = batch if batch < moments.contributors else 0
     n = moments.contributors
-    return planned(n, noise, dimension, left, epochs=epochs, batch=size, iterations_max=iterations_max)
+    return schedule(n, noise, dimension, left, epochs=epochs, batch=size, iterations_max=iterations_max)
 
 
 def _too_large(batch: int, clients: int) -> DataError:

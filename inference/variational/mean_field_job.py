@@ -1,8 +1,9 @@
 """Variational inference as a learning job: a first round for centres and scales, then one round for each iteration.
 
-    round 0        noisy moments of the columns -> centres, scales, and from its noise the plan    `standardise`, `plan`
-    round t        θ = m + s ξ; the clients' clipped gradients at θ -> a step of m and s                `mean_field`
-    at the end     the average of the last iterates, and their noise                                   `noise_spread`
+    round 0        noisy moments of the columns -> centres, scales, and from its noise how many iterations
+                                                                              `standardise`, `schedule`
+    round t        θ = m + s ξ; the clients' clipped gradients at θ -> a step of m and s          `mean_field`
+    at the end     the average of the last iterates, and their noise                             `noise_spread`
 
 The job ends earlier where a round comes to nothing (too many dropped too often, or the budget is spent): the result is
 then of the iterations held so far and says why it stopped.
@@ -32,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from math import inf, nan, sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -43,17 +44,14 @@ from inference.errors import DataError
 from inference.problem import Schema
 from inference.rounds import Job
 from inference.variational import mean_field
-from inference.variational.fit import VariationalFit
+from inference.variational.mean_field_fit import VariationalFit
 from inference.variational.models import Model
 from inference.variational.noise_spread import noise_sd
-from inference.variational.plan import Plan, planned_after
+from inference.variational.progress import GAINED, Iteration, OnProgress
+from inference.variational.schedule import Schedule, schedule_after
 from inference.variational.standardise import Standardisation, moments_request, standardised
 
 Array = NDArray[np.float64]
-Progress = Callable[[int, int, str, float | None], None]
-"""Called after each iteration with its number from 1, how many are planned, and a score's name and value, if any."""
-
-GAINED = "bound gained"
 
 
 class Score(NamedTuple):
@@ -64,16 +62,16 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class VariationalSettings:
     """Of the job; all public.
 
     Attributes:
-        epochs: E, how often each client takes part after the first round; None plans it (`plan`).
+        epochs: E, how often each client takes part after the first round; None plans it (`schedule`).
         batch: B, clients of one iteration; 0 for all of them.
         clip: C; None for √d/4. bound: to how many standard deviations clients project their columns.
         rate: the length of the first step of m: in standardised units, by how much it moves log odds, say, of a typical
         row.
-        moments_share: the first round's share of the job's μ², in (0, 1).
+        std_share: the first round's share of the job's μ², in (0, 1).
         averaged: the part of the iterations, at the end, whose mean is the result.
 
     Raises:
@@ -85,7 +83,7 @@ class Settings:
     clip: float | None = None
     bound: float = 4.0
     rate: float = 1.0
-    moments_share: float = 0.1
+    std_share: float = 0.1
     averaged: float = 0.3
 
     def __post_init__(self) -> None:
@@ -94,7 +92,7 @@ class Settings:
         for name in ("clip", "bound", "rate"):
             value = getattr(self, name)
             _require(name, 1.0 if value is None else value, 1e-9, 1e9)
-        _require("moments_share", self.moments_share, 1e-6, 1 - 1e-6)
+        _require("std_share", self.std_share, 1e-6, 1 - 1e-6)
         _require("averaged", self.averaged, 1e-6, 1)
 
 
@@ -103,7 +101,7 @@ def _require(name: str, found: float, least: float, most: float) -> None:
         raise DataError(f"setting {name} is {found:g}; expected {least:g} to {most:g}")
 
 
-DEFAULT = Settings()
+DEFAULT = VariationalSettings()
 
 
 def variational_inference(
@@ -111,9 +109,9 @@ def variational_inference(
     model: Model,
     *,
     rng: np.random.Generator,
-    settings: Settings = DEFAULT,
+    settings: VariationalSettings = DEFAULT,
     score: Score | None = None,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Job[VariationalFit]:
     """The job: yields `RoundRequest`s, is sent `NoisyAggregate`s, returns the fit.
 
@@ -125,11 +123,14 @@ def variational_inference(
     Raises:
         NoAggregate: of the first two rounds, without which there is no result.
     """
-    moments = yield moments_request(schema, settings.moments_share, target=model.standardise_target)
+    moments = yield moments_request(schema, settings.std_share, target=model.standardise_target)
     columns = standardised(schema, moments, settings.bound)
-    plan = planned_after(moments, settings.moments_share, model.dimension, epochs=settings.epochs, batch=settings.batch)
-    course = yield from _ascend(_Ascent(model, columns, plan, settings, moments.contributors), rng, score, on_progress)
-    return _result(schema, model, columns, plan, course, settings, moments)
+    schedule = schedule_after(
+        moments, settings.std_share, model.dimension, epochs=settings.epochs, batch=settings.batch
+    )
+    ascent = _Ascent(model, columns, schedule, settings, moments.contributors)
+    course = yield from _ascend(ascent, rng, score, on_progress)
+    return _result(schema, ascent, course, moments)
 
 
 @dataclass(frozen=True)
@@ -138,14 +139,14 @@ class _Ascent:
 
     model: Model
     columns: Standardisation
-    plan: Plan
-    settings: Settings
+    schedule: Schedule
+    settings: VariationalSettings
     clients: int
 
     def request(self, theta: Array) -> RoundRequest:
         """Of the clipped gradients at θ."""
         clip = self.settings.clip or sqrt(self.model.dimension) / 4
-        return self.model.request(theta, self.columns, clip, self.plan.share, self.plan.batch)
+        return self.model.request(theta, self.columns, clip, self.schedule.share, self.schedule.batch)
 
     def gradient(self, theta: Array, sums: NoisyAggregate) -> Array:
         """g: the sum over a batch stands for that over all clients, by their numbers."""
@@ -169,25 +170,23 @@ class _Ascent:
 
 @dataclass
 class _Course:
-    """What was seen on the way: iterates, rates, noise and scores, one of each for each iteration."""
+    """What was seen on the way: iterates, rates and noise, one of each for each iteration."""
 
     means: list[Array] = field(default_factory=list)
     log_sds: list[Array] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     noise_sds: list[float] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    score_name: str = GAINED
     gained: float = 0.0
     private: bool = True
     stopped: str = ""
 
 
 def _ascend(
-    ascent: _Ascent, rng: np.random.Generator, score: Score | None, on_progress: Progress | None
+    ascent: _Ascent, rng: np.random.Generator, score: Score | None, on_progress: OnProgress | None
 ) -> Generator[RoundRequest, NoisyAggregate, _Course]:
     """All iterations, or as many as come to something."""
-    state, course = ascent.start(), _Course(score_name=score.name if score else GAINED)
-    moved, total = np.zeros(ascent.model.dimension), ascent.plan.iterations
+    state, course = ascent.start(), _Course()
+    moved, total = np.zeros(ascent.model.dimension), ascent.schedule.iterations
     for t in range(total):
         theta, state = mean_field.propose(state, rng)
         try:
@@ -203,7 +202,8 @@ def _ascend(
         )
         moved = state.mean - before
         _note(course, state, info, noise, sums.private)
-        _tell(course, state, ascent.columns, score, on_progress, total)
+        if on_progress is not None:
+            on_progress(Iteration(state.iteration, total, *_scored(course, state, ascent.columns, score)))
     return course
 
 
@@ -216,45 +216,28 @@ def _note(course: _Course, state: mean_field.State, info: mean_field.Info, noise
     course.private &= private
 
 
-def _tell(
-    course: _Course,
-    state: mean_field.State,
-    columns: Standardisation,
-    score: Score | None,
-    on_progress: Progress | None,
-    total: int,
-) -> None:
-    """Score the iteration where somebody wants to know."""
-    value = nan
-    if on_progress is not None:
-        value = score.of(state.mean, np.exp(state.log_sd), columns) if score else course.gained
-        on_progress(state.iteration, total, course.score_name, value)
-    course.scores.append(value)
+def _scored(
+    course: _Course, state: mean_field.State, columns: Standardisation, score: Score | None
+) -> tuple[str, float]:
+    """What an iteration is told by: the score's name and its value, or else what the bound has gained."""
+    if score is None:
+        return GAINED, course.gained
+    return score.name, score.of(state.mean, np.exp(state.log_sd), columns)
 
 
-def _result(
-    schema: Schema,
-    model: Model,
-    columns: Standardisation,
-    plan: Plan,
-    course: _Course,
-    settings: Settings,
-    moments: NoisyAggregate,
-) -> VariationalFit:
+def _result(schema: Schema, ascent: _Ascent, course: _Course, moments: NoisyAggregate) -> VariationalFit:
     done = len(course.means)
-    averaged = max(1, round(settings.averaged * done))
+    averaged = max(1, round(ascent.settings.averaged * done))
     return VariationalFit(
         schema=schema,
-        model=model,
-        columns=columns,
+        model=ascent.model,
+        columns=ascent.columns,
         mean=np.mean(course.means[-averaged:], axis=0),
         posterior_sd=np.exp(np.mean(course.log_sds[-averaged:], axis=0)),
-        noise_sd=np.full(model.dimension, noise_sd(course.rates, course.noise_sds, averaged)),
-        plan=plan,
+        noise_sd=np.full(ascent.model.dimension, noise_sd(course.rates, course.noise_sds, averaged)),
+        schedule=ascent.schedule,
         iterations=done,
         stopped=course.stopped,
-        score_name=course.score_name,
-        scores=tuple(course.scores),
         contributors=moments.contributors,
         private=schema.private and moments.private and course.private,
     )

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.draws import InferenceData, inference_data
+from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.problem import Schema
 from inference.variational.models import Model
-from inference.variational.plan import Plan
+from inference.variational.schedule import Schedule
 from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
-CHAINS, DRAWS = 4, 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +26,7 @@ class VariationalFit:
         posterior_sd: s, what the rows leave open, of the clipped likelihood (`models`) and without correlations. With
             few iterations or much noise it is near the guess that it starts from.
         noise_sd: what the privacy noise adds to the mean (`noise_spread`).
-        plan: what was planned. iterations: how many were held. stopped: why not all, in words; "" where they were.
-        scores: after each iteration, nan where there was none. score_name: what they are.
+        schedule: what was planned. iterations: how many were held. stopped: why not all, in words; "" where they were.
         contributors: clients in the first round. private: False where no epsilon may be claimed.
     """
 
@@ -38,11 +36,9 @@ class VariationalFit:
     mean: Array
     posterior_sd: Array
     noise_sd: Array
-    plan: Plan
+    schedule: Schedule
     iterations: int
     stopped: str
-    score_name: str
-    scores: tuple[float, ...]
     contributors: int
     private: bool
 
@@ -51,21 +47,21 @@ class VariationalFit:
         """Of θ, the privacy noise included, shape ``(d,)``: s and the noise's, which are independent."""
         return np.hypot(self.posterior_sd, self.noise_sd)
 
-    def draws(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> Array:
-        """θ drawn from q, the privacy noise included, shape ``(*shape, d)``."""
-        return self.mean + self.sd * rng.standard_normal((*shape, self.mean.size))
+    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> Array:
+        """θ drawn from q, the privacy noise included, shape ``(chains, draws, d)``."""
+        return self.mean + self.sd * rng.standard_normal((chains, draws, self.mean.size))
 
-    def inference_data(self, rng: np.random.Generator, shape: tuple[int, int] = (CHAINS, DRAWS)) -> InferenceData:
+    def inference_data(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> InferenceData:
         """The draws as ArviZ's common type, by the names of θ. Raises `DataError` without ArviZ."""
         return inference_data(
-            {"theta": self.draws(rng, shape)},
+            {"theta": self.draws(rng, chains, draws)},
             dims={"theta": ["parameter"]},
             coords={"parameter": list(self.model.names)},
-            attrs=attributes(self),
+            attrs=attributes_of(self),
         )
 
 
-def attributes(fit: VariationalFit) -> dict[str, object]:
+def attributes_of(fit: VariationalFit) -> dict[str, object]:
     """What the draws rest on, for `inference_data`."""
     return {
         "method": "doubly stochastic variational inference, mean-field Gaussian",

@@ -1,0 +1,28 @@
+"""Counts that noise has made impossible, brought back: none negative, and the right number of them in all."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def nearest_on_simplex(counts: Array, n: float) -> Array:
+    """The nearest counts that are not negative and add up to n, not rounded.
+
+    Nearest in Euclidean distance: the likeliest ones, where the noise of all is alike. One number is taken from all
+    counts, and those that it makes negative become 0 (Held, Wolfe and Crowder 1974, "Validation of subgradient
+    optimization", section 4).
+
+    Args:
+        counts: shape ``(..., K)``, each row for itself. n: above 0.
+
+    Returns:
+        Of the same shape.
+    """
+    falling = np.sort(counts, axis=-1)[..., ::-1]
+    excess = (np.cumsum(falling, axis=-1) - n) / np.arange(1, counts.shape[-1] + 1)
+    kept = np.count_nonzero(falling > excess, axis=-1, keepdims=True)
+    nearest: Array = np.maximum(counts - np.take_along_axis(excess, kept - 1, axis=-1), 0.0)
+    return nearest
