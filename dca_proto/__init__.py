@@ -5,7 +5,9 @@
 #   core/        the protocol as pure state machines; start with core/play.py, then client, compute, trainer
 #   statistics/  what a client can compute from its rows, by name
 #   local/       mechanisms that make each report private by itself, for collecting without Compute nodes
+#   learning/    a learning job at a running trainer: retried, recorded, resumed
 #   net/         thin shells around the machines: transports, durable store, asyncio runner, broker launcher
+#   aggregate.py what a round gives, what a learning job asks; shared with the inference
 #   device.py    one actor from a TOML file: `python -m dca_proto CONFIG`; config, keyfile, table and request read
 #                files, logs and outcome say what happened
 #   cli/         the `dca` command

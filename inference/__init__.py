@@ -7,12 +7,12 @@ General layout, in reading order (DESIGN.md beside this file says why):
     linear_regression       the conjugate posterior from noisy sufficient statistics
     repair                  what to do about a noisy matrix that is indefinite
     released                the same from what rounds released, one or several
-    scale, projection       standard deviations from noisy second moments; the threshold search of Algorithm 2
+    scale, projection       means and standard deviations from noisy moments; the threshold search of Algorithm 2
     algorithm2              the job of two rounds; `bounded_regression`, the job of one
     regression              their result, in the user's own units
-    exponential_families    conjugate models of one column, plugged in or with the noise in the model
+    exponential_families    conjugate models of one column, plugged in or with the noise in the model (with `simplex`)
     variational             doubly stochastic variational inference for any clipped gradient; a Gaussian mixture
-    baselines, spent        what to hold results against; what they cost
+    baselines, spent        what to hold results against (with `logistic_regression`); what they cost
     draws                   ArviZ's InferenceData, the one door to it
     jobs                    learning jobs by name: settings, rounds, what a result says (`dca swarm --job`, `dca learn`)
     estimators              the same for people who live in scikit-learn

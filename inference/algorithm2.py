@@ -117,7 +117,7 @@ def _check(std_share: float, repair: str, centre: str) -> None:
     if not 0 < std_share < 1:
         raise DataError(f"std_share is {std_share}; expected a number between 0 and 1")
     if centre not in CENTRES:
-        raise unknown("centre", centre, "the known ones", CENTRES)
+        raise unknown("centre", centre, None, CENTRES)
 
 
 def _moments_request(schema: Schema, share: float, centre: str) -> RoundRequest:

@@ -10,10 +10,11 @@ class DataError(ValueError):
     """The caller's data cannot be used: one line with what was found, what was expected and what to do."""
 
 
-def unknown(kind: str, name: str, place: str, known: Iterable[str]) -> DataError:
-    """A `DataError` for a name that is not there, with the nearest one that is."""
+def unknown(kind: str, name: str, place: str | None, known: Iterable[str]) -> DataError:
+    """A `DataError` for a name that is not in a place, or in none, with the nearest one that is."""
     names = list(known)
     by_lower = {known_name.lower(): known_name for known_name in names}
     near = get_close_matches(name.lower(), by_lower, n=1)
     hint = f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
-    return DataError(f"{kind} {name!r} is not in {place}{hint}; known: {', '.join(names)}")
+    found = "unknown" if place is None else f"not in {place}"
+    return DataError(f"{kind} {name!r} is {found}{hint}; known: {', '.join(names)}")

@@ -8,7 +8,8 @@ The posterior is replaced by the normal distribution at its mode that has its cu
     gradient    g = Σ z_i (y_i - p_i) - θ/τ²
     precision   H = Σ p_i (1 - p_i) z_i z_iᵀ + I/τ²                         (4.97), (4.143)
 
-Newton's method, θ ← θ + H⁻¹g, finds the mode: the log posterior is strictly concave.
+The log posterior is strictly concave. Newton's method, θ ← θ + H⁻¹g from θ = 0, finds its mode in a few steps where
+the prior is not vague by orders of magnitude: at τ = 1,000 it missed 2 of 150 heavy-tailed problems, below none.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Noise:
 def check_repair(repair: str) -> None:
     """Raise `DataError` for a name that is none of `REPAIRS`."""
     if repair not in REPAIRS:
-        raise unknown("repair", repair, "the known ones", REPAIRS)
+        raise unknown("repair", repair, None, REPAIRS)
 
 
 def repaired(A: Array, repair: str) -> Array:

@@ -5,8 +5,8 @@ that is often a guess far from the truth, and it costs the whole regression its 
 known, is weighed against what the public bounds say: whoever states bounds (-c, c) means that nearly all values lie
 inside, so a priori σ is about c/3, within a factor of two (log σ ~ N(log c/3, 0.35²)). The estimate is the posterior
 mean of log σ: it is always positive, it follows the data where they speak, and falls back on the bounds where noise
-drowns them. A data set's documented bounds are less to the point than those of one's own columns, so how far σ may be
-from c/3 is the caller's to say (`inference.variational.standardise`).
+drowns them. How far σ may be from c/3 is the caller's to say: variational inference, whose columns are many and often
+binary, takes a wider prior (`inference.variational.standardise`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 PRIOR_BOUND_SDS = 3.0
 PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # of a column's mean about the public centre, as a fraction of the half-width
-PRIOR_LOG_SD = 0.35  # bounds are stated for one's own columns
+PRIOR_LOG_SD = 0.35  # of the regression's columns
 GRID = np.linspace(-6, 6, 481)  # of log σ around its prior mean, in prior standard deviations
 FREE_BOUND = 1.665  # half-widths in units of the statistic's scale, up to which squares add nothing to the sensitivity
 """Of the statistic "moments" (`dca_proto.statistics.moments`): the bound that suits sums and squares best."""

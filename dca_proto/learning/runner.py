@@ -144,6 +144,7 @@ class JobRounds:
         self._on_round = on_round
         self._batches = Batches()
         self._costs: dict[bytes, Cost] = {}  # of all rounds, by id
+        self._summed: set[bytes] = set()  # rounds that gave a sum, which costs whatever an account says
         self._number = 0
         self._attempts, self._is_recalled = 0, True  # of the current request
         self._unheard: GivenUp | None = None  # the last request, if it has no sum
@@ -152,13 +153,14 @@ class JobRounds:
     def spent(self) -> float:
         """What the rounds so far cost, as a mu, the client that they cost most; also those that failed at that price.
 
-        A round counts as long as the account charges it: not once all Compute nodes have signed its abort.
+        A round without a sum counts as long as the account charges it, until all Compute nodes have signed its abort.
         """
         return worst(self._charged)
 
     @property
     def _charged(self) -> list[Cost]:
-        return [cost for round_id, cost in self._costs.items() if self._trainer.is_charged(round_id)]
+        rounds = self._costs.items()
+        return [cost for one, cost in rounds if one in self._summed or self._trainer.is_charged(one)]
 
     async def hold(self, request: RoundRequest) -> NoisyAggregate:
         """The sum of the job's next request, held now or recalled. Raises as `learn`."""
@@ -239,6 +241,7 @@ class JobRounds:
 
     async def _end_of(self, opened: OpenRound, held: Awaitable[NoisyAggregate]) -> End:
         """Wait for a round and record how it ends."""
+        self._costs[opened.round_id] = _cost(opened)  # whatever ends the wait
         try:
             aggregate = await held
         except RoundAborted as aborted:
@@ -260,6 +263,7 @@ class JobRounds:
         self._costs[opened.round_id] = _cost(opened)
         self._batches.note(opened.invited)
         if isinstance(end, Summed):
+            self._summed.add(opened.round_id)
             self._clients = end.roster or self._clients
         elif not end.charged:
             self._batches.give_back(opened.invited)

@@ -52,6 +52,7 @@ class TrainerRounds:
         self._retries = retries
         self._on_report = on_report
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._rounds: JobRounds | None = None
 
     def __enter__(self) -> TrainerRounds:
         started: Future[JobRounds] = Future()
@@ -70,7 +71,7 @@ class TrainerRounds:
         assert self._loop is not None
         try:
             if error is None:
-                self._rounds.go_on()
+                self._running.go_on()
         finally:  # also where the journal cannot be written: a thread that nobody ends would keep the process alive
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join()
@@ -92,7 +93,7 @@ class TrainerRounds:
     @property
     def spent(self) -> float:
         """The mu that the rounds so far cost the client that they cost most (`JobRounds.spent`)."""
-        return self._rounds.spent
+        return self._running.spent
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
         """Hold one round and wait for it.
@@ -100,12 +101,16 @@ class TrainerRounds:
         Raises:
             RoundAborted, UsageError, TransportError: as `learn`.
         """
-        return self._wait(self._rounds.hold(request))
+        return self._wait(self._running.hold(request))
+
+    @property
+    def _running(self) -> JobRounds:
+        if self._loop is None or self._rounds is None:
+            raise UsageError("hold rounds inside `with TrainerRounds(...)`")
+        return self._rounds
 
     def _wait(self, work: Coroutine[None, None, T]) -> T:
-        if self._loop is None:
-            work.close()
-            raise UsageError("hold rounds inside `with TrainerRounds(...)`")
+        assert self._loop is not None
         waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return waiting.result()

@@ -104,7 +104,7 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
         return _derived(_Model(type(self), msgspec.msgpack.encode(own), self))(theta, rows)
 
     def require_libraries(self) -> None:
-        if type(self).gradient is ModelGradient.gradient and find_spec("jax") is None:
+        if type(self).gradient is ModelGradient.gradient and not (find_spec("jax") and find_spec("jaxlib")):
             raise _without_jax(self.name)
 
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:

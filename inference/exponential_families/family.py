@@ -173,7 +173,7 @@ class FamilyResult:
             what = f"no values of {column} can have the noisy sum, and the nearest possible one was taken for it"
             found.append(f"{what}; method {NOISE_AWARE!r} weighs all that are possible")
         worst = max(float(rhat.max()) for rhat in self.rhat.values())
-        if worst > RHAT_MAX:
+        if self.warmup is not None and worst > RHAT_MAX:  # other draws are independent
             what = f"the chains have not met: R-hat is {worst:.3g}, above {RHAT_MAX:g}"
             found.append(f"{what}; take intervals of {column} with caution, or draw more")
         return found
@@ -217,7 +217,7 @@ def fitted(
         DataError: an unknown method, or no chains or too few draws to judge them by.
     """
     if method not in METHODS:
-        raise unknown("method", method, "the known ones", METHODS)
+        raise unknown("method", method, None, METHODS)
     if chains < 1 or draws < 4:
         raise DataError(f"{chains} chains of {draws} draws; expected at least one of at least 4")
     nearest = model.possible(release.value, release.n)

@@ -32,6 +32,6 @@ NAMES = tuple(_MODULES)
 def find(name: str) -> LearningJob:
     """The job of that name. Raises `DataError` for an unknown one, naming the nearest."""
     if name not in _MODULES:
-        raise unknown("job", name, "the known ones", NAMES)
+        raise unknown("job", name, None, NAMES)
     jobs: dict[str, LearningJob] = import_module(_MODULES[name]).JOBS
     return jobs[name]

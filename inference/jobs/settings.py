@@ -95,7 +95,7 @@ def _default(one: Field[Any]) -> Any:
 def require_choice(key: str, value: str, known: Iterable[str]) -> None:
     """Refuse a text that is none of the known ones. Raises `DataError` that names the nearest."""
     if value not in (names := tuple(known)):
-        raise unknown(key, value, "the known ones", names)
+        raise unknown(key, value, None, names)
 
 
 def require_positive(key: str, value: float | None) -> None:

@@ -25,7 +25,7 @@ from inference.scale import FREE_BOUND, means, moments_parameters, posterior_sd
 
 Array = NDArray[np.float64]
 
-PRIOR_LOG_SD = 0.5  # wider than for the sums of one's own columns: data sets have wide documented bounds
+PRIOR_LOG_SD = 0.5  # wider than the regression's: columns are many, and often binary
 
 
 @dataclass(frozen=True, eq=False)

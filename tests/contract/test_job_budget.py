@@ -12,10 +12,10 @@ import pytest
 from dca_proto.aggregate import NoAggregate, RoundRequest
 from dca_proto.core.accounting import mu_of
 from dca_proto.core.budget import Budget
-from dca_proto.core.errors import RoundAborted
+from dca_proto.core.errors import RoundAborted, TransportError
 from dca_proto.core.job import JobTerms
 from dca_proto.core.trainer_round import OpenRound
-from dca_proto.learning.runner import learn
+from dca_proto.learning.runner import JobRounds, learn
 
 CLIENTS = tuple(bytes([index]) * 16 for index in range(6))
 TERMS = JobTerms(budget=Budget(1.0, 1e-6), clients=6, tolerated=1, computes=(b"a" * 16, b"b" * 16))
@@ -77,3 +77,27 @@ def test_a_job_ends_before_it_costs_a_client_more_than_its_budget(
     trainer = Silent(*fail)
     assert asyncio.run(learn(job(*requests), trainer, TERMS)) == answered
     assert max(trainer.spent.values()) <= TERMS.budget.mu**2
+
+
+class Cut(Silent):
+    """A trainer that loses its broker after the account was charged."""
+
+    async def hold(self, request: OpenRound) -> Any:
+        await super().hold(request)
+        raise TransportError("the connection is lost")
+
+
+def test_a_round_whose_end_was_never_heard_counts_as_long_as_it_is_charged() -> None:
+    rounds = JobRounds(Cut(), TERMS, None)
+    for _ in range(3):
+        with pytest.raises((TransportError, RoundAborted)):
+            asyncio.run(rounds.hold(RoundRequest("sum", {"columns": ["x"]}, budget_share=0.8)))
+    assert rounds.spent == pytest.approx(0.8**0.5 * TERMS.budget.mu, rel=1e-5), "the second and the third found no room"
+
+
+def test_a_sum_has_cost_what_it_cost_whatever_the_account_remembers() -> None:
+    trainer = Silent()
+    rounds = JobRounds(trainer, TERMS, None)
+    asyncio.run(rounds.hold(RoundRequest("sum", {"columns": ["x"]}, budget_share=0.5)))
+    trainer._charged.clear()  # another store
+    assert rounds.spent == pytest.approx(0.5**0.5 * TERMS.budget.mu, rel=1e-5)

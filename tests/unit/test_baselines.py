@@ -147,7 +147,7 @@ def test_in_bounds_asks_for_one_round_with_all_of_the_budget() -> None:
     result = finished.value.value
     np.testing.assert_allclose(result.coefficients, nonprivate_regression(train).coefficients, rtol=0.05)
     assert (result.repair, result.private) == ("nearest-psd", True)
-    with pytest.raises(DataError, match="repair 'best' is not in the known ones"):
+    with pytest.raises(DataError, match="repair 'best' is unknown"):
         next(regression_in_bounds(SCHEMA, repair="best"))
 
 

@@ -239,5 +239,5 @@ def test_a_target_beside_aggregates_and_a_mixed_list_are_refused() -> None:
         PrivateLinearRegression().fit(one, [1.0])
     with pytest.raises(DataError, match="found a float among aggregates"):
         PrivateLinearRegression().fit([one, 1.0])
-    with pytest.raises(DataError, match="repair 'best' is not in the known ones"):
+    with pytest.raises(DataError, match="repair 'best' is unknown"):
         PrivateLinearRegression(repair="best").fit(*rows(20, 9))

@@ -107,8 +107,8 @@ def test_predictions_get_back_the_variance_that_projecting_the_target_takes(monk
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"centre": "mean"}, "centre 'mean' is not in the known ones; known: public, estimate"),
-        ({"repair": "best"}, "repair 'best' is not in the known ones"),
+        ({"centre": "mean"}, "centre 'mean' is unknown; known: public, estimate"),
+        ({"repair": "best"}, "repair 'best' is unknown"),
         ({"std_share": 1.0}, "std_share is 1.0; expected a number between 0 and 1"),
     ],
 )

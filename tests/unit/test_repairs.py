@@ -175,7 +175,7 @@ def test_the_mean_alone_is_the_posteriors(repair: str) -> None:
 
 
 def test_an_unknown_repair_is_refused_everywhere() -> None:
-    said = "repair 'none' is not in the known ones; known: noise-aware, nearest-psd, absolute"
+    said = "repair 'none' is unknown; known: noise-aware, nearest-psd, absolute"
     with pytest.raises(DataError, match=said):
         posterior(SufficientStatistics(1, np.eye(1), np.ones(1)), 1.0, 1.0, repair="none")
     with pytest.raises(DataError, match=said):
