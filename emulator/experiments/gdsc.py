@@ -6,6 +6,7 @@ the drugs, and its bar the standard deviation over the runs. A constant predicti
 nothing: its correlation is 0.
 
     NP               no privacy: least squares on the raw rows
+    proj NP          no noise in the regression: what the projection of proj DDP alone costs
     TA, DDP          one round in the assumed bounds; a trusted aggregator's noise, or the clients' shares
     proj TA,         two rounds: Algorithm 2, with centres from its first one. The search for thresholds sees no data,
     proj DDP         so that all runs share what it found for about as many rows
@@ -30,8 +31,11 @@ import numpy as np
 from scipy.stats import rankdata
 
 from dca_proto.core.budget import Budget
+from dca_proto.core.forecast import EXACT
 from dca_proto.core.job import JobTerms
+from dca_proto.core.mechanism import Mechanism
 from emulator.experiments.picture import COLOURS, MARKERS, drawing, zero_line
+from emulator.experiments.unnoised import Silent, Unnoised
 from emulator.ideal import IdealSwarm
 from inference.algorithm2 import ESTIMATE, STD_SHARE, box_sensitivity, regression_with_projection
 from inference.baselines import ByRounds, InputPerturbation, Method, NonPrivate
@@ -52,7 +56,8 @@ TEST_ROWS = 100
 COMPUTES = tuple(bytes([index]) * 16 for index in range(10))
 
 NP, TA, DDP, PROJ_TA, PROJ_DDP, INPUT, BALL = "NP", "TA", "DDP", "proj TA", "proj DDP", "input perturbed", "ball DDP"
-METHODS = (NP, TA, DDP, PROJ_TA, PROJ_DDP, INPUT, BALL)
+PROJ_NP = "proj NP"
+METHODS = (NP, TA, DDP, PROJ_TA, PROJ_DDP, INPUT, BALL, PROJ_NP)
 SELECTED = (NP, DDP, PROJ_DDP, INPUT, BALL)  # panel b of the figure
 
 
@@ -144,13 +149,22 @@ def methods(cell: Cell, setting: Setting, budget: Budget, rows: int) -> list[Met
     }
     sources = {method: partial(_swarm, budget, noise(method), method in (TA, PROJ_TA)) for method in jobs}
     by_rounds = [ByRounds(method, job, sources[method]) for method, job in jobs.items()]
-    return [NonPrivate(NP), *by_rounds, InputPerturbation(budget.mu, noise(INPUT), INPUT)]
+    unnoised = ByRounds(PROJ_NP, projected, partial(_unnoised, budget, noise(PROJ_NP)))
+    return [NonPrivate(NP), *by_rounds, unnoised, InputPerturbation(budget.mu, noise(INPUT), INPUT)]
 
 
-def _swarm(budget: Budget, noise: np.random.Generator, trusted: bool, train: Problem) -> IdealSwarm:
+def _swarm(
+    budget: Budget, noise: np.random.Generator, trusted: bool, train: Problem, mechanism: Mechanism = EXACT
+) -> IdealSwarm:
     """Rounds of these rows."""
     terms = JobTerms(budget=budget, clients=len(train.y), tolerated=0, computes=COMPUTES)
-    return IdealSwarm(train.rows, train.schema.columns, terms, random=noise.bytes, trusted=trusted)
+    columns = train.schema.columns
+    return IdealSwarm(train.rows, columns, terms, random=noise.bytes, mechanism=mechanism, trusted=trusted)
+
+
+def _unnoised(budget: Budget, noise: np.random.Generator, train: Problem) -> Unnoised:
+    noisy, silent = (_swarm(budget, noise, False, train, mechanism) for mechanism in (EXACT, Silent()))
+    return Unnoised(noisy, silent)
 
 
 def _projected(chosen: Thresholds, schema: Schema) -> Job[RegressionResult]:
@@ -209,5 +223,5 @@ def draw(figures: dict[str, Any], path: Path, title: str) -> None:
             zero_line(axes, 0.0)
             axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
             axes.set_xlabel("ε")
-            axes.legend(frameon=False, fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+            axes.legend(frameon=False, fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.14))
         panels[0, 0].set_ylabel("rank correlation with LN_IC50")

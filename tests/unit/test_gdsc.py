@@ -16,6 +16,7 @@ from emulator.experiments.gdsc import (
     METHODS,
     NP,
     PROJ_DDP,
+    PROJ_NP,
     PROJ_TA,
     TA,
     Cell,
@@ -157,7 +158,7 @@ def test_a_cell_learns_without_privacy_and_with_a_large_budget(tmp_path: Path) -
     assert thresholds.cache_info().misses == 1  # one search for both methods that project
     plain = result["correlation"][NP][0]
     assert result["learned_from"] > 150
-    for method in (TA, DDP, PROJ_TA, PROJ_DDP, BALL):
+    for method in (TA, DDP, PROJ_TA, PROJ_DDP, BALL, PROJ_NP):
         assert result["correlation"][method][0] == pytest.approx(plain, abs=0.15)
     draw(summary([result], setting), tmp_path / "figure.png", "SIMULATED")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")

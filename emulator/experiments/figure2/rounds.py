@@ -7,51 +7,25 @@ is enough for the whole sum. Without noise in the regression, what is left is th
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-from numpy.typing import NDArray
-
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
+from emulator.experiments.unnoised import Silent, Unnoised
 from emulator.ideal import IdealSwarm
 from emulator.inexact import RoundedGaussian
 from inference.problem import Problem, stream
-from inference.released import STATISTIC as REGRESSION
 from inference.rounds import Rounds
 
 TRUSTED, DISTRIBUTED, PERTURBED = "trusted aggregator", "distributed", "input perturbation"
 UNNOISED = "distributed, the regression without noise"
-MODES = (TRUSTED, DISTRIBUTED, PERTURBED, UNNOISED)
 _COMPUTES = (bytes([1]) * 16, bytes([2]) * 16)
-
-
-class _Silent(RoundedGaussian):
-    """The emulation's noise with its size told and nothing added."""
-
-    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
-        return np.zeros(dimension, dtype=np.int64)
-
-
-class Unnoised:
-    """The rounds of a swarm, but regressions without noise: not private, and said to have none."""
-
-    def __init__(self, noisy: IdealSwarm, silent: IdealSwarm) -> None:
-        self._noisy, self._silent = noisy, silent
-
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """One round."""
-        if request.statistic != REGRESSION:
-            return self._noisy.hold(request)
-        return replace(self._silent.hold(request), noise_variance=0.0)
 
 
 def swarm(train: Problem, budget: Budget, mode: str, seed: int, name: str) -> Rounds:
     """Everybody who holds a row.
 
     Args:
-        mode: one of `MODES`. seed, name: of the random stream that the noise comes from.
+        mode: one of the four above. seed, name: of the random stream that the noise comes from.
     """
     n = len(train.y)
     tolerated = n - 2 if mode == PERTURBED else 0
@@ -63,7 +37,7 @@ def swarm(train: Problem, budget: Budget, mode: str, seed: int, name: str) -> Ro
         return IdealSwarm(rows, columns, terms, random=random, mechanism=mechanism, trusted=trusted)
 
     noisy = held(RoundedGaussian())
-    return Unnoised(noisy, held(_Silent())) if mode == UNNOISED else noisy
+    return Unnoised(noisy, held(Silent())) if mode == UNNOISED else noisy
 
 
 class RoundByRound:
