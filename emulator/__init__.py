@@ -1,14 +1,16 @@
 """The production actors on one machine: in virtual time and over real connections, tried, attacked and measured.
 
 General layout
-    job         a learning job's budget and rounds, for whoever drives it
+    counts      how many there may be of each in a round
     ideal       the exact noisy sum drawn directly: same encoding, same noise, no messages
     inexact     fast noise for emulation, which protects nobody
+    provenance  what figures depend on, for files that an interrupted measurement goes on with
     sim         actors in virtual time, over a model of machines, links and an MQTT broker
     trials      whole federations under faults and adversaries, held against nine invariants: `dca emulate`
     collusion   what a coalition sees, and what noise is left against it: `dca emulate collude`
     swarm       a broker, M Compute nodes, N clients and a trainer over real connections: `dca swarm`
     scaling     how rounds grow with N, d and M, and what larger ones need: `dca scaling`
+    experiments the papers' figures, repeated: one script for each
     audit       the attack on the privacy claim: `dca audit`
     report      one HTML page of what any of them wrote: `dca report`
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dca_proto.cli.output import require_writable
 from dca_proto.core.errors import UsageError
+from emulator import provenance
 
 _KIND = "experiment-record"
 _PACKAGES = ("dca", "numpy", "scipy")
@@ -24,7 +23,7 @@ _PACKAGES = ("dca", "numpy", "scipy")
 
 def versions() -> dict[str, str]:
     """Of what the results depend on."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    return provenance.versions(_PACKAGES)
 
 
 class Record:
@@ -62,11 +61,11 @@ class Record:
             _append(self._path, {"key": key, "result": self._results[key]})
 
     def _load(self, path: Path, head: Mapping[str, Any]) -> None:
-        lines = _whole_lines(path)
+        lines, own = _whole_lines(path), {part: head[part] for part in ("settings", "versions")}
         stored = next(lines, None)
         if not isinstance(stored, dict) or stored.get("kind") != _KIND:
             raise UsageError(f"--resume {path}: this is no file that an experiment left; name a new one")
-        differences = "; ".join(_differences(stored, head))
+        differences = "; ".join(provenance.differences(stored, own))
         if differences:
             raise UsageError(f"--resume {path} is of another experiment: {differences}; name a new file")
         for line in lines:
@@ -99,15 +98,3 @@ def _whole_lines(path: Path) -> Iterator[Any]:
             yield json.loads(line)
         except ValueError:
             yield None
-
-
-def _differences(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    for part in ("settings", "versions"):
-        theirs = stored.get(part)
-        if not isinstance(theirs, dict):
-            yield f"it has no {part}"
-            continue
-        for name in sorted({*own[part], *theirs}):
-            found, expected = theirs.get(name), own[part].get(name)
-            if found != expected:
-                yield f"{name} is {found} there and {expected} here"

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
-from importlib.metadata import version
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,16 @@ import msgspec
 
 from dca_proto.cli.output import require_writable, write_json
 from dca_proto.core.errors import UsageError
+from emulator import provenance
 from emulator.scaling.cell import Cell
 
 _KIND = "scaling-resume"
-_PARTS = ("options", "versions", "machine")
 _PACKAGES = ("dca", "numpy", "PyNaCl", "msgspec")
 
 
 def versions() -> dict[str, str]:
     """Of what the figures depend on."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    return provenance.versions(_PACKAGES)
 
 
 def machine() -> dict[str, Any]:
@@ -81,7 +80,7 @@ class Record:
         stored = read_object(path, "--resume")
         if stored.get("kind") != _KIND or not isinstance(stored.get("cells"), list):
             raise UsageError(f"--resume {path}: this is no file that a sweep left; name a new one")
-        differences = list(_differences(stored, json.loads(json.dumps(self._sweep))))
+        differences = list(provenance.differences(stored, json.loads(json.dumps(self._sweep))))
         if differences:
             raise UsageError(f"--resume {path} is of another sweep: {'; '.join(differences)}; name a new file")
         try:
@@ -101,19 +100,3 @@ def read_object(path: Path, option: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"{option} {path}: found a {type(value).__name__}, expected what dca scaling wrote")
     return value
-
-
-def _differences(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    for part in _PARTS:
-        theirs = stored.get(part)
-        if not isinstance(theirs, dict):
-            yield f"it has no {part}"
-            continue
-        for name in sorted({*own[part], *theirs}):
-            found, expected = theirs.get(name), own[part].get(name)
-            if found != expected:
-                yield f"{name} is {_brief(found)} there and {_brief(expected)} here"
-
-
-def _brief(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -98,8 +98,8 @@ class LearningJob:
     make: Callable[[Schema, Any, Conditions], Job[Any]]
     reference: Callable[[Problem, Any], Any]
     summary: Callable[[Any, Any, Problem | None, Problem | None, Schema], Summary]
-    draws: Callable[[Any, np.random.Generator], InferenceData]
     picture_title: Callable[[Schema], str]
+    draws: Callable[[Any, np.random.Generator], InferenceData] = lambda result, rng: result.inference_data(rng)
     model: Callable[[Schema, Any], str] = target_on_features
     scored: bool = True
     iterative: bool = False

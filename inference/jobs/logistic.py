@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.draws import InferenceData
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
 from inference.jobs.estimates import figures, row, score
@@ -157,11 +156,6 @@ def _log_likelihood(p: Array, positive: NDArray[np.bool_]) -> float:
     return float(np.mean(np.log(np.maximum(np.where(positive, p, 1 - p), 1e-12))))
 
 
-def draws(result: GeneralisedLinearFit, rng: np.random.Generator) -> InferenceData:
-    """Draws of intercept and slopes from the variational posterior."""
-    return result.inference_data(rng)
-
-
 def picture_title(schema: Schema) -> str:
     """What the coefficients are."""
     return f"Effect on the log odds of {schema.target}"
@@ -175,7 +169,6 @@ JOBS = {
         make=make,
         reference=reference,
         summary=summary,
-        draws=draws,
         picture_title=picture_title,
         iterative=True,
         batch=batch,

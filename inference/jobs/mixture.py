@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.draws import InferenceData
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary, listed
 from inference.jobs.estimates import Figure, Row, row, score
@@ -164,11 +163,6 @@ def _scores(result: MixtureFit, reference: MixtureReference | None, train: Probl
     return {"rows": len(test.y), "scores": [found]}
 
 
-def draws(result: MixtureFit, rng: np.random.Generator) -> InferenceData:
-    """Draws of weights, means and standard deviations."""
-    return result.inference_data(rng)
-
-
 def picture_title(schema: Schema) -> str:
     """What the estimates are."""
     return "Components, the heaviest first"
@@ -192,7 +186,6 @@ JOBS = {
         make=make,
         reference=reference,
         summary=summary,
-        draws=draws,
         picture_title=picture_title,
         model=model,
         iterative=True,

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from inference.algorithm2 import CENTRES, ESTIMATE, PUBLIC, STD_SHARE, regression_with_projection
 from inference.baselines import ZeroPredictor, nonprivate_regression, rmse
-from inference.draws import InferenceData
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
 from inference.jobs.estimates import figures, row
@@ -94,11 +91,6 @@ def _errors(
     }
 
 
-def draws(result: RegressionResult, rng: np.random.Generator) -> InferenceData:
-    """Draws of intercept and slopes, in the user's units, from their normal posterior."""
-    return result.inference_data(rng)
-
-
 def picture_title(schema: Schema) -> str:
     """What the coefficients are."""
     return f"Effect on {schema.target}"
@@ -112,7 +104,6 @@ JOBS = {
         make=make,
         reference=reference,
         summary=summary,
-        draws=draws,
         picture_title=picture_title,
     )
 }
