@@ -20,10 +20,12 @@ class NoisyAggregate:
     Attributes:
         value: the noisy sum in the statistic's own units, shape ``(dimension,)``.
         noise_variance: exact variance of the noise that each coordinate of ``value`` carries (all contributors' shares,
-            in squared units of ``value``). The noise is the sum of ``contributors`` independent discrete Gaussians.
+            in squared units of ``value``). The noise is the sum of ``contributors`` independent discrete Gaussians; of
+            a local round, of ``clients`` of them, one for each data node.
         statistic: name of the statistic; ``parameters`` its public parameters (bounds, columns, ...).
-        contributors: ``|S|``, how many clients the sum is over.
-        clients: N on the roster. tolerated: T. colluders: c, how many of the T are reserved for colluders.
+        contributors: ``|S|``, how many clients the sum is over; of a local round, how many rows of all data nodes.
+        clients: N on the roster; of a local round, J, how many data nodes released.
+        tolerated: T. colluders: c, how many of the T are reserved for colluders. Both are 0 of a local round.
         mechanism: name of the noise mechanism on the wire.
         sensitivity: L2 sensitivity of the sum in units of ``value``; ``relation`` its neighbouring relation.
         sigma_local: standard deviation of one client's noise share, in units of ``value``.
@@ -32,6 +34,9 @@ class NoisyAggregate:
             guaranteed for it, so there is no figure that anybody could print.
         round_id: 16 bytes. session_hash, contributors_hash, roster_hash: 32 bytes each.
         absent: indices in the roster (sorted by client id) whose contribution is not in the sum.
+        nodes: of a local round, what each data node released, sorted by client id, of which this is the sum (values,
+            variances and rows add up). Each is an aggregate of its own with `clients` 1, its rows as `contributors`,
+            and no nodes. Empty for every other sum.
         private: False where the noise was not drawn by an exact mechanism; then no epsilon may be claimed. (That bounds
             were read from the data cannot be seen here: who chose them must remember it.)
     """
@@ -57,6 +62,7 @@ class NoisyAggregate:
     roster_hash: bytes
     absent: tuple[int, ...] = ()
     private: bool = True
+    nodes: tuple[NoisyAggregate, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.private:
@@ -78,6 +84,9 @@ class RoundRequest:
         budget_share: this round's part of the job's squared Gaussian DP parameter, in (0, 1]: mu_round² = share * mu².
         rows_max: 0 for the mean of a client's rows (weight 1), R >= 1 for the sum of at most R rows.
         batch: 0 asks all clients; B >= 1 a random mini-batch of B of them, those first that were asked least often.
+        local: asks for a local round: each client is a data node with rows of many people, at most `rows_max` >= 1 of
+            which count; it adds the whole noise by itself, for one row's replacement, and no Compute node takes part.
+            The aggregate is then the sum of what was released, and has `nodes`.
     """
 
     statistic: str
@@ -85,6 +94,7 @@ class RoundRequest:
     budget_share: float = 1.0
     rows_max: int = 0
     batch: int = 0
+    local: bool = False
 
 
 class NoAggregate(Exception):  # noqa: N818 - not an error: how a round may end

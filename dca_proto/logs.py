@@ -19,7 +19,7 @@ import structlog
 
 from dca_proto.core import facts
 
-_QUIET = (facts.ShareKept, facts.Joined)  # one per client at a server: only with `verbose`
+_QUIET = (facts.ShareKept, facts.ReleaseKept, facts.Joined)  # one per client at a server: only with `verbose`
 _ALARMS = (facts.LedgerBehind,)  # somebody has to look at the device
 _UNTOLD = (facts.RoundCompleted,)  # the result is the trainer's to print, not a log's
 

@@ -64,6 +64,19 @@ def outcome(aggregate: NoisyAggregate) -> dict[str, Any]:
         "session_hash": aggregate.session_hash.hex(),
         "contributors_hash": aggregate.contributors_hash.hex(),
         "roster_hash": aggregate.roster_hash.hex(),
+        "nodes": list(map(_node, aggregate.nodes)),
+    }
+
+
+def _node(node: NoisyAggregate) -> dict[str, Any]:
+    """What one data node released in a local round; all that is not here it has in common with the sum."""
+    return {
+        "rows": node.contributors,
+        "estimates": [estimate.value for estimate in estimates(node)],
+        "sum": node.value.tolist(),
+        "noise_variance": node.noise_variance,
+        "contributors_hash": node.contributors_hash.hex(),
+        "roster_hash": node.roster_hash.hex(),
     }
 
 

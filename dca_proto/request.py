@@ -7,6 +7,8 @@ bounds = { x = [0, 10] }      # public, from what is known of the measurement; n
 epsilon = 1
 delta = 1e-6
 tolerate = 2                  # T, of which `colluders` are reserved for colluders
+
+Or, of data nodes that have the rows of many people each: local = true and rows_max = 5000, and no Compute nodes.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.shares import ENCODINGS, SEED
+from dca_proto.core.shares import ENCODINGS, LOCAL, SEED
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics import resolve
 from dca_proto.statistics.base import parameter_names
-from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
 
 
 class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,11 +40,14 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         parameters: further public parameters that the statistic has (a histogram's ``edges``).
         epsilon, delta: what the round costs each participant.
         tolerate: T, how many clients may drop out or collude. colluders: c, how many of the T are for colluders only.
-        clients: start as soon as so many have answered; 0 waits for `join_s`.
+        clients: start as soon as so many have answered; 0 waits for `join_s`. A local round ends then; 0 waits for its
+            close, `join_s` and `share_s` later.
         computes: names of the Compute nodes; by default all of the federation.
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
+        local: whether it is a local round: clients are data nodes, each row another person's; each sums at most
+            `rows_max` >= 1 of its rows, adds the whole noise and releases to the trainer. There are no Compute nodes.
         fraction_bits: of fixed-point numbers, even. encoding: of shares.
-        join_s, share_s, commit_s: how long the phases may last.
+        join_s, share_s, commit_s: how long the phases may last; of a local round the first two.
     """
 
     statistic: str
@@ -61,6 +66,7 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     join_s: float = 60.0
     share_s: float = 60.0
     commit_s: float = 60.0
+    local: bool = False
 
 
 def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
@@ -71,7 +77,8 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
     """
     _check_terms(settings)
     parameters = parameters_of(settings.statistic, settings.columns, settings.bounds, settings.parameters)
-    client_sensitivity(resolve(settings.statistic, parameters), settings.rows_max, settings.fraction_bits)
+    sensitivity_of = row_sensitivity if settings.local else client_sensitivity
+    sensitivity_of(resolve(settings.statistic, parameters), settings.rows_max, settings.fraction_bits)
     return OpenRound(
         round_id=secrets.token_bytes(ID_BYTES),
         statistic=settings.statistic,
@@ -80,10 +87,10 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
         delta=settings.delta,
         tolerated=settings.tolerate,
         colluders=settings.colluders,
-        computes=_computes(settings, federation),
+        computes=() if settings.local else _computes(settings, federation),
         rows_max=settings.rows_max,
         fraction_bits=settings.fraction_bits,
-        encoding=settings.encoding,
+        encoding=LOCAL if settings.local else settings.encoding,
         clients_expected=settings.clients,
         join_window_ms=round(1000 * settings.join_s),
         share_window_ms=round(1000 * settings.share_s),
@@ -96,9 +103,14 @@ def _check_terms(settings: RoundSettings) -> None:
     clients, tolerated = settings.clients, settings.tolerate
     if min(clients, tolerated, settings.colluders) < 0:
         raise UsageError("clients, tolerate and colluders cannot be below 0")
+    if settings.local and (tolerated or settings.colluders or settings.computes or settings.encoding != SEED):
+        raise UsageError(
+            "a local round has no Compute nodes and no shares, and each data node adds the whole noise: "
+            "leave out computes, encoding, tolerate and colluders"
+        )
     if settings.colluders > tolerated:
         raise UsageError(f"c = {settings.colluders} exceeds T = {tolerated}; lower colluders or raise tolerate")
-    if clients and clients - tolerated - 1 < 1:
+    if clients and clients - tolerated - 1 < 1 and not settings.local:
         raise UsageError(
             f"N - T - 1 = {clients - tolerated - 1} is below 1: nobody's noise would be left; lower tolerate"
         )
@@ -157,5 +169,7 @@ def _computes(settings: RoundSettings, federation: Federation) -> tuple[bytes, .
             f"Compute node {', '.join(unknown)} is not in the federation file; known: {', '.join(by_name)}"
         )
     if len(names) < 2 or len(set(names)) < len(names):
-        raise UsageError(f"computes: found {len(set(names))} Compute nodes, expected at least 2, each named once")
+        alone = "; the federation has none: hold local rounds, with local = true" if not by_name else ""
+        found = f"computes: found {len(set(names))} Compute nodes"
+        raise UsageError(f"{found}, expected at least 2, each named once{alone}")
     return tuple(by_name[name] for name in names)

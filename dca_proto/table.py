@@ -1,8 +1,9 @@
 """A client's data: a CSV of numbers, read once.
 
 The first line names the columns. An empty field is a missing value, and so is anything else that is not a finite
-number; a line that does not fit the columns is a row of missing values. Whether a client takes part must never depend
-on its rows, so none is refused: what is odd is counted in a warning, without its value, for this is private data.
+number; a line that does not fit the columns is a row of missing values. A blank line is no row: the missing value of a
+single column is written "", as programs that write CSV do. Whether a client takes part must never depend on its rows,
+so none is refused: what is odd is counted in a warning, without its value, for this is private data.
 """
 
 from __future__ import annotations

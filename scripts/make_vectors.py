@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the protocol's test vectors: tests/protocol/vectors/v2.json, named by the protocol's version.
+"""Write the protocol's test vectors: tests/protocol/vectors/v3.json, named by the protocol's version.
 
     python scripts/make_vectors.py
 
@@ -22,11 +22,11 @@ from dca_proto.core.codec import decode_body, decode_frame, encode, sign
 from dca_proto.core.commit import encode_entries, position_bits
 from dca_proto.core.events import Command
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
-from dca_proto.core.messages import Abort, Behind, Decline, FrozenList, PartialSum, Query, Sealed, Signed
+from dca_proto.core.messages import Abort, Behind, Decline, FrozenList, PartialSum, Query, Release, Sealed, Signed
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.round import list_hash, session_hash
 from dca_proto.core.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
-from dca_proto.core.shares import share_bodies, vector_node
+from dca_proto.core.shares import LOCAL, share_bodies, vector_node
 from dca_proto.core.upload import associated_data, plaintext, receipt_tag, round_key
 from dca_proto.testing import Cast, Network
 
@@ -80,7 +80,9 @@ def all_messages(cast: Cast, network: Network) -> dict[str, Any]:
         Query(*head, session),
         Behind(*head, session, cast.clients[0], 6, 9),
     )
-    return found | {type(body).__name__: body for body in rest}
+    release = Release(*head, found["Join"].announcement_hash, cast.certificate(0), 3, CONTRIBUTION, SECRET, bytes(8))
+    local = msgspec.structs.replace(found["Announcement"], encoding=LOCAL, computes=(), rows_max=3)
+    return found | {type(body).__name__: body for body in (*rest, release)} | {"Announcement of a local round": local}
 
 
 def positive(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -123,7 +125,8 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
         "a reserved byte": ("frame", b"\xc1"),
         "version 0": ("body", query[:2] + b"\0" + query[3:]),
         "version 1": ("body", query[:2] + b"\x01" + query[3:]),
-        "version 3": ("body", query[:2] + b"\x03" + query[3:]),
+        "version 2": ("body", query[:2] + b"\x02" + query[3:]),
+        "version 4": ("body", query[:2] + b"\x04" + query[3:]),
         "version as a float": ("body", query[:2] + b"\xcb\x40\0\0\0\0\0\0\0" + query[3:]),
         "version as a boolean": ("body", query[:2] + b"\xc3" + query[3:]),
         "a negative number": ("body", start[:-1] + b"\xff"),

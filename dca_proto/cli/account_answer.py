@@ -15,7 +15,7 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.forecast import forecast
 from dca_proto.core.messages import Announcement
 from dca_proto.core.plan import Plan
-from dca_proto.statistics import Mixture, ModelGradient, Statistic
+from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.regression_sensitivity import Weights
@@ -89,7 +89,7 @@ def _round(announcement: Announcement, plan: Plan) -> dict[str, Any]:
 
 def _units(statistic: Statistic) -> str:
     """What units estimates are in: products, gradients and mixtures stay in those of the scaled columns."""
-    if not isinstance(statistic, Regression | ModelGradient | Mixture):
+    if not isinstance(statistic, Regression | AveragedRegression | ModelGradient | Mixture):
         return DATA
     if set(statistic.scale) == {1.0} and set(statistic.centre) == {0.0}:
         return DATA

@@ -21,7 +21,7 @@ from dca_proto.statistics import registered
 from dca_proto.statistics.base import COLUMNS_MAX, parameter_names
 from dca_proto.statistics.histogram import BINS_MAX
 
-_PLAINEST = {"regression": 2, "gradient": 2, "histogram": 2}
+_PLAINEST = {"regression": 2, "averaged-regression": 2, "gradient": 2, "histogram": 2}
 """Columns (bins) of the plainest question that a statistic can be asked, where it is not 1."""
 Question = tuple[str, dict[str, Any]]
 """A statistic's name and its parameters."""

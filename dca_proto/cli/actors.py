@@ -50,6 +50,7 @@ EXAMPLES = {
   bounds = { age = [0, 120] }        # the widest interval of a column that may be asked
   trainers = ["lab"]
   trusted_computes = ["hospital-a"]  # refuse rounds without it
+  rows_of_many = true                # each row is another person's: also take part in local rounds, which protect rows
 
 Or, for many clients to share: policy = "policy.toml" in [client], a file of these keys without the line [policy].
 What was spent and what is left tells: dca ledger client.toml
@@ -68,6 +69,8 @@ A device without the command line runs the same file with: python -m dca_proto c
   dca trainer trainer.toml --statistic mean --columns x --bounds x=0:10 --epsilon 1 --delta 1e-6 --tolerate 2
   dca trainer trainer.toml --statistic histogram --columns age --parameter edges=[0,40,80] --epsilon 1 --delta 1e-6
   dca trainer trainer.toml --clients 100 --json -      the file's [round], started as soon as 100 clients have answered
+  dca trainer trainer.toml --local --rows-max 5000 --clients 4 ...
+                                                       four hospitals release sums over their patients by themselves
   dca trainer trainer.toml --resume                    finish what an earlier run left open, collect what aborted
                                                        rounds give back (--json: a list)
 
@@ -132,6 +135,13 @@ def trainer(
     colluders: Annotated[int | None, typer.Option(help="c, how many of the T are reserved for colluders.")] = None,
     clients: Annotated[int | None, typer.Option(help="Start as soon as so many have answered.")] = None,
     computes: Annotated[str | None, typer.Option(help="Names of the Compute nodes, A,B,C; by default all.")] = None,
+    rows_max: Annotated[
+        int | None, typer.Option(help="0: the mean of each client's rows; R: the sum of at most R.")
+    ] = None,
+    local: Annotated[
+        bool | None,
+        typer.Option("--local", help="Data nodes release by themselves, each row protected; no Compute nodes."),
+    ] = None,
     share_encoding: Annotated[str | None, typer.Option(help="seed or vector.")] = None,
     join_s: Annotated[float | None, typer.Option(help="How long clients may join, in seconds,")] = None,
     share_s: Annotated[float | None, typer.Option(help="how long they may share,")] = None,
@@ -156,6 +166,8 @@ def trainer(
         "colluders": colluders,
         "clients": clients,
         "computes": parse_names(computes),
+        "rows_max": rows_max,
+        "local": local,
         "encoding": share_encoding,
         "join_s": join_s,
         "share_s": share_s,
@@ -254,10 +266,17 @@ def _result_table(aggregate: NoisyAggregate) -> Table:
 def _result_lines(aggregate: NoisyAggregate) -> list[str]:
     claim = "nothing is claimed: this is not private"
     if aggregate.private:
-        claim = f"epsilon {aggregate.epsilon:g}, delta {aggregate.delta:g} of every participant's budget"
+        whose = "every row's budget" if aggregate.nodes else "every participant's budget"
+        claim = f"epsilon {aggregate.epsilon:g}, delta {aggregate.delta:g} of {whose}"
+    source = (
+        f"{aggregate.contributors} of {aggregate.clients} clients "
+        f"(T = {aggregate.tolerated}, c = {aggregate.colluders})"
+    )
+    if aggregate.nodes:
+        rows = ", ".join(str(node.contributors) for node in aggregate.nodes)
+        source = f"{aggregate.contributors} rows of {aggregate.clients} data nodes ({rows}), each with its whole noise"
     return [
-        f"from       {aggregate.contributors} of {aggregate.clients} clients "
-        f"(T = {aggregate.tolerated}, c = {aggregate.colluders})",
+        f"from       {source}",
         f"spent      {claim}",
         f"round      {aggregate.round_id.hex()}",
     ]

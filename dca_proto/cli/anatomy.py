@@ -231,6 +231,11 @@ def _share(key: bytes, value: bytes) -> Plain:
     }
 
 
+def _release(key: bytes, value: bytes) -> Plain:
+    frame = msgspec.msgpack.decode(value, type=Signed)
+    return {"client": key[ID_BYTES:].hex(), **_frame(frame)}
+
+
 def _seen_charges(key: bytes, value: bytes) -> Plain:
     return {"client": key.hex(), "highest_charge": charges.SeenCharges([(charges.TABLE, key, value)]).highest(key)}
 
@@ -259,4 +264,5 @@ _KINDS: dict[str, Callable[[bytes, bytes], Plain]] = {
     compute.SHARES: _share,
     charges.TABLE: _seen_charges,
     trainer_round.ROUNDS: _trainer_round,
+    trainer_round.RELEASES: _release,
 }

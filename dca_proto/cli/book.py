@@ -192,6 +192,7 @@ def _charge(charge: Charge, names: dict[bytes, str], since_ms: int) -> Plain:
         **_asked(charge, names),
         "mu": charge.mu,
         "invited": len(charge.clients) or None,
+        "relation": printable(charge.relation),
         "returned": charge.returned,
         "counts": not charge.returned and charge.at_ms >= since_ms,
     }

@@ -17,6 +17,7 @@ from dca_proto.cli.book import Book, Plain, as_plain, read_book
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.statistics import REPLACE_ONE_ROW
 
 DELTA = 1e-5
 _DECLINED_SHOWN = 10
@@ -47,10 +48,11 @@ def ledger(
     period_days, mu_spent and epsilon_spent (in the period; of everything where no file says a period),
     epsilon_reserved and rounds_reserved (a trainer's announced rounds that may still start), epsilon_allowed and
     epsilon_left (of the largest single round that still fits), epsilon_per_round_max; charges (number, at, round_id,
-    statistic, trainer, trainer_name, epsilon, delta, mu, invited, returned, counts); declined (at, round_id, statistic,
-    trainer, trainer_name, epsilon, delta, reason, found, expected); warnings. What is not known is null. A round to
-    which a trainer invited some clients (so many; null: everybody) cost these alone: a trainer's totals are of the
-    client that it all cost most.
+    statistic, trainer, trainer_name, epsilon, delta, mu, invited, relation, returned, counts); declined (at, round_id,
+    statistic, trainer, trainer_name, epsilon, delta, reason, found, expected); warnings. What is not known is null. A
+    round to which a trainer invited some clients (so many; null: everybody) cost these alone: a trainer's totals are of
+    the client that it all cost most. A local round's charge (relation replace-one-row) protects one row, and a total
+    with such a charge in it does no more.
     """
     require_json_target(json_to)
     book = read_book(file)
@@ -87,6 +89,7 @@ def _charges(plain: Plain) -> Table:
     table = _table("charged", ("no.", "when (UTC)", "statistic", "trainer", "epsilon", "delta", "mu", "state"))
     for one in plain["charges"]:
         counts = f"counts for {one['invited']}" if one["invited"] else "counts"
+        counts += ", of one row" if one["relation"] == REPLACE_ONE_ROW else ""
         state = counts if one["counts"] else "returned" if one["returned"] else "past its period"
         figures = (f"{one['epsilon']:.4g}", f"{one['delta']:.4g}", f"{one['mu']:.4g}")
         table.add_row(str(one["number"]), *_what(one), *figures, state)

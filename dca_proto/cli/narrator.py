@@ -16,8 +16,8 @@ from dca_proto.device import Connected
 from dca_proto.logs import printable
 
 _PLAIN = {
-    facts.AllReceived: "every Compute node has confirmed",
-    facts.ChargeReturned: "aborted by every Compute node, the charge is returned",
+    facts.AllReceived: "all that was sent is confirmed",
+    facts.ChargeReturned: "nothing of it was released, the charge is returned",
 }
 
 
@@ -61,6 +61,9 @@ class Narrator:
                 self.waiting(f"round {_short(round_id)}: {count}{of} joined")
             case facts.ShareKept(round_id, count, clients):
                 self.waiting(f"round {_short(round_id)}: {count} of {clients} contributions")
+            case facts.ReleaseKept(round_id, _, _, count):
+                of = f" of {self._expected}" if self._expected else ""
+                self.waiting(f"round {_short(round_id)}: {count}{of} released")
             case facts.Dropped(code, sender, detail):
                 self._tell_rarely(self._dropped, code, f"dropped a message of {self._name(sender)}: {detail}")
             case facts.Declined(round_id, client, reason, found, expected):
@@ -99,7 +102,8 @@ class Narrator:
             case Connected(url):
                 return f"connected to {url}"
             case facts.DataFailed(round_id, statistic, error):
-                return f"round {_short(round_id)}: the data failed with {error} and count as zero in {statistic}"
+                which = f"the data, or rows of them, failed with {error}"
+                return f"round {_short(round_id)}: {which} and count as zero in {statistic}"
             case facts.Contributed(round_id, statistic, mu):
                 return f"round {_short(round_id)}: contributed to {statistic}, charged mu = {mu:.4g}"
             case facts.LedgerBehind(round_id, compute, charge, highest):

@@ -3,9 +3,10 @@
 A round that is announced to everybody is charged as if everybody took part. One to which some clients are invited is
 charged to these, and weighed against what these have spent: a job of mini-batches costs each client its own rounds.
 
-A round is charged in the transaction before its starts leave; from then on clients charge, too. Rounds that are asked
-for and have neither started nor ended are reserved for. A charge comes back as it does at a client: against the signed
-aborts of all M Compute nodes, once (DESIGN §4.3, §4.7; `trainer_failures`).
+A round is charged in the transaction before its starts leave, a local one before its announcement does; from then on
+clients charge, too. Rounds that are asked for and have neither started nor ended are reserved for. A charge comes back
+as it does at a client: against the signed aborts of all M Compute nodes, once; a local round's, where all whom it
+invited have signed that they decline (DESIGN §4.3, §4.7, §4.8; `trainer_failures`).
 
 It is this trainer's word to itself. What protects a client is the client's own ledger, which also knows what other
 trainers ask for, and keeps a charge whose aborts it has not seen.

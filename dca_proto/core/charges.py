@@ -18,12 +18,29 @@ from collections.abc import Iterable
 
 from dca_proto.core.effects import Persist
 from dca_proto.core.errors import PeerError
+from dca_proto.core.messages import Behind
 from dca_proto.core.records import sized
 
 TABLE = "charges"
 WINDOW = 64
 _MASK = (1 << WINDOW) - 1
 _RECORD_BYTES = 16
+
+
+def check_behind(word: Behind, number: int, next_number: int) -> None:
+    """At a client: whether a Compute node's word can be true that a charge's number was used before.
+
+    Args:
+        number: of the charge. next_number: of the next one in its ledger.
+
+    Raises:
+        PeerError: the word is about another number, or the share was merely late.
+    """
+    if word.charge != number:
+        raise PeerError("ledger", found=f"charge {word.charge}", expected=f"charge {number}, which was sent")
+    if word.highest < next_number and word.highest - number >= WINDOW:
+        late = f"a share {word.highest - number} charges late"  # all of these this ledger has made itself
+        raise PeerError("ledger", found=late, expected="a number that was used twice")
 
 
 class SeenCharges:

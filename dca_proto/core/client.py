@@ -11,20 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from dca_proto.core import facts
-from dca_proto.core.charges import WINDOW
-from dca_proto.core.client_round import (
-    CONTRIBUTIONS,
-    JOINED,
-    NEW,
-    SESSIONS,
-    SHARING,
-    TABLE,
-    Round,
-    Session,
-)
+from dca_proto.core.charges import check_behind
+from dca_proto.core.client_round import CONTRIBUTIONS, JOINED, NEW, SESSIONS, SHARING, TABLE, Round, Session
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.core.declines import DeclinedRound, Declines
 from dca_proto.core.effects import CancelTimer, Effect, Forget, Persist, Report, SetTimer
@@ -52,21 +44,17 @@ from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import Plan, Question, ask, plan_round
 from dca_proto.core.policy import Policy, Refusal
 from dca_proto.core.records import decoded
-from dca_proto.core.round import (
-    check_join_time,
-    check_terms,
-    open_announcement,
-    seal_answer,
-    session_hash,
-)
+from dca_proto.core.release import make_release
+from dca_proto.core.round import check_join_time, check_terms, open_announcement, seal_answer, session_hash
 from dca_proto.core.sealing import Identity, Random
 from dca_proto.core.upload import Contribution, make_contribution
 from dca_proto.statistics import Statistic
-from dca_proto.statistics.contribution import contribution
+from dca_proto.statistics.contribution import contribution, counted_rows
 
 EPOCH, RESEND, CLOSE = "epoch", "resend", "close"
 Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
 """A client's data: returns the rows, shape (m, number of columns), of the named columns. NaN marks a missing value."""
+Make = Callable[[NDArray[np.int64], int, int], Contribution]
 
 
 class ClientActor(Actor):
@@ -169,7 +157,7 @@ class ClientActor(Actor):
             if frame != known.stored.announcement:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
             step(TABLE, known.phase, "repeated announcement")
-            return [known.answer()]
+            return known.answers()
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
         self._check_room(frame)
@@ -181,7 +169,7 @@ class ClientActor(Actor):
         seen: list[Effect] = [*self._seen.note(opened.epochs)]
         if refusal is not None:
             return seen + self._refuse(current, refusal, now_ms)
-        return seen + self._join(current, now_ms)
+        return seen + (self._release if body.local else self._join)(current, now_ms)
 
     def _check_room(self, frame: Signed) -> None:
         """Rounds at the same time are limited in number and in bytes."""
@@ -207,12 +195,8 @@ class ClientActor(Actor):
         if not self._columns.issuperset(question.statistic.columns):
             missing = [column for column in question.statistic.columns if column not in self._columns]
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
-        named = [self._federation.compute(compute) for compute in current.opened.computes]
-        announced = frozenset(name for member in named for name in (member.name, member.id.hex()))
-        everyone = tuple(member.name for member in self._federation.computes)
-        trusted = frozenset(self._policy.trusted_computes or everyone)
-        missing_computes = trusted - announced
-        return self._policy.check_announcement(current.body, question, missing_computes, self.ledger, now_ms)
+        without = self._policy.missing_computes(self._federation, current.opened.computes)
+        return self._policy.check_announcement(current.body, question, without, self.ledger, now_ms)
 
     def _ask(self, current: Round) -> Question:
         """The announcement's question, worked out once per process."""
@@ -232,38 +216,48 @@ class ClientActor(Actor):
             *renewed,
             *self._epoch_timer(now_ms),
             current.store(phase=step(TABLE, NEW, "announcement"), epoch=keys.epoch, answer=answer),
-            SetTimer(Timer(CLOSE, current.id), current.body.close_by_ms + self._timing.abort_grace_ms),
-            current.answer(),
+            self._close_timer(current),
+            *current.answers(),
             self._resend_timer(current, now_ms),
             Report(facts.Joined(current.id, self.id)),
         ]
 
+    def _release(self, current: Round, now_ms: int) -> list[Effect]:
+        """Of a local round: charge, and release to the trainer (DESIGN §4.8)."""
+        plan = self._plan(current, 1, now_ms)
+        if isinstance(plan, Refusal):
+            return self._refuse(current, plan, now_ms)
+
+        def make(value: NDArray[np.int64], rows: int, _: int) -> Contribution:
+            return make_release(
+                value,
+                rows,
+                plan=plan,
+                mechanism=self._mechanism,
+                opened=current.opened,
+                certificate=self._certificate,
+                sign=self._sign,
+                random=self._random,
+            )
+
+        phase = step(TABLE, NEW, "release")
+        self._hold(current)
+        return [self._close_timer(current), *self._spend(current, phase, plan, make, now_ms)]
+
     def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
         """Decline, at the announcement or at the start."""
         phase = step(TABLE, current.phase, "refusal")
-        reason, found, expected = refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX]
-        body, known_as = current.body, (PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate)
-        answer = seal_answer(self._sign(Decline(*known_as, reason, found, expected)), current.opened, self._random)
+        cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
+        known_as, why = (PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate), astuple(cut)
+        answer = seal_answer(self._sign(Decline(*known_as, *why)), current.opened, self._random)
         self._hold(current)
-        declined = DeclinedRound(
-            number=self.declines.next_number,
-            round_id=current.id,
-            statistic=body.statistic,
-            trainer=body.trainer,
-            epsilon=body.epsilon,
-            delta=body.delta,
-            reason=reason,
-            found=found,
-            expected=expected,
-            at_ms=now_ms,
-        )
         return [
             current.store(phase=phase, answer=answer),
-            *self.declines.note(declined),
+            *self.declines.note(DeclinedRound.of(current.body, cut, self.declines.next_number, now_ms)),
             CancelTimer(Timer(RESEND, current.id)),
-            SetTimer(Timer(CLOSE, current.id), max(body.close_by_ms, now_ms)),
-            current.answer(),
-            Report(facts.Declined(current.id, self.id, reason, found, expected)),
+            SetTimer(Timer(CLOSE, current.id), max(current.body.close_by_ms, now_ms)),
+            *current.answers(),
+            Report(facts.Declined(current.id, self.id, *why)),
         ]
 
     # --- start: charge and share ----------------------------------------------------------------------------------
@@ -286,15 +280,29 @@ class ClientActor(Actor):
         plan = self._plan(current, body.terms.clients, now_ms)
         if isinstance(plan, Refusal):
             return self._refuse(current, plan, now_ms)
+
+        def make(value: NDArray[np.int64], _: int, charge: int) -> Contribution:
+            return self._make(current, plan, value, started, body.position, charge)
+
+        return self._spend(current, phase, plan, make, now_ms, session=started)
+
+    def _spend(
+        self, current: Round, phase: str, plan: Plan, make: Make, now_ms: int, session: bytes = b""
+    ) -> list[Effect]:
+        """Charge, and store in the same transaction what is sent for it.
+
+        Args:
+            make: the contribution, of the value, how many rows it is of, and its charge's number.
+        """
         charge = self._charge(current, plan, now_ms)
-        value, trouble = self._contribution(plan.question.statistic, current.body)
-        made = self._make(current, plan, value, started, body.position, charge.number)
+        value, rows, trouble = self._contribution(plan.question.statistic, current.body)
+        made = make(value, rows, charge.number)
         current.contribution, current.attempt = made, 1  # the first receipts wait for durable writes
         current.question = None  # answered
         return [
             self.ledger.charge(charge),
             Persist(CONTRIBUTIONS, current.id, encode(made)),
-            current.store(phase=phase, session=started),
+            current.store(phase=phase, session=session),
             *current.shares(),
             self._resend_timer(current, now_ms),
             Report(facts.Contributed(current.id, charge.statistic, charge.mu)),
@@ -310,22 +318,30 @@ class ClientActor(Actor):
             plan = plan_round(current.body, question, clients, self._mechanism)
         except UsageError as error:
             return Refusal("plan", str(error), "a round whose noise and sum fit")
-        refusal = self._policy.check_size(clients, current.body.tolerated)
+        refusal = None if current.body.local else self._policy.check_size(clients, current.body.tolerated)
         return refusal or self._policy.check_budget(question.mu, self.ledger, now_ms) or plan
 
     def _charge(self, current: Round, plan: Plan, now_ms: int) -> Charge:
-        body, number = current.body, self.ledger.next_number
-        mu = plan.question.mu
-        return Charge(body.round_id, body.statistic, body.trainer, mu, body.epsilon, body.delta, now_ms, number)
+        body, number, question = current.body, self.ledger.next_number, plan.question
+        cost, relation = (question.mu, body.epsilon, body.delta), question.sensitivity.relation
+        return Charge(body.round_id, body.statistic, body.trainer, *cost, now_ms, number, relation=relation)
 
-    def _contribution(self, statistic: Statistic, body: Announcement) -> tuple[NDArray[np.int64], list[Effect]]:
-        """The client's value. Data that cannot be read count as zero: taking part never depends on rows."""
+    def _contribution(self, statistic: Statistic, body: Announcement) -> tuple[NDArray[np.int64], int, list[Effect]]:
+        """The client's value, and how many rows it is of, whatever is in them.
+
+        Data that cannot be read count as zero, and so does a row on which the statistic fails: taking part never
+        depends on rows.
+        """
+        value, counted = np.zeros(statistic.dimension, dtype=np.int64), 0
+        failures: list[Exception] = []
         try:
             rows = self._rows(statistic.columns)
-            return contribution(statistic, rows, body.rows_max, body.fraction_bits), []
-        except Exception as error:  # whatever a data source or a user's statistic does; its text may hold data
-            trouble = Report(facts.DataFailed(body.round_id, body.statistic, type(error).__name__))
-            return np.zeros(statistic.dimension, dtype=np.int64), [trouble]
+            counted = counted_rows(statistic, len(rows), body.rows_max)
+            value = contribution(statistic, rows, body.rows_max, body.fraction_bits, failures=failures)
+        except Exception as error:  # whatever a data source does
+            failures.append(error)
+        kinds = [type(error).__name__ for error in failures[:1]]  # without their texts, which may hold data
+        return value, counted, [Report(facts.DataFailed(body.round_id, body.statistic, kind)) for kind in kinds]
 
     def _make(
         self, current: Round, plan: Plan, value: NDArray[np.int64], session: bytes, position: int, charge: int
@@ -346,7 +362,7 @@ class ClientActor(Actor):
             random=self._random,
         )
 
-    # --- what Compute nodes answer --------------------------------------------------------------------------------
+    # --- what its holders answer ----------------------------------------------------------------------------------
 
     def _on_receipt(self, sender: bytes, receipt: Receipt) -> list[Effect]:
         current = self._rounds.get(receipt.round_id)
@@ -355,11 +371,11 @@ class ClientActor(Actor):
         if current.contribution is None:
             step(TABLE, current.phase, "repeated receipt")
             return []
-        if sender not in current.opened.computes:
-            raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
+        if sender not in current.holders:
+            raise PeerError("unknown-compute", found=sender.hex(), expected="one to whom a part of it was sent")
         if not current.is_proof(sender, receipt):
             raise PeerError("receipt", found="a tag that does not match", expected="proof of the stored share")
-        last = len(current.received | {sender}) == len(current.opened.computes)
+        last = len(current.received | {sender}) == len(current.holders)
         phase = step(TABLE, current.phase, "last receipt" if last else "receipt")
         current.received.add(sender)
         if not last:
@@ -378,11 +394,7 @@ class ClientActor(Actor):
             raise PeerError("phase", found="word of an unknown round", expected="an own round")
         self._check_compute(current, sender, frame, body)
         number = self.ledger[current.id].number
-        if body.charge != number:
-            raise PeerError("ledger", found=f"charge {body.charge}", expected=f"charge {number}, which was sent")
-        if body.highest < self.ledger.next_number and body.highest - number >= WINDOW:
-            late = f"a share {body.highest - number} charges late"  # all of these this ledger has made itself
-            raise PeerError("ledger", found=late, expected="a number that was used twice")
+        check_behind(body, number, self.ledger.next_number)
         step(TABLE, current.phase, "behind")
         if sender in current.refused:
             return []
@@ -465,7 +477,7 @@ class ClientActor(Actor):
         """A join until the start has come, shares until their receipts have; nothing after the round's end."""
         if now_ms >= current.body.close_by_ms or current.phase not in (JOINED, SHARING):
             return []
-        sends = [current.answer()] if current.phase == JOINED else current.shares()
+        sends = current.answers() if current.phase == JOINED else current.shares()
         return [*sends, self._resend_timer(current, now_ms)]
 
     def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
@@ -473,6 +485,9 @@ class ClientActor(Actor):
         current.attempt += 1
         return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
 
+    def _close_timer(self, current: Round) -> SetTimer:
+        """When a round in which it takes part is forgotten: aborts may come for a while yet."""
+        return SetTimer(Timer(CLOSE, current.id), current.body.close_by_ms + self._timing.abort_grace_ms)
+
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
-        close_ms = current.body.close_by_ms + self._timing.abort_grace_ms
-        return [SetTimer(Timer(CLOSE, current.id), close_ms), *self._resend(current, now_ms)]
+        return [self._close_timer(current), *self._resend(current, now_ms)]

@@ -1,8 +1,10 @@
 """A round at the client: what is stored, what follows from it, and the literal table of its phases (DESIGN §4, §8).
 
 new ── announcement ──> joined ── start ──> sharing ── M receipts ──> shared
- └── refusal ──> declined <── refusal ──┘      │                         │
-                                               └── M signed aborts ──> returned
+ ├── refusal ──> declined <── refusal ──┘    ↑ │                         │
+ └── release ────────────────────────────────┘ └── M signed aborts ──> returned
+
+In a local round (DESIGN §4.8) the trainer alone holds what is sent, and nobody can abort it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ DECLINED, RETURNED, CLOSED = "declined", "returned", "closed"
 TABLE: Table = {
     (NEW, "announcement"): JOINED,
     (NEW, "refusal"): DECLINED,
+    (NEW, "release"): SHARING,
     (JOINED, "start"): SHARING,
     (JOINED, "refusal"): DECLINED,
     (SHARING, "receipt"): SHARING,
@@ -46,7 +49,8 @@ class Session(msgspec.Struct, frozen=True):
 
     Attributes:
         phase: a phase of `TABLE`. announcement: as it came. epoch: of the client's own key in its join.
-        answer: the sealed join or decline, resent byte for byte. session: the session hash, once started.
+        answer: the sealed join or decline, resent byte for byte; of a local round a decline alone.
+        session: the session hash, once started.
         aborted_by: ids of the Compute nodes whose signed aborts came.
     """
 
@@ -71,7 +75,7 @@ class Round:
         self.opened = opened
         self.contribution = contribution
         self.question: Question | None = None  # worked out once per process
-        self.received: set[bytes] = set()  # Compute nodes whose receipts came
+        self.received: set[bytes] = set()  # holders whose receipts came
         self.refused: set[bytes] = set()  # Compute nodes that refused the share for its charge's number
         self.attempt = 0
 
@@ -92,22 +96,30 @@ class Round:
         self.stored = msgspec.structs.replace(self.stored, **changes)
         return Persist(SESSIONS, self.id, encode(self.stored))
 
-    def answer(self) -> Send:
-        """The sealed join or decline."""
-        return Send(Address(Channel.TRAINER, self.body.trainer), self.id, self.stored.answer)
+    @property
+    def holders(self) -> tuple[bytes, ...]:
+        """Who gets a part of the contribution each: the Compute nodes; of a local round the trainer, all of it."""
+        return (self.body.trainer,) if self.body.local else self.opened.computes
+
+    def answers(self) -> list[Effect]:
+        """What answers the announcement: the sealed join or decline, or the release."""
+        if not self.stored.answer:
+            return self.shares()
+        return [Send(Address(Channel.TRAINER, self.body.trainer), self.id, self.stored.answer)]
 
     def shares(self) -> list[Effect]:
-        """The shares that no Compute node has answered yet."""
+        """The shares, or the release, that their holders have not answered yet."""
         messages = () if self.contribution is None else self.contribution.messages
+        channel = Channel.TRAINER if self.body.local else Channel.COMPUTE
         return [
-            Send(Address(Channel.COMPUTE, compute), self.id, message)
-            for compute, message in zip(self.opened.computes, messages, strict=bool(messages))
-            if compute not in self.received | self.refused
+            Send(Address(channel, holder), self.id, message)
+            for holder, message in zip(self.holders, messages, strict=bool(messages))
+            if holder not in self.received | self.refused
         ]
 
-    def is_proof(self, compute: bytes, receipt: Receipt) -> bool:
-        """Whether the receipt proves that this Compute node holds its share of the contribution."""
+    def is_proof(self, holder: bytes, receipt: Receipt) -> bool:
+        """Whether the receipt proves that this one holds its part of the contribution."""
         made = self.contribution
         if made is None or receipt.contribution != made.contribution:
             return False
-        return receipt.tag == made.receipt_tags[self.opened.computes.index(compute)]
+        return receipt.tag == made.receipt_tags[self.holders.index(holder)]

@@ -1,10 +1,15 @@
-"""The trainer's last step: M partial sums become one `NoisyAggregate`, or nothing (DESIGN §4.6)."""
+"""The trainer's last step: M partial sums become one `NoisyAggregate`, or nothing (DESIGN §4.6).
+
+In a local round it is what the data nodes released, one aggregate each, and their sum (DESIGN §4.8).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.commit import positions_of
@@ -75,6 +80,36 @@ def aggregate_of(
         roster_hash=hashes.roster,
         absent=absent,
         private=private,
+    )
+
+
+def release_of(
+    body: Announcement, plan: Plan, noisy: RingVector, rows: int, hashes: Hashes, *, private: bool
+) -> NoisyAggregate:
+    """What one data node released in a local round.
+
+    Args:
+        plan: of the round. noisy: its sum with its whole noise. rows: how many of its rows count.
+    """
+    alone = aggregate_of(body, plan, noisy, (), hashes, private=private)
+    return dataclasses.replace(alone, contributors=rows)
+
+
+def together(nodes: Sequence[NoisyAggregate], hashes: Hashes) -> NoisyAggregate:
+    """The sum of what data nodes released in one local round: its value, noise and rows are theirs, added up.
+
+    Args:
+        nodes: one or more, sorted by client id. hashes: of the sum.
+    """
+    return dataclasses.replace(
+        nodes[0],
+        value=np.sum([node.value for node in nodes], axis=0),
+        noise_variance=len(nodes) * nodes[0].noise_variance,
+        contributors=sum(node.contributors for node in nodes),
+        clients=len(nodes),
+        contributors_hash=hashes.contributors,
+        roster_hash=hashes.roster,
+        nodes=tuple(nodes),
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from dca_proto.core.effects import Forget, Persist, Write
+from dca_proto.core.messages import Announcement
+from dca_proto.core.policy import Refusal
 from dca_proto.core.records import decoded
 
 TABLE = "declined"
@@ -33,6 +35,22 @@ class DeclinedRound(msgspec.Struct, frozen=True, kw_only=True):
     found: str
     expected: str
     at_ms: int
+
+    @classmethod
+    def of(cls, asked: Announcement, refusal: Refusal, number: int, now_ms: int) -> DeclinedRound:
+        """The record of declining an announcement now."""
+        return cls(
+            number=number,
+            round_id=asked.round_id,
+            statistic=asked.statistic,
+            trainer=asked.trainer,
+            epsilon=asked.epsilon,
+            delta=asked.delta,
+            reason=refusal.reason,
+            found=refusal.found,
+            expected=refusal.expected,
+            at_ms=now_ms,
+        )
 
 
 class Declines:

@@ -93,7 +93,8 @@ class Contributed(_Fact, frozen=True):
 
 
 class DataFailed(_Fact, frozen=True):
-    """The client's data or statistic failed with an error of that type, and counted as zero."""
+    """The client's data, or its statistic on some rows, failed with an error of that type (the first), and counted as
+    zero."""
 
     round_id: bytes
     statistic: str
@@ -120,7 +121,10 @@ class AllReceived(_Fact, frozen=True):
 
 
 class ChargeReturned(_Fact, frozen=True):
-    """A client, or the trainer's account, got a charge back against M signed aborts."""
+    """A client, or the trainer's account, got a charge back against M signed aborts.
+
+    The account of a local round: against the signed declines of all whom it invited.
+    """
 
     round_id: bytes
 
@@ -155,6 +159,15 @@ class NodeAborted(_Fact, frozen=True):
     compute: bytes
     reason: str
     detail: str
+
+
+class ReleaseKept(_Fact, frozen=True):
+    """The trainer holds the release of a data node with so many `rows` durably, the one number `count` of the round."""
+
+    round_id: bytes
+    client: bytes
+    rows: int
+    count: int
 
 
 class RoundCompleted(_Fact, frozen=True):

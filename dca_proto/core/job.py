@@ -11,7 +11,7 @@ import msgspec
 
 from dca_proto.aggregate import RoundRequest
 from dca_proto.core.budget import Budget
-from dca_proto.core.shares import SEED
+from dca_proto.core.shares import LOCAL, SEED
 from dca_proto.core.trainer_round import OpenRound
 
 FRACTION_BITS = 24
@@ -37,11 +37,12 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
     commit_window_ms: int = 60_000
 
     def open(self, request: RoundRequest, round_id: bytes, invited: tuple[bytes, ...] = ()) -> OpenRound:
-        """The command for one round of the job.
+        """The command for one round of the job; a local one has no Compute nodes, and T = c = 0.
 
         Args:
             invited: ids of the clients of a mini-batch; empty for a round of everybody.
         """
+        expected, colluders = len(invited) or self.clients, 0 if request.local else self.colluders
         return OpenRound(
             round_id=round_id,
             statistic=request.statistic,
@@ -50,11 +51,11 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
             fraction_bits=FRACTION_BITS,
             epsilon=self.budget.round_epsilon(request.budget_share),
             delta=self.budget.delta,
-            tolerated=tolerated_of(len(invited) or self.clients, self.clients, self.tolerated, self.colluders),
-            colluders=self.colluders,
-            computes=self.computes,
-            encoding=self.encoding,
-            clients_expected=len(invited) or self.clients,
+            tolerated=0 if request.local else tolerated_of(expected, self.clients, self.tolerated, colluders),
+            colluders=colluders,
+            computes=() if request.local else self.computes,
+            encoding=LOCAL if request.local else self.encoding,
+            clients_expected=expected,
             join_window_ms=self.join_window_ms,
             share_window_ms=self.share_window_ms,
             commit_window_ms=self.commit_window_ms,

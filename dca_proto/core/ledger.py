@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from dca_proto.core.effects import Persist
+from dca_proto.statistics import REPLACE_ONE_CLIENT
 
 TABLE = "ledger"
 
@@ -26,8 +27,10 @@ class Charge(msgspec.Struct, frozen=True):
         round_id: 16 bytes. statistic: what was asked. trainer: who asked, an id of 16 bytes.
         mu, epsilon, delta: what it cost. at_ms: when it was charged.
         number: 1, 2, ... in the order of charging, never used twice, also not after a return.
-        returned: whether all Compute nodes have signed that they released nothing and never will.
+        returned: whether all Compute nodes have signed that they released nothing and never will; in an account, of a
+            local round, whether all whom it invited have signed that they decline.
         clients: in a trainer's account, ids of the invited clients, whom alone the round costs; empty: everybody.
+        relation: what it protects, all data of a client or one row. Charges of both kinds together protect one row.
     """
 
     round_id: bytes
@@ -40,6 +43,7 @@ class Charge(msgspec.Struct, frozen=True):
     number: int
     returned: bool = False
     clients: tuple[bytes, ...] = ()
+    relation: str = REPLACE_ONE_CLIENT
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from dca_proto.core.params import PROTOCOL_VERSION
+from dca_proto.core.shares import LOCAL
 
 TEXT_CHARS_MAX = 500
 Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -68,7 +69,10 @@ class Share(_Frame, frozen=True, array_like=True, tag=3):
 
 
 class Receipt(_Frame, frozen=True, array_like=True, tag=4):
-    """§4.4: a Compute node holds the share durably; `tag` is a MAC under the pair's round key."""
+    """§4.4: a Compute node holds the share durably; `tag` is a MAC under the pair's round key.
+
+    §4.8: the trainer holds the release durably; `tag` is a MAC under the key that came inside it.
+    """
 
     round_id: Id
     contribution: Id
@@ -97,7 +101,10 @@ class EpochKey(_Frame, frozen=True, array_like=True, tag=10):
 
 
 class Announcement(_Frame, frozen=True, array_like=True, tag=11):
-    """§4.1: what a trainer asks for. Every number that a client can compute itself is left out."""
+    """§4.1: what a trainer asks for. Every number that a client can compute itself is left out.
+
+    Of a local round (§4.8) the encoding is `local`, and `computes` is empty.
+    """
 
     version: Version
     round_id: Id
@@ -112,10 +119,15 @@ class Announcement(_Frame, frozen=True, array_like=True, tag=11):
     tolerated: Count
     colluders: Count
     encoding: Name
-    computes: Annotated[tuple[Signed, ...], Meta(min_length=1, max_length=64)]
+    computes: Annotated[tuple[Signed, ...], Meta(max_length=64)]
     reply_key: Key
     join_by_ms: TimeMs
     close_by_ms: TimeMs
+
+    @property
+    def local(self) -> bool:
+        """Whether each data node releases by itself, to the trainer alone."""
+        return self.encoding == LOCAL
 
 
 class Join(_Frame, frozen=True, array_like=True, tag=12):
@@ -250,6 +262,26 @@ class Behind(_Frame, frozen=True, array_like=True, tag=22):
     highest: Count
 
 
+class Release(_Frame, frozen=True, array_like=True, tag=23):
+    """§4.8: what a data node releases in a local round: its statistic with the whole noise, sealed to the trainer.
+
+    `rows` is how many rows count, `contribution` the release's id, 16 random bytes, `receipt_key` the key of the MAC
+    by which the trainer proves that it keeps the release.
+    """
+
+    version: Version
+    round_id: Id
+    announcement_hash: Hash
+    certificate: Certificate
+    rows: Count
+    contribution: Id
+    receipt_key: Key
+    vector: bytes
+
+    def __repr__(self) -> str:
+        return f"Release({self.round_id.hex()}, {self.contribution.hex()}, <{len(self.vector)} bytes>)"
+
+
 Body = (
     EpochKey
     | Announcement
@@ -264,4 +296,5 @@ Body = (
     | Abort
     | Query
     | Behind
+    | Release
 )

@@ -1,5 +1,7 @@
 """A whole round in one readable function: the executable overview of the protocol. Read this first.
 
+`play` is a summed round, `play_local` one in which each data node releases by itself.
+
 No network, no clock, no store: the production actors' messages are handed over directly, in the order of DESIGN §4.
 `tests/protocol/test_play.py` runs it; `dca_proto.testing.Network` does the same with loss, crashes and time.
 """
@@ -71,6 +73,33 @@ def play(  # noqa: C901 - one function on purpose
     # §4.6  The M partial sums add up to the private sum: the masks cancel.
     for sender, partial_sum in partial_sums:
         for effect in trainer.handle(Received(sender, partial_sum.payload), now_ms):
+            if isinstance(effect, Report) and isinstance(effect.fact, RoundCompleted):
+                return effect.fact.aggregate
+    raise AssertionError("a round in which nobody fails has a result")
+
+
+def play_local(
+    trainer: TrainerActor, clients: Sequence[ClientActor], request: OpenRound, now_ms: int
+) -> NoisyAggregate:
+    """Play one local round in which nobody fails and every data node agrees (DESIGN §4.8).
+
+    Args:
+        request: what the trainer asks, with the encoding `local`; its `clients_expected` is the number of data nodes.
+        now_ms: the time at which everything happens, Unix milliseconds.
+    """
+    # §4.1  The trainer charges its account, and announces what it asks for, signed.
+    (announcement,) = _sends(trainer.handle(Command(request), now_ms))
+
+    for client in clients:
+        # §4.2, §4.4  The data node computes one row's sensitivity and the noise for itself, holds them against its
+        #             policy, charges its budget, sums its rows, adds all of the noise, signs, seals and sends.
+        (release,) = _sends(client.handle(Received(trainer.id, announcement.payload), now_ms))
+
+        # §4.8  The trainer keeps it, and acknowledges it. When all have come, they and their sum are the result.
+        effects = trainer.handle(Received(client.id, release.payload), now_ms)
+        (receipt,) = _sends(effects)
+        client.handle(Received(trainer.id, receipt.payload), now_ms)
+        for effect in effects:
             if isinstance(effect, Report) and isinstance(effect.fact, RoundCompleted):
                 return effect.fact.aggregate
     raise AssertionError("a round in which nobody fails has a result")

@@ -11,12 +11,13 @@ rounds of a period *together* are (ε, δ)-private at the total's own δ, whatev
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Cost, Ledger
 from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
@@ -108,6 +109,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bounds: the widest public interval of a column that may be asked, in units of the data. An announcement with a
             wider one is declined, and so is one that does not say its interval of such a column.
         trainers: ids (hex) that may ask; empty allows every trainer of the federation file.
+        rows_of_many: whether each row is another person's data, so that a round may protect single rows in place of all
+            data of this client. Only then does it take part in local rounds, of which `clients_min`, `honest_min`,
+            `colluders_min`, `computes_min` and `trusted_computes` say nothing; its budget is then each row's.
         trusted_computes: names or ids (hex) of Compute nodes without which the client refuses a round; empty asks for
             every Compute node of the federation file, so that a trainer cannot leave out those who would not collude.
     """
@@ -125,6 +129,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bounds: dict[str, tuple[float, float]] = {}
     trainers: tuple[str, ...] = ()
     trusted_computes: tuple[str, ...] = ()
+    rows_of_many: bool = False
 
     def __post_init__(self) -> None:
         epsilons = {name: getattr(self, name) for name in ("epsilon_per_round_max", "epsilon_per_period_max")}
@@ -154,24 +159,39 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def _refusals(self, asked: Announcement, question: Question, missing: frozenset[str]) -> Iterator[Refusal]:
         """What is wrong with the announcement's own figures; words are only found for what is."""
-        computes = len(asked.computes)
+        if asked.local and not self.rows_of_many:
+            found = "a local round, which protects one row and not all rows of a client"
+            yield Refusal("rows-of-many", found, "a summed round, for the policy does not say rows_of_many = true")
         if self.trainers and asked.trainer.hex() not in self.trainers:
             yield Refusal("trainer", asked.trainer.hex(), f"one of {', '.join(self.trainers)}")
         if self.statistics and asked.statistic not in self.statistics:
             yield Refusal("statistic", asked.statistic, f"one of {', '.join(self.statistics)}")
         if question.dimension > self.dimension_max:
             yield Refusal("dimension", f"d = {question.dimension}", f"d <= {self.dimension_max}")
+        if not asked.local:
+            yield from self._refusals_of_terms(asked, missing)
+        if not asked.delta <= self.delta_max:
+            yield Refusal("delta", f"{asked.delta:g}", f"<= {self.delta_max:g}")
+        if not question.mu <= accounting.mu_of(self.epsilon_per_round_max, self.delta_max):
+            expected = f"<= {self.epsilon_per_round_max:g} at delta {self.delta_max:g}"
+            yield Refusal("epsilon", f"{asked.epsilon:g} at delta {asked.delta:g}", expected)
+
+    def _refusals_of_terms(self, asked: Announcement, missing: frozenset[str]) -> Iterator[Refusal]:
+        """What is wrong with those on whom a sum relies, whom a local round has none of."""
+        computes = len(asked.computes)
         if computes < self.computes_min:
             yield Refusal("computes", f"M = {computes}", f"M >= {self.computes_min}")
         if missing:
             yield Refusal("trusted-computes", f"without {', '.join(sorted(missing))}", "every trusted Compute node")
         if asked.colluders < self.colluders_min:
             yield Refusal("colluders", f"c = {asked.colluders}", f"c >= {self.colluders_min}")
-        if not asked.delta <= self.delta_max:
-            yield Refusal("delta", f"{asked.delta:g}", f"<= {self.delta_max:g}")
-        if not question.mu <= accounting.mu_of(self.epsilon_per_round_max, self.delta_max):
-            expected = f"<= {self.epsilon_per_round_max:g} at delta {self.delta_max:g}"
-            yield Refusal("epsilon", f"{asked.epsilon:g} at delta {asked.delta:g}", expected)
+
+    def missing_computes(self, federation: Federation, computes: Iterable[bytes]) -> frozenset[str]:
+        """The trusted Compute nodes that are not among those of a round, given by id."""
+        named = [federation.compute(compute) for compute in computes]
+        announced = frozenset(name for member in named for name in (member.name, member.id.hex()))
+        everyone = tuple(member.name for member in federation.computes)
+        return frozenset(self.trusted_computes or everyone) - announced
 
     def check_bounds(self, statistic: Statistic) -> Refusal | None:
         """Hold the intervals to which a statistic clamps its columns against `bounds`."""

@@ -21,6 +21,8 @@ from dca_proto.core.sealing import derive, digest, expand
 SEED = "seed"
 VECTOR = "vector"
 ENCODINGS = (SEED, VECTOR)
+LOCAL = "local"
+"""What an announcement has in an encoding's place where there are no shares: a local round (DESIGN §4.8)."""
 SEED_BYTES = 32
 _CHUNK_BYTES = 1 << 17
 RingVector = NDArray[np.uint64]

@@ -1,7 +1,8 @@
 """The trainer: announces rounds, fixes rosters, and adds what the Compute nodes release (DESIGN §4.1, §4.3, §4.6).
 
 Its rounds and their phases stand in `trainer_round`.
-It never sees a contribution: partial sums add up to the one private sum, or to nothing.
+It never sees a contribution: partial sums add up to the one private sum, or to nothing. Only in a local round does it
+get what each data node releases, which is private by itself (DESIGN §4.8, `trainer_releases`).
 
 What its rounds may cost in all, it keeps in the federation's `account`; what clients answer is checked in
 `trainer_answers`, and what becomes of failed rounds is in `trainer_failures`.
@@ -15,13 +16,11 @@ from dca_proto.core import facts
 from dca_proto.core.account import Account, AccountError
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.core.combine import combine
-from dca_proto.core.commit import TOO_FEW
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError, RoundAborted, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.ledger import Charge, Cost
+from dca_proto.core.ledger import Cost
 from dca_proto.core.machine import Actor, step
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
@@ -32,6 +31,7 @@ from dca_proto.core.messages import (
     PartialSum,
     Query,
     Ready,
+    Release,
     Roster,
     Sealed,
     Signed,
@@ -39,14 +39,19 @@ from dca_proto.core.messages import (
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import Plan, ask, plan_round
 from dca_proto.core.policy import Allowance
-from dca_proto.core.records import decoded
 from dca_proto.core.round import OpenedAnnouncement, open_answer
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.core.trainer_answers import Answers
 from dca_proto.core.trainer_failures import SETTLE, Failures
+from dca_proto.core.trainer_records import TrainerRecords
+from dca_proto.core.trainer_releases import Releases, data_nodes
 from dca_proto.core.trainer_round import (
+    CLOSE,
     DONE,
+    END,
     FAILED,
+    GATHERING,
+    JOIN,
     JOINING,
     NEW,
     RESEND,
@@ -60,8 +65,8 @@ from dca_proto.core.trainer_round import (
 )
 from dca_proto.core.trainer_waiting import Waiting
 
-_TOLD_AGAIN = (JOINING, STARTING, RUNNING, DONE)
-KEYS, JOIN, END, CLOSE = "keys", "join", "end", "close"
+_OPEN = (JOINING, STARTING, RUNNING, GATHERING)
+KEYS = "keys"
 
 
 class TrainerActor(Actor):
@@ -94,26 +99,12 @@ class TrainerActor(Actor):
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._waiting = Waiting(federation, self._timing)
         self._answers = Answers(federation, self._limits)
-        self._rounds: dict[bytes, Round] = {}
-        self._unreadable: set[bytes] = set()
-        charges = []
-        for table, key, value in records:
-            if table == LEDGER:
-                charges.append(decoded(LEDGER, value, Charge))
-            elif table == ROUNDS:
-                self._restore(key, decoded(ROUNDS, value, StoredRound))
-        self._account = Account(account, charges)
+        self._releases = Releases(federation, self._limits)
+        stored = TrainerRecords(records, federation, self._mechanism, self._limits)
+        self._rounds, self._unreadable = stored.rounds, stored.unreadable
+        self._account = Account(account, stored.charges)
         self.ledger = self._account.ledger
         self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
-
-    def _restore(self, round_id: bytes, stored: StoredRound) -> None:
-        try:
-            current = Round.restored(stored, self._federation, self._limits)
-            ask(current.opened.body, self._mechanism, self._limits)
-        except (PeerError, UsageError):  # of a replaced federation file, or of a statistic that is not known here now:
-            self._unreadable.add(round_id)  # its record stays, should that come back
-            return
-        self._rounds[round_id] = current
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -121,9 +112,12 @@ class TrainerActor(Actor):
         return known.stored.phase if known else NEW
 
     def roster(self, round_id: bytes) -> tuple[bytes, ...]:
-        """The ids of the clients on a round's roster, sorted; none before there is one, or of an unknown round."""
+        """The ids of the clients on a round's roster, sorted; none before there is one, or of an unknown round.
+
+        Of a local round, those whose releases are kept, in the order of the result's `nodes`.
+        """
         known = self._rounds.get(round_id)
-        return known.clients if known else ()
+        return (known.clients or data_nodes(known)) if known else ()
 
     def ended(self, round_id: bytes) -> facts.RoundCompleted | facts.RoundFailed | None:
         """How a known round ended, as it was told; None while it goes on, and of an unknown round."""
@@ -137,7 +131,7 @@ class TrainerActor(Actor):
 
         Settled failures are told again by the start itself, and are not waited for.
         """
-        open_or_done = {one.id for one in self._rounds.values() if one.stored.phase in _TOLD_AGAIN}
+        open_or_done = {one.id for one in self._rounds.values() if one.stored.phase in (*_OPEN, DONE)}
         return open_or_done | {one.id for one in self._awaiting(now_ms) if one.told is None}
 
     def is_settling(self, now_ms: int) -> bool:
@@ -185,8 +179,10 @@ class TrainerActor(Actor):
                 return self._on_decline(sender, frame, body, current, now_ms)
             case PartialSum():
                 return self._on_partial(sender, frame, body, current, now_ms)
+            case Release():
+                return self._on_release(sender, frame, body, current, now_ms)
             case _:
-                raise PeerError("kind", found=type(body).__name__, expected="Join, Decline or PartialSum")
+                raise PeerError("kind", found=type(body).__name__, expected="Join, Decline, PartialSum or Release")
 
     # --- announcement ---------------------------------------------------------------------------------------------
 
@@ -234,8 +230,7 @@ class TrainerActor(Actor):
         known = [one for one in self._rounds.values() if now_ms < one.opened.body.close_by_ms]
         opened = [one.stored.request for one in known if one.stored.phase in (JOINING, STARTING)]
         coming = [request for request in beside if request.round_id not in self._rounds]
-        requests = {one.round_id: one for one in (*opened, *self._waiting.requests.values(), *coming)}
-        return [request.cost for request in requests.values()]
+        return self._waiting.reserved([*opened, *coming])
 
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         self._check_terms(request)
@@ -265,35 +260,57 @@ class TrainerActor(Actor):
         public = AgreementKey(secret).public
         body = request.announcement(self.id, self._mechanism.name, self._waiting.keys_of(request), public, now_ms)
         frame = self._sign(body)
-        stored = StoredRound(step(TABLE, NEW, "announce"), request, frame, secret)
+        stored = StoredRound(step(TABLE, NEW, "call" if request.local else "announce"), request, frame, secret)
         current = self._rounds[request.round_id] = Round.restored(stored, self._federation, self._limits)
         dimension = ask(body, self._mechanism, self._limits).dimension
+        first: Effect = SetTimer(Timer(JOIN, request.round_id), body.join_by_ms)
+        if request.local:  # no roster to be fixed; and who hears of it, charges
+            first = self._charge(request, now_ms)
         return [
             CancelTimer(Timer(KEYS, request.round_id)),
+            first,
             current.store(),
-            SetTimer(Timer(JOIN, request.round_id), body.join_by_ms),
             SetTimer(Timer(END, request.round_id), body.close_by_ms),
             current.again(self._timing, self._random, now_ms),
             *current.announced(),
             Report(facts.Announced(request.round_id, request.statistic, dimension)),
         ]
 
-    # --- joins ----------------------------------------------------------------------------------------------------
+    def _charge(self, request: OpenRound, now_ms: int) -> Effect:
+        return self.ledger.charge(request.charge(self.id, self.ledger.next_number, now_ms))
+
+    # --- joins and releases ---------------------------------------------------------------------------------------
 
     def _on_join(self, sender: bytes, frame: Signed, body: Join, current: Round, now_ms: int) -> list[Effect]:
         phase = step(TABLE, current.stored.phase, "join")
         if sender in current.joins:
             return [self._start(current, sender)] if phase == RUNNING and sender in current.positions else []
-        return [self._answers.join(sender, frame, body, current, now_ms), *self._roster_when_all(current, now_ms)]
+        return [self._answers.join(sender, frame, body, current, now_ms), *self._go_on(current, now_ms)]
 
     def _on_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
         step(TABLE, current.stored.phase, "decline")
         told = self._answers.decline(sender, frame, body, current, now_ms)
-        return [told, *self._roster_when_all(current, now_ms)] if told else []
+        return [told, *self._go_on(current, now_ms)] if told else []
 
-    def _roster_when_all(self, current: Round, now_ms: int) -> list[Effect]:
-        have_all = len(current.answered) == current.stored.request.answers_expected
-        return self._roster(current, now_ms) if have_all and current.stored.phase == JOINING else []
+    def _on_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
+        dimension = ask(current.opened.body, self._mechanism, self._limits).dimension
+        kept = self._releases.take(sender, frame, body, current, dimension, now_ms)
+        return [*kept, *self._go_on(current, now_ms)]
+
+    def _go_on(self, current: Round, now_ms: int) -> list[Effect]:
+        """When all have answered: the roster, or a local round's result."""
+        if not current.has_all():
+            return []
+        match current.stored.phase:
+            case "joining":
+                return self._roster(current, now_ms)
+            case "gathering":
+                return self._gathered(current, now_ms)
+            case _:
+                return []
+
+    def _gathered(self, current: Round, now_ms: int) -> list[Effect]:
+        return self._complete(current, step(TABLE, current.stored.phase, "last release"), now_ms)
 
     # --- roster and start -----------------------------------------------------------------------------------------
 
@@ -304,7 +321,7 @@ class TrainerActor(Actor):
             self._plan(current.opened, len(members))
             terms = current.terms_for(members, now_ms)
         except UsageError as error:
-            return self._fail(current, f"{len(members)} clients joined: {error}", now_ms)
+            return self._failures.fail(current, f"{len(members)} clients joined: {error}", now_ms)
         joins = tuple(join for _, join in members)
         frame = self._sign(Roster(PROTOCOL_VERSION, current.id, terms, current.opened.frame, joins))
         phase = step(TABLE, current.stored.phase, "roster")
@@ -328,12 +345,12 @@ class TrainerActor(Actor):
         request = current.stored.request
         refusal = self._account.check([request.mu], now_ms, invited=request.invited)
         if refusal is not None:  # it was lowered since the announcement
-            return self._fail(current, f"the account allows {refusal.expected}; found {refusal.found}", now_ms)
+            return self._failures.fail(current, f"the account allows {refusal.expected}; found {refusal.found}", now_ms)
         assert current.terms is not None
         phase = step(TABLE, current.stored.phase, "all ready")
         current.attempt = 0
         return [
-            self.ledger.charge(request.charge(self.id, self.ledger.next_number, now_ms)),
+            self._charge(request, now_ms),
             current.store(phase=phase),
             *(self._start(current, client) for client in current.clients),
             CancelTimer(Timer(RESEND, current.id)),
@@ -363,14 +380,16 @@ class TrainerActor(Actor):
         try:
             completed = self._combined(current)
         except RoundAborted as error:
-            return self._fail(current, error.reason, now_ms, error.contributors, error.needed)
-        return [current.store(phase=phase), *self._end_timers(current, now_ms), Report(completed)]
+            return self._failures.fail(current, error.reason, now_ms, error.contributors, error.needed)
+        return [current.store(phase=phase), *current.end(self._timing, now_ms), Report(completed)]
 
     def _combined(self, current: Round) -> facts.RoundCompleted:
         """The result; the same for the same partial sums, however often it is asked for."""
+        private = self._mechanism.private
+        if current.stored.request.local:
+            return self._releases.result(current, self._plan(current.opened, 1), private=private)
         assert current.terms is not None
         plan = self._plan(current.opened, current.terms.clients)
-        private = self._mechanism.private
         aggregate = combine(current.opened, current.terms, plan, current.partials, private=private)
         return facts.RoundCompleted(current.id, aggregate)
 
@@ -378,40 +397,7 @@ class TrainerActor(Actor):
         if body.round_id not in self._rounds:
             return []  # aborts are broadcast: another trainer's
         current = self._node_round(sender, frame, body)
-        if current.stored.phase not in (STARTING, RUNNING):
-            return self._failures.on_abort(current, sender, now_ms)
-        name = self._federation.compute(sender).name
-        reason = f"{name} aborted: {body.reason}: {body.detail}"
-        contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
-        return self._fail(current, reason, now_ms, contributors, needed, (sender,))
-
-    def _fail(
-        self,
-        current: Round,
-        reason: str,
-        now_ms: int,
-        contributors: int | None = None,
-        needed: int | None = None,
-        aborted_by: tuple[bytes, ...] = (),
-    ) -> list[Effect]:
-        stored = current.store(
-            phase=step(TABLE, current.stored.phase, "fail"),
-            partials=(),
-            aborted_by=aborted_by,
-            released=bool(current.partials),
-            reason=reason,
-            contributors=contributors,
-            needed=needed,
-        )
-        current.partials.clear()
-        return [stored, *self._end_timers(current, now_ms), *self._failures.settle(current, now_ms)]
-
-    def _end_timers(self, current: Round, now_ms: int) -> list[Effect]:
-        cancelled: list[Effect] = [CancelTimer(Timer(purpose, current.id)) for purpose in (JOIN, RESEND, END)]
-        close_ms = current.opened.body.close_by_ms + self._timing.retention_ms
-        current.answered.clear()
-        current.joins.clear()  # N of them, for days, and nobody asks any more
-        return [*cancelled, SetTimer(Timer(CLOSE, current.id), max(now_ms, close_ms))]
+        return self._failures.on_abort(current, sender, body, now_ms)
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
@@ -429,20 +415,28 @@ class TrainerActor(Actor):
             return self._resend(current, now_ms)
         if timer.purpose == SETTLE and phase == FAILED:
             return self._failures.tell(current)
-        if timer.purpose == END and phase in (JOINING, STARTING, RUNNING):
-            return self._fail(current, self._failures.silence(current), now_ms)
+        if timer.purpose == END and phase in _OPEN:
+            return self._end(current, now_ms)
         if timer.purpose == CLOSE:
             step(TABLE, phase, "close")
             told = self._failures.tell(current, finally_=True) if phase == FAILED else []
             del self._rounds[timer.round_id]
-            return [*told, Forget(ROUNDS, timer.round_id)]
+            return [*told, Forget(ROUNDS, timer.round_id), *self._releases.forget(current)]
         return []
+
+    def _end(self, current: Round, now_ms: int) -> list[Effect]:
+        """At the close: a local round is done with what it has; any other has failed."""
+        if current.stored.phase == GATHERING:
+            return self._gathered(current, now_ms)
+        return self._failures.fail(current, self._failures.silence(current), now_ms)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """What is not answered yet, and the timer for the next time."""
         match current.stored.phase:
             case "joining":
                 unanswered = current.announced()
+            case "gathering":
+                unanswered = current.announced() if now_ms < current.opened.body.join_by_ms else []
             case "starting":
                 unanswered = current.rostered()
             case "running":
@@ -466,15 +460,17 @@ class TrainerActor(Actor):
             case "joining":
                 join = SetTimer(Timer(JOIN, round_id), body.join_by_ms)
                 return [join, end, *self._resend(current, now_ms)]
+            case "gathering":
+                return [end, *self._resend(current, now_ms)]
             case "starting":
                 return [*self._resend(current, now_ms), end]
             case "running":
                 starts = [self._start(current, client) for client in current.clients]
                 return [*starts, *self._resend(current, now_ms), end]
             case "done":
-                return [Report(self._combined(current)), *self._end_timers(current, now_ms)]
+                return [Report(self._combined(current)), *current.end(self._timing, now_ms)]
             case _:
-                return [*self._end_timers(current, now_ms), *self._failures.resume(current, now_ms)]
+                return [*current.end(self._timing, now_ms), *self._failures.resume(current, now_ms)]
 
     # --- bookkeeping ----------------------------------------------------------------------------------------------
 

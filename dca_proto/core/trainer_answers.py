@@ -29,7 +29,7 @@ class Answers:
 
     def join(self, sender: bytes, frame: Signed, body: Join, current: Round, now_ms: int) -> Report:
         """A client's first join. Raises `PeerError`."""
-        self._check_invited(sender, current)
+        check_invited(sender, current)
         client = check_join(frame, body, current.opened, self._federation, now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
@@ -43,7 +43,7 @@ class Answers:
 
     def decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> Report | None:
         """A client's decline; None where it is known. Raises `PeerError`."""
-        self._check_invited(sender, current)
+        check_invited(sender, current)
         client = self._federation.check_certificate(body.certificate, now_ms)
         verify_signed(frame, body.certificate.client_key, self._federation.hash)
         if sender != client or body.announcement_hash != current.opened.hash:
@@ -54,6 +54,8 @@ class Answers:
         current.answered.add(client)
         return Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))
 
-    def _check_invited(self, sender: bytes, current: Round) -> None:
-        if current.invited and sender not in current.invited:
-            raise PeerError("invited", found=sender.hex(), expected="one of the clients that were invited")
+
+def check_invited(sender: bytes, current: Round) -> None:
+    """Of a round with invitations, only invited clients are heard. Raises `PeerError`."""
+    if current.invited and sender not in current.invited:
+        raise PeerError("invited", found=sender.hex(), expected="one of the clients that were invited")

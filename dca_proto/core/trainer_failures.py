@@ -4,6 +4,9 @@ The first abort ends a round; against those of all M Compute nodes its charge co
 moments where all is well. So the failure is told as soon as it is known what it cost, with that in words: when all M
 aborts have come, when a node is known to have released (then the charge stays), or after `settle_ms` at the latest.
 
+A local round is charged when it is announced, and nobody can say of all who heard it that they released nothing. Only
+where every client that was invited has signed that it declines does its charge come back (DESIGN §4.8).
+
 A node keeps its abort for the retention. So long the missing ones are asked for, ever more rarely, and anew whenever
 the trainer starts: a charge comes back also where the trainer, or a node, was away.
 """
@@ -15,14 +18,16 @@ from collections.abc import Callable, Container
 import msgspec
 
 from dca_proto.core import facts
+from dca_proto.core.commit import TOO_FEW
 from dca_proto.core.effects import CancelTimer, Effect, Report, SetTimer
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Ledger
 from dca_proto.core.machine import step
+from dca_proto.core.messages import Abort
 from dca_proto.core.params import Timing
 from dca_proto.core.sealing import Random
-from dca_proto.core.trainer_round import FAILED, RETURNED, RUNNING, TABLE, Round
+from dca_proto.core.trainer_round import FAILED, RETURNED, RUNNING, STARTING, TABLE, Round
 
 SETTLE = "settle"
 
@@ -52,7 +57,33 @@ class Failures:
         """Whether missing aborts may still bring a failed round's charge back."""
         stored = current.stored
         open_ms = current.opened.body.close_by_ms + self._timing.retention_ms
-        return stored.phase == FAILED and current.id in self._ledger and not stored.released and now_ms < open_ms
+        is_open = stored.phase == FAILED and not stored.released and now_ms < open_ms
+        return is_open and current.id in self._ledger and not stored.request.local
+
+    def fail(
+        self,
+        current: Round,
+        reason: str,
+        now_ms: int,
+        contributors: int | None = None,
+        needed: int | None = None,
+        aborted_by: tuple[bytes, ...] = (),
+    ) -> list[Effect]:
+        """End a round without a result; the figures and `aborted_by` as in `StoredRound`."""
+        stored = current.store(
+            phase=step(TABLE, current.stored.phase, "fail"),
+            partials=(),
+            aborted_by=aborted_by,
+            released=bool(current.partials),
+            reason=reason,
+            contributors=contributors,
+            needed=needed,
+        )
+        current.partials.clear()
+        ended = [stored, *current.end(self._timing, now_ms)]
+        if current.stored.request.local and current.all_invited_declined():
+            return [*ended, *self._give_back(current, "all declined")]
+        return [*ended, *self.settle(current, now_ms)]
 
     def settle(self, current: Round, now_ms: int) -> list[Effect]:
         """Wait for the aborts of a round that has just failed, where they are of use, and tell its failure."""
@@ -72,17 +103,25 @@ class Failures:
         waits = self.awaits_aborts(current, now_ms)
         return [*self._query(current), current.again(self._timing, self._random, now_ms)] if waits else []
 
-    def on_abort(self, current: Round, sender: bytes, now_ms: int) -> list[Effect]:
-        """A node's word that it has released nothing for a round that is over, and never will."""
+    def on_abort(self, current: Round, sender: bytes, body: Abort, now_ms: int) -> list[Effect]:
+        """A node's word that it has released nothing for a round, and never will: the first one ends the round."""
         stored = current.stored
+        if stored.phase in (STARTING, RUNNING):
+            reason = f"{self._federation.compute(sender).name} aborted: {body.reason}: {body.detail}"
+            contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
+            return self.fail(current, reason, now_ms, contributors, needed, (sender,))
         if sender in stored.aborted_by or not self.awaits_aborts(current, now_ms):
             step(TABLE, stored.phase, "late abort")
             return []
         aborted_by = (*stored.aborted_by, sender)
         last = len(aborted_by) == len(current.opened.computes)
-        kept = current.store(phase=step(TABLE, stored.phase, "last abort" if last else "abort"), aborted_by=aborted_by)
-        if not last:
-            return [kept]
+        if last:
+            return self._give_back(current, "last abort", aborted_by=aborted_by)
+        return [current.store(phase=step(TABLE, stored.phase, "abort"), aborted_by=aborted_by)]
+
+    def _give_back(self, current: Round, event: str, **changes: object) -> list[Effect]:
+        """Nothing of a failed round ever left: its charge comes back, and that is told."""
+        kept = current.store(phase=step(TABLE, current.stored.phase, event), **changes)
         returned = self._ledger.give_back(current.id)
         return [returned, kept, Report(facts.ChargeReturned(current.id)), *self.tell(current)]
 
@@ -110,6 +149,8 @@ class Failures:
             return ""
         if current.stored.phase == RETURNED:
             return "; its charge came back to the account"
+        if current.stored.request.local:
+            return "; whoever released and was not heard has spent it, so the account keeps the charge"
         if current.stored.released:
             return "; a Compute node has released its part, so the account keeps the charge"
         return (

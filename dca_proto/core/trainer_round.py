@@ -3,18 +3,21 @@
 new ── all epoch keys ──> joining ── enough joins ──> starting ── M ready ──> running ── M partial sums ──> done
  └────────────────────────── any of them: too few, silence, an abort ──────────────────────────> failed
                                                                   failed, after a charge ── M aborts ──> returned
+A local round (DESIGN §4.8):
+new ── call ──> gathering ── all have answered, or the close with a release ──> done
+                    └── all declined, or the close without one ──> failed ── all were invited ──> returned
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from dca_proto.core import accounting
 from dca_proto.core.codec import decode_body, encode, open_signed
-from dca_proto.core.effects import Address, Channel, Effect, Persist, Send, SetTimer
+from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Persist, Send, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.facts import RoundFailed
@@ -24,18 +27,26 @@ from dca_proto.core.machine import Table
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Announcement, Join, PartialSum, Roster, Signed, Start, Terms
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
-from dca_proto.core.plan import ask
+from dca_proto.core.plan import ask, plan_round
 from dca_proto.core.round import OpenedAnnouncement, open_announcement, roster_hash, session_hash
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Random, actor_id
-from dca_proto.core.shares import SEED
+from dca_proto.core.shares import LOCAL, SEED
+from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 
 ROUNDS = "trainer-round"
-RESEND = "resend"
-NEW, JOINING, STARTING, RUNNING = "new", "joining", "starting", "running"
+JOIN, RESEND, END, CLOSE = "join", "resend", "end", "close"
+RELEASES = "trainer-release"
+NEW, JOINING, STARTING, RUNNING, GATHERING = "new", "joining", "starting", "running", "gathering"
 DONE, FAILED, RETURNED, CLOSED = "done", "failed", "returned", "closed"
 TABLE: Table = {
     (NEW, "announce"): JOINING,
+    (NEW, "call"): GATHERING,
     (NEW, "fail"): FAILED,
+    (GATHERING, "release"): GATHERING,
+    (GATHERING, "decline"): GATHERING,
+    (GATHERING, "last release"): DONE,
+    (GATHERING, "fail"): FAILED,
+    **{(phase, "repeated release"): phase for phase in (GATHERING, DONE, FAILED)},
     (JOINING, "join"): JOINING,
     (JOINING, "decline"): JOINING,
     (JOINING, "roster"): STARTING,
@@ -56,6 +67,7 @@ TABLE: Table = {
     (FAILED, "late partial"): FAILED,
     (FAILED, "abort"): FAILED,
     (FAILED, "last abort"): RETURNED,
+    (FAILED, "all declined"): RETURNED,
     **{(phase, "late abort"): phase for phase in (DONE, FAILED, RETURNED)},
     **{(phase, "close"): CLOSED for phase in (DONE, FAILED, RETURNED)},
 }
@@ -73,10 +85,11 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         tolerated: T. colluders: c, how many of the T are reserved for colluders.
         computes: ids of the M Compute nodes.
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R. fraction_bits: f.
-        encoding: `seed` or `vector`.
-        clients_expected: start as soon as so many have answered; 0 waits for the join deadline, or for all invited.
+        encoding: `seed` or `vector`; `local` for a local round, which has no Compute nodes, T = c = 0, `rows_max` >= 1.
+        clients_expected: start as soon as so many have answered; 0 waits for the join deadline, or for all invited. A
+            local round ends then; 0 waits for its close, or for all invited.
         join_window_ms, share_window_ms, commit_window_ms: how long the phases may last. After another commit window,
-            in which lost answers are asked for again, the round is over.
+            in which lost answers are asked for again, the round is over. A local round is over after the first two.
         invited: ids of the clients that alone are told of the round, may join it and are charged for it; empty:
             everybody, by a broadcast.
     """
@@ -99,6 +112,11 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     invited: tuple[bytes, ...] = ()
 
     @property
+    def local(self) -> bool:
+        """Whether each client adds the whole noise itself and releases to the trainer, without Compute nodes."""
+        return self.encoding == LOCAL
+
+    @property
     def answers_expected(self) -> int:
         """The roster is fixed as soon as so many clients have answered; 0: at the join deadline."""
         return self.clients_expected or len(self.invited)
@@ -116,13 +134,16 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     def charge(self, trainer: bytes, number: int, now_ms: int) -> Charge:
         """The entry of this round in the trainer's account."""
         cost = (self.mu, float(self.epsilon), float(self.delta))
-        return Charge(self.round_id, self.statistic, trainer, *cost, now_ms, number, clients=self.invited)
+        relation = REPLACE_ONE_ROW if self.local else REPLACE_ONE_CLIENT
+        asked = (self.round_id, self.statistic, trainer)
+        return Charge(*asked, *cost, now_ms, number, clients=self.invited, relation=relation)
 
     def announcement(
         self, trainer: bytes, mechanism: str, epochs: tuple[Signed, ...], reply_key: bytes, now_ms: int
     ) -> Announcement:
         """What the trainer signs for this round when it is announced at `now_ms`."""
         join_by_ms = now_ms + self.join_window_ms
+        settling_ms = 0 if self.local else 2 * self.commit_window_ms
         return Announcement(
             version=PROTOCOL_VERSION,
             round_id=self.round_id,
@@ -140,7 +161,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             computes=epochs,
             reply_key=reply_key,
             join_by_ms=join_by_ms,
-            close_by_ms=join_by_ms + self.share_window_ms + 2 * self.commit_window_ms,
+            close_by_ms=join_by_ms + self.share_window_ms + settling_ms,
         )
 
     def check(self, federation: Federation, mechanism: Mechanism, limits: Limits, timing: Timing) -> None:
@@ -157,7 +178,9 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             )
         epochs = tuple(Signed(bytes(_EPOCH_KEY_BYTES_MAX), bytes(64)) for _ in self.computes)
         draft = self.announcement(bytes(16), mechanism.name, epochs, bytes(KEY_BYTES), now_ms=0)
-        ask(draft, mechanism, limits)
+        question = ask(draft, mechanism, limits)
+        if self.local:
+            plan_round(draft, question, 1, mechanism)  # of any other, once N is known
         self._check_size(draft, limits)
         self._check_windows(timing)
         self._check_invited(limits)
@@ -178,7 +201,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         if min(self.join_window_ms, self.share_window_ms, self.commit_window_ms) < 1:
             raise UsageError("a phase of the round has no time; give every window at least 1 ms")
         longest_ms = timing.epoch_ms + timing.epoch_grace_ms
-        if self.join_window_ms >= longest_ms:
+        if self.join_window_ms >= longest_ms and not self.local:
             raise UsageError(
                 f"the join window of {self.join_window_ms} ms is longer than Compute nodes keep a key "
                 f"({longest_ms} ms); shorten it"
@@ -239,13 +262,26 @@ class Round:
         self.positions: dict[bytes, int] = {}
         self.terms: Terms | None = None
         self.partials: dict[bytes, PartialSum] = {}
+        self.releases: dict[bytes, Signed] = {}  # of a local round, by client
         self.attempt = 0
         self.told: RoundFailed | None = None  # of a failed round: to the owner, by this process
 
     @classmethod
-    def restored(cls, stored: StoredRound, federation: Federation, limits: Limits) -> Round:
-        """A stored round in memory again. Raises `PeerError` where it is of another federation file."""
+    def restored(
+        cls,
+        stored: StoredRound,
+        federation: Federation,
+        limits: Limits,
+        releases: Iterable[tuple[bytes, Signed]] = (),
+    ) -> Round:
+        """A stored round in memory again. Raises `PeerError` where it is of another federation file.
+
+        Args:
+            releases: of a local round, that were kept, each with its client's id.
+        """
         current = cls(stored, open_announcement(stored.announcement, federation, limits))
+        current.releases.update(releases)
+        current.answered.update(current.releases)
         if stored.roster is not None:
             current.set_roster(stored.roster)
         for compute, frame in stored.partials:
@@ -309,6 +345,22 @@ class Round:
         """What tells a client of the roster its position."""
         assert self.terms is not None, "no start before the roster"
         return Start(PROTOCOL_VERSION, self.id, self.terms, client, self.positions[client])
+
+    def end(self, timing: Timing, now_ms: int) -> list[Effect]:
+        """Nothing more is waited for; the round is kept for the retention, without its N joins."""
+        cancelled: list[Effect] = [CancelTimer(Timer(purpose, self.id)) for purpose in (JOIN, RESEND, END)]
+        close_ms = self.opened.body.close_by_ms + timing.retention_ms
+        self.answered.clear()
+        self.joins.clear()
+        return [*cancelled, SetTimer(Timer(CLOSE, self.id), max(now_ms, close_ms))]
+
+    def has_all(self) -> bool:
+        """Whether as many clients have answered as are expected."""
+        return 0 < len(self.answered) == self.stored.request.answers_expected
+
+    def all_invited_declined(self) -> bool:
+        """Whether nobody was told of the round but clients that have signed that they decline it."""
+        return bool(self.invited) and self.declined.issuperset(self.invited)
 
     @property
     def id(self) -> bytes:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import RoundFailed
 from dca_proto.core.federation import Federation
+from dca_proto.core.ledger import Cost
 from dca_proto.core.messages import EpochKey, Signed
 from dca_proto.core.params import Timing
 from dca_proto.core.round import open_epoch_key
@@ -36,6 +39,11 @@ class Waiting:
         if known is not None and key.epoch < known[0].epoch:
             raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {known[0].epoch}")
         self._keys[sender] = (key, frame)
+
+    def reserved(self, beside: Iterable[OpenRound]) -> list[Cost]:
+        """What the requests that wait cost, and others beside them."""
+        requests = {one.round_id: one for one in (*self.requests.values(), *beside)}
+        return [request.cost for request in requests.values()]
 
     def take_ready(self, now_ms: int) -> list[OpenRound]:
         """The requests whose Compute nodes' current keys are all known; they wait no longer."""

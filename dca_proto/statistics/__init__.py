@@ -1,10 +1,11 @@
 """Named statistics that a client computes from its own rows. A round names one; it never carries code.
 
 Importing this package registers the built-in ones: sum, mean, second-moments, moments, regression,
-histogram, gradient, mixture. `ModelGradient` is the base of gradients of one's own models.
+averaged-regression, histogram, gradient, mixture. `ModelGradient` is the base of gradients of one's own models.
 What a client makes of its rows with them is in `dca_proto.statistics.contribution`.
 """
 
+from dca_proto.statistics.averaged_regression import AveragedRegression
 from dca_proto.statistics.base import Statistic, register, registered, resolve
 from dca_proto.statistics.gradient import Gradient
 from dca_proto.statistics.histogram import Histogram
@@ -13,12 +14,19 @@ from dca_proto.statistics.model_gradient import ModelGradient
 from dca_proto.statistics.moments import Moments
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.second_moments import SecondMoments
-from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Sensitivity
+from dca_proto.statistics.sensitivity import (
+    ADD_OR_REMOVE_ONE_CLIENT,
+    REPLACE_ONE_CLIENT,
+    REPLACE_ONE_ROW,
+    Sensitivity,
+)
 from dca_proto.statistics.sum import Mean, Sum
 
 __all__ = [
     "ADD_OR_REMOVE_ONE_CLIENT",
     "REPLACE_ONE_CLIENT",
+    "REPLACE_ONE_ROW",
+    "AveragedRegression",
     "Gradient",
     "Histogram",
     "Mean",

@@ -83,6 +83,20 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         `REPLACE_ONE_CLIENT`. What the data are makes no difference: it follows from the parameters.
         """
 
+    @property
+    def rows_per_value(self) -> int:
+        """How many rows in a row make one value: 1, but for a statistic of groups of rows.
+
+        Such a statistic gets whole groups, with missing values left in their places (else all later rows would change
+        groups), and counts a row with one as zero. Rows that fill no group do not count.
+        """
+        return 1
+
+    def value_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        """As `row_sensitivity`, but of all rows of one value at once: so many rows, replaced one after the other."""
+        row, k = self.row_sensitivity(fraction_bits), self.rows_per_value
+        return row if k == 1 else msgspec.structs.replace(row, l1=k * row.l1, l2_squared=k**2 * row.l2_squared)
+
     def ranges(self) -> dict[str, tuple[float, float]]:
         """The public interval of each column that values are clamped to, in units of the data.
 
@@ -94,26 +108,33 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Asked by a client before it joins. Raises `UsageError` where this machine cannot evaluate the statistic."""
         return
 
-    def stated_sensitivity(self, fraction_bits: int) -> Sensitivity:
-        """`row_sensitivity`, worked out once: it is asked for with every contribution."""
-        if fraction_bits not in self._stated:
-            self._stated[fraction_bits] = self.row_sensitivity(fraction_bits)
-        return self._stated[fraction_bits]
+    def stated_sensitivity(self, fraction_bits: int, *, of_row: bool = False) -> Sensitivity:
+        """`value_sensitivity` or `row_sensitivity`, worked out once: they are asked for with every contribution."""
+        of_row = of_row or self.rows_per_value == 1
+        if (of_row, fraction_bits) not in self._stated:
+            state = self.row_sensitivity if of_row else self.value_sensitivity
+            stated = state(fraction_bits)
+            if not isinstance(stated, Sensitivity):  # a user's own may err
+                raise UsageError(f"statistic {self.name!r} states {stated!r}; {state.__name__} must give a Sensitivity")
+            self._stated[of_row, fraction_bits] = stated
+        return self._stated[of_row, fraction_bits]
 
     @cached_property
-    def _stated(self) -> dict[int, Sensitivity]:
+    def _stated(self) -> dict[tuple[bool, int], Sensitivity]:
         return {}
 
     @abstractmethod
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
-        """The statistic of each row, in grid units.
+        """The statistic of each row, in grid units, from that row alone: in a local round, a row may move nothing else.
 
         Args:
-            rows: shape ``(m, len(columns))``, in the units of the data; every value finite.
+            rows: shape ``(m, len(columns))``, in the units of the data; every value finite where a value is of one
+                row.
             fraction_bits: f, even; one grid unit is 2^-f.
 
         Returns:
-            Integers of shape ``(m, dimension)``, at most ``row_sensitivity(fraction_bits).bound`` in absolute value.
+            Integers of shape ``(m // rows_per_value, dimension)``, at most ``row_sensitivity(fraction_bits).bound`` in
+            absolute value.
         """
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:

@@ -9,9 +9,17 @@ The announcement says which of two it is:
 - ``rows_max`` = R >= 1: the sum over its first R rows, or all if it has fewer. Padded with zero rows, two clients
   differ in R rows: Δ = R·Δ_row, in L1 and in L2.
 
+In a local round (`row_sensitivity`) a client is a data node, whose rows belong to as many people, and what is protected
+is one row: of the sum over its first R rows one row's replacement changes one addend, so that Δ = Δ_row whatever R is.
+How many rows count is public, and the same for both neighbours.
+
+Where a statistic is of groups of k rows (`rows_per_value`), values stand in for rows in the first two: the mean is over
+floor(m/k) values, the sum over floor(R/k), and Δ_row is that of all rows of a group. In a local round it is one row's.
+
 A row with a missing value (NaN or infinite) counts as zero: it adds nothing to a sum, and counts in a mean's
-denominator. A client without rows contributes zero. Whether a client takes part never depends on its rows, so nothing
-here fails because of what they hold. All is integer arithmetic, and exact.
+denominator. So does a row on which a user's own statistic fails, and no other row with it: a row that could take all
+others out of a sum would move it by more than Δ_row. A client without rows contributes zero. Whether a client takes
+part never depends on its rows, so nothing here fails because of what they hold. All is integer arithmetic, and exact.
 """
 
 from __future__ import annotations
@@ -25,7 +33,7 @@ from numpy.typing import NDArray
 from dca_proto.core.errors import UsageError
 from dca_proto.core.fixedpoint import FRACTION_BITS_MAX, INTEGER_LIMIT
 from dca_proto.statistics.base import Statistic
-from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, Sensitivity
+from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity
 
 ROWS_MAX = 2**30  # so that sums of remainders stay far below 2^63; further rows of a client are not looked at
 _CHUNK_WORDS = 2**18  # rows are evaluated in chunks of about this many integers, so that memory does not grow with rows
@@ -42,15 +50,49 @@ def client_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) 
     Raises:
         UsageError: an argument is out of range, or the contribution does not fit the grid.
     """
-    row, d = _row_sensitivity(statistic, rows_max, fraction_bits), statistic.dimension
+    value, d = _value_sensitivity(statistic, rows_max, fraction_bits), statistic.dimension
     if rows_max:
-        return Sensitivity(l1=row.l1 * rows_max, l2_squared=row.l2_squared * rows_max**2, bound=row.bound * rows_max)
-    l2_squared = row.l2_squared + d + math.isqrt(4 * row.l2_squared * d) + 1
-    return Sensitivity(l1=row.l1 + d, l2_squared=l2_squared, bound=row.bound)
+        n = rows_max // statistic.rows_per_value
+        return Sensitivity(l1=value.l1 * n, l2_squared=value.l2_squared * n**2, bound=value.bound * n)
+    l2_squared = value.l2_squared + d + math.isqrt(4 * value.l2_squared * d) + 1
+    return Sensitivity(l1=value.l1 + d, l2_squared=l2_squared, bound=value.bound)
+
+
+def row_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
+    """How far replacing one row of a data node can move the sum over its first R rows; in grid units.
+
+    Its relation is `REPLACE_ONE_ROW`. The bound is that of the whole sum, R rows.
+
+    Args:
+        statistic, fraction_bits: as of `client_sensitivity`. rows_max: R >= 1.
+
+    Raises:
+        UsageError: an argument is out of range, or the sum does not fit the grid.
+    """
+    if rows_max < 1:
+        raise UsageError(f"rows_max is {rows_max}; a local round sums rows: give the largest number that count, from 1")
+    bound = _value_sensitivity(statistic, rows_max, fraction_bits).bound * (rows_max // statistic.rows_per_value)
+    row = statistic.stated_sensitivity(fraction_bits, of_row=True)
+    row.require(REPLACE_ONE_CLIENT)  # as a statistic states it: of a client with one row
+    return Sensitivity(l1=row.l1, l2_squared=row.l2_squared, bound=bound, relation=REPLACE_ONE_ROW)
+
+
+def counted_rows(statistic: Statistic, rows: int, rows_max: int) -> int:
+    """How many of a client's rows count, whatever is in them: the first `rows_max`, in whole groups.
+
+    Args:
+        rows: how many it has. rows_max: as of `contribution`.
+    """
+    return min(rows, rows_max or ROWS_MAX) // statistic.rows_per_value * statistic.rows_per_value
 
 
 def contribution(
-    statistic: Statistic, rows: NDArray[np.float64], rows_max: int, fraction_bits: int
+    statistic: Statistic,
+    rows: NDArray[np.float64],
+    rows_max: int,
+    fraction_bits: int,
+    *,
+    failures: list[Exception] | None = None,
 ) -> NDArray[np.int64]:
     """One client's contribution before noise, in grid units, shape ``(dimension,)``.
 
@@ -59,17 +101,19 @@ def contribution(
         rows: shape ``(m, len(statistic.columns))``, in units of the data, m >= 0; any values.
         rows_max: 0 for the mean of the rows, R >= 1 for the sum of the first R.
         fraction_bits: f, even, from 0 to 40.
+        failures: gets what a user's own statistic raised on single rows; None raises it here.
 
     Raises:
         UsageError: an argument is out of range, the table has the wrong number of columns, or the contribution does not
             fit the grid. Never because of a row's values.
     """
-    bound = _row_sensitivity(statistic, rows_max, fraction_bits).bound
+    bound = _value_sensitivity(statistic, rows_max, fraction_bits).bound
     table = _table(statistic, rows)[: rows_max or ROWS_MAX]
-    values = _values(statistic, table, bound, fraction_bits)
-    if rows_max or len(table) <= 1:
+    count = len(table) // statistic.rows_per_value
+    values = _values(statistic, table[: count * statistic.rows_per_value], bound, fraction_bits, failures)
+    if rows_max or count <= 1:
         return _sum(values, statistic.dimension)
-    return _rounded_mean(values, len(table), statistic.dimension)
+    return _rounded_mean(values, count, statistic.dimension)
 
 
 def joint_contribution(
@@ -81,12 +125,14 @@ def joint_contribution(
         tables: of clients with as many rows each, shape ``(n, m, len(statistic.columns))``.
         statistic, rows_max, fraction_bits: as in `contribution`, and so are the result and what is raised.
     """
-    bound = _row_sensitivity(statistic, rows_max, fraction_bits).bound
-    tables, d = np.ascontiguousarray(tables[:, : rows_max or ROWS_MAX]), statistic.dimension
+    bound = _value_sensitivity(statistic, rows_max, fraction_bits).bound
+    group, d = statistic.rows_per_value, statistic.dimension
+    rows = min(tables.shape[1], rows_max or ROWS_MAX) // group * group
+    tables = np.ascontiguousarray(tables[:, :rows])
     clients, rows, width = tables.shape
     if rows_max or rows <= 1:
         return _sum(_values(statistic, tables.reshape(clients * rows, width), bound, fraction_bits), d)
-    if rows * d > _CHUNK_WORDS:
+    if rows * d > _CHUNK_WORDS or group > 1:
         return _sum((contribution(statistic, table, 0, fraction_bits)[None] for table in tables), d)
     step = _CHUNK_WORDS // (rows * d)
     chunks = (tables[start : start + step] for start in range(0, clients, step))
@@ -94,15 +140,38 @@ def joint_contribution(
 
 
 def _values(
-    statistic: Statistic, table: NDArray[np.float64], bound: int, fraction_bits: int
+    statistic: Statistic,
+    table: NDArray[np.float64],
+    bound: int,
+    fraction_bits: int,
+    failures: list[Exception] | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """The statistic of each row without a missing value, in chunks."""
-    step = max(1, _CHUNK_WORDS // max(statistic.dimension, table.shape[1]))
+    """The statistic of each row without a missing value, or of each group of rows, in chunks."""
+    group = statistic.rows_per_value
+    step = group * max(1, _CHUNK_WORDS // max(statistic.dimension, table.shape[1] * group))
     for start in range(0, len(table), step):
         chunk = table[start : start + step]
-        finite = np.isfinite(chunk).all(axis=1)
-        if finite.any():
-            yield _evaluated(statistic, chunk if finite.all() else chunk[finite], bound, fraction_bits)
+        if group == 1 and not (finite := np.isfinite(chunk).all(axis=1)).all():
+            chunk = chunk[finite]
+        if len(chunk):
+            yield from _surviving(statistic, chunk, bound, fraction_bits, failures)
+
+
+def _surviving(
+    statistic: Statistic, rows: NDArray[np.float64], bound: int, fraction_bits: int, failures: list[Exception] | None
+) -> Iterator[NDArray[np.int64]]:
+    """The statistic of each row (or group) on which it does not fail; the others are found by halving."""
+    try:
+        yield _evaluated(statistic, rows, bound, fraction_bits)
+    except Exception as error:  # whatever a user's own does
+        if failures is None:
+            raise
+        if len(rows) == statistic.rows_per_value:
+            failures.append(error)
+            return
+        half = len(rows) // statistic.rows_per_value // 2 * statistic.rows_per_value
+        for part in (rows[:half], rows[half:]):
+            yield from _surviving(statistic, part, bound, fraction_bits, failures)
 
 
 def _sum(values: Iterable[NDArray[np.int64]], dimension: int) -> NDArray[np.int64]:
@@ -138,25 +207,28 @@ def _rounded_mean(values: Iterable[NDArray[np.int64]], divisor: int, dimension: 
     return quotient + (2 * remainder + divisor) // (2 * divisor)
 
 
-def _row_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
-    """One row's, where a client's whole contribution stays below 2^53; `UsageError` where it does not."""
+def _value_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
+    """One value's, where a client's whole contribution stays below 2^53; `UsageError` where it does not."""
     if not 0 <= fraction_bits <= FRACTION_BITS_MAX or fraction_bits % 2:
         raise UsageError(f"fraction_bits is {fraction_bits}; choose an even number from 0 to {FRACTION_BITS_MAX}")
     if not 0 <= rows_max <= ROWS_MAX:
         raise UsageError(f"rows_max is {rows_max}; choose 0 for the mean of a client's rows, or 1 to {ROWS_MAX}")
-    row = statistic.stated_sensitivity(fraction_bits)
-    if not isinstance(row, Sensitivity):  # a user's own may err
-        raise UsageError(f"statistic {statistic.name!r} states {row!r}; row_sensitivity must give a Sensitivity")
-    row.require(REPLACE_ONE_CLIENT)
-    reach = row.bound * (rows_max or 1)
+    if 0 < rows_max < statistic.rows_per_value:
+        raise UsageError(
+            f"rows_max is {rows_max}, and {statistic.name!r} is of groups of {statistic.rows_per_value} rows; allow at "
+            "least as many"
+        )
+    value, count = statistic.stated_sensitivity(fraction_bits), rows_max // statistic.rows_per_value or 1
+    value.require(REPLACE_ONE_CLIENT)
+    reach = value.bound * count
     if reach >= INTEGER_LIMIT:
         excess = -(-(reach.bit_length() - INTEGER_LIMIT.bit_length() + 1) // 2) * 2  # even, as fraction bits are
         remedy = f"lower the fraction bits to {fraction_bits - excess}, or " if excess <= fraction_bits else "lower "
         raise UsageError(
-            f"a contribution to {statistic.name!r} can reach {row.bound} times {rows_max or 1} grid units, expected "
+            f"a contribution to {statistic.name!r} can reach {value.bound} times {count} grid units, expected "
             f"below 2^53; {remedy}the bounds or rows_max by a factor of 2^{excess}"
         )
-    return row
+    return value
 
 
 def _table(statistic: Statistic, rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -169,9 +241,9 @@ def _table(statistic: Statistic, rows: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def _evaluated(statistic: Statistic, rows: NDArray[np.float64], bound: int, fraction_bits: int) -> NDArray[np.int64]:
-    """The statistic of each row; a user's own statistic may err, and is held to its shape and its bound."""
+    """The statistic of each row or group; a user's own statistic may err, and is held to its shape and its bound."""
     values = statistic.evaluate(rows, fraction_bits)
-    expected = (len(rows), statistic.dimension)
+    expected = (len(rows) // statistic.rows_per_value, statistic.dimension)
     if values.shape != expected or values.dtype != np.int64:
         raise UsageError(
             f"statistic {statistic.name!r} gave {values.dtype} of shape {values.shape}; expected int64 of {expected}"

@@ -3,9 +3,9 @@
 For one row z the gradient ∇ = ∂ log_density(θ, z)/∂θ is brought into the L2 ball of `clip` and truncated towards zero
 (`ball`), so its integers G have |G| <= C = floor(clip·2^f) exactly, whatever the model is and whatever its floats did:
 two rows are at most Δ2 = 2C apart, and a missing row is zero, the ball's middle. In L1 they are at most 2·floor(√d·C)
-apart (Cauchy and Schwarz). A gradient that is NaN or infinite somewhere counts as zero. A model that raises an
-exception makes its client contribute zero and say so (`dca_proto.core.client`): it takes part all the same. A client
-that lacks JAX where the gradient is to be derived declines instead, which depends on no row.
+apart (Cauchy and Schwarz). A gradient that is NaN or infinite somewhere counts as zero. A row on which a model raises
+an exception counts as zero, too, and its client says so (`contribution`, `dca_proto.core.client`): it takes part all
+the same. A client that lacks JAX where the gradient is to be derived declines instead, which depends on no row.
 
 Like every statistic, a model is a class that all participants have imported; a round carries its name and parameters:
 

@@ -1,4 +1,4 @@
-"""How far one client's data can move the sum: a typed value that carries its neighbouring relation.
+"""How far one client's data, or one row, can move the sum: a typed value that carries its neighbouring relation.
 
 All figures are integers in grid units, and upper bounds. A calibration that takes a sensitivity of one relation for
 that of another adds too little noise (replacing a client moves a sum by up to twice what removing one does), so a
@@ -16,17 +16,19 @@ from dca_proto.core.errors import UsageError
 
 REPLACE_ONE_CLIENT = "replace-one-client"
 ADD_OR_REMOVE_ONE_CLIENT = "add-or-remove-one-client"
-_RELATIONS = (REPLACE_ONE_CLIENT, ADD_OR_REMOVE_ONE_CLIENT)
+REPLACE_ONE_ROW = "replace-one-row"
+_RELATIONS = (REPLACE_ONE_CLIENT, ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_ROW)
 
 
 class Sensitivity(msgspec.Struct, frozen=True):
-    """How far one client's data can move the sum; multiply lengths by 2^-f for the statistic's units.
+    """How far a neighbour's data can move the sum; multiply lengths by 2^-f for the statistic's units.
 
     Attributes:
         l1: upper bound of the L1 distance, in grid units.
         l2_squared: upper bound of the squared L2 distance, in squared grid units.
         bound: largest absolute value of one coordinate of one client's contribution, in grid units.
-        relation: the neighbouring relation that it holds for: `REPLACE_ONE_CLIENT` or `ADD_OR_REMOVE_ONE_CLIENT`.
+        relation: the neighbouring relation that it holds for: `REPLACE_ONE_CLIENT`, `ADD_OR_REMOVE_ONE_CLIENT`, or, of
+            one data node's rows, which are as many people's, `REPLACE_ONE_ROW`.
 
     Raises:
         UsageError: a figure is no integer of at least 1, or the relation is unknown.
@@ -53,7 +55,8 @@ class Sensitivity(msgspec.Struct, frozen=True):
     def require(self, relation: str) -> None:
         """Raises `UsageError` where the relation is another one."""
         if self.relation != relation:
-            remedy = " with as_replacement()" if relation == REPLACE_ONE_CLIENT else ""
+            convertible = (self.relation, relation) == (ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT)
+            remedy = " with as_replacement()" if convertible else ""
             raise UsageError(
                 f"a sensitivity under {self.relation!r} was given where one under {relation!r} is needed; "
                 f"state it under {relation!r}{remedy}"
@@ -76,9 +79,14 @@ class Sensitivity(msgspec.Struct, frozen=True):
         )
 
     def as_replacement(self) -> Sensitivity:
-        """Under `REPLACE_ONE_CLIENT`: to replace a client is to remove one and add one, so distances double at most."""
+        """Under `REPLACE_ONE_CLIENT`: to replace a client is to remove one and add one, so distances double at most.
+
+        Raises:
+            UsageError: it is of one row, of which a client may have many.
+        """
         if self.relation == REPLACE_ONE_CLIENT:
             return self
+        self.require(ADD_OR_REMOVE_ONE_CLIENT)
         return Sensitivity(l1=2 * self.l1, l2_squared=4 * self.l2_squared, bound=self.bound)
 
 

@@ -24,7 +24,7 @@ BOX = {"columns": ("a", "b"), "centre": (1.0, -2.0), "scale": (2.0, 0.5), "bound
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="'variance' is unknown here; known: gradient, histogram, mean, mixture, "):
+    with pytest.raises(UsageError, match="'variance' is unknown here; known: averaged-regression, gradient, "):
         resolve("variance", {})
     with pytest.raises(UsageError) as caught:
         resolve("x" * 10_000, {})

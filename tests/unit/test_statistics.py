@@ -480,7 +480,8 @@ def test_4096_columns_are_taken() -> None:
 
 def test_the_built_in_statistics_are_registered() -> None:
     assert registered() == (
-        "gradient", "histogram", "mean", "mixture", "moments", "regression", "second-moments", "sum",
+        "averaged-regression", "gradient", "histogram", "mean", "mixture", "moments", "regression", "second-moments",
+        "sum",
     )  # fmt: skip
     for statistic in ALL:
         parameters = {field: getattr(statistic, field) for field in statistic.__struct_fields__}

@@ -1,0 +1,68 @@
+"""Local rounds: a federation of data nodes with many rows each, and its rounds brought to a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+from scene import begin, body_of, unsealed
+
+from dca_proto.core import accounting
+from dca_proto.core.messages import Release, Sealed
+from dca_proto.core.policy import Allowance, Policy
+from dca_proto.core.shares import LOCAL
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.testing import Cast, Envelope, Network, NoNoise
+
+MU = accounting.mu_of(1.0, 1e-6)
+OPEN = Policy(rows_of_many=True)
+"""What a hospital says; every other limit is at its default, floors of clients and Compute nodes too."""
+
+
+class Hospitals(Cast):
+    """Data nodes without any Compute node; number j has j + 2 rows of (j + 1) / 16, and the trainer an account.
+
+    Args:
+        count: J. changes: as for `Cast`.
+    """
+
+    account: Allowance | None = None
+
+    def __init__(self, count: int = 3, **changes: Any) -> None:
+        rows = [np.full((index + 2, 1), (index + 1) / 16) for index in range(count)]
+        super().__init__(count, 0, **{"rows": rows, "policy": OPEN, "mechanism": NoNoise(), **changes})
+
+    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
+        common = self._common(records, "trainer")
+        return TrainerActor(self.trainer_identity, self.federation, account=self.account, **common)
+
+    def request(self, **changes: Any) -> OpenRound:
+        plain = {"tolerated": 0, "computes": (), "encoding": LOCAL, "rows_max": 8}
+        return super().request(**{**plain, **changes})
+
+
+def by_id(cast: Cast) -> list[int]:
+    """The indices of the data nodes in the order of their ids."""
+    return sorted(range(len(cast.clients)), key=lambda index: cast.clients[index])
+
+
+def held(count: int = 3, **changes: Any) -> tuple[Hospitals, Network]:
+    """One round that went well."""
+    cast = Hospitals(count, **changes)
+    network, _ = begin(cast)
+    return cast, network
+
+
+def released(network: Network, client: bytes | None = None) -> list[Envelope]:
+    """The releases that left the data nodes."""
+    return [one for one in network.sent if isinstance(body_of(one.payload), Sealed) and client in (None, one.sender)]
+
+
+def release_of(cast: Cast, network: Network, index: int, **changes: Any) -> Release:
+    """What data node `index` released in the newest round, with some fields changed."""
+    body = unsealed(network, cast, released(network, cast.clients[index])[-1].payload)
+    assert isinstance(body, Release)
+    return msgspec.structs.replace(body, **changes)

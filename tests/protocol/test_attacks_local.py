@@ -1,0 +1,440 @@
+"""Attacks on local rounds; the numbers are those of the list that the other attacks' tests cite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hospitals import OPEN, Hospitals, held, release_of, released
+from scene import announced as opened_of
+from scene import (
+    begin,
+    body_of,
+    copy_of,
+    exact_cast,
+    failures,
+    forged,
+    ignored,
+    losing,
+    refused,
+    resigned,
+    restore,
+    results,
+    sealed_by,
+    sent,
+    the_sum,
+    until_the_end,
+)
+
+from dca_proto.core import facts
+from dca_proto.core.codec import encode
+from dca_proto.core.events import Received
+from dca_proto.core.mechanism import DistributedDiscreteGaussian
+from dca_proto.core.messages import (
+    Abort,
+    Announcement,
+    Behind,
+    Certificate,
+    Join,
+    PartialSum,
+    Query,
+    Receipt,
+    Release,
+    Roster,
+    Signed,
+    Start,
+    Terms,
+)
+from dca_proto.core.params import PROTOCOL_VERSION, Limits
+from dca_proto.core.shares import LOCAL
+from dca_proto.core.trainer_round import RELEASES
+from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, Sensitivity
+from dca_proto.statistics.sum import Sum
+from dca_proto.testing import Cast, Network, NoNoise
+
+
+def gathering(count: int = 3) -> tuple[Hospitals, Network]:
+    """A round in which the last data node is not there: it goes on."""
+    cast = Hospitals(count)
+    network = cast.network()
+    network.down.add(cast.clients[-1])
+    begin(cast, network)
+    assert results(network) == []
+    return cast, network
+
+
+def give(network: Network, cast: Cast, sender: bytes, payload: bytes, code: str) -> None:
+    """The trainer drops it for that reason, and nothing has changed."""
+    refused(network, cast.trainer_identity.id, sender, payload, code)
+
+
+# Replay
+
+
+def test_attack_7_the_same_release_again_after_the_end_after_a_restart_and_after_the_clean_up() -> None:
+    """It is acknowledged again as long as it is kept, counts once, and is nothing to anybody afterwards."""
+    cast, network = held()
+    trainer, again = cast.trainer_identity.id, released(network, cast.clients[0])[0]
+    for restarted in (False, True):
+        if restarted:
+            network.restart(trainer)
+        effects = network.handle(trainer, Received(again.sender, again.payload))
+        assert [body_of(one.payload) for one in effects] == [
+            body_of(sent(network, Receipt, to=again.sender)[0].payload)
+        ]
+    assert {result.value[0] for result in results(network)} == {1.25}
+    until_the_end(network, hours=24 * 8)
+    give(network, cast, again.sender, again.payload, "unknown-round")
+
+
+def test_attack_7_an_announcement_again_after_the_end_and_after_a_restart() -> None:
+    """A data node never releases twice: while it knows the round it resends or is silent, and then its ledger knows."""
+    cast, network = held()
+    client, trainer = cast.clients[0], cast.trainer_identity.id
+    announcement = sent(network, Announcement)[0].payload
+    ignored(network, client, trainer, announcement)
+    network.restart(client)
+    ignored(network, client, trainer, announcement)
+    until_the_end(network)
+    refused(network, client, trainer, announcement, "replay")
+    network.restart(client)
+    refused(network, client, trainer, announcement, "replay")
+    assert len(network.actors[client].ledger.charges) == len(released(network, client)) == 1
+
+
+def test_attack_41_another_announcement_under_a_known_id() -> None:
+    cast, network = held()
+    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, rows_max=7)
+    refused(network, cast.clients[0], cast.trainer_identity.id, payload, "known-round")
+
+
+def test_attack_41_another_release_under_a_known_id() -> None:
+    """The first of each data node counts, whatever its identity signs later; before the end, and after."""
+    cast, network = gathering()
+    identity, opened = cast.client_identities[0], opened_of(network, cast)
+    other = sealed_by(cast, identity, release_of(cast, network, 0, vector=bytes(8)), opened)
+    give(network, cast, identity.id, other, "known-release")
+    until_the_end(network)
+    give(network, cast, identity.id, other, "known-release")
+    assert the_sum(network) == pytest.approx([0.125 + 0.375])
+
+
+def test_attack_24_a_release_of_another_round() -> None:
+    """Neither the sealed bytes nor the signed body fit another announcement."""
+    cast, network = held()
+    old = released(network, cast.clients[0])[0]
+    body = release_of(cast, network, 0)
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    opened = opened_of(network, cast)
+    moved = msgspec.structs.replace(body_of(old.payload), round_id=opened.body.round_id)
+    give(network, cast, old.sender, encode(moved), "ciphertext")
+    give(network, cast, old.sender, sealed_by(cast, cast.client_identities[0], body, opened), "release")
+
+
+def test_attack_25_after_the_deadline_nothing_is_released() -> None:
+    cast = Hospitals(1)
+    network = cast.network()
+    network.down.add(cast.clients[0])
+    begin(cast, network)
+    network.advance(network.now_ms + 60_000)
+    payload = sent(network, Announcement)[0].payload
+    refused(network, cast.clients[0], cast.trainer_identity.id, payload, "late")
+
+
+# Terms
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"epsilon": 1.5}, "epsilon"),
+        ({"delta": 1e-4}, "delta"),
+        ({"statistic": "mean"}, "statistic"),
+        ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [2.0], "bound": [1.0]}}, "bounds"),
+        (
+            {"parameters": {"columns": ["x", "y"], "centre": [0.0] * 2, "scale": [1.0] * 2, "bound": [1.0] * 2}},
+            "columns",
+        ),
+        ({"rows_max": 0}, "announcement"),
+        ({"tolerated": 1}, "announcement"),
+        ({"colluders": 1}, "announcement"),
+        ({"mechanism": "none"}, "announcement"),
+        ({"encoding": "locally"}, "announcement"),
+        ({"encoding": "seed"}, "announcement"),
+    ],
+)
+def test_attack_16_weaker_terms_are_declined_with_words(changes: dict[str, Any], reason: str) -> None:
+    """A trainer announces whatever it likes: each hospital holds it against its own policy, and charges nothing."""
+    policy = msgspec.structs.replace(OPEN, statistics=("sum",), bounds={"x": (-1.0, 1.0)})
+    cast = Hospitals(1, policy=policy)
+    network = cast.network()
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    genuine = sent(network, Announcement)[0].payload
+    payload = resigned(cast, cast.trainer_identity, genuine, round_id=bytes(16), **changes)
+    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
+    (declined,) = network.reported(facts.Declined)
+    assert (declined.reason, network.actors[cast.clients[0]].ledger.charges) == (reason, ())
+    assert not network.reported(facts.Contributed)
+
+
+def test_attack_16_without_opting_in_nobody_takes_part() -> None:
+    """The default protects all of a client's rows, and nothing that an announcement says changes that."""
+    cast = exact_cast(4, 3)
+    network, _ = begin(cast, tolerated=0, computes=(), encoding=LOCAL, rows_max=8)
+    declined = network.reported(facts.Declined, cast.clients[0])
+    assert [(one.reason, one.found) for one in declined] == [
+        ("rows-of-many", "a local round, which protects one row and not all rows of a client")
+    ]
+    assert len(failures(network)) == 1
+    assert network.actors[cast.clients[0]].ledger.charges == ()
+
+
+class OneSided(Sum, frozen=True, kw_only=True):  # type: ignore[misc]
+    """States how far removing a row moves the sum, where replacing one moves it twice as far."""
+
+    name = "one-sided"
+
+    def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        true = super().row_sensitivity(fraction_bits)
+        return msgspec.structs.replace(true, relation=ADD_OR_REMOVE_ONE_CLIENT)
+
+
+def test_attack_16_a_sensitivity_of_another_relation_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dca_proto.statistics import base
+
+    monkeypatch.setitem(base._REGISTRY, "one-sided", OneSided)
+    cast = Hospitals(1)
+    network = cast.network()
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, statistic="one-sided")
+    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
+    (declined,) = network.reported(facts.Declined)
+    assert declined.reason == "announcement"
+    assert "a sensitivity under 'add-or-remove-one-client' was given" in declined.found
+
+
+def test_attack_15_the_budget_ends_and_concurrent_rounds_do_not_race_it() -> None:
+    cast = Hospitals(2, policy=msgspec.structs.replace(OPEN, epsilon_per_period_max=2.0, delta_max=1e-6))
+    network = cast.network()
+    for _ in range(5):  # all announced before anything is delivered
+        network.command(cast.trainer_identity.id, cast.request())
+    network.deliver()
+    assert len(results(network)) == 3
+    assert {fact.reason for fact in network.reported(facts.Declined)} == {"budget"}
+    assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [3, 3]
+
+
+def test_attack_35_a_trainer_that_the_federation_file_does_not_name() -> None:
+    cast, network = held()
+    genuine = sent(network, Announcement)[0].payload
+    forged_one = resigned(cast, cast.authority, genuine, trainer=cast.authority.id, round_id=bytes(16))
+    refused(network, cast.clients[0], cast.authority.id, forged_one, "unknown-trainer")
+
+
+# Releases that are not
+
+
+def test_attack_22_a_release_copied_from_another_data_node() -> None:
+    """The bytes are bound to who signed them: under another name they are nobody's."""
+    cast, network = gathering()
+    stolen = released(network, cast.clients[0])[0].payload
+    give(network, cast, cast.clients[2], stolen, "sender")
+    give(network, cast, cast.clients[1], stolen, "known-release")
+
+
+def test_attack_37_a_release_in_another_name_or_with_a_forged_certificate() -> None:
+    cast, network = gathering()
+    sybil, victim, opened = cast.client_identities[0], cast.client_identities[2], opened_of(network, cast)
+    plain = release_of(cast, network, 0)
+    stolen = msgspec.structs.replace(plain, certificate=cast.certificate(2))
+    give(network, cast, victim.id, sealed_by(cast, sybil, stolen, opened), "signature")
+    own = Certificate(victim.public_key, 1 << 52, victim.sign(cast.federation.hash, b"dca1-certificate"))
+    self_made = msgspec.structs.replace(plain, certificate=own)
+    give(network, cast, victim.id, sealed_by(cast, victim, self_made, opened), "signature")
+    expired = msgspec.structs.replace(plain, certificate=cast.certificate(2, expires_ms=network.now_ms))
+    give(network, cast, victim.id, sealed_by(cast, victim, expired, opened), "certificate")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"rows": 9}, "release"),
+        ({"vector": bytes(7)}, "length"),
+        ({"vector": bytes(16)}, "length"),
+        ({"vector": b""}, "length"),
+        ({"announcement_hash": bytes(32)}, "release"),
+        ({"round_id": bytes(16)}, "release"),
+    ],
+)
+def test_attack_20_a_release_that_does_not_fit(changes: dict[str, Any], code: str) -> None:
+    cast, network = gathering()
+    identity = cast.client_identities[2]
+    body = release_of(cast, network, 0, certificate=cast.certificate(2), **changes)
+    give(network, cast, identity.id, sealed_by(cast, identity, body, opened_of(network, cast)), code)
+    assert len(network.reported(facts.ReleaseKept)) == 2
+
+
+def test_attack_23_who_is_not_invited_is_not_heard() -> None:
+    cast = Hospitals(3)
+    network = cast.network()
+    network.tamper = losing(Announcement, to=cast.clients[1])
+    begin(cast, network, invited=cast.clients[:2], clients_expected=0)
+    identity = cast.client_identities[2]
+    body = release_of(cast, network, 0, certificate=cast.certificate(2))
+    give(network, cast, identity.id, sealed_by(cast, identity, body, opened_of(network, cast)), "invited")
+
+
+def test_attack_23_a_flood_of_enrolled_clients_is_kept_up_to_the_limit() -> None:
+    cast = Hospitals(3)
+    network = cast.network()
+    network.actors[cast.trainer_identity.id]._releases._limits = Limits(clients_max=2)
+    begin(cast, network, clients_expected=0)
+    assert len(network.reported(facts.ReleaseKept)) == 2
+    assert network.actors[cast.trainer_identity.id].dropped["releases"] == 1
+    until_the_end(network)
+    assert results(network)[0].clients == 2
+
+
+def test_attack_24_a_release_in_a_summed_round_and_a_join_in_a_local_one() -> None:
+    rows = [np.full((2, 1), 0.25)] * 3
+    cast = Cast(3, 2, rows=rows, policy=msgspec.structs.replace(OPEN, clients_min=1, honest_min=1), mechanism=NoNoise())
+    network = cast.network()
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    summed, identity = opened_of(network, cast), cast.client_identities[0]
+    release = Release(PROTOCOL_VERSION, summed.body.round_id, summed.hash, cast.certificate(0), 0, bytes(16), bytes(32),
+                      bytes(8))  # fmt: skip
+    give(network, cast, identity.id, sealed_by(cast, identity, release, summed), "phase")
+    begin(cast, network, tolerated=0, computes=(), encoding=LOCAL, rows_max=8)
+    local = opened_of(network, cast)
+    join = Join(PROTOCOL_VERSION, local.body.round_id, local.hash, cast.certificate(0), 1, identity.public_key)
+    give(network, cast, identity.id, sealed_by(cast, identity, join, local), "phase")
+    node = cast.compute_identities[0]
+    partial = PartialSum(PROTOCOL_VERSION, local.body.round_id, bytes(32), bytes(32), b"", (), bytes(8))
+    give(network, cast, node.id, sealed_by(cast, node, partial, local), "unknown-compute")
+
+
+def test_attack_24_a_compute_node_takes_no_part_in_a_local_round() -> None:
+    cast = exact_cast(3, 2, policy=OPEN)
+    network = cast.network()
+    network.tamper = losing(Announcement)
+    begin(cast, network, tolerated=0, computes=(), encoding=LOCAL, rows_max=8)
+    opened = opened_of(network, cast)
+    terms = Terms(opened.hash, 0, 0, 0, bytes(32), network.now_ms + 1, network.now_ms + 2)
+    roster = forged(
+        cast, cast.trainer_identity, Roster(PROTOCOL_VERSION, opened.body.round_id, terms, opened.frame, ())
+    )
+    refused(network, cast.computes[0], cast.trainer_identity.id, roster, "computes")
+
+
+# Answers to data nodes
+
+
+def test_attack_31_a_forged_receipt_stops_nothing() -> None:
+    """Only the trainer can read the key in the release, so only it can say that the release is kept."""
+    cast = Hospitals(2)
+    network = cast.network()
+    network.tamper = losing(Receipt)
+    begin(cast, network)
+    client, trainer = cast.clients[0], cast.trainer_identity.id
+    genuine = body_of(sent(network, Receipt, to=client)[0].payload)
+    for changes in ({"tag": bytes(16)}, {"contribution": bytes(16)}):
+        refused(network, client, trainer, encode(msgspec.structs.replace(genuine, **changes)), "receipt")
+    other = body_of(sent(network, Receipt, to=cast.clients[1])[0].payload)
+    refused(network, client, trainer, encode(other), "receipt")
+    refused(network, client, cast.clients[1], encode(genuine), "unknown-compute")
+    count = len(released(network, client))
+    network.advance(network.now_ms + 30_000)
+    assert len(released(network, client)) > count, "it is still sent"
+    network.tamper = lambda one: [one]
+    network.advance(network.now_ms + 60_000)
+    assert len(network.reported(facts.AllReceived, client)) == 1
+    ignored(network, client, trainer, encode(genuine))
+
+
+def test_attack_31_nothing_of_a_summed_round_moves_a_local_one() -> None:
+    """No start, abort or word of an old ledger reaches a charge or a release that is on its way."""
+    rows = [np.full((2, 1), 0.25)] * 2
+    cast = Cast(2, 2, rows=rows, policy=OPEN, mechanism=NoNoise())
+    network = cast.network()
+    network.tamper = losing(Receipt)
+    begin(cast, network, tolerated=0, computes=(), encoding=LOCAL, rows_max=8)
+    client, opened, node = cast.clients[0], opened_of(network, cast), cast.compute_identities[0]
+    terms = Terms(opened.hash, 1, 0, 0, bytes(32), network.now_ms + 1000, network.now_ms + 2000)
+    head = (PROTOCOL_VERSION, opened.body.round_id)
+    start = forged(cast, cast.trainer_identity, Start(*head, terms, client, 0))
+    refused(network, client, cast.trainer_identity.id, start, "phase")
+    ignored(network, client, node.id, forged(cast, node, Abort(*head, b"".ljust(32), "too-few", "", 0, 1)))
+    behind = forged(cast, node, Behind(*head, bytes(32), client, 1, 5))
+    refused(network, client, node.id, behind, "unknown-compute")
+    query = forged(cast, cast.trainer_identity, Query(*head, bytes(32)))
+    refused(network, client, cast.trainer_identity.id, query, "kind")
+
+
+# Secrets and copies
+
+
+def test_attack_34_no_text_shows_what_was_released() -> None:
+    """Not the vector before the result is told, not the receipt's key; nor does a store's record of a release."""
+    cast, network = gathering()
+    body = release_of(cast, network, 0)
+    give(network, cast, cast.clients[2], released(network, cast.clients[0])[0].payload, "sender")
+    trainer = network.actors[cast.trainer_identity.id]
+    shown = [repr(fact) for _, fact in network.facts] + [repr(value) for value in vars(trainer).values()]
+    shown += [repr(one) for one in network.sent] + [repr(body)]
+    shown += [repr(one.contribution) for one in network.actors[cast.clients[0]]._rounds.values()]
+    for secret in (body.vector, body.receipt_key):
+        for text in shown:
+            assert secret.hex() not in text
+            assert repr(secret)[2:-1] not in text
+
+
+def test_attack_17_a_restored_copy_repeats_no_noise_and_the_first_release_counts() -> None:
+    """Documented break: a ledger restored from an old copy has forgotten the charge, and nobody notices.
+
+    It releases once more for the same announcement, with other noise; an honest trainer keeps the first.
+    """
+    cast = Hospitals(2, mechanism=DistributedDiscreteGaussian())
+    network = cast.network()
+    client, trainer = cast.clients[0], cast.trainer_identity.id
+    network.down.add(cast.clients[1])
+    copy = copy_of(network, client)
+    begin(cast, network)
+    first = release_of(cast, network, 0)
+    restore(network, client, copy)
+    network.handle(client, Received(trainer, sent(network, Announcement)[0].payload))
+    second = release_of(cast, network, 0)
+    assert second.vector != first.vector
+    assert [charge.number for charge in network.actors[client].ledger.charges] == [1]
+    give(network, cast, client, released(network, client)[-1].payload, "known-release")
+    until_the_end(network)
+    kept = np.frombuffer(first.vector, dtype="<i8") / 2**24
+    assert results(network)[0].value.tolist() == kept.tolist()
+
+
+def test_attack_26_what_a_data_node_lies_about_is_believed() -> None:
+    """Documented break: any numbers, and any number of rows up to the limit, count as what the data node says."""
+    cast, network = gathering()
+    identity = cast.client_identities[2]
+    vector = np.array([1000 << 24], dtype="<i8").tobytes()
+    lie = release_of(cast, network, 0, certificate=cast.certificate(2), vector=vector, rows=8)
+    network.handle(
+        cast.trainer_identity.id, Received(identity.id, sealed_by(cast, identity, lie, opened_of(network, cast)))
+    )
+    assert the_sum(network) == pytest.approx([1000.5])
+    assert results(network)[0].contributors == 2 + 3 + 8
+
+
+def test_attack_20_what_is_kept_is_a_signed_release() -> None:
+    """The record of a release is the data node's own signed word, as it came."""
+    cast, network = held(1)
+    stored = network.stores[cast.trainer_identity.id]
+    ((record, value),) = [(key, value) for (table, key), value in stored.items() if table == RELEASES]
+    frame = msgspec.msgpack.decode(value, type=Signed)
+    assert record == release_of(cast, network, 0).round_id + cast.clients[0]
+    assert resigned(cast, cast.client_identities[0], encode(frame)) == encode(frame)

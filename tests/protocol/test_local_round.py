@@ -1,0 +1,465 @@
+"""Local rounds: what they give, what they cost and when, how they end, and that a kill at any point changes nothing."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hospitals import MU, OPEN, Hospitals, by_id, held, release_of, released
+from scene import (
+    PowerCuts,
+    announced,
+    begin,
+    body_of,
+    exact_cast,
+    failures,
+    losing,
+    results,
+    sent,
+    the_sum,
+    until_the_end,
+)
+
+from dca_proto.aggregate import RoundRequest
+from dca_proto.core import facts
+from dca_proto.core.budget import Budget
+from dca_proto.core.client_round import TABLE as CLIENT_TABLE
+from dca_proto.core.effects import Address, Channel, Persist, Send
+from dca_proto.core.errors import UsageError
+from dca_proto.core.events import Received
+from dca_proto.core.job import JobTerms
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.mechanism import DistributedDiscreteGaussian
+from dca_proto.core.messages import Announcement, Decline, Receipt, Sealed
+from dca_proto.core.params import Timing
+from dca_proto.core.play import play_local
+from dca_proto.core.policy import Allowance, Policy
+from dca_proto.core.shares import LOCAL
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import RELEASES, ROUNDS
+from dca_proto.core.trainer_round import TABLE as TRAINER_TABLE
+from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
+from dca_proto.testing import Cast, Network
+
+NOW_MS = 1_700_000_000_000
+COLUMNS = tuple(f"x{index}" for index in range(300))
+WIDE = {"columns": list(COLUMNS), "centre": [0.0] * 300, "scale": [1.0] * 300, "bound": [1.0] * 300}
+
+
+def trainer_of(cast: Cast, network: Network) -> TrainerActor:
+    actor = network.actors[cast.trainer_identity.id]
+    assert isinstance(actor, TrainerActor)
+    return actor
+
+
+# What it gives
+
+
+def test_a_local_round_in_one_function() -> None:
+    cast = Hospitals(3)
+    result = play_local(cast.trainer(), [cast.client(index) for index in range(3)], cast.request(), NOW_MS)
+    assert [node.contributors for node in result.nodes] == [index + 2 for index in by_id(cast)]
+    assert [node.value.tolist() for node in result.nodes] == [[(i + 2) * (i + 1) / 16] for i in by_id(cast)]
+    assert result.value == pytest.approx(sum((index + 2) * (index + 1) / 16 for index in range(3)))
+    assert (result.contributors, result.clients, result.tolerated, result.colluders) == (9, 3, 0, 0)
+    assert all(node.nodes == () and node.clients == 1 for node in result.nodes)
+
+
+def test_every_node_carries_the_whole_noise_for_one_row() -> None:
+    cast = Hospitals(3, mechanism=DistributedDiscreteGaussian())
+    (result,) = results(begin(cast)[0])
+    needed = (2 / MU) ** 2  # one row of [-1, 1] against another, whatever the number of rows
+    for node in result.nodes:
+        assert node.noise_variance == pytest.approx(needed, rel=1e-6)
+        assert node.noise_variance >= needed
+        assert node.sigma_local**2 == pytest.approx(node.noise_variance)
+        assert (node.sensitivity, node.relation, node.mu) == (pytest.approx(2.0), REPLACE_ONE_ROW, MU)
+        assert node.private
+    assert result.noise_variance == pytest.approx(3 * needed, rel=1e-6)
+    assert (result.epsilon, result.delta, result.relation) == (1.0, 1e-6, REPLACE_ONE_ROW)
+    # 0.125 + 0.375 + 0.75 in all. False alarms: |noise| beyond 6 standard deviations, 2e-9; the keys are seeded anyway.
+    assert abs(result.value[0] - 1.25) < 6 * result.noise_variance**0.5
+    hashes = {value for one in (result, *result.nodes) for value in (one.contributors_hash, one.roster_hash)}
+    assert len(hashes) == 8
+
+
+def test_the_noise_is_drawn_with_the_variance_that_is_stated() -> None:
+    """300 coordinates without data: χ² of 300 degrees within 6 of its standard deviations, false alarms below 1e-7."""
+    rows = [np.zeros((4, 300)), np.zeros((5, 300))]
+    cast = Hospitals(2, columns=COLUMNS, rows=rows, mechanism=DistributedDiscreteGaussian())
+    (result,) = results(begin(cast, parameters=WIDE, rows_max=1000)[0])
+    first, second = (node.value for node in result.nodes)
+    for noise in (first, second):
+        chi = float(noise @ noise) / result.nodes[0].noise_variance
+        assert abs(chi - 300) < 6 * 600**0.5
+    assert abs(float(np.corrcoef(first, second)[0, 1])) < 6 / 300**0.5
+
+
+def test_rows_beyond_the_limit_are_not_looked_at_and_missing_ones_count_as_zero() -> None:
+    rows = [np.array([[1.0], [np.nan], [1.0], [1.0]]), np.array([[0.5]])]
+    cast, network = held(2, rows=rows)
+    assert {node.contributors: node.value[0] for node in results(network)[0].nodes} == {4: 3.0, 1: 0.5}
+    begin(cast, network, rows_max=3)
+    assert {node.contributors: node.value[0] for node in results(network)[1].nodes} == {3: 2.0, 1: 0.5}
+
+
+def test_data_that_fail_are_zero_and_a_node_without_rows_is_left_out() -> None:
+    """How many rows count does not depend on what is in them: a statistic that fails on one leaves their number."""
+    cast = Hospitals(3, rows=[np.full((3, 2), 0.5), np.zeros((0, 1)), np.full((2, 1), 0.25)])
+    network, request = begin(cast)  # the first has two columns where one is asked for
+    (result,) = results(network)
+    assert {node.contributors: node.value[0] for node in result.nodes} == {3: 0.0, 2: 0.5}
+    assert result.clients == 2
+    assert trainer_of(cast, network).roster(request.round_id) == tuple(sorted((cast.clients[0], cast.clients[2])))
+    assert [fact.error for fact in network.reported(facts.DataFailed)] == ["UsageError"]
+    empty = Hospitals(2, rows=[np.zeros((0, 1))] * 2)
+    network, _ = begin(empty)
+    assert failures(network)[0].reason.startswith("none of the 2 data nodes that released has a row")
+
+
+def test_the_one_request_of_a_job() -> None:
+    """`RoundRequest.local` needs nothing else of a job whose other rounds are sums."""
+    budget = Budget(1.0, 1e-6)
+    terms = JobTerms(budget=budget, clients=3, tolerated=2, computes=(b"a" * 16, b"b" * 16), colluders=1)
+    asked = terms.open(RoundRequest("sum", {"columns": ["x"]}, rows_max=8, local=True), bytes(16))
+    assert asked.local
+    assert (asked.encoding, asked.computes, asked.tolerated, asked.colluders) == (LOCAL, (), 0, 0)
+    assert not terms.open(RoundRequest("sum", {"columns": ["x"]}), bytes(16)).local
+
+
+# What it costs, and when
+
+
+def test_the_budget_is_charged_before_a_release_leaves_and_once() -> None:
+    cast = Hospitals(3)
+    network = cast.network()
+    network.deliver()
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    client = network.actors[cast.clients[0]]
+    effects = client.handle(Received(cast.trainer_identity.id, sent(network, Announcement)[0].payload), network.now_ms)
+    kinds = [effect.table if isinstance(effect, Persist) else type(effect) for effect in effects]
+    assert kinds.index(LEDGER) < kinds.index("contribution") < kinds.index(Send)
+    assert kinds.count(Send) == kinds.count(LEDGER) == 1
+    (left,) = (effect for effect in effects if isinstance(effect, Send))
+    assert left.to == Address(Channel.TRAINER, cast.trainer_identity.id)
+    (charge,) = client.ledger.charges
+    assert (charge.mu, charge.epsilon, charge.delta, charge.number) == (MU, 1.0, 1e-6, 1)
+
+
+def test_the_trainers_account_is_charged_before_the_announcement_leaves() -> None:
+    cast = Hospitals(3)
+    cast.account = Allowance(epsilon=1.6, delta=1e-6)
+    network = cast.network()
+    trainer, told = cast.trainer_identity.id, []
+    network.tamper = lambda one: told.append(dict(network.stores[trainer])) or [one]
+    _, request = begin(cast, network)
+    assert (LEDGER, request.round_id) in told[0]
+    begin(cast, network)
+    with pytest.raises(UsageError, match="the federation's account: found a total of epsilon"):
+        trainer_of(cast, network).check_request(cast.request(), network.now_ms)
+    begin(cast, network)
+    assert len(results(network)) == 2
+    assert len(trainer_of(cast, network).ledger.charges) == 2
+
+
+def test_local_and_summed_rounds_draw_on_one_budget() -> None:
+    policy = msgspec.structs.replace(OPEN, clients_min=1, honest_min=1, epsilon_per_period_max=1.6, delta_max=1e-6)
+    rows = [np.full((2, 1), 0.25)] * 4
+    cast = Cast(4, 2, rows=rows, policy=policy)
+    alone = {"tolerated": 0, "computes": (), "encoding": LOCAL, "rows_max": 8}
+    network, _ = begin(cast, **alone)
+    begin(cast, network)
+    begin(cast, network, **alone)
+    until_the_end(network)
+    assert [len(result.nodes) for result in results(network)] == [4, 0]
+    assert [fact.reason for fact in network.reported(facts.Declined, cast.clients[0])] == ["budget"]
+    charges = network.actors[cast.clients[0]].ledger.charges
+    assert [charge.relation for charge in charges] == [REPLACE_ONE_ROW, REPLACE_ONE_CLIENT]
+    assert [one.relation for one in trainer_of(cast, network).ledger.charges][:2] == [
+        REPLACE_ONE_ROW,
+        REPLACE_ONE_CLIENT,
+    ]
+
+
+# How it ends
+
+
+def test_it_ends_at_the_close_with_those_who_released() -> None:
+    cast = Hospitals(3)
+    network = cast.network()
+    network.down.add(cast.clients[1])
+    _, request = begin(cast, network)
+    assert results(network) == []
+    opened = announced(network, cast).body
+    assert opened.close_by_ms == opened.join_by_ms + request.share_window_ms
+    network.advance(opened.join_by_ms)
+    told = len(sent(network, Announcement))
+    network.advance(opened.close_by_ms - 1)
+    assert len(sent(network, Announcement)) == told, "nobody may begin any more"
+    assert results(network) == []
+    network.advance(opened.close_by_ms)
+    (result,) = results(network)
+    assert [node.contributors for node in result.nodes] == [index + 2 for index in by_id(cast) if index != 1]
+    assert failures(network) == []
+
+
+def test_without_a_release_it_fails_and_the_account_keeps_the_charge() -> None:
+    cast = Hospitals(2, policy=msgspec.structs.replace(OPEN, rows_of_many=False))
+    network, request = begin(cast)
+    (failure,) = failures(network)
+    assert failure.reason == (
+        "no data node released anything; 2 declined; whoever released and was not heard has spent it, so the account "
+        "keeps the charge"
+    )
+    assert trainer_of(cast, network).ledger.is_charged(request.round_id)
+    assert not trainer_of(cast, network).is_settling(network.now_ms)
+    assert network.actors[cast.clients[0]].ledger.charges == ()
+    network.restart(cast.trainer_identity.id)
+    assert failures(network)[1] == failure, "told again, in the same words"
+
+
+def test_where_all_who_were_invited_decline_the_account_gets_its_charge_back() -> None:
+    """Each has signed that it declines, and so released nothing; nobody else was told."""
+    cast = Hospitals(3, policy=msgspec.structs.replace(OPEN, rows_of_many=False))
+    network, request = begin(cast, invited=cast.clients[:2], clients_expected=0)
+    (failure,) = failures(network)
+    assert failure.reason == "no data node released anything; 2 declined; its charge came back to the account"
+    assert network.reported(facts.ChargeReturned, cast.trainer_identity.id)
+    account = trainer_of(cast, network).ledger
+    assert not account.is_charged(request.round_id)
+    network.restart(cast.trainer_identity.id)
+    assert not trainer_of(cast, network).ledger.is_charged(request.round_id)
+    assert failures(network)[1] == failure, "told again, in the same words"
+    begin(cast, network, invited=cast.clients[:2], clients_expected=1)
+    assert failures(network)[-1].reason.endswith("so the account keeps the charge"), "one of two was not heard"
+
+
+def test_a_summed_round_that_all_decline_was_never_charged() -> None:
+    cast = exact_cast(4, 2, policy=Policy(clients_min=1, honest_min=1, delta_max=1e-9))
+    network, request = begin(cast, invited=cast.clients, clients_expected=0)
+    (failure,) = failures(network)
+    assert "0 clients joined" in failure.reason
+    assert request.round_id not in trainer_of(cast, network).ledger
+
+
+def test_who_is_silent_may_have_released_so_the_account_keeps_the_charge() -> None:
+    cast = Hospitals(3, policy=msgspec.structs.replace(OPEN, rows_of_many=False))
+    network = cast.network()
+    network.down.add(cast.clients[1])
+    _, request = begin(cast, network, invited=cast.clients[:2], clients_expected=0)
+    until_the_end(network)
+    assert failures(network)[0].reason.endswith("so the account keeps the charge")
+    assert trainer_of(cast, network).ledger.is_charged(request.round_id)
+
+
+def test_a_decline_is_an_answer() -> None:
+    cast = Hospitals(3)
+    closed = cast.client
+
+    def client(index: int, records: Any = ()) -> Any:
+        cast.policy = OPEN if index else msgspec.structs.replace(OPEN, rows_of_many=False)
+        return closed(index, records)
+
+    cast.client = client  # type: ignore[method-assign]
+    network, _ = begin(cast)
+    (result,) = results(network)
+    assert result.clients == 2
+    assert {fact.reason for fact in network.reported(facts.Declined)} == {"rows-of-many"}
+
+
+def test_only_the_invited_are_asked_heard_and_charged() -> None:
+    cast = Hospitals(3)
+    network = cast.network()
+    invited = cast.clients[:2]
+    network, request = begin(cast, network, invited=invited, clients_expected=0)
+    assert trainer_of(cast, network).roster(request.round_id) == tuple(sorted(invited))
+    assert trainer_of(cast, network).ledger.charges[0].clients == invited
+    assert network.actors[cast.clients[2]].ledger.charges == ()
+
+
+def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
+    cast, network = held()
+    until_the_end(network, hours=24 * 8)
+    assert {table for table, _ in network.stores[cast.trainer_identity.id]} == {LEDGER}
+    assert {table for table, _ in network.stores[cast.clients[0]]} == {LEDGER}
+
+
+# Everything gets lost; everybody is killed
+
+
+@pytest.mark.parametrize("kind", [Announcement, Sealed, Receipt])
+@pytest.mark.parametrize("times", [1, 4])
+def test_attack_11_every_message_is_lost_a_few_times(kind: type, times: int) -> None:
+    cast = Hospitals(3)
+    network = cast.network()
+    left: defaultdict[tuple[bytes, bytes], int] = defaultdict(lambda: times)
+
+    def tamper(one: Any) -> list[Any]:
+        if isinstance(body_of(one.payload), kind) and left[one.sender, one.to.id] > 0:
+            left[one.sender, one.to.id] -= 1
+            return []
+        return [one]
+
+    network.tamper = tamper
+    begin(cast, network)
+    until_the_end(network)
+    assert the_sum(network) == pytest.approx([1.25])
+    for client in cast.clients:
+        assert len({one.payload for one in released(network, client)}) == 1, "what is sent again is the same"
+        assert len(network.actors[client].ledger.charges) == 1
+
+
+def test_a_release_without_a_receipt_is_sent_until_the_close_and_no_longer() -> None:
+    cast = Hospitals(1)
+    network = cast.network()
+    network.tamper = losing(Receipt)
+    begin(cast, network)
+    close_ms = announced(network, cast).body.close_by_ms
+    network.advance(close_ms - 1)
+    count = len(released(network))
+    assert count > 2
+    network.advance(close_ms + cast.timing.abort_grace_ms - 1)
+    assert len(released(network)) == count
+    network.advance(close_ms + cast.timing.abort_grace_ms)
+    assert {table for table, _ in network.stores[cast.clients[0]]} == {LEDGER}
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
+    """Charge and release are one transaction: both are there after the crash, or neither."""
+    cast = Hospitals(2)
+    network = cast.network()
+    network.deliver()
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    client, announcement = cast.clients[0], sent(network, Announcement)[0]
+    effects = network.actors[client].handle(Received(announcement.sender, announcement.payload), network.now_ms)
+    for effect in [one for one in effects if isinstance(one, Persist) and committed]:
+        network._carry_out(client, effect)
+    network.restart(client)
+    assert len(released(network, client)) == committed, "stored, so it is sent again; not stored, so nothing left"
+    network.tamper = lambda one: [one]
+    until_the_end(network)
+    assert len(results(network)) == 1
+    assert len(network.actors[client].ledger.charges) == 1
+
+
+@pytest.mark.parametrize("step", range(8))
+@pytest.mark.parametrize("expected", [0, 3])
+def test_a_trainer_killed_at_any_message_goes_on_to_the_same_result(step: int, expected: int) -> None:
+    cast = Hospitals(3)
+    network = cast.network()
+    count = iter(range(1000))
+
+    def tamper(one: Any) -> list[Any]:
+        if next(count) == step:
+            network.crash(cast.trainer_identity.id)
+        return [one]
+
+    network.tamper = tamper
+    begin(cast, network, clients_expected=expected)
+    network.tamper = lambda one: [one]
+    network.restart(cast.trainer_identity.id)
+    until_the_end(network)
+    assert failures(network) == []
+    assert {result.value[0] for result in results(network)} == {1.25}
+    assert len({result.roster_hash for result in results(network)}) == 1
+    assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [1, 1, 1]
+
+
+class Cuts(PowerCuts):
+    """Power cuts of local rounds: nothing leaves a data node uncharged, nothing is acknowledged and not kept."""
+
+    def _post(self, sender: bytes, send: Send) -> None:
+        match body_of(send.payload):
+            case Sealed():
+                assert (LEDGER, send.round_id) in self.stores[sender], "a release left without a durable charge"
+            case Receipt():
+                assert (RELEASES, send.round_id + send.to.id) in self.stores[sender], "a receipt for what is not kept"
+            case Announcement():
+                assert (LEDGER, send.round_id) in self.stores[sender], "an announcement left without a durable charge"
+        Network._post(self, sender, send)
+
+
+def test_attack_28_power_failures_lose_and_double_nothing() -> None:
+    """Some 300 kills of data nodes and the trainer: one release a node and round, one charge, one result a round."""
+    kills, seen = defaultdict[str, int](int), 0
+    for seed in range(25):
+        generator = random.Random(seed)
+        cast = Hospitals(3)
+        network: Any = cast.network(Cuts(generator))
+        network.victims = {*cast.clients, cast.trainer_identity.id}
+        requests = [cast.request(epsilon=0.5), cast.request(epsilon=0.5)]
+        for request in requests:
+            network.command(cast.trainer_identity.id, request)
+            for _ in range(12):
+                network.deliver_some(generator.randint(1, 6))
+                network.restart_some(0.4)
+                deliver, network.deliver = network.deliver, lambda: None
+                network.advance(network.now_ms + 3000)
+                network.deliver = deliver
+            network.restart_some(1.0)
+        network.victims = set()
+        until_the_end(network)
+        for where, number in network.kills.items():
+            kills[where] += number
+        rounds = {key for table, key in network.stores[cast.trainer_identity.id] if table == ROUNDS}
+        for client in cast.clients:
+            sent_by = {(one.round_id, one.payload) for one in released(network, client)}
+            assert len(sent_by) == len({round_id for round_id, _ in sent_by}), "one release a round, byte for byte"
+            assert {round_id for round_id, _ in sent_by} <= set(network.charges(client))
+        seen += len(rounds)
+        told = {(result.round_id, result.value[0], result.roster_hash) for result in results(network)}
+        assert len(told) == len({round_id for round_id, *_ in told}) == len(rounds)
+        assert {value for _, value, _ in told} <= {1.25}
+    assert sum(kills[where] for where in ("before", "after", "between")) >= 200, dict(kills)
+    assert min(kills.values()) >= 10, dict(kills)
+    assert seen >= 25, "most were announced before the trainer was killed for the first time"
+
+
+# What is refused before it is asked, and the sensitivities
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rows_max": 0}, "a local round sums rows"),
+        ({"tolerated": 1}, "T = 1, c = 0; expected none and 0"),
+        ({"rows_max": 2**30}, "expected below 2\\^53"),
+        ({"rows_max": 2**28, "epsilon": 1e-11}, "1 honest shares\\), expected 8 to 2\\^40"),
+        ({"computes": (b"x" * 16,)}, "not in the federation file"),
+        ({"encoding": "seed"}, "M = 0 Compute nodes; use 2 to 64"),
+    ],
+)
+def test_a_local_round_that_cannot_be_is_refused_with_words(changes: dict[str, Any], words: str) -> None:
+    cast = Hospitals(2, mechanism=DistributedDiscreteGaussian())
+    network = cast.network()
+    with pytest.raises(UsageError, match=words):
+        network.command(cast.trainer_identity.id, cast.request(**changes))
+    assert sent(network, Announcement) == []
+
+
+def test_a_local_round_names_no_compute_nodes_and_is_bound_by_no_key_of_theirs() -> None:
+    cast = Cast(1, 2, policy=OPEN)
+    network = cast.network()
+    local = {"tolerated": 0, "encoding": LOCAL, "rows_max": 8}
+    network.deliver()
+    with pytest.raises(UsageError, match="a local round has M = 2 Compute nodes, T = 0, c = 0; expected none and 0"):
+        network.command(cast.trainer_identity.id, cast.request(**local))
+    longer_ms = Timing().epoch_ms + Timing().epoch_grace_ms
+    begin(cast, network, **local, computes=(), join_window_ms=longer_ms)
+    assert len(results(network)) == 1
+
+
+def test_every_local_entry_of_the_tables_is_taken() -> None:
+    """`gathering` and what leaves it, in the tests above and in those of the attacks; none is decoration."""
+    local = {entry for entry, after in TRAINER_TABLE.items() if "gathering" in (entry[0], after)}
+    assert {event for _, event in local} == {"call", "release", "last release", "decline", "fail", "repeated release"}
+    assert CLIENT_TABLE["new", "release"] == "sharing"
+    assert release_of(*held(), 0).rows == 2
+    assert sent(held()[1], Decline) == []
