@@ -12,8 +12,10 @@ and one more has at each point the probability of N_Z(0, (k + 1)S) up to a facto
 no probability in d coordinates of n shares differs by more than a factor of 1 ± dn·1e-272, whatever is done with them.
 Where the keys of the shares are given, they are drawn one by one, and the result is the protocol's in every bit.
 
+**A local round** has a release of each data node: the sum of its rows and the whole noise N_Z(0, S), drawn for each.
+
 **A trusted aggregator** (``trusted``) sees all data and adds the noise of variance σ_std² once: Theorem 1 without its
-factor N/(N - T - 1).
+factor N/(N - T - 1). A local round has none.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.batches import Batches
-from dca_proto.core.combine import Hashes, aggregate_of
+from dca_proto.core.combine import Hashes, aggregate_of, release_of, together
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.fixedpoint import to_ring
 from dca_proto.core.forecast import EXACT, planned
@@ -40,7 +42,7 @@ from dca_proto.core.plan import Plan
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Random
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics import Statistic
-from dca_proto.statistics.contribution import joint_contribution
+from dca_proto.statistics.contribution import contribution, counted_rows, joint_contribution
 
 Rows = NDArray[np.float64] | Sequence[NDArray[np.float64]]
 """An array (N, columns) of one row per client, (N, m, columns) of m each, or each client's own (m_i, columns)."""
@@ -97,8 +99,10 @@ class IdealSwarm:
     def hold(self, request: RoundRequest) -> NoisyAggregate:
         """One round; of a mini-batch, ``absent`` of the result counts among its clients, in their order.
 
+        A local round gives the sum of what the data nodes that are not absent release, and in ``nodes`` each of them.
+
         Raises:
-            RoundAborted: fewer than N - T + c clients are left (of a mini-batch, N is its size).
+            RoundAborted: fewer than N - T + c clients are left (of a mini-batch, N is its size); in a local one, none.
             UsageError: the round cannot be held.
         """
         round_id, absent = self._random(ID_BYTES), next(self._absent, frozenset())
@@ -133,10 +137,11 @@ def noisy_sum(
     Args:
         absent: the indices of the clients that drop out.
         keys: of the noise shares of the clients that are present, in their order: the sum is then that of a protocol
-            whose clients drew their shares from these keys, bit for bit. None draws the sum of the shares at once.
+            whose clients drew their shares from these keys, bit for bit. None draws the sum of the shares at once. Of a
+            local round, the keys of the nodes' whole noises.
 
     Raises:
-        RoundAborted: fewer than N - T + c clients are left.
+        RoundAborted: fewer than N - T + c clients are left; of a local round, none.
         UsageError: the round cannot be held.
     """
     if trusted and keys is not None:
@@ -192,6 +197,18 @@ class Clients(msgspec.Struct, frozen=True):
             total += joint_contribution(statistic, self._read(tables, statistic), rows_max, fraction_bits)
         return total
 
+    def contributions(
+        self, statistic: Statistic, rows_max: int, fraction_bits: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What each contributes, in grid units, shape ``(N, dimension)``, and how many rows of it count, shape (N,)."""
+        values = np.empty((len(self), statistic.dimension), dtype=np.int64)
+        counts = np.empty(len(self), dtype=np.int64)
+        for indices, tables in self.groups:
+            counts[indices] = counted_rows(statistic, tables.shape[1], rows_max)
+            for index, table in zip(indices.tolist(), self._read(tables, statistic), strict=True):
+                values[index] = contribution(statistic, table, rows_max, fraction_bits)
+        return values, counts
+
     def _read(self, tables: NDArray[np.float64], statistic: Statistic) -> NDArray[np.float64]:
         """The columns that a statistic reads, in its order."""
         for column in statistic.columns:
@@ -229,15 +246,28 @@ class _Noise(msgspec.Struct, frozen=True):
         """The sum of the noise of all that are present, shape ``(dimension,)``."""
         if self.keys is None:
             return self._drawn(plan.share_variance, present, plan.dimension)
-        if len(self.keys) != present:
-            raise UsageError(f"{len(self.keys)} noise keys for {present} clients that are present; give one for each")
+        self._check_keys(self.keys, present)
         return _added([self.mechanism.sample(plan.share_variance, plan.dimension, key) for key in self.keys])
+
+    def of_nodes(self, plan: Plan, present: int) -> NDArray[np.int64]:
+        """The whole noise of each data node that is present, shape ``(present, dimension)``."""
+        variance, dimension = plan.share_variance, plan.dimension
+        if self.keys is None:
+            drawn = self.mechanism.sample(variance, present * dimension, self.random(KEY_BYTES))
+            return drawn.reshape(present, dimension)
+        self._check_keys(self.keys, present)
+        return np.stack([self.mechanism.sample(variance, dimension, key) for key in self.keys])
 
     def of_trusted(self, plan: Plan) -> tuple[NDArray[np.int64], int]:
         """What a trusted aggregator adds, and its variance in squared grid units."""
         question = plan.question
         variance = self.mechanism.share_variance(question.sensitivity.l2, question.mu, 1, plan.dimension)
         return self._drawn(variance, 1, plan.dimension), variance
+
+    @staticmethod
+    def _check_keys(keys: Sequence[bytes], present: int) -> None:
+        if len(keys) != present:
+            raise UsageError(f"{len(keys)} noise keys for {present} clients that are present; give one for each")
 
     def _drawn(self, variance: int, shares: int, dimension: int) -> NDArray[np.int64]:
         """The sum of so many shares at once; in several draws where it is wider than the sampler's widest."""
@@ -253,6 +283,8 @@ def _added(draws: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise: _Noise) -> NoisyAggregate:
+    if request.local:
+        return _release_locally(request, clients, absent, noise)
     announcement, plan = planned(request, len(clients), noise.mechanism)
     present = np.array([index for index in range(len(clients)) if index not in absent], dtype=np.intp)
     if len(present) < plan.needed:
@@ -271,3 +303,25 @@ def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise
     total += drawn
     dropped, private = tuple(sorted(absent)), noise.mechanism.private
     return replace(aggregate_of(announcement, plan, to_ring(total), dropped, Hashes(), private=private), **known)
+
+
+def _release_locally(request: OpenRound, clients: Clients, absent: frozenset[int], noise: _Noise) -> NoisyAggregate:
+    """A local round: what each data node that is present releases, and the sum of it."""
+    if noise.trusted:
+        raise UsageError(
+            "a trusted aggregator has no part in a local round, whose nodes add their own noise; leave trusted out"
+        )
+    announcement, plan = planned(request, len(clients), noise.mechanism)
+    present = np.array([index for index in range(len(clients)) if index not in absent], dtype=np.intp)
+    there = clients.some(present) if len(present) < len(clients) else clients
+    values, counts = there.contributions(plan.question.statistic, request.rows_max, request.fraction_bits)
+    if not counts.any():
+        raise RoundAborted("no data node has released any row", contributors=0, needed=1)
+    values += noise.of_nodes(plan, len(present))
+    private = noise.mechanism.private
+    nodes = [
+        release_of(announcement, plan, to_ring(value), rows, Hashes(), private=private)
+        for value, rows in zip(values, counts.tolist(), strict=True)
+        if rows  # a node without any has said nothing
+    ]
+    return together(nodes, Hashes())

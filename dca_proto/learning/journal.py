@@ -6,7 +6,8 @@ handed to the job again, and the one round that may be open is finished at the t
 
 One line an entry: a checksum, a space, the entry (MessagePack in base64). The checksum covers the line before as well,
 so that no line can be missing or out of place. A last line that is torn was never relied on, and is dropped; anything
-else that is wrong is an error. There are no secrets in it: a trainer knows requests, clients' ids and noisy sums.
+else that is wrong is an error. There are no secrets in it: a trainer knows requests, clients' ids, and noisy sums and
+releases.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 
 
 class Summed(msgspec.Struct, frozen=True, tag="summed"):
-    """A round has its sum. roster: ids of the clients of a round of everybody; empty for a mini-batch."""
+    """A round has its sum, a local one the releases, too.
+
+    Attributes:
+        roster: ids of the clients of a round of everybody, of a local one those that released; empty for a mini-batch.
+    """
 
     round_id: bytes
     aggregate: NoisyAggregate

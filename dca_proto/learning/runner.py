@@ -4,10 +4,11 @@ A job is a generator of `RoundRequest`s. After a restart it is run from its begi
 to it as it was, so it must ask the same again, which is checked. The first request whose end the journal does not know
 is where it goes on.
 
-Whom a mini-batch is picked of: the clients on the roster of the last round of everybody. A job begins with such a
-round, or its caller names the clients. A batch's round that fails and costs nothing is tried again with others where
-these were used as little; one that fails and keeps its charge counts as a use. No round is held that would cost some
-client more than the job's budget in all: the job ends there with what it has.
+Whom a mini-batch is picked of: the clients on the roster of the last round of everybody, or that released in it where
+it was a local one. A job begins with such a round, or its caller names the clients. A batch's round that fails and
+costs nothing is tried again with others where these were used as little; one that fails and keeps its charge (a local
+one does, unless all of them declined) counts as a use. No round is held that would cost some client more than the
+job's budget in all: the job ends there with what it has.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Trainer(Protocol):
         """Finish a round that an earlier process was to hold, from wherever that left it; raises as `hold`."""
 
     def roster(self, round_id: bytes) -> tuple[bytes, ...]:
-        """The ids of the clients on the roster of a round that the trainer's store knows."""
+        """The ids of the clients on a round's roster, or that released in a local one, by the trainer's store."""
 
     def is_charged(self, round_id: bytes) -> bool:
         """Whether the account charges a round now; not before its start, and not once its charge came back."""

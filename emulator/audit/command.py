@@ -24,7 +24,7 @@ from emulator.audit.programme import IdealRounds, Rounds
 from emulator.audit.protocol import ProtocolRounds
 from emulator.audit.report import Audit, as_json, figures_table, plan_lines, sentence
 from emulator.audit.uniformity import views
-from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default_coalition
+from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, alone, default_coalition
 
 EXIT_REFUTED = 4
 _DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
@@ -38,6 +38,8 @@ EXAMPLES = """Examples:
   dca audit --plant noise-scaled-by-n                     a fault that the audit must see (exit code 4)
 
   dca audit --coalition clients=7,computes=2,broker       more colluders than the claim covers
+
+  dca audit --local --statistic regression                what one data node releases by itself in a local round
 
   dca audit --protocol --runs 500                         rounds held by the real actors (half a minute)
 """
@@ -62,6 +64,7 @@ def audit(
     bound: Annotated[float, typer.Option(help="Of each column, to which values are clamped.")] = 1.0,
     confidence: Annotated[float, typer.Option(help="Of the reported bounds; the verdict's is higher.")] = 0.95,
     seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat an audit.")] = None,
+    local: Annotated[bool, typer.Option("--local", help="Audit what one data node releases by itself.")] = False,
     protocol: Annotated[bool, typer.Option("--protocol", help="Let the real actors hold every round.")] = False,
     plot: Annotated[Path | None, typer.Option(help="A picture: .png, .svg or .pdf.")] = None,
     json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,
@@ -98,6 +101,9 @@ def audit(
             default_coalition(clients, tolerate, computes, drop) if coalition is None else Coalition.parse(coalition)
         ),
     )
+    if local:
+        _check_alone(asked)
+        asked = alone(asked)
     asked.check()
     plan = _plan(asked, plant, protocol, runs, seed)
     world, console = World(plan.setting), Console(stderr=json_to == STDOUT)
@@ -122,6 +128,17 @@ def _check_figures(confidence: float, seed: int | None) -> None:
         raise UsageError(f"--confidence {confidence:g}: expected 0.5 to below 1")
     if seed is not None and seed < 0:
         raise UsageError(f"--seed {seed}: expected a whole number from 0")
+
+
+def _check_alone(asked: Setting) -> None:
+    """Refuse what says nothing of one data node. Raises `UsageError`."""
+    claim = ("epsilon", "delta", "statistic", "columns", "bound")
+    usual = Setting(**{name: getattr(asked, name) for name in claim})
+    if asked != usual:
+        raise UsageError(
+            "--local is of one data node, which relies on nobody: leave out --clients, --tolerate, --colluders, "
+            "--computes, --coalition and --drop"
+        )
 
 
 def _plan(asked: Setting, plant: str | None, protocol: bool, runs: int | None, seed: int | None) -> Audit:
@@ -160,6 +177,7 @@ def _attack(plan: Audit, world: World, random: Random, console: Console) -> tupl
 
 def _title(plan: Audit, verdict: str) -> str:
     setting, fault = plan.setting, f"planted fault: {plan.programme.name}" if plan.programme.name else ""
-    point = f"N = {setting.clients}, T = {setting.tolerated}, epsilon {setting.epsilon:g}, delta {setting.delta:g}"
+    swarm = "one data node" if setting.local else f"N = {setting.clients}, T = {setting.tolerated}"
+    point = f"{swarm}, epsilon {setting.epsilon:g}, delta {setting.delta:g}"
     first = f"Audit: the claim {'is ' * (verdict != 'stands')}{verdict}" if verdict != "not covered" else "Audit"
     return f"{first} ({fault or f'coalition {setting.coalition}'})\n{point}, {plan.runs:,} rounds of each world"

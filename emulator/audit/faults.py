@@ -18,17 +18,20 @@ from dca_proto.core.sealing import Random
 from dca_proto.core.wording import nearest
 from dca_proto.statistics.contribution import contribution
 from emulator.audit.programme import Programme
-from emulator.audit.worlds import VICTIM, Setting, World, default_coalition
+from emulator.audit.worlds import VICTIM, Setting, World, alone, default_coalition
 
 RUNS_MIN = 20_000
 """So few runs still show every fault: the smallest lowers a variance by 8 %, which is 11 standard errors then."""
 _HONEST_MAX = 12  # above this, one client's missing noise is too small a part to be seen
 _REACH = 1000.0
+_NODES = 10
 _OVERSIZED = 7.5  # the bound of the published experiments
 
 
 def _plain(setting: Setting, **changes: object) -> Setting:
     """The setting with these changes, nobody dropping, and the worst coalition that the claim covers."""
+    if setting.local:
+        return msgspec.structs.replace(setting, **changes)
     moved = msgspec.structs.replace(setting, **{"dropped": 0, **changes})
     coalition = default_coalition(moved.clients, moved.tolerated, moved.computes, 0)
     return msgspec.structs.replace(moved, coalition=coalition)
@@ -36,6 +39,8 @@ def _plain(setting: Setting, **changes: object) -> Setting:
 
 def _small(setting: Setting, **changes: object) -> Setting:
     """A swarm in which one client's noise is a part that can be seen."""
+    if setting.local:
+        setting = msgspec.structs.replace(setting, local=False, computes=3)
     size = {} if 2 <= setting.honest <= _HONEST_MAX else {"clients": 10, "tolerated": 3, "colluders": 0}
     return _plain(setting, **size, **changes)
 
@@ -88,7 +93,7 @@ class ClipAfterNoise(Programme):
     def encode(self, world: World, client: int, side: int) -> NDArray[np.int64]:
         bound = world.setting.bound * world.setting.reach
         wide = msgspec.structs.replace(world.plan.question.statistic, bound=(bound,) * world.setting.columns)
-        return contribution(wide, world.row(client, side), 0, world.request.fraction_bits)
+        return contribution(wide, world.row(client, side), world.request.rows_max, world.request.fraction_bits)
 
     def contribute(self, world: World, value: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
         bound = world.plan.question.sensitivity.bound
@@ -144,6 +149,19 @@ class CorrelatedNoise(Programme):
         return noise
 
 
+class PartOfNoise(Programme):
+    """What is right for a sum, done where each data node's release is seen by itself."""
+
+    name = "part-of-noise"
+    meaning = f"each of {_NODES} data nodes adds 1/{_NODES} of the variance, and releases alone"
+
+    def operating_point(self, setting: Setting) -> Setting:
+        return alone(setting)
+
+    def share_variance(self, world: World) -> int:
+        return math.ceil(world.plan.share_variance / _NODES)
+
+
 class ClassicalSigma(Programme):
     """The classical rule, whose proof ends at ε = 1, used far above it."""
 
@@ -187,6 +205,7 @@ FAULTS: dict[str, Programme] = {
         ReusedNoise(),
         BareCoordinate(),
         CorrelatedNoise(),
+        PartOfNoise(),
         ClassicalSigma(),
         PublishedStdSensitivity(),
     )

@@ -7,7 +7,7 @@ writes down what it draws, so that the coalition knows its own noise; the others
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from dca_proto.testing import Cast, Envelope, Network
 from emulator.audit.programme import Seen
 from emulator.audit.worlds import World
 
+_UNUSED_COMPUTES = 2
 _NAME_CHARS = 26  # of 32 that a federation's name may have
 Records = Iterable[tuple[str, bytes, bytes]]
 
@@ -56,9 +57,7 @@ class ProtocolRounds:
         for side in (0, 1):
             rows = [world.row(client, side) for client in range(world.setting.clients)]
             name = f"audit-{random(ID_BYTES).hex()[:_NAME_CHARS]}"
-            self._casts.append(
-                Cast(world.setting.clients, world.setting.computes, columns=columns, rows=rows, name=name)
-            )
+            self._casts.append(_cast(world, columns, rows, name))
 
     def hold(self, side: int, runs: int) -> Seen:
         both = [self._round(self._casts[side], side) for _ in range(runs)]
@@ -68,7 +67,8 @@ class ProtocolRounds:
         world, spy = self._world, Recording()
         network = self._network(cast, spy)
         network.deliver()
-        request = msgspec.structs.replace(world.request, round_id=self._random(ID_BYTES), computes=cast.computes)
+        computes = () if world.setting.local else cast.computes
+        request = msgspec.structs.replace(world.request, round_id=self._random(ID_BYTES), computes=computes)
         network.command(cast.trainer_identity.id, request)
         windows_ms = request.join_window_ms + request.share_window_ms + 2 * request.commit_window_ms
         network.advance(network.now_ms + (windows_ms if world.setting.dropped else 0))
@@ -95,6 +95,14 @@ class ProtocolRounds:
             network.add(Channel.CLIENT, functools.partial(client, index))
         network.add(Channel.TRAINER, cast.trainer)
         return network
+
+
+def _cast(world: World, columns: tuple[str, ...], rows: Sequence[NDArray[np.float64]], name: str) -> Cast:
+    """The federation of a world; a data node's has Compute nodes, too, of which a local round makes no use."""
+    setting = world.setting
+    cast = Cast(setting.clients, setting.computes or _UNUSED_COMPUTES, columns=columns, rows=rows, name=name)
+    cast.policy = msgspec.structs.replace(cast.policy, rows_of_many=setting.local)
+    return cast
 
 
 def _value(network: Network) -> NDArray[np.float64]:

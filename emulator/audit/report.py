@@ -13,7 +13,7 @@ from emulator.audit.adversary import Samples
 from emulator.audit.curves import as_data
 from emulator.audit.finding import DOUBT, FALSE_ALARM, KINDS, NOT_COVERED, REFUTED, Finding
 from emulator.audit.programme import Programme
-from emulator.audit.worlds import Setting
+from emulator.audit.worlds import ROWS, Setting
 
 _NAMES = {
     "clients": "N",
@@ -127,10 +127,12 @@ def as_json(audit: Audit, finding: Finding, samples: Samples, seconds: float) ->
 
 def _claim(setting: Setting) -> str:
     rounds = f" over {setting.rounds} rounds" if setting.rounds > 1 else ""
+    whose = "row of a data node that releases alone" if setting.local else "client"
+    swarm = f"N = {setting.clients}, T = {setting.tolerated} (c = {setting.colluders}), M = {setting.computes}"
     return (
-        f"epsilon {setting.epsilon:g}, delta {setting.delta:g} for each client{rounds}; N = {setting.clients}, "
-        f"T = {setting.tolerated} (c = {setting.colluders}), M = {setting.computes}; {setting.statistic} of "
-        f"{setting.columns} column{'s' * (setting.columns > 1)} within ±{setting.bound:g}"
+        f"epsilon {setting.epsilon:g}, delta {setting.delta:g} for each {whose}{rounds}; "
+        f"{f'{ROWS} rows' if setting.local else swarm}; {setting.statistic} of {setting.columns} "
+        f"column{'s' * (setting.columns > 1)} within ±{setting.bound:g}"
     )
 
 
@@ -167,6 +169,8 @@ def _line(vector: tuple[float, ...]) -> str:
 
 
 def _coalition(setting: Setting, silent: int) -> str:
+    if setting.local:
+        return "whoever sees the release, as the trainer does, and knows all rows but one; the noise is the node's own"
     one, absent = setting.coalition, f", {setting.dropped} drop out" if setting.dropped else ""
     covered = "" if setting.covered else " (so the claim does not cover this coalition)"
     curious = " (the curious one among them)" if one.clients else ""

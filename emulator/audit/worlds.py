@@ -6,6 +6,9 @@ it are the coalition's, the last ones drop out, those between are honest.
 
 Encodings, noise variance, thresholds and the ring are those that every participant of the protocol works out from the
 announcement (`dca_proto.core.plan`): what is audited is what runs.
+
+Of a local round, one data node's release is audited (`alone`): the victim is a row of that node, whoever attacks sees
+the release and knows all the other rows, and the node's own noise is the only one.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from dca_proto.core.job import FRACTION_BITS
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import Plan
 from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.shares import LOCAL, SEED
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.core.wording import nearest
 from dca_proto.statistics.contribution import contribution
@@ -33,6 +37,7 @@ from emulator.counts import check_counts
 STATISTICS = ("sum", "mean", "second-moments", "regression")
 VICTIM = 0
 COLUMNS_MAX = 6  # 3^6 candidate rows
+ROWS = 10  # of a data node
 _MEMBERS = ("clients", "computes", "broker")
 _COALITION = "expected clients=K,computes=J,broker (any of them)"
 
@@ -85,6 +90,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         statistic, columns, bound: what is summed, over how many columns, each clamped to ±bound.
         rounds: how many rounds of equal cost the claim is over.
         reach: how far beyond its bounds the victim's raw row lies (1: at the bound; the claim holds for any).
+        local: whether the claim is of one data node's release, for each of its rows; see `alone`.
     """
 
     clients: int = 10
@@ -100,11 +106,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 1
     reach: float = 1.0
     coalition: Coalition = Coalition(4, 2)
+    local: bool = False
 
     @property
     def honest(self) -> int:
-        """N - T - 1, how many noises the claim needs."""
-        return self.clients - self.tolerated - 1
+        """N - T - 1, how many noises the claim needs; of a local round its one."""
+        return 1 if self.local else self.clients - self.tolerated - 1
 
     @property
     def unknown_noises(self) -> int:
@@ -126,7 +133,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Refuse what cannot be audited. Raises `UsageError` that says which figure to change."""
-        check_counts(self.clients, self.computes, self.tolerated, self.colluders, self.dropped)
+        if not self.local:
+            check_counts(self.clients, self.computes, self.tolerated, self.colluders, self.dropped)
+            self._check_coalition()
         if self.clients > Limits().clients_max:
             raise UsageError(f"--clients {self.clients}: a round takes at most {Limits().clients_max}; lower it")
         if self.statistic not in STATISTICS:
@@ -142,7 +151,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
                 f"--drop {self.dropped}: a round that loses more than T - c = {self.tolerated - self.colluders} "
                 "clients is aborted and releases nothing; lower --drop or raise --tolerate"
             )
-        self._check_coalition()
 
     def _check_coalition(self) -> None:
         coalition, others = self.coalition, self.clients - 1 - self.dropped
@@ -161,6 +169,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 def default_coalition(clients: int, tolerated: int, computes: int, dropped: int) -> Coalition:
     """The worst that the claim covers: clients until N - T - 1 noises remain, M - 1 Compute nodes, the broker."""
     return Coalition(max(0, tolerated + 1 - dropped), computes - 1)
+
+
+def alone(setting: Setting) -> Setting:
+    """The same claim of one data node's release in a local round: no other clients, no Compute nodes, no broker."""
+    nobody = {"tolerated": 0, "colluders": 0, "computes": 0, "dropped": 0, "coalition": Coalition(0, 0, broker=False)}
+    return msgspec.structs.replace(setting, local=True, clients=1, **nobody)
 
 
 class World:
@@ -187,7 +201,9 @@ class World:
             tolerated=setting.tolerated,
             colluders=setting.colluders,
             computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(setting.computes)),
+            rows_max=ROWS if setting.local else 0,
             fraction_bits=FRACTION_BITS,
+            encoding=LOCAL if setting.local else SEED,
             clients_expected=setting.clients,
         )
         self.plan: Plan = planned(self.request, setting.clients)[1]
@@ -219,13 +235,22 @@ class World:
         return range(1, 1 + self.setting.coalition.clients)
 
     def row(self, client: int, side: int) -> NDArray[np.float64]:
-        """A client's raw row in world `side`, shape ``(1, columns)``; all but the victim's are the same in both."""
+        """A client's raw rows in world `side`, shape ``(1, columns)``, or ``(ROWS, columns)`` of a data node.
+
+        All but the victim's are the same in both worlds.
+        """
         if client == VICTIM:
-            return self.pair[side : side + 1] * self.setting.reach
+            own = self.pair[side : side + 1] * self.setting.reach
+            return np.vstack([own, self._known_rows()]) if self.setting.local else own
         return np.full((1, self.setting.columns), self.setting.bound * (client / self.setting.clients - 0.5))
 
+    def _known_rows(self) -> NDArray[np.float64]:
+        """All rows of a data node but one."""
+        levels = np.linspace(-1, 1, ROWS - 1) * self.setting.bound
+        return np.repeat(levels[:, None], self.setting.columns, axis=1)
+
     def encode(self, row: NDArray[np.float64]) -> NDArray[np.int64]:
-        """What the protocol's client makes of a row: clamped, on the grid; shape ``(dimension,)``."""
+        """What the protocol's client makes of its rows: clamped, on the grid; shape ``(dimension,)``."""
         return contribution(self.plan.question.statistic, row, self.request.rows_max, self.request.fraction_bits)
 
     def _farthest_pair(self) -> NDArray[np.float64]:

@@ -289,13 +289,17 @@ class Process:
 
     def _finish(self, start: int, batch: _Batch) -> None:
         """A batch that took its time is done, unless the process was killed meanwhile."""
-        if start != self.starts or self.actor is None:
+        if not self._is_the_same(start):
             return
         self._carry_out(batch)
-        if start == self.starts and self.actor is not None:
+        if self._is_the_same(start):
             self._is_busy = False
-            if self._inbox:
-                self._handle_waiting()
+        while self._inbox and not self._is_busy and self._is_the_same(start):  # more than one batch, once it is fast
+            self._handle_waiting()
+
+    def _is_the_same(self, start: int) -> bool:
+        """Whether it still runs since that start."""
+        return start == self.starts and self.actor is not None
 
     def _carry_out(self, batch: _Batch) -> None:
         """Writes first, in one transaction, then the rest in order; or as far as the power lasts."""

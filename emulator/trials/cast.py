@@ -16,6 +16,7 @@ from dca_proto.core.params import Limits
 from dca_proto.core.plan import ask, plan_round
 from dca_proto.core.policy import Allowance, Floors, Policy
 from dca_proto.core.sealing import KEY_BYTES, Identity
+from dca_proto.core.shares import LOCAL
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics import resolve
@@ -25,6 +26,8 @@ from emulator.trials.hostile import HOSTILE, configured
 from emulator.trials.questions import STATISTICS
 from emulator.trials.scenario import Scenario
 
+LOCALLY: dict[str, Any] = {"encoding": LOCAL, "tolerated": 0, "colluders": 0, "computes": ()}
+"""What the request of a local round says of Compute nodes."""
 Role = Literal["client", "compute", "trainer"]
 Stored = Iterable[tuple[str, bytes, bytes]]
 
@@ -75,6 +78,7 @@ class TrialCast(Cast):
                 epsilon_per_round_max=max(20.0, rounds.epsilon),
                 epsilon_per_period_max=limits.epsilon_per_period_max,
                 delta_max=rounds.delta,
+                rows_of_many=rounds.local,
             ),
             floors=Floors(clients_min=limits.floor_clients_min, honest_min=limits.floor_honest_min),
             mechanism=None if rounds.noise else NoNoise(),
@@ -135,13 +139,13 @@ class TrialCast(Cast):
         for name in ("epsilon", "delta", "tolerated", "colluders", "encoding", "fraction_bits", "rows_max",
                      "join_window_ms", "share_window_ms", "commit_window_ms"):  # fmt: skip
             asked[name] = getattr(rounds, name)
-        return super().request(**{**asked, **changes})
+        return super().request(**{**asked, **changes, **(LOCALLY if rounds.local else {})})
 
     def check(self) -> None:
         """Raises `UsageError` where the scenario's rounds cannot be held, whatever happens."""
         request, limits = self.request(), Limits()
         request.check(self.federation, self.mechanism, limits, self.timing)
-        epochs = tuple(Signed(b"", bytes(64)) for _ in self.computes)
+        epochs = tuple(Signed(b"", bytes(64)) for _ in request.computes)
         body = request.announcement(bytes(16), self.mechanism.name, epochs, bytes(KEY_BYTES), now_ms=0)
         plan_round(body, ask(body, self.mechanism, limits), len(self.clients), self.mechanism)
 

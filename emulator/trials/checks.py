@@ -98,6 +98,8 @@ def _check_rounds(scenario: Scenario, source: str) -> None:
         _refuse(source, found, f"at most N - 2 = {population.clients - 2}, so that somebody's noise is left")
     if rounds.colluders > rounds.tolerated:
         _refuse(source, f"rounds.colluders is {rounds.colluders}", f"at most rounds.tolerated = {rounds.tolerated}")
+    if rounds.local and not rounds.rows_max:
+        _refuse(source, "rounds.rows_max is 0 of local rounds", "how many rows of a client count at most, 1 or more")
     if rounds.encoding not in ("seed", "vector"):
         _refuse(source, f"rounds.encoding is {rounds.encoding!r}", "seed or vector")
     if population.statistic not in STATISTICS:

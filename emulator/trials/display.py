@@ -33,10 +33,15 @@ def show_trial(console: Console, result: dict[str, Any]) -> None:
 
 def _scenario(result: dict[str, Any]) -> str:
     population, rounds = result["options"]["population"], result["options"]["rounds"]
+    asked = f"{population['statistic']} with d = {population['dimension']}"
+    if rounds["local"]:
+        return (
+            f"seed {result['seed']}: {population['clients']} data nodes, local rounds of at most {rounds['rows_max']} "
+            f"rows of each; {asked}"
+        )
     return (
         f"seed {result['seed']}: {population['clients']} clients, {population['computes']} Compute nodes, "
-        f"T = {rounds['tolerated']}, c = {rounds['colluders']}; {population['statistic']} with "
-        f"d = {population['dimension']}, shares as {rounds['encoding']}"
+        f"T = {rounds['tolerated']}, c = {rounds['colluders']}; {asked}, shares as {rounds['encoding']}"
     )
 
 

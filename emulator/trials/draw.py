@@ -6,7 +6,9 @@ import random
 
 import msgspec
 
+from dca_proto.core.client_round import JOINED, SHARING
 from dca_proto.core.params import Timing
+from dca_proto.core.trainer_round import GATHERING, JOINING, RUNNING, STARTING
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.streams import Streams
@@ -31,7 +33,7 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
     """The scenario of a seed. Each part has a stream of its own, so that a new kind of fault changes only faults."""
     limits, streams = limits or DrawLimits(), Streams(seed)
     population = _population(streams("draw/population"), limits)
-    rounds = _rounds(streams("draw/rounds"), population, limits)
+    rounds = _or_local(streams("draw/local"), population, _rounds(streams("draw/rounds"), population, limits))
     windows_ms = rounds.end_ms
     scenario = Scenario(
         seed=seed,
@@ -81,6 +83,13 @@ def _rounds(stream: random.Random, population: Population, limits: DrawLimits) -
         share_window_ms=windows[1],
         commit_window_ms=windows[2],
     )
+
+
+def _or_local(stream: random.Random, population: Population, rounds: Rounds) -> Rounds:
+    """Where clients have several rows, one scenario in five is of local rounds."""
+    if population.rows == 1 or stream.random() >= 0.2:
+        return rounds
+    return msgspec.structs.replace(rounds, local=True, rows_max=max(1, rounds.rows_max))
 
 
 def _limits(stream: random.Random, population: Population, rounds: Rounds) -> Limits:
@@ -137,7 +146,7 @@ def _faults(stream: random.Random, population: Population, rounds: Rounds, most:
 def _fault(stream: random.Random, name: str, population: Population, rounds: Rounds) -> Fault:
     kind = FAULTS[name]
     role = stream.choice(kind.roles)
-    phases = kind.phases_of(role)
+    phases = [phase for phase in kind.phases_of(role) if phase != GATHERING]
     waits = bool(phases) or name.startswith("vanish") or name == "disk-full"
     at_ms = stream.choice([0, 0, rounds.end_ms // 3]) if waits else _soon_ms(stream, rounds)
     return Fault(
@@ -145,9 +154,16 @@ def _fault(stream: random.Random, name: str, population: Population, rounds: Rou
         actor=_actor(stream, name, role, population),
         at_ms=min(at_ms, Timing().epoch_ms // 2),
         for_ms=stream.choice([0, 500, 3_000, 10_000, 30_000]),
-        phase=stream.choice(["", *phases]) if phases else "",
+        phase=_phase(stream.choice(["", *phases]), rounds) if phases else "",
         amount=_amount(stream, kind.amount, kind.amounts),
     )
+
+
+def _phase(drawn: str, rounds: Rounds) -> str:
+    """In a local round one phase stands for several of a sum's."""
+    if not rounds.local:
+        return drawn
+    return {JOINED: SHARING, JOINING: GATHERING, STARTING: GATHERING, RUNNING: GATHERING}.get(drawn, drawn)
 
 
 def _soon_ms(stream: random.Random, rounds: Rounds) -> int:

@@ -20,7 +20,7 @@ PHASES: dict[str, tuple[str, ...]] = {
                client_round.RETURNED),
     "compute": (compute_round.COLLECTING, compute_round.FROZEN, compute_round.RELEASED, compute_round.ABORTED),
     "trainer": (trainer_round.JOINING, trainer_round.STARTING, trainer_round.RUNNING, trainer_round.DONE,
-                trainer_round.FAILED, trainer_round.RETURNED),
+                trainer_round.FAILED, trainer_round.RETURNED, trainer_round.GATHERING),
 }  # fmt: skip
 """The phases of a round that each role stores, in which transitions can be struck."""
 

@@ -25,10 +25,20 @@ from dca_proto.core.compute_round import Round as NodeRound
 from dca_proto.core.effects import Address, Channel, Effect, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Event, Timer
-from dca_proto.core.messages import Abort, Announcement, Frozen, FrozenList, Sealed, Share
+from dca_proto.core.messages import (
+    Abort,
+    Announcement,
+    Body,
+    Frozen,
+    FrozenList,
+    Release,
+    Sealed,
+    Share,
+    Signed,
+)
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.plan import Plan
-from dca_proto.core.round import list_hash
+from dca_proto.core.round import list_hash, seal_answer
 from dca_proto.core.sealing import ID_BYTES, NONCE_BYTES, Random
 from dca_proto.core.upload import Contribution
 from dca_proto.statistics import Statistic
@@ -68,8 +78,8 @@ class HostileClient(ClientActor):
 class OutOfRange(HostileClient):
     """Contributes numbers far beyond the announced bounds, the ring's largest."""
 
-    def _contribution(self, statistic: Statistic, body: Announcement) -> tuple[NDArray[np.int64], list[Effect]]:
-        return np.full(statistic.dimension, _FAR, dtype=np.int64), []
+    def _contribution(self, statistic: Statistic, body: Announcement) -> tuple[NDArray[np.int64], int, list[Effect]]:
+        return np.full(statistic.dimension, _FAR, dtype=np.int64), body.rows_max, []
 
 
 class Inconsistent(HostileClient):
@@ -90,7 +100,9 @@ class Inconsistent(HostileClient):
 
 
 class TwoFaced(HostileClient):
-    """Sends one contribution to the first Compute node, and another to the others."""
+    """Sends one contribution to the first Compute node, and another to the others; in a local round, two releases."""
+
+    _released: Release
 
     def _make(
         self, current: ClientRound, plan: Plan, value: NDArray[np.int64], session: bytes, position: int, charge: int
@@ -98,6 +110,21 @@ class TwoFaced(HostileClient):
         first = super()._make(current, plan, value, session, position, charge)
         second = super()._make(current, plan, value, session, position, charge)
         return _mixed(first, second, first.contribution)
+
+    def _sign(self, body: Body) -> Signed:
+        if isinstance(body, Release):
+            self._released = body
+        return super()._sign(body)
+
+    def _release(self, current: ClientRound, now_ms: int) -> list[Effect]:
+        effects = super()._release(current, now_ms)
+        if current.contribution is None:
+            return effects
+        other = msgspec.structs.replace(
+            self._released, contribution=self._random(ID_BYTES), vector=bytes(len(self._released.vector))
+        )
+        sealed = seal_answer(self._sign(other), current.opened, self._random)
+        return [*effects, Send(Address(Channel.TRAINER, current.body.trainer), current.id, sealed)]
 
 
 def _with_id(random: Random, one_id: bytes) -> Random:

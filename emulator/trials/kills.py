@@ -14,6 +14,7 @@ from dca_proto.core.effects import Effect, Persist
 from dca_proto.core.events import Event
 from dca_proto.core.facts import AllReceived, Joined
 from dca_proto.core.messages import Announcement
+from dca_proto.core.trainer_round import GATHERING, RELEASES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
 from emulator.sim.process import KillPoint, Process, Where
@@ -33,7 +34,8 @@ def entered(effects: Sequence[Effect]) -> str:
     for effect in effects:
         if isinstance(effect, Persist) and effect.table in _STORED:
             return msgspec.msgpack.decode(effect.value, type=_STORED[effect.table]).phase
-    return ""
+    keeps = any(isinstance(effect, Persist) and effect.table == RELEASES for effect in effects)
+    return GATHERING if keeps else ""
 
 
 class Crash(Injection):

@@ -22,7 +22,8 @@ class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         result: `completed`, `aborted`, `refused` (the trainer did not take it) or `open`. reason: of the last three.
         clients: N. contributors, needed: |S| and N - T + c. epsilon: of the announcement.
-        noise_variance, noise_floor: in the sum, and of what privacy needs.
+        noise_variance, noise_floor: in the sum, and of what privacy needs. Of a local round, contributors are the data
+            nodes that released, of which one is needed, and the noise is that of each.
         phases: name -> (from, to), as far as the round came.
     """
 
@@ -125,7 +126,7 @@ def _round(world: TrialWorld, log: RoundLog) -> RoundOutcome:
         "round_id": log.id.hex(),
         "epsilon": log.request.epsilon,
         "phases": _phases(world, log),
-        "clients": len(log.clients) or None,
+        "clients": len(log.clients) or (len(world.clients) if log.request.local else None),
     }
     if log.refused:
         return RoundOutcome(result="refused", reason=log.refused, **known)
@@ -141,6 +142,9 @@ def _round(world: TrialWorld, log: RoundLog) -> RoundOutcome:
 
 
 def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
+    if aggregate.nodes:
+        own, floor = min(node.noise_variance for node in aggregate.nodes), aggregate.sigma_local**2
+        return {"contributors": aggregate.clients, "needed": 1, "noise_variance": own, "noise_floor": floor}
     return {
         "contributors": aggregate.contributors,
         "needed": aggregate.clients - aggregate.tolerated + aggregate.colluders,

@@ -48,6 +48,8 @@ class Rounds(_Part, frozen=True, kw_only=True):
         tolerated: T. colluders: c. epsilon, delta: of each round. encoding: `seed` or `vector`.
         eager: whether a round starts as soon as all clients have answered, or at the join deadline.
         fraction_bits, rows_max: as in a request. noise: false is the oracle of exactness, which is not private.
+        local: rounds in which each client is a data node that adds the whole noise by itself, for one of its rows; no
+            Compute node takes part, and T, c and the encoding mean nothing. They need `rows_max`.
         join_window_ms, share_window_ms, commit_window_ms: of each round.
     """
 
@@ -63,6 +65,7 @@ class Rounds(_Part, frozen=True, kw_only=True):
     fraction_bits: int = 24
     rows_max: int = 0
     noise: bool = True
+    local: bool = False
     join_window_ms: int = 20_000
     share_window_ms: int = 20_000
     commit_window_ms: int = 20_000

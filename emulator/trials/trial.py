@@ -144,18 +144,25 @@ def _able(world: TrialWorld) -> list[bytes]:
 
 def _not_due(world: TrialWorld, able: int, tolerated: int) -> str:
     """Why no further round can be held, by the limits that the scenario sets."""
-    limits = world.scenario.limits
-    clients_min = max(limits.clients_min, limits.floor_clients_min)
-    honest_min = max(limits.honest_min, limits.floor_honest_min)
-    if tolerated < limits.colluders_min or able - tolerated - 1 < honest_min or able < clients_min:
+    if not _are_enough(world.scenario, able, tolerated):
         return f"{able} honest clients have budget left, too few for the limits of the scenario"
     trainer = world.trainer.actor
-    if isinstance(trainer, TrainerActor) and limits.account_epsilon:
+    if isinstance(trainer, TrainerActor) and world.scenario.limits.account_epsilon:
         allowance = world.cast.account
         mu = accounting.mu_of(world.scenario.rounds.epsilon, world.scenario.rounds.delta)
         if allowance is not None and allowance.check(mu, trainer.ledger, world.simulator.now_ms) is not None:
             return "the trainer's account is used up"
     return ""
+
+
+def _are_enough(scenario: Scenario, able: int, tolerated: int) -> bool:
+    """Whether so many clients may hold a round; one is enough for a local one, which no floor concerns."""
+    if scenario.rounds.local:
+        return able > 0
+    limits = scenario.limits
+    clients_min = max(limits.clients_min, limits.floor_clients_min)
+    honest_min = max(limits.honest_min, limits.floor_honest_min)
+    return tolerated >= limits.colluders_min and able - tolerated - 1 >= honest_min and able >= clients_min
 
 
 def _outcome(world: TrialWorld, watching: Sequence[Checker], why: list[str], further: str, wall_s: float) -> Outcome:

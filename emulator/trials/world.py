@@ -206,8 +206,9 @@ class TrialWorld(World):
         return strangers
 
     def _copy(self, copier: bytes, packet: Packet) -> Sequence[Packet]:
-        """Every share of others comes once more, as the copier's own."""
-        if packet.to.channel is not Channel.COMPUTE or packet.sender not in self._numbers or packet.sender == copier:
+        """Every share of others comes once more, as the copier's own; in local rounds every release."""
+        copied = Channel.TRAINER if self.scenario.rounds.local else Channel.COMPUTE
+        if packet.to.channel is not copied or packet.sender not in self._numbers or packet.sender == copier:
             return (packet,)
         return packet, msgspec.structs.replace(packet, sender=copier)
 
@@ -288,13 +289,18 @@ class TrialWorld(World):
         """Where a round has not ended, and in which phase it is."""
         where = []
         phase = phase_at(self.trainer, log.id)
-        if log.ended is None and not log.refused and phase not in _ENDED:
+        if log.ended is None and not log.refused and not (phase in _ENDED and self._has_stored_its_end(log)):
             where.append(f"the trainer is {phase}")
         for number, process in enumerate(self.computes):
             phase = phase_at(process, log.id)
             if process.id not in self.hostile_computes and phase in (COLLECTING, FROZEN, DOWN):
                 where.append(f"compute {number} is {phase}")
         return where
+
+    def _has_stored_its_end(self, log: RoundLog) -> bool:
+        """Whether an end that nobody was told of is durable, and not still being written by a slow trainer."""
+        stored = self.trainer.disk.records.get((ROUNDS, log.id))
+        return stored is not None and decoded(ROUNDS, stored, StoredRound).phase in _ENDED
 
     # --- faults ----------------------------------------------------------------------------------------------------
 

@@ -84,12 +84,13 @@ class PoweredJournal(Journal):
 
 
 class Muted(MemoryTransport):
-    """Loses shares while it is muted."""
+    """Loses what a client contributes while it is muted: a share, or what it seals to the trainer."""
 
     is_muted = False
+    loses: type = Share
 
     async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
-        if not (self.is_muted and isinstance(decode_frame(payload), Share)):
+        if not (self.is_muted and isinstance(decode_frame(payload), self.loses)):
             await super().publish(topic, payload, retain)
 
 
@@ -98,9 +99,10 @@ class Swarm:
 
     Args:
         account: of the trainer. cast: who they are and what they hold; by default `ROWS`, and no noise.
+        loses: what is lost while it is muted.
     """
 
-    def __init__(self, account: Allowance | None = None, cast: Cast | None = None) -> None:
+    def __init__(self, account: Allowance | None = None, cast: Cast | None = None, loses: type = Share) -> None:
         self.cast = cast or Cast(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
         self.store = PoweredStore()
         self.account = account
@@ -110,6 +112,7 @@ class Swarm:
         self._nodes = [self.cast.compute(index) for index in range(COMPUTES)]
         self._ways: list[Muted] = []
         self._is_muted: Callable[[], bool] = lambda: False
+        self._loses = loses
 
     def way(self, role: Channel, actor_id: bytes) -> Muted:
         return Muted(self._broker, actor_id.hex(), subscriptions("test", role, actor_id))
@@ -121,7 +124,7 @@ class Swarm:
 
     def _hush(self) -> None:
         for way in self._ways:
-            way.is_muted = self._is_muted()
+            way.is_muted, way.loses = self._is_muted(), self._loses
 
     @contextlib.asynccontextmanager
     async def up(self) -> AsyncIterator[None]:

@@ -144,10 +144,11 @@ class Fragile(ComputeActor):
 class Talkative(ClientActor):
     """6: a fact tells the row."""
 
-    def _contribution(self, statistic: Any, body: Announcement) -> tuple[Any, list[Effect]]:
-        value, trouble = super()._contribution(statistic, body)
+    def _contribution(self, statistic: Any, body: Announcement) -> tuple[Any, int, list[Effect]]:
+        value, counted, trouble = super()._contribution(statistic, body)
         rows = self._rows(statistic.columns)
-        return value, [*trouble, Report(DataFailed(body.round_id, body.statistic, f"no error: {float(rows[0, 0])!r}"))]
+        told = DataFailed(body.round_id, body.statistic, f"no error: {float(rows[0, 0])!r}")
+        return value, counted, [*trouble, Report(told)]
 
 
 class Hoarder(ComputeActor):

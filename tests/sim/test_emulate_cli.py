@@ -117,6 +117,15 @@ def test_the_example_runs_and_knows_every_kind(run: Run, tmp_path: Path) -> None
     assert other["digest"] != result["digest"]
 
 
+def test_a_scenario_of_local_rounds_is_told_in_its_own_words(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "local.toml").write_text("[population]\nrows = 3\n[rounds]\nlocal = true\nrows_max = 2\n")
+    code, told, _ = run("run", "local.toml", "--json", "local.json")
+    assert code == 0
+    assert "6 data nodes, local rounds of at most 2 rows of each; sum with d = 1" in " ".join(told.split())
+    (first, _) = json.loads((tmp_path / "local.json").read_text())["outcome"]["rounds"]
+    assert (first["clients"], first["contributors"], first["needed"]) == (6, 6, 1)
+
+
 def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp_path: Path) -> None:
     code, told, _ = run("replay", "4", "--shrink-seconds", "3", "--json", "broken.json")
     assert code == 4

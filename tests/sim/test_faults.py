@@ -202,7 +202,9 @@ def failing(strikes: Fault) -> Scenario:
 
 
 def declining(strikes: Fault, phase: str) -> Scenario:
-    """For a decline there are two rounds and a budget for one."""
+    """For a decline there are two rounds and a budget for one; the trainer gathers in a local round."""
+    if phase == "gathering":
+        return small(strikes, local=True, rows_max=1)
     scenario = small(strikes, count=2, every_ms=4_000) if phase == "declined" else small(strikes)
     limits = msgspec.structs.replace(scenario.limits, epsilon_per_period_max=1.2)
     return msgspec.structs.replace(scenario, limits=limits) if phase == "declined" else scenario

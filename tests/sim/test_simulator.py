@@ -256,6 +256,18 @@ def test_a_slow_machine_handles_what_came_meanwhile_as_batches_and_drops_what_is
     assert slow.traffic.dropped == 4
 
 
+def test_a_machine_that_is_no_longer_slow_leaves_nothing_waiting() -> None:
+    """More than a batch has come meanwhile."""
+    stage = Stage(2)
+    slow = stage.machines[1]
+    slow.options = ProcessOptions(work_ms=1000, batch_events_max=3)
+    stage.send(0, 1, *(bytes([number]) for number in range(10)))
+    stage.run(500)
+    slow.options = ProcessOptions(batch_events_max=3)
+    stage.run(5000)
+    assert stage.times(1) == [20] + [1020] * 9
+
+
 def test_a_timer_that_a_batch_cancels_does_not_fire_stale_after_it() -> None:
     stage = Stage(1)
     slow = stage.machines[0]

@@ -16,7 +16,7 @@ from dca_proto.testing import seeded
 from emulator.audit.adversary import Adversary
 from emulator.audit.faults import FAULTS, programme
 from emulator.audit.programme import IdealRounds, Programme
-from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default_coalition
+from emulator.audit.worlds import ROWS, STATISTICS, Coalition, Setting, World, alone, default_coalition
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
@@ -37,6 +37,19 @@ def test_the_plan_is_that_of_the_protocol() -> None:
     carried = world.plan.honest * world.plan.share_variance * world.plan.unit**2
     assert carried == pytest.approx(world.floor, rel=1e-6)
     assert world.floor == pytest.approx((2 / accounting.mu_of(1.0, 1e-6)) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_a_data_node_that_releases_alone_adds_all_the_noise_that_its_claim_needs(statistic: str) -> None:
+    """For one of its rows, whatever the others are: both worlds differ by the victim's row and nothing else."""
+    world, one = World(alone(Setting(statistic=statistic, columns=2))), World(Setting(statistic=statistic, columns=2))
+    assert world.plan.share_variance * world.plan.unit**2 == pytest.approx(world.floor, rel=1e-6)
+    assert world.floor == pytest.approx(one.floor, rel=1e-4)
+    rows = [world.row(0, side) for side in (0, 1)]
+    assert rows[0].shape == (ROWS, 2)
+    assert (rows[0][1:] == rows[1][1:]).all()
+    step, alike = (Adversary(each, Programme()).step for each in (world, one))
+    np.testing.assert_allclose(step, alike, rtol=1e-6)
 
 
 def test_several_rounds_share_the_claim() -> None:
@@ -139,6 +152,10 @@ def test_who_drops_out_is_not_in_the_sum() -> None:
 # Planted faults
 
 
+OF_SUMS = {"noise-scaled-by-n", "omitted-noise", "clip-after-noise"}
+"""Faults that are none in a local round, or are not seen there."""
+
+
 def test_every_fault_of_the_list_can_be_planted() -> None:
     assert list(FAULTS) == [
         "noise-scaled-by-n",
@@ -147,6 +164,7 @@ def test_every_fault_of_the_list_can_be_planted() -> None:
         "reused-noise",
         "bare-coordinate",
         "correlated-noise",
+        "part-of-noise",
         "classical-sigma",
         "published-std-sensitivity",
     ]
@@ -164,13 +182,15 @@ def test_every_fault_of_the_list_can_be_planted() -> None:
         Setting(clients=5, tolerated=3),
         Setting(coalition=Coalition(8, 1), dropped=1),
         Setting(epsilon=0.1, delta=1e-9, statistic="regression", columns=3),
+        alone(Setting()),
     ],
 )
 def test_a_fault_moves_to_a_point_that_the_claim_covers(name: str, asked: Setting) -> None:
     moved = FAULTS[name].operating_point(asked)
     moved.check()
     assert moved.covered
-    assert moved.coalition.computes == moved.computes - 1
+    assert moved.coalition.computes == max(0, moved.computes - 1)
+    assert moved.local == (name == "part-of-noise" or (asked.local and name not in OF_SUMS))
 
 
 def test_the_operating_points_of_the_faults() -> None:
@@ -196,6 +216,7 @@ def test_the_classical_rule_stays_where_it_is_a_fault_already() -> None:
         ("noise-scaled-by-n", 1 / 6),  # n = 6
         ("classical-sigma", (0.434 / 0.455) ** 2),  # 0.434 and 0.455 per unit sensitivity at ε = 10, δ = 1e-4
         ("published-std-sensitivity", 1 / 7.5**2),
+        ("part-of-noise", 1 / 10),
     ],
 )
 def test_the_faulty_noise_is_short_by_the_part_that_is_known(name: str, ratio: float) -> None:

@@ -20,7 +20,7 @@ from dca_proto.core.compute_round import ABORTED
 from dca_proto.core.effects import Channel, Persist, Send, Write
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
-from dca_proto.core.messages import Share, Signed, Start
+from dca_proto.core.messages import Announcement, Share, Signed, Start
 from dca_proto.core.records import decoded
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.upload import Contribution
@@ -35,7 +35,7 @@ _ROUNDING = 1e-9
 
 
 class Budget(Checker):
-    """Every ledger write, every share and every start, of honest clients and of the trainer."""
+    """Every ledger write, every share, release, start and call, of honest clients and of the trainer."""
 
     number, name = 4, "budget"
 
@@ -128,20 +128,34 @@ class Budget(Checker):
     # --- what leaves, and what a start finds -------------------------------------------------------------------------
 
     def on_send(self, process: Process, send: Send) -> None:
-        """No share leaves a client, and no start the trainer, without a durable charge; shares as they were stored."""
+        """No share, release, start or call leaves without a durable charge; shares and releases as they were stored."""
         if not self.is_honest(process):
             return
-        is_share = process.role is Channel.CLIENT and send.to.channel is Channel.COMPUTE
-        is_start = process.role is Channel.TRAINER and send.to.channel is Channel.CLIENT
-        if not (is_share or is_start) or not _spends(send.payload):
+        what = self._spends(process, send)
+        if not what:
             return
         who = f"{process.name}, round {send.round_id.hex()[:8]}"
-        what = "share" if is_share else "start"
         self.expect((LEDGER, send.round_id) in process.disk.records, f"{who}: a {what} leaves without a durable charge")
-        if is_share:
+        if process.role is Channel.CLIENT:
             made = self._made.get((process.id, send.round_id))
             stored = made is not None and send.payload in made.messages
-            self.expect(stored, f"{who}: a share leaves that was not stored before")
+            self.expect(stored, f"{who}: a {what} leaves that was not stored before")
+
+    def _spends(self, process: Process, send: Send) -> str:
+        """What a message is that must have been paid for, if it is; a call is the announcement of a local round."""
+        match process.role, send.to.channel:
+            case Channel.CLIENT, Channel.COMPUTE:
+                return "share" if isinstance(decode_frame(send.payload), Share) else ""
+            case Channel.CLIENT, Channel.TRAINER:
+                return "release" if self.witness.is_release(process.id, send.round_id, send.payload) else ""
+            case Channel.TRAINER, Channel.CLIENT | Channel.ANNOUNCE:
+                frame = decode_frame(send.payload)
+                body = decode_body(frame.body) if isinstance(frame, Signed) else None
+                if isinstance(body, Announcement):
+                    return "call" if body.local else ""
+                return "start" if isinstance(body, Start) else ""
+            case _:
+                return ""
 
     def on_restart(self, process: Process) -> None:
         """A start finds every charge that was ever durable."""
@@ -156,8 +170,3 @@ def _numbers_in(window: bytes) -> set[int]:
     """The charge numbers in a node's record of a client: the highest, and which of those below it were seen."""
     highest, mask = divmod(int.from_bytes(window, "big"), 1 << WINDOW)
     return {highest - below for below in range(WINDOW) if mask >> below & 1}
-
-
-def _spends(payload: bytes) -> bool:
-    frame = decode_frame(payload)
-    return isinstance(frame, Share) or (isinstance(frame, Signed) and isinstance(decode_body(frame.body), Start))

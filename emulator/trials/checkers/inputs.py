@@ -28,6 +28,7 @@ from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.machine import Actor
 from dca_proto.core.records import decoded
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
 from emulator.sim.process import Process
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
 
 CODES = frozenset({
     "announcement", "certificate", "ciphertext", "computes", "contributors", "deadline", "epoch",
-    "equivocation", "invited", "join", "joins", "key", "kind", "known-round", "late", "ledger", "ledger-rollback",
-    "length", "list", "malformed", "not-on-roster", "phase", "plan", "position", "receipt", "replay", "roster",
-    "rounds", "second-contribution", "sender", "session", "share", "signature", "size", "terms", "topic",
+    "equivocation", "invited", "join", "joins", "key", "kind", "known-release", "known-round", "late", "ledger",
+    "ledger-rollback", "length", "list", "malformed", "not-on-roster", "phase", "plan", "position", "receipt",
+    "release", "releases", "replay", "roster", "rounds", "second-contribution", "sender", "session", "share",
+    "signature", "size", "terms", "topic",
     "unknown-compute", "unknown-round", "unknown-trainer",
 })  # fmt: skip
 """All codes under which an actor drops a message."""
@@ -113,7 +115,7 @@ class Inputs(Checker):
                 EPOCHS: _EPOCHS_MAX,
             }
         if role is Channel.TRAINER:
-            return {TRAINER_ROUNDS: rounds, LEDGER: rounds}
+            return {TRAINER_ROUNDS: rounds, LEDGER: rounds, RELEASES: rounds * len(self.world.enrolled)}
         kept = {SESSIONS: rounds, CONTRIBUTIONS: rounds, LEDGER: rounds, DECLINES: min(rounds, KEPT_MAX)}
         return {**kept, SEEN: nodes, EPOCHS: _EPOCHS_MAX}
 

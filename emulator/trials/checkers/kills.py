@@ -1,7 +1,8 @@
 """Invariant 8: killing any actor at any step loses nothing that was promised and doubles nothing.
 
 A receipt promises that the share is kept until the round's end. All receipts promise, where all nodes are honest, a
-place in the sum. A durable end promises that no other end follows. (That charges stay is invariant 4.)
+place in the sum. A durable end promises that no other end follows. (That charges stay is invariant 4.) In a local round
+the trainer's receipt promises both.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from dca_proto.core.facts import AllReceived, RoundCompleted, RoundFailed
 from dca_proto.core.messages import Abort, Receipt, Signed
 from dca_proto.core.records import decoded
 from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.trainer_round import RELEASES
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Of, Release, Witness
+from emulator.trials.checkers.witness import Of, Release, Witness, release_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -49,7 +51,9 @@ class Kills(Checker):
     # --- Compute nodes -----------------------------------------------------------------------------------------------
 
     def on_send(self, process: Process, send: Send) -> None:
-        """A receipt leaves behind a durable share, an abort behind a durable abort."""
+        """A receipt leaves behind a durable share or release, an abort behind a durable abort."""
+        if process.role is Channel.TRAINER and send.to.channel is Channel.CLIENT:
+            self._check_kept(process, send)
         if process.role is not Channel.COMPUTE or not self.is_honest(process):
             return
         frame = decode_frame(send.payload)
@@ -58,6 +62,16 @@ class Kills(Checker):
         elif isinstance(frame, Signed) and isinstance(decode_body(frame.body), Abort):
             ended = self.witness.ends.get((process.id, send.round_id))
             self.expect(ended == ABORTED, f"{process.name} says abort and has stored {ended or 'no end'}")
+
+    def _check_kept(self, trainer: Process, send: Send) -> None:
+        frame = decode_frame(send.payload)
+        if isinstance(frame, Receipt):
+            stored = trainer.disk.records.get((RELEASES, send.round_id + send.to.id))
+            kept = None if stored is None else release_in(decoded(RELEASES, stored, Signed)).contribution
+            self.expect(
+                kept == frame.contribution,
+                f"round {send.round_id.hex()[:8]}: a receipt for a release that is not durable",
+            )
 
     def _check_receipt(self, process: Process, client: bytes, receipt: Receipt) -> None:
         of = process.id, receipt.round_id
@@ -116,7 +130,11 @@ class Kills(Checker):
     def _tell(self, round_id: bytes, result: bytes | None) -> None:
         first = self._results.setdefault(round_id, result)
         self.expect(first == result, f"round {round_id.hex()[:8]} ends in two ways at the trainer")
-        if result is not None:
+        if self.witness.is_local(round_id):
+            kept = self.witness.gathered[round_id]
+            self.expect(result is not None or not kept, f"round {round_id.hex()[:8]} fails with {len(kept)} releases")
+            self._present.setdefault(round_id, set(kept))
+        elif result is not None:
             ends = {self.witness.ends.get((node.id, round_id)) for node in self.world.computes if self.is_honest(node)}
             self.expect(ends <= {RELEASED}, f"round {round_id.hex()[:8]} has a result, and its nodes {ends}")
 

@@ -5,6 +5,9 @@ which a recording one remembers. What a hostile client encoded is what the nodes
 sum is held against the shares that it has durably kept. The trainer's result is held against the one set that all
 honest nodes have summed over, also where other nodes are hostile: only one that alters its sum may spoil the value, and
 nothing but the value.
+
+In a local round it is held against each release: what the data node encoded, and how many rows; and the result against
+all releases that the trainer has durably kept.
 """
 
 from __future__ import annotations
@@ -20,23 +23,24 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.client_round import CONTRIBUTIONS
-from dca_proto.core.combine import Hashes, aggregate_of
+from dca_proto.core.combine import Hashes, aggregate_of, release_of, together
 from dca_proto.core.commit import Entries, agree, encode_entries, positions_of
 from dca_proto.core.effects import Channel, Effect, Persist
 from dca_proto.core.events import Event
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.fixedpoint import ring_from_bytes, to_ring
 from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.messages import Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import Question, ask, plan_round
 from dca_proto.core.records import decoded
-from dca_proto.core.round import list_hash
+from dca_proto.core.round import list_hash, roster_hash
 from dca_proto.core.shares import VECTOR, RingVector, mask, vector_node
 from dca_proto.core.upload import Contribution
 from dca_proto.statistics.contribution import contribution
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Release, SeenRoster, Witness
+from emulator.trials.checkers.witness import Release, Released, SeenRoster, Witness, release_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -83,6 +87,7 @@ class ExactSum(Checker):
         self._questions: dict[bytes, Question] = {}
         self._summed: dict[bytes, dict[bytes, Entries]] = defaultdict(dict)  # by round and honest node
         witness.on_release.append(self._released)
+        witness.on_local.append(self._released_alone)
 
     # --- what was encoded --------------------------------------------------------------------------------------------
 
@@ -106,6 +111,19 @@ class ExactSum(Checker):
         places = [cast.columns.index(column) for column in statistic.columns]
         rows = cast.rows[self.world.client_number(client)][:, places]
         return contribution(statistic, rows, body.rows_max, body.fraction_bits)
+
+    def _released_alone(self, release: Released) -> None:
+        """What an honest data node releases is its own rows' sum with the noise that it drew, and their number."""
+        body, asked = release.body, self.witness.announcements[release.round_id]
+        who = f"data node {release.client.hex()[:8]} in round {release.round_id.hex()[:8]}"
+        encoded = self._encoded.get((release.round_id, release.client, body.contribution))
+        if encoded is None:
+            self.fail(f"{who} releases what it has not stored")
+            return
+        told = ring_from_bytes(body.vector, self._question(release.round_id).dimension)
+        self.expect(np.array_equal(told, encoded), f"{who}: its release is not its rows' sum and its noise")
+        rows = len(self.world.cast.rows[self.world.client_number(release.client)])
+        self.expect(body.rows == min(rows, asked.rows_max), f"{who}: it counts {body.rows} rows of {rows}")
 
     def _question(self, round_id: bytes) -> Question:
         if round_id not in self._questions:
@@ -168,6 +186,9 @@ class ExactSum(Checker):
         """Hold the trainer's result against the sum over S, as each honest node has summed it up."""
         if not isinstance(fact, RoundCompleted) or process.role is not Channel.TRAINER:
             return
+        if self.witness.is_local(fact.round_id):
+            self._check_alone(fact)
+            return
         sets = list(self._summed[fact.round_id].values())
         roster, name = self.witness.roster_of(fact.round_id), fact.round_id.hex()[:8]
         if roster is None or not sets:
@@ -192,6 +213,31 @@ class ExactSum(Checker):
         total = _total(known, question.dimension)
         return aggregate_of(body, plan, total, absent, told, private=self._recording.private)
 
+    def _check_alone(self, fact: RoundCompleted) -> None:
+        name = fact.round_id.hex()[:8]
+        if not self.witness.gathered[fact.round_id]:
+            self.fail(f"round {name}: a result of releases that were never durable")
+            return
+        wrong = _different(fact.aggregate, self._expected_alone(fact.round_id))
+        self.expect(not wrong, f"round {name}: the result differs in {', '.join(wrong)}")
+
+    def _expected_alone(self, round_id: bytes) -> NoisyAggregate:
+        """What must come out of a local round: each release of rows that is kept, by client id, and their sum."""
+        body, question = self.witness.announcements[round_id], self._question(round_id)
+        plan, private = plan_round(body, question, 1, self._recording), self._recording.private
+        kept = sorted(self.witness.gathered[round_id].items())
+        members = [(client, frame) for client, frame in kept if release_in(frame).rows]
+        nodes = []
+        for client, frame in members:
+            release, told = release_in(frame), self._hashes(round_id, [(client, frame)])
+            vector = ring_from_bytes(release.vector, question.dimension)
+            nodes.append(release_of(body, plan, vector, release.rows, told, private=private))
+        return together(nodes, self._hashes(round_id, members))
+
+    def _hashes(self, round_id: bytes, members: list[tuple[bytes, Signed]]) -> Hashes:
+        announced = self.witness.announced_hash(round_id)
+        return Hashes(announced, list_hash(announced, b"".join(client for client, _ in members)), roster_hash(members))
+
 
 def _total(vectors: Sequence[RingVector], dimension: int) -> RingVector:
     """The sum modulo 2^64."""
@@ -200,6 +246,10 @@ def _total(vectors: Sequence[RingVector], dimension: int) -> RingVector:
 
 def _different(found: NoisyAggregate, expected: NoisyAggregate) -> list[str]:
     """The names of the fields that differ, the value's in any bit."""
-    plain = [field.name for field in fields(found) if field.name != "value"]
+    plain = [field.name for field in fields(found) if field.name not in ("value", "nodes")]
     wrong = [name for name in plain if getattr(found, name) != getattr(expected, name)]
+    if len(found.nodes) != len(expected.nodes):
+        wrong.append("nodes")
+    for place, pair in enumerate(zip(found.nodes, expected.nodes, strict=False), 1):
+        wrong += [f"{name} of node {place}" for name in _different(*pair)]
     return wrong if found.value.tobytes() == expected.value.tobytes() else ["value", *wrong]

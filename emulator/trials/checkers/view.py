@@ -18,7 +18,7 @@ from dca_proto.core.codec import decode_frame
 from dca_proto.core.compute import SHARES
 from dca_proto.core.effects import Channel, Effect, Persist, Send, Write
 from dca_proto.core.events import Event
-from dca_proto.core.messages import Share
+from dca_proto.core.messages import Sealed, Share
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import SEED_BYTES, VECTOR, vector_node
 from emulator.sim.events import Observer
@@ -71,12 +71,16 @@ class Transcript(Observer):
 
 
 def neighbour(world: TrialWorld) -> bytes:
-    """Give one honest client other rows, of another number; its id. To be called before anything is asked of it."""
+    """Give one honest client other rows; its id. To be called before anything is asked of it.
+
+    Of another number, but where that is public: rows that are other people's are counted in a local round.
+    """
     client = next(one.id for one in world.clients if one.id not in world.hostile_clients)
     index = world.client_number(client)
     rows = -world.cast.rows[index] + 0.25
     world.cast.rows = [*world.cast.rows]
-    world.cast.rows[index] = np.vstack([rows, np.full((1, rows.shape[1]), np.nan)])
+    more = 0 if world.cast.policy.rows_of_many else 1
+    world.cast.rows[index] = np.vstack([rows, np.full((more, rows.shape[1]), np.nan)])
     return client
 
 
@@ -110,17 +114,19 @@ class View(Checker):
                 self.expect(first == whose, f"{process.name}, round {effect.key.hex()[:8]}: its noise was used before")
 
     def on_send(self, process: Process, send: Send) -> None:
-        """A share of an honest client: its size is that of all others, its nonce new unless it is a repetition."""
+        """What an honest client encrypts: its nonce is new unless it is a repetition, a share's size the others'."""
         if self._other is not None:
             self._own.on_send(process, send)
-        if process.role is not Channel.CLIENT or send.to.channel is not Channel.COMPUTE or not self.is_honest(process):
+        if process.role is not Channel.CLIENT or not self.is_honest(process):
             return
         frame = decode_frame(send.payload)
-        if not isinstance(frame, Share):
+        if not isinstance(frame, Share | Sealed):
             return
         who = f"{process.name}, round {send.round_id.hex()[:8]}"
         first = self._nonces.setdefault(frame.nonce, send.payload)
         self.expect(first == send.payload, f"{who}: a nonce is used for two ciphertexts")
+        if isinstance(frame, Sealed):
+            return
         kind = send.round_id, self._is_vector(send.round_id, process.id, send.to.id)
         size = self._sizes.setdefault(kind, len(send.payload))
         self.expect(size == len(send.payload), f"{who}: a share has {len(send.payload)} bytes, others {size}")

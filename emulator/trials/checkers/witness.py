@@ -1,6 +1,7 @@
 """What all checkers need of a run, decoded once: rosters, frozen lists, durable shares, releases and ends.
 
-It reads what honest Compute nodes store and send, with the trainer's reply keys where something is sealed to it. It
+It reads what honest Compute nodes store and send, and honest data nodes of local rounds, with the trainer's reply keys
+where something is sealed to it. It
 trusts no number that an actor has worked out: N - T + c, the roster's members and its hash are worked out again here.
 """
 
@@ -17,9 +18,11 @@ from dca_proto.core.compute import ROUNDS, SHARES
 from dca_proto.core.compute_round import ENDS, RELEASED, StoredRound
 from dca_proto.core.effects import Channel, Forget, Persist, Send, Write
 from dca_proto.core.messages import Announcement, PartialSum, Roster, Sealed, Signed, Terms
+from dca_proto.core.messages import Release as ReleaseBody
 from dca_proto.core.records import decoded
 from dca_proto.core.round import announcement_hash, open_answer, roster_hash, session_hash
 from dca_proto.core.sealing import ID_BYTES, AgreementKey
+from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
 from emulator.sim.events import Observer
@@ -59,6 +62,22 @@ class Release(NamedTuple):
     partial: PartialSum
 
 
+class Released(NamedTuple):
+    """What an honest data node sends to the trainer in a local round; `number` is 0 for its first one, then 1, ..."""
+
+    client: bytes
+    round_id: bytes
+    number: int
+    body: ReleaseBody
+
+
+def release_in(frame: Signed) -> ReleaseBody:
+    """What a data node has signed, and the trainer has checked."""
+    body = decode_body(frame.body)
+    assert isinstance(body, ReleaseBody), "the trainer keeps nothing else"
+    return body
+
+
 class Kept(NamedTuple):
     """A share that a Compute node has durably kept."""
 
@@ -78,6 +97,8 @@ class Witness(Observer):
         rosters, lists, ends: of each honest node and round: its roster, its frozen list, and the end that is durable.
         shares: of each Compute node and round, hostile ones too: what it has ever kept, by position.
         on_release: called with each distinct partial sum of an honest node, when it is stored or leaves.
+        on_local: called with each distinct release of an honest data node, when it leaves.
+        gathered: of each local round, the releases that the trainer has stored, by client: the first of each.
     """
 
     def __init__(self, world: TrialWorld) -> None:
@@ -87,11 +108,14 @@ class Witness(Observer):
         self.ends: dict[Of, str] = {}
         self.shares: defaultdict[Of, dict[int, Kept]] = defaultdict(dict)
         self.on_release: list[Callable[[Release], None]] = []
+        self.on_local: list[Callable[[Released], None]] = []
+        self.gathered: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
         self._world = world
         self._dishonest = world.hostile_clients | world.hostile_computes | world.strangers
         self._twins = 0
         self._reply: dict[bytes, tuple[AgreementKey, bytes]] = {}
         self._released: defaultdict[Of, list[bytes]] = defaultdict(list)
+        self._sent: defaultdict[Of, list[bytes]] = defaultdict(list)
         self._known: dict[Signed, SeenRoster] = {}
 
     @property
@@ -101,6 +125,10 @@ class Witness(Observer):
             self._twins = len(self._world.twinned)
             self._dishonest |= self._world.twinned
         return self._dishonest
+
+    def announced_hash(self, round_id: bytes) -> bytes:
+        """The hash of a round's announcement."""
+        return self._reply[round_id][1]
 
     def roster_of(self, round_id: bytes) -> SeenRoster | None:
         """The roster of a round, as any honest node has it."""
@@ -122,9 +150,22 @@ class Witness(Observer):
                     self._read_round(process.id, decoded(ROUNDS, write.value, StoredRound))
 
     def on_send(self, process: Process, send: Send) -> None:
-        """Read what honest Compute nodes send to the trainer."""
-        if process.role is Channel.COMPUTE and process.id not in self.dishonest and send.to.channel is Channel.TRAINER:
+        """Read what honest Compute nodes and data nodes send to the trainer."""
+        if send.to.channel is not Channel.TRAINER or process.id in self.dishonest:
+            return
+        if process.role is Channel.COMPUTE:
             self._read_answer(process.id, send.round_id, send.payload)
+        elif process.role is Channel.CLIENT and self.is_local(send.round_id):
+            self._read_release(process.id, send.round_id, send.payload)
+
+    def is_local(self, round_id: bytes) -> bool:
+        """Whether a round was announced as a local one."""
+        announced = self.announcements.get(round_id)
+        return announced is not None and announced.local
+
+    def is_release(self, client: bytes, round_id: bytes, payload: bytes) -> bool:
+        """Whether an honest client's message is a release of that round."""
+        return payload in self._sent[client, round_id]
 
     def _read_trainer(self, writes: Sequence[Write]) -> None:
         for write in writes:
@@ -134,6 +175,9 @@ class Witness(Observer):
                 assert isinstance(body, Announcement), "the trainer made it"
                 self.announcements[write.key] = body
                 self._reply[write.key] = AgreementKey(stored.reply_secret), announcement_hash(stored.announcement)
+            elif isinstance(write, Persist) and write.table == RELEASES:
+                kept = self.gathered[write.key[:ID_BYTES]]
+                kept.setdefault(write.key[ID_BYTES:], decoded(RELEASES, write.value, Signed))
 
     def _read_share(self, node: bytes, write: Persist) -> None:
         round_id, position = write.key[:ID_BYTES], int.from_bytes(write.key[ID_BYTES:], "big")
@@ -176,3 +220,16 @@ class Witness(Observer):
             known.append(payload)
             for call in self.on_release:
                 call(Release(node, round_id, len(known) - 1, body))
+
+    def _read_release(self, client: bytes, round_id: bytes, payload: bytes) -> None:
+        """A data node's word in a local round: a release, or that it declines."""
+        known = self._sent[client, round_id]
+        if payload in known:
+            return
+        frame = decode_frame(payload)
+        assert isinstance(frame, Sealed), "a client seals what it says to a trainer"
+        body = decode_body(open_answer(frame, *self._reply[round_id]).body)
+        if isinstance(body, ReleaseBody):
+            known.append(payload)
+            for call in self.on_local:
+                call(Released(client, round_id, len(known) - 1, body))
