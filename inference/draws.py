@@ -1,7 +1,8 @@
 """Draws of a posterior as ArviZ's `InferenceData`: the one door to ArviZ, which is optional and imported on the call.
 
 Arrays have the shape ``(chain, draw, ...)``. What the draws rest on travels with them as attributes, which netCDF
-stores as numbers and texts: `attributes` makes these of the aggregates that a posterior was learnt from.
+stores as numbers and texts: `attributes` makes these of the aggregates that a posterior was learnt from. What tells
+whether chains have mixed is ArviZ's too (`mixing`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from inference.errors import DataError
 
 Array = NDArray[np.float64]
 CHAINS, DRAWS = 4, 1000  # unless asked for others
+MIXING_DRAWS_MIN = 4  # of a chain, for ArviZ to say anything about it
 InferenceData: TypeAlias = Any
 """`arviz.InferenceData`; ArviZ has no types of its own that could be named without importing it."""
 
@@ -32,6 +34,7 @@ def inference_data(
     attrs: Mapping[str, object] | None = None,
     posterior_predictive: Mapping[str, Array] | None = None,
     warmup_posterior: Mapping[str, Array] | None = None,
+    sample_stats: Mapping[str, Array] | None = None,
 ) -> InferenceData:
     """Draws, with names for their axes, as ArviZ's common type.
 
@@ -42,6 +45,7 @@ def inference_data(
             version is added. They stand on the whole and on the posterior.
         posterior_predictive: draws of what is predicted, as `posterior`.
         warmup_posterior: draws that the chains made before they were taken to have converged, kept as a group apart.
+        sample_stats: figures about each chain, such as how often it accepted, shape ``(chain,)``.
 
     Raises:
         DataError: ArviZ is not installed, or the arrays' first two axes differ.
@@ -49,7 +53,8 @@ def inference_data(
     _check_shapes(posterior)
     given = {"inference_library": "dca", "inference_library_version": _version(), **_storable(attrs or {})}
     groups = {"posterior_predictive": posterior_predictive, "warmup_posterior": warmup_posterior}
-    data = _arviz().from_dict(
+    arviz = _arviz()
+    data = arviz.from_dict(
         posterior=dict(posterior),
         dims={name: list(axes) for name, axes in (dims or {}).items()},
         coords={name: list(labels) for name, labels in (coords or {}).items()},
@@ -58,7 +63,48 @@ def inference_data(
         **{name: dict(group) for name, group in groups.items() if group is not None},
     )
     data.posterior.attrs.update(given)
+    if sample_stats:
+        by_chain = {name: ["chain"] for name in sample_stats}
+        chains = {"chain": data.posterior["chain"].values}
+        stats = arviz.dict_to_dataset(dict(sample_stats), default_dims=[], dims=by_chain, coords=chains, attrs=given)
+        data.add_groups(sample_stats=stats)
     return data
+
+
+class Mixing(NamedTuple):
+    """How well the chains agree on one number: R̂ and effective draws, rank-normalised (Vehtari et al. 2021).
+
+    Attributes:
+        label: of the number, as in "theta[bmi]". r_hat: 1 where all chains are alike; nan with fewer than 4 draws.
+        bulk, tail: how many independent draws the chains are worth, for the middle and for the 5 % and 95 % quantiles.
+    """
+
+    label: str
+    r_hat: float
+    bulk: float
+    tail: float
+
+
+def mixing(draws: Mapping[str, Array], labels: Mapping[str, Sequence[str]]) -> list[Mixing]:
+    """Of each number in draws of shape ``(chain, draw)`` or ``(chain, draw, k)``.
+
+    Args:
+        labels: of the k numbers of each parameter that has a third axis.
+
+    Raises:
+        DataError: ArviZ is not installed.
+    """
+    arviz, found = _arviz(), []
+    for name, array in draws.items():
+        columns = [array] if array.ndim == 2 else list(np.moveaxis(array, -1, 0))
+        names = [name] if array.ndim == 2 else [f"{name}[{label}]" for label in labels[name]]
+        for label, column in zip(names, columns, strict=True):
+            if column.shape[1] < MIXING_DRAWS_MIN:
+                found.append(Mixing(label, math.nan, math.nan, math.nan))
+            else:
+                sizes = (float(arviz.ess(column, method=method)) for method in ("bulk", "tail"))
+                found.append(Mixing(label, float(arviz.rhat(column)), *sizes))
+    return found
 
 
 def attributes(*aggregates: NoisyAggregate) -> dict[str, object]:

@@ -77,10 +77,10 @@ class LinearFit:
 
     def predict(self, X: Array) -> tuple[Array, Array]:
         """Posterior predictive mean and standard deviation at rows ``X`` of shape ``(k, d)``, in target units."""
-        mean, spread = predictive(self.posterior, self._standardised(X))
+        mean, spread = predictive(self.posterior, self.standardised(X))
         return self.centre[-1] + self.scale[-1] * mean, self.scale[-1] * spread
 
-    def _standardised(self, X: Array) -> Array:
+    def standardised(self, X: Array) -> Array:
         """Rows as the model sees them, the constant feature first, shape ``(k, d + 1)``."""
         z = np.clip((X - self.centre[:-1]) / self.scale[:-1], -self.thresholds[:-1], self.thresholds[:-1])
         if np.isfinite(self.radius):
@@ -89,9 +89,9 @@ class LinearFit:
 
     def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
         """Independent draws in the user's units: ``intercept`` (chains, draws), ``coefficients`` (chains, draws, d)."""
-        return self._in_own_units(self.posterior.draws(rng, chains, draws))
+        return self.in_own_units(self.posterior.draws(rng, chains, draws))
 
-    def _in_own_units(self, drawn: Array) -> dict[str, Array]:
+    def in_own_units(self, drawn: Array) -> dict[str, Array]:
         """Draws of (β₀, β), shape ``(chains, draws, d + 1)``, as the caller sees them."""
         own = np.moveaxis(self._own_units(np.moveaxis(drawn, -1, 0).reshape(drawn.shape[-1], -1)), 0, -1)
         own = own.reshape(drawn.shape)
@@ -111,7 +111,7 @@ class LinearFit:
         """
         drawn = self.posterior.draws(rng, chains, draws)
         return inference_data(
-            self._in_own_units(drawn),
+            self.in_own_units(drawn),
             dims={"coefficients": ["feature"], "target": ["row"]},
             coords={"feature": self._feature_names()},
             attrs=self._attributes(),
@@ -120,7 +120,7 @@ class LinearFit:
 
     def _targets(self, drawn: Array, X: Array, rng: np.random.Generator) -> Array:
         """A target for each draw of (β₀, β) and each row, in its own units, shape ``(chains, draws, k)``."""
-        mean = drawn @ self._standardised(X).T
+        mean = drawn @ self.standardised(X).T
         residual = np.sqrt(self.posterior.residual_variance) * rng.standard_normal(mean.shape)
         targets: Array = self.centre[-1] + self.scale[-1] * (mean + residual)
         return targets

@@ -41,7 +41,7 @@ def statistics_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Suff
     Raises:
         DataError: there is none, one is of another statistic, one is there twice, or they do not fit together.
     """
-    return _summed([_unpacked(one) for one in _checked(aggregates)])
+    return _summed([unpacked(one) for one in checked(aggregates)])
 
 
 def posterior_of(
@@ -66,7 +66,7 @@ def posterior_of(
 
 def columns_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> tuple[str, ...]:
     """The features, then the target. Raises `DataError` as `statistics_of`."""
-    return tuple(_parameters(_checked(aggregates)[0])["columns"])
+    return tuple(parameters_of(checked(aggregates)[0])["columns"])
 
 
 def plausible_prior(statistics: SufficientStatistics, features: int, residual_variance: float | None = None) -> Array:
@@ -92,7 +92,7 @@ def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], fitted: Poster
     Args:
         aggregates: those it is from.
     """
-    parameters = _parameters(_checked(aggregates)[0])
+    parameters = parameters_of(checked(aggregates)[0])
     if not parameters["intercept"]:
         fitted = Posterior(np.r_[0.0, fitted.mean], np.pad(fitted.cov, ((1, 0), (1, 0))), fitted.residual_variance)
     return LinearFit(
@@ -109,7 +109,7 @@ def result_of(
     aggregates: NoisyAggregate | Sequence[NoisyAggregate], fitted: Posterior, schema: Schema, repair: str
 ) -> RegressionResult:
     """A posterior from `posterior_of` with that repair, as what a job over this schema returns."""
-    listed = _checked(aggregates)
+    listed = checked(aggregates)
     return RegressionResult(
         **vars(fit_of(listed, fitted)),
         schema=schema,
@@ -119,16 +119,15 @@ def result_of(
     )
 
 
-def _checked(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
+def checked(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
     """The aggregates as a list in which all fit together."""
     listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
     if not listed:
         raise DataError("no aggregate; give at least one of the statistic 'regression'")
-    first, rounds = _parameters(listed[0]), {listed[0].round_id: 1}
+    first = parameters_of(listed[0])
+    _check_once(listed)
     for place, other in enumerate(listed[1:], start=2):
-        if (before := rounds.setdefault(other.round_id, place)) != place:
-            raise DataError(f"aggregate {place} is aggregate {before} again; give each round once")
-        parameters = _parameters(other)
+        parameters = parameters_of(other)
         for key in MUST_AGREE:
             if _plain(parameters[key]) != _plain(first[key]):
                 raise DataError(
@@ -138,7 +137,19 @@ def _checked(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[Nois
     return listed
 
 
-def _parameters(aggregate: NoisyAggregate) -> dict[str, Any]:
+def _check_once(listed: Sequence[NoisyAggregate]) -> None:
+    """Raise `DataError` where a round is there twice. Data nodes of one local round, which differ in value, may be."""
+    rounds: dict[bytes, dict[bytes, int]] = {}
+    for place, one in enumerate(listed, start=1):
+        nodes = rounds.setdefault(one.round_id, {})
+        release = one.value.tobytes() if one.clients == 1 else b""
+        again = nodes.get(release, nodes.get(b"") if release else next(iter(nodes.values()), None))
+        if again is not None:
+            raise DataError(f"aggregate {place} is aggregate {again} again; give each round once")
+        nodes[release] = place
+
+
+def parameters_of(aggregate: NoisyAggregate) -> dict[str, Any]:
     """The statistic's parameters, the defaults filled in."""
     if aggregate.statistic != STATISTIC:
         raise DataError(f"an aggregate is of the statistic {aggregate.statistic!r}; expected {STATISTIC!r}")
@@ -149,8 +160,8 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _unpacked(aggregate: NoisyAggregate) -> SufficientStatistics:
-    parameters = _parameters(aggregate)
+def unpacked(aggregate: NoisyAggregate) -> SufficientStatistics:
+    parameters = parameters_of(aggregate)
     features = len(parameters["columns"]) - 1 + bool(parameters["intercept"])
     return unpack(
         aggregate.value,

@@ -1,0 +1,25 @@
+"""JAX for tests of compiled samplers: double precision, and hardly any optimisation by the compiler.
+
+Compiling is most of what these tests cost, and small programs gain nothing from passes that take half of it. What is
+calculated is the same but for rounding; `test_joint_distribution` runs the samplers as they are compiled for use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quick_and_double() -> Iterator[None]:
+    """While it is open."""
+    import jax
+
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    jax.config.update(name, True)
+    try:
+        with jax.enable_x64(True):
+            yield
+    finally:
+        jax.config.update(name, before)
