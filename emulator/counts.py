@@ -6,6 +6,20 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.params import Limits
 
 
+def check_nodes(nodes: int, rows: int, dropped: int) -> None:
+    """Refuse numbers of data nodes, of rows for them and of those that drop that no local round can have.
+
+    Raises:
+        UsageError: that says which to change.
+    """
+    if not 1 <= nodes <= rows:
+        raise UsageError(f"--nodes {nodes}: the {rows} training rows can be dealt to 1 to {rows} data nodes")
+    if not 0 <= dropped < nodes:
+        raise UsageError(
+            f"--drop {dropped}: 0 to {nodes - 1} of {nodes} data nodes may drop, for at least one has to release"
+        )
+
+
 def check_counts(clients: int, computes: int, tolerated: int, colluders: int, dropped: int) -> None:
     """Refuse numbers that no round can have. Raises `UsageError` that says which to change."""
     if computes < 2:

@@ -33,7 +33,7 @@ from dca_proto.core.shares import ENCODINGS, SEED
 from dca_proto.core.wording import nearest
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.jobs import NAMES, find
+from inference.jobs import NAMES, find, require_local
 from inference.jobs.base import LearningJob, Stage, percent
 from inference.jobs.settings import described, settings_from
 from inference.problem import Schema
@@ -53,6 +53,8 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         encoding: of shares. join_s, share_s, commit_s: how long the phases of a round may last.
         retries: how often a round that was aborted is held anew.
         seed: of auxiliary data and Monte Carlo draws; never of keys or noise.
+        local: whether the clients are data nodes that release by themselves, each row another person's; by default
+            where the federation has no Compute nodes. Then T = c = 0, and `join_s` and `share_s` is waited for them.
     """
 
     name: str = NAMES[0]
@@ -72,6 +74,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     commit_s: float = 60.0
     retries: int = 2
     seed: int = 0
+    local: bool | None = None
 
 
 _FREE = ("units", "join_s", "share_s", "commit_s", "retries")
@@ -84,6 +87,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         job, own: the job and its own settings. settings: the others, as given.
         schema: the columns. terms: of all rounds. table: everything as plain values.
+        local: whether rounds are local ones.
     """
 
     job: LearningJob
@@ -92,6 +96,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     schema: Schema
     terms: JobTerms
     table: dict[str, Any]
+    local: bool = False
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -120,17 +125,32 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
         raise UsageError(f"job: nothing says its {', '.join(missing)}; give them in [job] of the file, or {options}")
     settings = convert("job:", {key: value for key, value in table.items() if key in TERMS}, JobSettings)
     own = settings_from(job.settings, {key: value for key, value in table.items() if key not in TERMS}, job.name)
-    _check_counts(settings, job.batch(own, settings.clients))
+    local = not federation.computes if settings.local is None else settings.local
+    if local:
+        require_local(job)
+        _check_local(settings)
+    else:
+        _check_counts(settings, job.batch(own, settings.clients))
+    _check_waiting(settings)
     bounds = {column: _interval(column, *limits) for column, limits in settings.bounds.items()}
     features = settings.features or tuple(column for column in bounds if column != settings.target)
     if not job.scored:  # a description of one column: what the file says of a regression's others does not matter
         features = tuple(column for column in features if column in bounds)
     schema = Schema(features, settings.target, bounds, settings.units, alone=not job.scored)
     job.check(schema, own)
-    plain = msgspec.json.decode(
-        msgspec.json.encode({**asdict(settings), **{key: getattr(own, key) for key in own_keys}})
+    table = {**asdict(settings), **{key: getattr(own, key) for key in own_keys}}
+    del table["local"]  # journals of before there were local rounds know nothing of it
+    if local:
+        table["local"] = True
+    return Task(
+        job=job,
+        own=own,
+        settings=settings,
+        schema=schema,
+        terms=_terms(settings, federation, local=local),
+        table=msgspec.json.decode(msgspec.json.encode(table)),
+        local=local,
     )
-    return Task(job=job, own=own, settings=settings, schema=schema, terms=_terms(settings, federation), table=plain)
 
 
 def _interval(column: str, low: float, high: float) -> Interval:
@@ -163,6 +183,20 @@ def _check_counts(settings: JobSettings, batch: int) -> None:
                 f"job: a batch of {batch} clients, of which {of_batch} may drop, has nobody's noise left; raise batch "
                 "or lower tolerate"
             )
+
+
+def _check_local(settings: JobSettings) -> None:
+    """The terms of data nodes that release by themselves."""
+    if settings.clients < 1 or settings.retries < 0:
+        raise UsageError("job: clients must be 1 or more; retries cannot be below 0")
+    if settings.tolerate or settings.colluders or settings.computes or settings.encoding != SEED:
+        raise UsageError(
+            "job: data nodes that release by themselves add the whole noise each, and there are no Compute nodes and "
+            "no shares: leave out tolerate, colluders, computes and encoding"
+        )
+
+
+def _check_waiting(settings: JobSettings) -> None:
     if settings.encoding not in ENCODINGS:
         raise UsageError(f"job: encoding {settings.encoding!r} is unknown; use one of {', '.join(ENCODINGS)}")
     for name in ("join_s", "share_s", "commit_s"):
@@ -170,7 +204,22 @@ def _check_counts(settings: JobSettings, batch: int) -> None:
             raise UsageError(f"job: {name} is {getattr(settings, name):g}; give a number of seconds above 0")
 
 
-def _terms(settings: JobSettings, federation: Federation) -> JobTerms:
+def _terms(settings: JobSettings, federation: Federation, *, local: bool) -> JobTerms:
+    return JobTerms(
+        budget=Budget(settings.epsilon, settings.delta),
+        clients=settings.clients,
+        tolerated=settings.tolerate,
+        colluders=settings.colluders,
+        encoding=settings.encoding,
+        computes=() if local else _computes(settings, federation),
+        join_window_ms=round(1000 * settings.join_s),
+        share_window_ms=round(1000 * settings.share_s),
+        commit_window_ms=round(1000 * settings.commit_s),
+    )
+
+
+def _computes(settings: JobSettings, federation: Federation) -> tuple[bytes, ...]:
+    """The ids of the Compute nodes."""
     by_name = {member.name: member.id for member in federation.computes}
     names = settings.computes or tuple(by_name)
     unknown = [name for name in names if name not in by_name]
@@ -178,17 +227,7 @@ def _terms(settings: JobSettings, federation: Federation) -> JobTerms:
         raise UsageError(f"job: Compute node {unknown[0]!r} is not in the federation file; known: {', '.join(by_name)}")
     if len(set(names)) < max(2, len(names)):
         raise UsageError(f"job: found {len(set(names))} Compute nodes, expected at least 2, each named once")
-    return JobTerms(
-        budget=Budget(settings.epsilon, settings.delta),
-        clients=settings.clients,
-        tolerated=settings.tolerate,
-        colluders=settings.colluders,
-        encoding=settings.encoding,
-        computes=tuple(by_name[name] for name in names),
-        join_window_ms=round(1000 * settings.join_s),
-        share_window_ms=round(1000 * settings.share_s),
-        commit_window_ms=round(1000 * settings.commit_s),
-    )
+    return tuple(by_name[name] for name in names)
 
 
 def check_plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,6 +24,7 @@ from dca_proto.cli.output import (
     whole_file,
     write_json,
 )
+from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.trainer import TrainerActor
@@ -68,6 +70,9 @@ Example of a file: [trainer], [broker] and [account] as `dca trainer --help` sho
   clients = 500                      # N, how many are expected
   tolerate = 50                      # T, how many may drop out of a round
   repair = "noise-aware"             # and other settings of the job
+
+Clients may be data nodes with the rows of many people each, that release by themselves, for job regression-mcmc; so it
+is without Compute nodes in the federation file, or with local = true. Leave out tolerate then.
 
 What a job has got is kept beside the trainer's store, in trainer.regression.journal for example; to learn anew, at a
 new price, name another --journal. Exit codes: 0 done, 2 wrong call or input, 3 a round was aborted, 130 Ctrl-C.
@@ -178,6 +183,7 @@ class _Run:
             try:
                 with self._teller:
                     result = complete(self._learn(journal))
+                result = self._finished(result)
             except RoundAborted as error:
                 write_json(self._failure(error), self._outputs.json_to)
                 self._say_held()
@@ -207,6 +213,15 @@ class _Run:
                     retries=self._task.settings.retries,
                     on_round=self._ended,
                 )
+
+    def _finished(self, learned: Any) -> Any:
+        """What a job makes of its rounds, where it has work left to do, once nobody is connected any more."""
+        job = self._task.job
+        if learned is None or job.finish is None:
+            return learned
+        with SamplingBar(Console(stderr=True)) as bar:
+            known = replace(self._conditions(), on_sampling=bar)
+            return job.finish(learned, self._task.schema, self._task.own, known)
 
     def _check_account(self, trainer: TrainerActor) -> None:
         """Before the first round costs anything: whether the account has room for all of them.
@@ -241,6 +256,7 @@ class _Run:
             rng=stream(task.settings.seed, "auxiliary"),
             on_iteration=self._iterated,
             held_out=self._test,
+            local=task.local,
         )
 
     def _ended(self, held: HeldRound) -> None:
@@ -257,7 +273,9 @@ class _Run:
         task = self._task
         terms = f"epsilon {task.settings.epsilon:g}, delta {task.settings.delta:g} {plan_words(stages)}"
         say(self._console, "job", f"{task.job.name}: {task.job.model(task.schema, task.own)}")
-        say(self._console, "plan", f"{terms}; N = {task.settings.clients}, T = {task.settings.tolerate}")
+        n = task.settings.clients
+        who = f"J = {n} data nodes, of which each adds the whole noise for one row"
+        say(self._console, "plan", f"{terms}; {who if task.local else f'N = {n}, T = {task.settings.tolerate}'}")
 
     def _say_held(self) -> None:
         """After whatever ended it."""
@@ -283,6 +301,7 @@ class _Run:
             "job": task.job.name,
             "federation": self._actor.config.federation.name,
             "settings": task.table,
+            "local": task.local,
             "private": private,
             "epsilon": task.settings.epsilon if private else None,
             "delta": task.settings.delta if private else None,
@@ -310,8 +329,9 @@ class _Run:
     def _caption(self, summary: dict[str, Any]) -> str:
         if not summary["private"]:
             return "not private"
-        contributors = [one["contributors"] for one in summary["rounds"] if one["contributors"]]
-        return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {max(contributors)} contributors"
+        most = max(one["contributors"] or 0 for one in summary["rounds"])
+        who = "rows of data nodes" if self._task.local else "contributors"
+        return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {most} {who}"
 
     def _say_account(self) -> None:
         """What the trainer's account has left."""

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.spinner import Spinner
 from rich.table import Table
 
+from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli.narrator import Narrator
 from dca_proto.cli.output import say
 from dca_proto.core import facts
@@ -23,7 +24,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.learning.runner import HeldRound
 from inference.jobs.base import Stage
-from inference.jobs.estimates import digits, rows_of
+from inference.jobs.estimates import digits, rows_of, sampling_words
 from inference.variational.progress import Iteration
 
 NARRATED_MAX = 4  # rounds whose phases are told; of more, only their ends are
@@ -95,7 +96,7 @@ class Teller(Narrator):
         if is_shown and held.attempts == 1:
             return
         again = f", attempt {held.attempts}" if held.attempts > 1 else ""
-        self.say(f"{done}: {held.aggregate.contributors} of {held.aggregate.clients} clients contributed{again}{score}")
+        self.say(f"{done}: {_contributed(held.aggregate)}{again}{score}")
 
     def _tell_recalled(self) -> None:
         """Once, before anything new: how many rounds an earlier call has held."""
@@ -112,6 +113,12 @@ class Teller(Narrator):
             super().__exit__(kind, error, trace)
         else:
             self._bar.stop()
+
+
+def _contributed(aggregate: NoisyAggregate) -> str:
+    if aggregate.nodes:
+        return f"{counted(aggregate.clients, 'data node')} released, of {counted(aggregate.contributors, 'row')}"
+    return f"{aggregate.contributors} of {aggregate.clients} clients contributed"
 
 
 class IterationBar:
@@ -187,6 +194,18 @@ def round_row(held: HeldRound) -> dict[str, Any]:
         "epsilon": aggregate.epsilon,
         "mu": aggregate.mu,
         "value": aggregate.value.tolist(),
+        "relation": aggregate.relation,
+        "nodes": [_node_row(node) for node in aggregate.nodes],
+    }
+
+
+def _node_row(node: NoisyAggregate) -> dict[str, Any]:
+    """What one data node released; all that is not here it has in common with the round."""
+    return {
+        "rows": node.contributors,
+        "noise_variance": node.noise_variance,
+        "noise_sd": node.noise_variance**0.5,
+        "value": node.value.tolist(),
     }
 
 
@@ -203,6 +222,8 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         say(console, "warning", warning)
     if summary.get("repair"):
         say(console, "repair", summary["repair"])
+    if summary.get("sampling"):
+        say(console, "sampling", sampling_words(summary["sampling"]))
     test = summary["test"]
     if test and "rmse_private" in test:
         others = f"predicting the mean {test['rmse_zero']:.4g}; {test['rows']} rows of your own"
@@ -213,7 +234,8 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         others = f"constant prediction {score['constant']:.4g}; {test['rows']} rows of your own"
         say(console, "test", f"{score['name']} {score['private']:.4g} ({others})")
     if summary["private"]:
-        spent = f"at most epsilon {summary['epsilon']:g}, delta {summary['delta']:g} of every participant's budget"
+        whose = "row's" if summary.get("local") else "participant's"
+        spent = f"at most epsilon {summary['epsilon']:g}, delta {summary['delta']:g} of every {whose} budget"
         say(console, "spent", spent)
     else:
         say(console, "spent", "nothing is claimed: this is not private")

@@ -1,4 +1,4 @@
-"""A bar for work that takes a while: it appears on a terminal once the work has taken two seconds, and goes with it."""
+"""Bars for work that takes a while: on terminals only, and gone with it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from dca_proto.cli.output import say
 
 PATIENCE_S = 2.0
 
 
 class PatientBar:
-    """How much of a known amount of work is done. Nothing is shown where there is no terminal, or little to wait for.
+    """How much of a known amount of work is done, shown once it has taken two seconds.
 
     Args:
         console: where to show. total: how much there is to do. description: of what.
@@ -45,3 +54,33 @@ class PatientBar:
             return
         self._progress.update(self._task, completed=done, description=description)
         self._progress.start()
+
+
+class SamplingBar:
+    """How many iterations samplers have made: call it with these and their total. It moves while they compile, too.
+
+    Where there is no terminal, one line says what is waited for.
+
+    Args:
+        console: where to show.
+    """
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("{task.description:<34}"), BarColumn(bar_width=24), TaskProgressColumn())
+        self._console, self._terminal = console, console.is_terminal
+        self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+        self._task = self._progress.add_task("sampling: compiling", total=None)
+
+    def __enter__(self) -> SamplingBar:
+        if self._terminal:
+            self._progress.start()
+        else:
+            say(self._console, "sampling", "the rounds are over; draws are made of what was released")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._terminal:
+            self._progress.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total, description="sampling")

@@ -3,8 +3,8 @@
 Read in this order:
 
 - `reading`: the one door, from a file that anybody may have made to a typed value.
-- `kinds`, and `swarm`, `learning`, `emulation`, `sweep`, `collusion`, `scaling` (with `prediction`), `audit`: what is
-  read of each kind of run, and its page. `types`, `traffic`, `learned`: what several have.
+- `kinds`, and `swarm` (with `run`), `learning`, `emulation`, `sweep`, `collusion`, `scaling` (with `prediction`),
+  `audit`: what is read of each kind of run, and its page. `types`, `traffic`, `learned`, `nodes`: what several have.
 - `page`: what all pages share, the content policy and the style. `markup`: elements, and all escaping.
 - `bars`, `lanes`, `intervals`, `plot`: the charts. `figures`: numbers with their units.
 

@@ -12,10 +12,11 @@ ROWS_MAX = 60
 
 
 class Estimate(NamedTuple):
-    """A mean and its standard deviation, and both in words."""
+    """A mean, the ends of an interval about it, and what is said of them."""
 
     mean: float
-    sd: float
+    low: float
+    high: float
     text: str
 
 
@@ -28,44 +29,43 @@ class Row(NamedTuple):
     second: Estimate | None
 
 
-def intervals(rows: Sequence[Row], names: tuple[str, str], *, sds: float, caption: str) -> Element:
+def intervals(rows: Sequence[Row], names: tuple[str, str], *, caption: str) -> Element:
     """A chart of intervals.
 
     Args:
         names: of the two estimates; the second is told where there are any.
-        sds: how many standard deviations an interval reaches to each side.
     """
     kinds = (False, True) if any(row.second for row in rows) else (False,)
     entries = [element("li", _key(hollow), name) for name, hollow in zip(names, kinds, strict=False)]
     return element(
         "figure",
-        element("div", *(_row(row, sds) for row in rows[:ROWS_MAX]), class_="intervals"),
+        element("div", *(_row(row) for row in rows[:ROWS_MAX]), class_="intervals"),
         element("ul", *entries, class_="legend"),
         element("figcaption", caption),
         class_="chart",
     )
 
 
-def _row(row: Row, sds: float) -> Element:
+def _row(row: Row) -> Element:
     drawn = element("svg", element("rect", class_="track", width="100%", height="100%"), class_="interval", role="img")
     drawn.set("aria-label", f"{row.label[:LABEL_MAX]}: {row.first.text}")
     both = [row.first, *([row.second] if row.second else [])]
-    edges = [one.mean + side * sds * one.sd for one in both for side in (-1, 1)]
+    edges = [edge for one in both for edge in (one.low, one.high)]
     low, high = min(0.0, *edges), max(0.0, *edges)
     span = (high - low) * 1.08 or 1.0
     start = (low + high - span) / 2
     zero = f"{100 * (0.0 - start) / span:.3f}%"
     drawn.append(element("line", class_="zero", x1=zero, x2=zero, y1="0", y2="100%"))
     for place, one in enumerate(both):
-        for part in _interval(one, sds, start, span, second=place == 1):
+        for part in _interval(one, start, span, second=place == 1):
             drawn.append(part)
     texts = [element("span", one.text, class_=f"value t{place}") for place, one in enumerate(both)]
     label = element("span", plain(row.label, LABEL_MAX), element("small", row.unit), class_="label")
     return element("div", label, drawn, element("div", *texts, class_="values"), class_="row")
 
 
-def _interval(one: Estimate, sds: float, start: float, span: float, *, second: bool) -> list[Element]:
-    left, middle, right = (f"{100 * (one.mean + side * sds * one.sd - start) / span:.3f}%" for side in (-1, 0, 1))
+def _interval(one: Estimate, start: float, span: float, *, second: bool) -> list[Element]:
+    left, middle, right = (f"{100 * (at - start) / span:.3f}%" for at in (one.low, one.mean, one.high))
     tone, y = ("t1", "70%") if second else ("t0", "30%")
     return [
         element("line", class_=f"spread {tone}", x1=left, x2=right, y1=y, y2=y),

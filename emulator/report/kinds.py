@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from emulator.report import audit, collusion, emulation, learning, scaling, swarm, sweep
+from emulator.report import audit, collusion, emulation, learning, run, scaling, swarm, sweep
 from emulator.report.page import Page
 
 
@@ -18,7 +18,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "swarm": Kind(swarm.Swarm, swarm.page, "dca swarm"),
+    "swarm": Kind(run.Swarm, swarm.page, "dca swarm"),
     "emulation": Kind(emulation.Emulation, emulation.page, "dca emulate run SCENARIO"),
     "sweep": Kind(sweep.Sweep, sweep.page, "dca emulate sweep"),
     "collusion": Kind(collusion.Collusion, collusion.page, "dca emulate collude"),

@@ -19,7 +19,7 @@ _Z95 = 1.96
 
 
 class Coefficient(msgspec.Struct, frozen=True):
-    """A posterior mean and standard deviation, with privacy and without."""
+    """A posterior mean and standard deviation, with privacy and without, and the interval where draws tell it."""
 
     estimate: Real | None
     estimate_sd: Amount | None
@@ -27,6 +27,8 @@ class Coefficient(msgspec.Struct, frozen=True):
     nonprivate_sd: Amount | None
     name: str = "intercept"
     unit: str = ""
+    interval: tuple[Real, Real] | None = None
+    nonprivate_interval: tuple[Real, Real] | None = None
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -121,7 +123,7 @@ def estimates(found: Sequence[Coefficient], names: tuple[str, str]) -> Iterator[
     if rows:
         caption = "Posterior means with 95 % intervals; each row has a scale of its own, the dotted line is zero. "
         caption += "The numbers are means ± standard deviations."
-        yield intervals(rows, names, sds=_Z95, caption=caption)
+        yield intervals(rows, names, caption=caption)
 
 
 def scores(test: HeldOut, names: tuple[str, str]) -> Iterator[Child]:
@@ -145,14 +147,19 @@ def scores(test: HeldOut, names: tuple[str, str]) -> Iterator[Child]:
 
 def _row(one: Coefficient) -> Row | None:
     """None where there is no estimate."""
-    private = _estimate(one.estimate, one.estimate_sd)
-    return None if private is None else Row(one.name, one.unit, private, _estimate(one.nonprivate, one.nonprivate_sd))
+    private = _estimate(one.estimate, one.estimate_sd, one.interval)
+    if private is None:
+        return None
+    return Row(one.name, one.unit, private, _estimate(one.nonprivate, one.nonprivate_sd, one.nonprivate_interval))
 
 
-def _estimate(mean: float | None, sd: float | None) -> Estimate | None:
+def _estimate(mean: float | None, sd: float | None, interval: tuple[float, float] | None) -> Estimate | None:
+    """With a normal interval, where none is known."""
     if mean is None:
         return None
-    return Estimate(mean, sd or 0.0, _pair(mean, sd))
+    reach = _Z95 * (sd or 0.0)
+    low, high = interval or (mean - reach, mean + reach)
+    return Estimate(mean, low, high, _pair(mean, sd))
 
 
 def _known(value: float | None) -> str:

@@ -21,11 +21,19 @@ from emulator.report.learned import (
     warned,
 )
 from emulator.report.markup import Child, table
+from emulator.report.nodes import Node, Sampling, released, worth
 from emulator.report.page import Page, Section, Verdict
 from emulator.report.types import Amount, Count
 
 _ROUNDS_MAX = 100
 _NAMES = ("private", "without privacy")
+
+
+class NodeRelease(msgspec.Struct, frozen=True):
+    """What a data node released by itself."""
+
+    rows: Count
+    noise_sd: Amount
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +48,14 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     dimension: Count | None = None
     noise_variance: Amount | None = None
     error: str | None = None
+    nodes: list[NodeRelease] = []
+
+    @property
+    def who(self) -> str:
+        """Whose data are in it."""
+        if self.nodes:
+            return f"{counted(self.contributors or 0, 'row')} of {counted(len(self.nodes), 'data node')}"
+        return f"{count(self.contributors)} of {count(self.clients)}"
 
 
 class Learning(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +77,13 @@ class Learning(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str | None = None
     warnings: list[str] = []
     repair: str | None = None
+    sampling: Sampling | None = None
+
+    @property
+    def nodes(self) -> list[Node]:
+        """What data nodes released in the last round, as they stand there."""
+        last = self.rounds[-1].nodes if self.rounds else []
+        return [Node(number, one.rows, one.noise_sd) for number, one in enumerate(last, 1)]
 
     @property
     def every_estimate(self) -> list[Coefficient]:
@@ -76,6 +99,8 @@ def page(run: Learning) -> Page:
         Section("Warnings", [*warned(run.warnings)]),
         Section("Estimates", [*estimates(run.every_estimate, _NAMES)]),
         Section("Score", [] if run.test is None else [*scores(run.test, _NAMES)]),
+        Section("Draws", [*worth(run.sampling)]),
+        Section("Data nodes", [*released(run.nodes)]),
         Section("Iterations", [*course(run.iterations, run.test)]),
         Section("Rounds", [*_rounds(run)]),
     ]
@@ -94,7 +119,7 @@ def _title(run: Learning) -> str:
     if not run.ok:
         return f"No result: {run.error or 'the reason was not recorded'}"
     most = max((one.contributors or 0 for one in run.rounds), default=0)  # of mini-batches, none is everybody
-    who = counted(most, "client")
+    who = run.rounds[-1].who if run.nodes else counted(most, "client")
     if run.test is not None:
         return f"Learned from {who}: {score_words(run.test)}"
     return f"Learned from {who}: {estimate_words(run.every_estimate)}" if run.every_estimate else f"Learned from {who}"
@@ -107,7 +132,8 @@ def _answer(run: Learning) -> str:
         return f"{held}{early} No epsilon can be claimed."
     if run.epsilon is None or run.delta is None:
         return f"{held}{early}"
-    return f"{held}{early} They cost each client at most epsilon {short(run.epsilon)} at delta {short(run.delta)}."
+    whom = "row" if run.nodes else "client"
+    return f"{held}{early} They cost each {whom} at most epsilon {short(run.epsilon)} at delta {short(run.delta)}."
 
 
 def _facts(run: Learning) -> Iterator[tuple[str, str]]:
@@ -134,7 +160,7 @@ def _rounds(run: Learning) -> Iterator[Child]:
                 str(one.number),
                 one.name,
                 count(one.dimension),
-                f"{count(one.contributors)} of {count(one.clients)}" if one.ok else "no sum",
+                one.who if one.ok else "no sum",
                 count(one.attempts),
                 number(None if one.noise_variance is None else math.sqrt(one.noise_variance)),
                 one.error or "",

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import msgspec
-
 from emulator.report.bars import Bar, bars
-from emulator.report.figures import UNKNOWN, count, counted, listed, number, seconds, short, size
+from emulator.report.figures import count, counted, listed, number, seconds, short, size
 from emulator.report.lanes import Lane, Mark, Piece, lanes
 from emulator.report.learned import (
-    Coefficient,
-    HeldOut,
-    Iteration,
     baseline_fact,
     course,
     estimate_words,
@@ -24,99 +18,16 @@ from emulator.report.learned import (
     warned,
 )
 from emulator.report.markup import Child, element, table
+from emulator.report.nodes import released, worth
 from emulator.report.page import Page, Section, Verdict, note
 from emulator.report.plot import Axis, Point, Series, axis_over, plot
+from emulator.report.run import Round, Swarm
 from emulator.report.traffic import traffic
-from emulator.report.types import MIB, Amount, Count, Real, Traffic
+from emulator.report.types import MIB
 
-PHASES = ("join", "start", "share", "commit")
 _COORDINATES_MAX = 400
 _ROUNDS_SHOWN = 4
 _LANES_MAX = 40
-
-
-class Slow(msgspec.Struct, frozen=True):
-    """A client that a phase waited for, and how long."""
-
-    client: Count
-    phase: str
-    s: Amount
-
-
-class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """One round, as `dca swarm --json` tells of it; what an aborted one has not is None."""
-
-    name: str
-    ok: bool
-    dimension: Count
-    joined: Count
-    wall_s: Amount
-    phases: dict[str, Amount]
-    messages: Count
-    bytes: Amount
-    contributors: Count | None = None
-    dropped: Count | None = None
-    needed: Count | None = None
-    declined: dict[str, Count] = {}
-    absent_clients: list[Count] = []
-    slowest: list[Slow] = []
-    noise_variance: Amount | None = None
-    sensitivity: Amount | None = None
-    epsilon: Amount | None = None
-    mu: Amount | None = None
-    value: list[Real] | None = None
-    exact: list[Real] | None = None
-    vanished_clients: list[Count] = []
-
-    @property
-    def noise_sd(self) -> float | None:
-        """Of the noise in each coordinate of the sum."""
-        return None if self.noise_variance is None else math.sqrt(self.noise_variance)
-
-    @property
-    def floor_sd(self) -> float | None:
-        """The least that the claim needs: sensitivity / mu."""
-        return self.sensitivity / self.mu if self.sensitivity is not None and self.mu else None
-
-
-class Swarm(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page reads of `dca swarm --json`; the optional parts are a learning job's, or a fleet's."""
-
-    ok: bool
-    clients: Count
-    computes: Count
-    rounds: list[Round]
-    tolerated: Count
-    colluders: Count = 0
-    batch: Count | None = None
-    unknown_noises: Count | None = None
-    epsilon: Amount | None = None
-    epsilon_spent: Amount | None = None
-    delta: Amount | None = None
-    private: bool = True
-    not_private_because: list[str] = []
-    error: str | None = None
-    broker: str = UNKNOWN
-    broker_version: str | None = None
-    share_encoding: str = UNKNOWN
-    job: str | None = None
-    repair: str | None = None
-    coefficients: list[Coefficient] = []
-    estimates: list[Coefficient] = []
-    intercept: Coefficient | None = None
-    iterations: list[Iteration] = []
-    test: HeldOut | None = None
-    warnings: list[str] = []
-    contributors: Count | None = None
-    dropped: Count | None = None
-    wall_s: Amount | None = None
-    connections: str | None = None
-    processes: Count | None = None
-    roles: dict[str, Traffic] = {}
-    peak_rss_mb: Amount | None = None
-    connect_s: Amount | None = None
-    core_s_by_role: dict[str, Amount] = {}
-    peak_rss_mb_by_process: dict[str, Amount] = {}
 
 
 class _Headline(NamedTuple):
@@ -130,15 +41,17 @@ def page(run: Swarm) -> Page:
     head = _headline(run)
     sections = [
         Section("Warnings", [*warned(run.warnings)]),
+        Section("Data nodes", [*released(run.nodes)]),
         Section("Iterations", [*course(run.iterations, run.test)]),
         Section("Rounds in time", [*_timeline(run)]),
         Section("Messages and bytes", [*_traffic(run)]),
         Section("Who dropped out", [*_drops(run)]),
         Section("Noise in the sums", [*_noise(run)]),
         Section("Coefficients" if run.coefficients else "Estimates", [*_learned(run)]),
+        Section("Draws", [*worth(run.sampling)]),
     ]
     return Page(
-        kind="Swarm of real clients",
+        kind=f"Swarm of real {run.who}s",
         title=head.title,
         badge=head.badge,
         verdict=head.verdict,
@@ -151,6 +64,8 @@ def page(run: Swarm) -> Page:
 def _headline(run: Swarm) -> _Headline:
     most = max((one.contributors or 0 for one in run.rounds), default=0) if run.batch else run.contributors
     who = f"{count(most)} of {counted(run.clients, 'client')}"
+    if run.local:
+        who = f"{counted(most or 0, 'row')} of {counted(len(run.nodes), 'data node')}"
     if not run.ok:
         return _Headline(f"No result: {run.error or 'the reason was not recorded'}", "ended without a result", "bad")
     badge: tuple[str, Verdict] = ("private", "good") if run.private else ("not private", "bad")
@@ -168,13 +83,17 @@ def _last(run: Swarm) -> str:
 def _answer(run: Swarm) -> str:
     """The run in two sentences: what came out, what it cost."""
     rounds = counted(len(run.rounds), "round")
-    held = f"{rounds} with {counted(run.computes, 'Compute node')}"
+    with_whom = counted(run.clients, "data node") if run.local else counted(run.computes, "Compute node")
+    held = f"{rounds} with {with_whom}"
     held += f" took {seconds(run.wall_s)}." if run.wall_s is not None else "."
     if not run.private:
         return f"{held} No epsilon can be claimed: {'; '.join(run.not_private_because) or 'no reason is given'}."
-    spent = f"Each client spent at most epsilon {short(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
+    whom = "row" if run.local else "client"
+    spent = f"Each {whom} spent at most epsilon {short(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
     of = f" of {short(run.epsilon)}" if spent and run.epsilon is not None else ""
     at = f" at delta {short(run.delta)}" if spent and run.delta is not None else ""
+    if run.local:
+        return f"{held} {spent}{of}{at}{'.' if spent else ''} Each data node adds the whole noise for one row itself."
     fewest = _needed(run)
     needed = f" At least {counted(fewest, 'contribution')} {'was' if fewest == 1 else 'were'} needed in each round."
     return f"{held} {spent}{of}{at}{'.' if spent else ''}{needed}"
@@ -188,15 +107,10 @@ def _needed(run: Swarm) -> int:
 
 
 def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
-    yield "clients (N)", count(run.clients)
-    if run.batch:
-        yield "clients of a mini-batch (B)", count(run.batch)
-    yield "contributed to the last sum", count(run.contributors)
-    yield f"tolerated dropouts (T){' of all clients' if run.batch else ''}", count(run.tolerated)
-    yield "reserved for colluders (c)", count(run.colluders)
-    yield "Compute nodes (M)", count(run.computes)
+    yield from _who(run)
     if run.epsilon_spent is not None:
-        yield "epsilon spent per client", f"{short(run.epsilon_spent)} of {short(run.epsilon or 0)}"
+        per = "row" if run.local else "client"
+        yield f"epsilon spent per {per}", f"{short(run.epsilon_spent)} of {short(run.epsilon or 0)}"
     if run.job is not None:
         yield "job", run.job
     if run.repair is not None:
@@ -204,7 +118,8 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
     if run.test is not None:
         yield from baseline_fact(run.test)
     yield "broker", f"{run.broker} {run.broker_version or ''}".strip()
-    yield "share encoding", run.share_encoding
+    if not run.local:
+        yield "share encoding", run.share_encoding
     if run.connections is not None:
         yield "connections", "one per client" if run.connections == "each" else run.connections
     if run.processes is not None:
@@ -215,25 +130,41 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
         yield "peak memory of a process", size(run.peak_rss_mb * MIB)
 
 
+def _who(run: Swarm) -> Iterator[tuple[str, str]]:
+    if run.local:
+        yield "data nodes (J)", count(run.clients)
+        yield "released", count(len(run.nodes))
+        yield "rows", count(run.contributors)
+        yield "Compute nodes", "none"
+        return
+    yield "clients (N)", count(run.clients)
+    if run.batch:
+        yield "clients of a mini-batch (B)", count(run.batch)
+    yield "contributed to the last sum", count(run.contributors)
+    yield f"tolerated dropouts (T){' of all clients' if run.batch else ''}", count(run.tolerated)
+    yield "reserved for colluders (c)", count(run.colluders)
+    yield "Compute nodes (M)", count(run.computes)
+
+
 def _timeline(run: Swarm) -> Iterator[Child]:
     rows, longest = [], max((one.wall_s for one in run.rounds), default=0.0)
     has_names = len({one.name for one in run.rounds}) == len(run.rounds)
     for ordinal, one in enumerate(run.rounds[:_LANES_MAX], 1):
         pieces, at = [], 0.0
-        for place, phase in enumerate(PHASES):
+        for place, phase in enumerate(run.phases):
             length = one.phases.get(phase, 0.0)
             pieces.append(Piece(at, at + length, place, f"{phase}: {seconds(length)}"))
             at += length
         label = one.name if has_names else f"{ordinal}. {one.name}"
         rows.append(Lane(label, pieces, text=seconds(one.wall_s) + ("" if one.ok else ", aborted")))
     if rows:
-        legend = [(phase, place) for place, phase in enumerate(PHASES)]
+        legend = [(phase, place) for place, phase in enumerate(run.phases)]
         yield lanes(rows, longest, seconds, caption="Wall time from each round's announcement.", legend=legend)
         yield table(
-            ("round", "values", "joined", *PHASES, "in all"),
+            ("round", "values", "released" if run.local else "joined", *run.phases, "in all"),
             [
                 (label, count(group[0].dimension), count(group[0].joined),
-                 *(seconds(_sum(one.phases.get(phase) for one in group)) for phase in PHASES),
+                 *(seconds(_sum(one.phases.get(phase) for one in group)) for phase in run.phases),
                  seconds(_sum(one.wall_s for one in group)))
                 for label, group in _groups(run.rounds)
             ],
@@ -294,13 +225,16 @@ def _drops(run: Swarm) -> Iterator[Child]:
     """Whose contribution is not in the sum, one lane per round, clients from left to right by number."""
     rows = []
     for place, one in enumerate(run.rounds[:_LANES_MAX], 1):
-        marks = [Mark(client, 1, f"client {client}") for client in one.absent_clients or one.vanished_clients]
-        rows.append(Lane(f"{place}. {one.name}", marks=marks, text=f"{count(one.dropped)} of {count(one.joined)}"))
+        marks = [Mark(client, 1, f"{run.who} {client}") for client in one.absent_clients or one.vanished_clients]
+        asked = run.clients if run.local else one.joined
+        rows.append(Lane(f"{place}. {one.name}", marks=marks, text=f"{count(one.dropped)} of {count(asked)}"))
     if any(row.marks for row in rows):
-        caption = "Each line is a client whose contribution is not in the sum, placed by its number from 0."
+        missing = "that released nothing" if run.local else "whose contribution is not in the sum"
+        caption = f"Each line is a {run.who} {missing}, placed by its number from 0."
         yield lanes(rows, run.clients - 1, lambda at: count(round(at)), caption=caption, legend=[])
     elif run.rounds and all(one.dropped == 0 for one in run.rounds):
-        yield note("Nobody: every client that joined is in the sum, in each round.")
+        everyone = "every data node released" if run.local else "every client that joined is in the sum"
+        yield note(f"Nobody: {everyone}, in each round.")
     else:
         said = [f"{one.name}: {count(one.dropped)} of {count(one.joined)}" for one in run.rounds]
         yield note(f"Clients that joined and are not in the sum, by round: {listed(said)}.") if said else None
@@ -319,9 +253,11 @@ def _noise(run: Swarm) -> Iterator[Child]:
         yield element("h3", f"{label}, {counted(one.dimension, 'value')}{last}")
         rows = [Bar("noise in each value", one.noise_sd, f"sd {number(one.noise_sd)}", 0)]
         if one.floor_sd is not None:
-            rows.append(Bar("floor: what the claim needs", one.floor_sd, f"sd {number(one.floor_sd)}", 1))
+            whose = " of each data node" if run.local else ""
+            rows.append(Bar(f"floor: what the claim needs{whose}", one.floor_sd, f"sd {number(one.floor_sd)}", 1))
         if one.sensitivity is not None:
-            rows.append(Bar("one client can move the sum by", one.sensitivity, f"≤ {number(one.sensitivity)}", 2))
+            mover = "one row" if run.local else "one client"
+            rows.append(Bar(f"{mover} can move the sum by", one.sensitivity, f"≤ {number(one.sensitivity)}", 2))
         yield bars(
             rows, caption="In the units of the sum that is released (columns are scaled by their public bounds)."
         )

@@ -20,9 +20,12 @@ from emulator.swarm.fleet_command import CLIENTS, hold_fleet
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.learn import Lesson, check_outputs, learn
 from emulator.swarm.live import SwarmOptions
-from inference.jobs import NAMES, find
+from inference.jobs import NAMES, find, require_local
 from inference.jobs.settings import parse_words, settings_from
 from inference.problem import split
+
+SUMS = ("clients", "computes", "tolerate", "colluders", "share_encoding")
+"""Options about sums over many clients."""
 
 EXAMPLES = """Examples:
 
@@ -31,6 +34,8 @@ EXAMPLES = """Examples:
   dca swarm --dataset breast-cancer --job logistic --epsilon 4
 
   dca swarm --tolerate 40 --drop 40           as many drop as are tolerated
+
+  dca swarm --job regression-mcmc --nodes 3 --epsilon 8     3 hospitals that release by themselves
 
   dca swarm --csv houses.csv --target price --bounds "rooms=0:10,area=0:400,price=0:1e6" --epsilon 4
 
@@ -41,6 +46,7 @@ EXAMPLES = """Examples:
 
 
 def swarm(
+    context: typer.Context,
     job: Annotated[str | None, typer.Option(help=f"What is learned: {', '.join(NAMES)}.")] = None,
     sets: Annotated[
         list[str] | None,
@@ -64,6 +70,10 @@ def swarm(
     ] = None,
     clients: Annotated[
         int | None, typer.Option(help="N; by default one for each training row, or 1000 with --dimension.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="J data nodes with the rows of many each, that release by themselves; no Compute nodes."),
     ] = None,
     computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
     epsilon: Annotated[float, typer.Option(help="Privacy budget over all rounds.")] = 2.0,
@@ -95,18 +105,9 @@ def swarm(
     """Learn from a swarm of clients, each with its own rows: a regression or another job; or hold rounds with any N."""
     configure_logs(level=logging.WARNING)
     mechanism = RoundedGaussian() if fast_noise else EXACT
-    learning = {
-        "job": job,
-        "set": sets,
-        "dataset": dataset,
-        "data-folder": data_folder,
-        "csv": csv,
-        "target": target,
-        "bounds": bounds,
-        "features": features,
-        "output": output,
-        "bounds-from-data": bounds_from_data or None,
-    }
+    learning = {"job": job, "nodes": nodes, "set": sets, "dataset": dataset, "data-folder": data_folder, "csv": csv,
+                "target": target, "bounds": bounds, "bounds-from-data": bounds_from_data or None,
+                "features": features, "output": output}  # fmt: skip
     _refuse_the_others(dimension, learning, {"connections": connections, "processes": processes, "rounds": rounds})
     if dimension is not None:
         number = CLIENTS if clients is None else clients
@@ -136,10 +137,13 @@ def swarm(
         bounds_from_data=bounds_from_data,
         features=parse_names(features),
     )
-    lesson = _lesson(job, sets, data, clients, seed, output or Path("run"), json_to)
-    tolerated = lesson.clients // 10 if tolerate is None else tolerate
+    local = nodes is not None
+    if local:
+        _refuse_sums(context)
+    lesson = _lesson(job, sets, data, nodes if local else clients, seed, output or Path("run"), json_to, local=local)
+    tolerated = _tolerated(lesson, tolerate, local=local)
     options = SwarmOptions(
-        computes=computes,
+        computes=0 if local else computes,
         budget=Budget(epsilon, delta),
         tolerated=tolerated,
         colluders=colluders,
@@ -149,8 +153,16 @@ def swarm(
         seed=seed,
         batch=lesson.batch,
         mechanism=mechanism,
+        local=local,
     )
     return learn(lesson, options)
+
+
+def _tolerated(lesson: Lesson, given: int | None, *, local: bool) -> int:
+    """T; 0 where each data node adds the whole noise, so that any may be missing."""
+    if local:
+        return 0
+    return lesson.clients // 10 if given is None else given
 
 
 def _dropped(lesson: Lesson, tolerated: int) -> int:
@@ -166,9 +178,17 @@ def _lesson(
     seed: int,
     output: Path,
     json_to: str | None,
+    *,
+    local: bool,
 ) -> Lesson:
-    """What is to be learned, of which data; nothing is started yet."""
+    """What is to be learned, of which data; nothing is started yet.
+
+    Args:
+        clients: N, or J where they are data nodes. local: whether they are.
+    """
     found = find(job or NAMES[0])
+    if local:
+        require_local(found)
     settings = settings_from(found.settings, parse_words(sets or ()), found.name)
     check_outputs(output, json_to)
     problem = problem_of(data, alone=not found.scored)
@@ -184,6 +204,18 @@ def _lesson(
         output=output,
         json_to=json_to,
     )
+
+
+def _refuse_sums(context: typer.Context) -> None:
+    """Refuse options that say nothing of data nodes."""
+    sources = {name: context.get_parameter_source(name) for name in SUMS}
+    given = [f"--{name.replace('_', '-')}" for name, source in sources.items() if source and source.name != "DEFAULT"]
+    if given:
+        names, verb = ", ".join(given), "go" if given[1:] else "goes"
+        raise UsageError(
+            f"{names} {verb} with sums over many clients; with --nodes J each data node releases by itself, and there "
+            "are neither Compute nodes nor shares"
+        )
 
 
 def _refuse_the_others(dimension: int | None, learning: dict[str, Any], fleet: dict[str, Any]) -> None:

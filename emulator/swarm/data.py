@@ -72,5 +72,5 @@ def problem_of(options: DataOptions, *, alone: bool = False) -> Problem:
 
 
 def deal(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
-    """Deal rows to clients as evenly as possible; each contributes the mean of its own."""
+    """Deal rows to clients as evenly as possible; each contributes the mean of its own, a data node the sum."""
     return [rows[index::clients] for index in range(clients)]

@@ -1,5 +1,7 @@
 """Clients that vanish: they join, and then send nothing for the rest of the round; in the next round they are back.
 
+Of a local round, in which there is nothing to join, they send nothing at all.
+
 The actors are the production ones and know nothing of it. The connection swallows what a dropped client sends, as a
 device does that has lost its network.
 """
@@ -15,30 +17,34 @@ from inference.datasets import stream
 
 
 class Vanished:
-    """Who has vanished, and what is lost with them: every share that they send.
+    """Who has vanished, and what is lost with them: every share that they send, or every release.
+
+    Args:
+        local: whether they are data nodes that release by themselves.
 
     Attributes:
         ids: of clients, in hexadecimal; replaced from round to round.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, local: bool = False) -> None:
         self.ids: frozenset[str] = frozenset()
+        self._lost = (Channel.TRAINER if local else Channel.COMPUTE).value
 
     def swallows(self, topic: str) -> bool:
-        """Whether a message on this topic is a share of a client that has dropped."""
+        """Whether a message on this topic is a share, or a release, of a client that has dropped."""
         *_, channel, _receiver, sender = topic.split("/")
-        return channel == Channel.COMPUTE.value and sender in self.ids
+        return channel == self._lost and sender in self.ids
 
 
 class Dropouts(Vanished):
     """Which K of the clients drop in which round, drawn anew for each from the stream ``seed/drop``.
 
     Args:
-        clients: ids. count: K. seed: of the draws.
+        clients: ids. count: K. seed: of the draws. local: as of `Vanished`.
     """
 
-    def __init__(self, clients: Sequence[bytes], count: int, seed: int) -> None:
-        super().__init__()
+    def __init__(self, clients: Sequence[bytes], count: int, seed: int, *, local: bool = False) -> None:
+        super().__init__(local=local)
         self._clients = list(clients)
         self._count = count
         self._rng = stream(seed, "drop")

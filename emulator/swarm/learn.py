@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,29 @@ from dca_proto.cli.output import (
     whole_file,
     write_json,
 )
+from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.job import JobTerms
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS
 from dca_proto.device import complete
 from dca_proto.learning.runner import RETRIES
-from emulator.counts import check_counts
+from emulator.counts import check_counts, check_nodes
 from emulator.swarm import usage
 from emulator.swarm.data import deal
 from emulator.swarm.live import Swarm, SwarmOptions, check_broker
 from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines, View
 from emulator.swarm.summary import doubts, failed, summarise
-from emulator.swarm.view import closing_lines, dropped_lines, estimates_table, rounds_table, scores_table, times_table
+from emulator.swarm.view import (
+    closing_lines,
+    dropped_lines,
+    estimates_table,
+    nodes_table,
+    nodes_words,
+    rounds_table,
+    scores_table,
+    times_table,
+)
 from inference.jobs.base import Conditions, LearningJob, Stage, plan_words
 from inference.jobs.picture import plot_estimates
 from inference.problem import Problem, stream
@@ -50,7 +60,7 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         job, settings: by whom. train, test: rows for the clients, and those that are held out.
-        clients: N, among whom the training rows are dealt.
+        clients: N, among whom the training rows are dealt; J, where they are data nodes.
         output: the folder of the result's files. json_to: a further file, or - for stdout.
     """
 
@@ -112,13 +122,28 @@ class _Run:
         self._iterations: list[Iteration] = []
         self._view: View | None = None
         self._result: Any = None
+        self._failure: dict[str, Any] | None = None
 
     # --- before it starts -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Everything that can be refused before anything is started."""
         lesson, options = self._lesson, self._options
-        rows = len(lesson.train.y)
+        if options.local:
+            check_nodes(lesson.clients, len(lesson.train.y), options.dropped)
+        else:
+            self._check_sums()
+        check_broker(options.broker)
+        is_ours = "://" not in options.broker
+        advice = "lower --nodes" if options.local else "lower --clients"
+        usage.require_connections(self._connections, self._connections if is_ours else None, advice)
+        lesson.job.check(lesson.train.schema, lesson.settings)
+        self._stages = self._planned()
+        self._reference = lesson.job.reference(lesson.train, lesson.settings)
+
+    def _check_sums(self) -> None:
+        """N, M, T, c, K and the shares' encoding."""
+        lesson, options, rows = self._lesson, self._options, len(self._lesson.train.y)
         if not 1 <= lesson.clients <= rows:
             raise UsageError(
                 f"--clients {lesson.clients}: the {rows} training rows can be dealt to 1 to {rows} clients; "
@@ -129,12 +154,6 @@ class _Run:
         check_counts(fewest, options.computes, tolerated, options.colluders, options.dropped)
         if options.encoding not in ENCODINGS:
             raise UsageError(f"--share-encoding {options.encoding}: expected {' or '.join(ENCODINGS)}")
-        check_broker(options.broker)
-        is_ours = "://" not in options.broker
-        usage.require_connections(self._connections, self._connections if is_ours else None, "lower --clients")
-        lesson.job.check(lesson.train.schema, lesson.settings)
-        self._stages = self._planned()
-        self._reference = lesson.job.reference(lesson.train, lesson.settings)
 
     @property
     def _connections(self) -> int:
@@ -167,18 +186,28 @@ class _Run:
             rng=stream(options.seed, "auxiliary"),
             on_iteration=self._iterated,
             held_out=lesson.test,
+            local=options.local,
         )
 
     # --- playing --------------------------------------------------------------------------------------------------
 
     def play(self) -> dict[str, Any] | None:
         """Run the job and say how it went, None if SIGTERM ended it; an abort is an outcome, all else is raised."""
+        lesson, options, began_s = self._lesson, self._options, time.monotonic()
         self._say_plan()
         with tempfile.TemporaryDirectory(prefix="dca-swarm-") as directory:
-            return complete(self._play(Path(directory)))
+            live = complete(self._play(Path(directory)))
+        if live is None:
+            return None
+        about = {"job": lesson.job.name, "settings": asdict(lesson.settings)}
+        outcome = {**about, **(self._failure or self._learned())}
+        summary = summarise(live, options, lesson.clients, self._doubts, outcome)
+        summary["wall_s"] = time.monotonic() - began_s
+        return summary
 
-    async def _play(self, directory: Path) -> dict[str, Any]:
-        lesson, options, began_s = self._lesson, self._options, time.monotonic()
+    async def _play(self, directory: Path) -> Swarm:
+        """Hold the rounds, and stop all actors."""
+        lesson, options = self._lesson, self._options
         view = self._view = self._new_view()
         with view:
             async with Swarm(
@@ -190,11 +219,8 @@ class _Run:
                 on_change=view.changed,
             ) as live:
                 self._say_broker(live)
-                about = {"job": lesson.job.name, "settings": asdict(lesson.settings)}
-                outcome = {**about, **await self._learn(live)}
-                summary = summarise(live, options, lesson.clients, self._doubts, outcome)
-        summary["wall_s"] = time.monotonic() - began_s
-        return summary
+                self._failure = await self._learn(live)
+        return live
 
     def _new_view(self) -> View:
         clients = self._lesson.clients
@@ -205,9 +231,12 @@ class _Run:
     @property
     def _room(self) -> int:
         """How many may drop; where more do, another attempt would end alike."""
+        if self._options.local:
+            return self._lesson.clients - 1
         return self._options.smallest(self._lesson.clients)[1] - self._options.colluders
 
-    async def _learn(self, live: Swarm) -> dict[str, Any]:
+    async def _learn(self, live: Swarm) -> dict[str, Any] | None:
+        """None if the rounds gave what the job needs."""
         lesson, options = self._lesson, self._options
         try:
             job = lesson.job.make(lesson.train.schema, lesson.settings, self._conditions())
@@ -216,7 +245,16 @@ class _Run:
             return failed(error.reason, error.contributors, error.needed)
         except NoAggregate as ended:
             return failed(ended.reason, None, None)
-        learned = lesson.job.summary(self._result, self._reference, lesson.train, lesson.test, lesson.train.schema)
+        return None
+
+    def _learned(self) -> dict[str, Any]:
+        """What the job says of its result, sampled first where it is to be."""
+        job, train = self._lesson.job, self._lesson.train
+        if job.finish is not None:
+            with SamplingBar(self._console) as bar:
+                known = replace(self._conditions(), on_sampling=bar)
+                self._result = job.finish(self._result, train.schema, self._lesson.settings, known)
+        learned = job.summary(self._result, self._reference, train, self._lesson.test, train.schema)
         return {"ok": True, "error": None, **learned, **self._course()}
 
     def _iterated(self, iteration: Iteration) -> None:
@@ -237,15 +275,20 @@ class _Run:
 
     def _say_plan(self) -> None:
         lesson, options = self._lesson, self._options
-        self._say(
-            "federation",
-            f"{lesson.clients} clients, {options.computes} Compute nodes, T = {options.tolerated} "
-            f"(c = {options.colluders} reserved for colluders), K = {options.dropped} drop in each round",
-        )
+        self._say("federation", self._who())
         held_out = "" if lesson.test is None else f"; {len(lesson.test.y)} rows held out"
         self._say("model", f"{lesson.job.model(lesson.train.schema, lesson.settings)}{held_out}")
         plan = f"epsilon {options.budget.epsilon:g}, delta {options.budget.delta:g} {plan_words(self._stages)}"
         self._say("plan", f"a trial that is not private: {'; '.join(self._doubts)}" if self._doubts else plan)
+
+    def _who(self) -> str:
+        options = self._options
+        if options.local:
+            return nodes_words([len(rows) for rows in self._rows], options.dropped)
+        return (
+            f"{self._lesson.clients} clients, {options.computes} Compute nodes, T = {options.tolerated} "
+            f"(c = {options.colluders} reserved for colluders), K = {options.dropped} drop in each round"
+        )
 
     def _say_broker(self, live: Swarm) -> None:
         name = f"{live.broker_kind} {live.broker_version}".strip()
@@ -257,6 +300,8 @@ class _Run:
         if summary["ok"]:
             self._write_files(summary)
         self._console.print(rounds_table(summary), times_table(summary))
+        if summary.get("nodes"):
+            self._console.print(nodes_table(summary))
         for line in dropped_lines(summary):
             self._say(*line)
         if not summary["ok"]:
@@ -281,6 +326,8 @@ class _Run:
             self._say("next", f"raise --tolerate to {enough} or lower --drop to {self._room}")
         elif summary["contributors_needed"] is not None:
             self._say("next", f"this machine is too slow or too busy for {clients} clients; lower --clients")
+        elif options.local:
+            self._say("next", "no release came in time: lower --nodes or --drop")
 
     def _write_files(self, summary: dict[str, Any]) -> None:
         output = self._lesson.output
@@ -298,4 +345,5 @@ def _caption(summary: dict[str, Any]) -> str:
     if not summary["private"]:
         return f"not private: {'; '.join(summary['not_private_because'])}"
     most = max(row["contributors"] or 0 for row in summary["rounds"])  # of mini-batches, none is everybody
-    return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {most} contributors"
+    of = f"{most} rows of {len(summary['nodes'])} data nodes" if summary["local"] else f"{most} contributors"
+    return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {of}"

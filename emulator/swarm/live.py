@@ -1,5 +1,7 @@
 """A live swarm: a broker, M Compute nodes, N clients and a trainer, all real actors over real MQTT connections.
 
+Or a broker, J data nodes and a trainer: clients with the rows of many people each, that release by themselves.
+
 Every client has its own identity, certificate, connection and records; keys and noise come from the operating system,
 never from a seed. Everything that is started is stopped again, whatever happens.
 """
@@ -44,7 +46,7 @@ from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
 from emulator.swarm.dropout import Dropouts, SwarmTransport
-from emulator.swarm.rules import certificate_expiry_ms, floors, policy, unless_one_ends
+from emulator.swarm.rules import certificate_expiry_ms, floors, node_policy, policy, unless_one_ends
 from emulator.swarm.timeline import RoundLog, Timeline
 
 R = TypeVar("R")
@@ -53,6 +55,8 @@ _BROKERS = ("auto", "embedded", "mosquitto")
 _CONNECTING_MAX = 32
 _PATIENCE_MAX = 8
 _TIMING = Timing(resend_first_ms=5_000)
+_RELEASING_MS = 2_000  # half of how long is waited where a data node drops, and a little for each node
+_RELEASING_EACH_MS = 20
 
 
 class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +70,8 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of one that runs.
         share_window_ms: how long shares are waited for; 0 chooses by the broker and the number of shares.
         mechanism: of every actor; by default the exact one, without which nothing is private.
+        local: whether clients are data nodes, each with the rows of many people, that add the whole noise by themselves
+            and release to the trainer; then M = T = c = 0.
     """
 
     computes: int
@@ -79,6 +85,7 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 0
     share_window_ms: int = 0
     mechanism: Mechanism = msgspec.field(default_factory=DistributedDiscreteGaussian)
+    local: bool = False
 
     def smallest(self, clients: int) -> tuple[int, int]:
         """N and T of the smallest round, where so many clients are there in all."""
@@ -173,7 +180,7 @@ class Swarm:
         on_connect: Callable[[int, int], None],
         on_change: Callable[[RoundLog], None],
     ) -> None:
-        self.timeline = Timeline(self._traffic, on_change)
+        self.timeline = Timeline(self._traffic, on_change, local=options.local)
         self.broker_kind = "external"
         self.broker_version = ""
         self._options = options
@@ -182,7 +189,8 @@ class Swarm:
         self._directory = directory
         self._on_connect = on_connect
         self._cast = fresh_cast(len(rows), options.computes)
-        self._dropouts = Dropouts([one.id for one in self._cast.clients], options.dropped, options.seed)
+        ids = [one.id for one in self._cast.clients]
+        self._dropouts = Dropouts(ids, options.dropped, options.seed, local=options.local)
         self._timing_rng = random.Random(options.seed)  # noqa: S311 - waiting times only
         self._ramp = asyncio.Semaphore(_CONNECTING_MAX)
         self._runners: list[Runner] = []
@@ -191,7 +199,7 @@ class Swarm:
         self._all_connected = asyncio.Event()
         self._stack = contextlib.AsyncExitStack()
         self.broker_url = options.broker
-        self.numbers = {one.id: number for number, one in enumerate(self._cast.clients)}
+        self.numbers = {one: number for number, one in enumerate(ids)}
         self._means: dict[str, Any] = {"random": os.urandom, "mechanism": options.mechanism, "timing": _TIMING}
 
     async def __aenter__(self) -> Swarm:
@@ -254,15 +262,20 @@ class Swarm:
         ]
 
     def _clients(self, store: SqliteStore) -> list[Runner]:
-        options = self._options
-        accepted = policy(
+        accepted = self._policy()
+        return [self._client(index, accepted, store) for index in range(len(self._rows))]
+
+    def _policy(self) -> Policy:
+        options, budget = self._options, self._options.budget
+        if options.local:
+            return node_policy(budget.epsilon, budget.delta)
+        return policy(
             *options.smallest(len(self._rows)),
             colluders=options.colluders,
             computes=options.computes,
-            epsilon=options.budget.epsilon,
-            delta=options.budget.delta,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
         )
-        return [self._client(index, accepted, store) for index in range(len(self._rows))]
 
     def _client(self, index: int, accepted: Policy, store: SqliteStore) -> Runner:
         identity, cast = self._cast.clients[index], self._cast
@@ -317,7 +330,7 @@ class Swarm:
 
     def _terms(self) -> JobTerms:
         options = self._options
-        return JobTerms(
+        terms = JobTerms(
             budget=options.budget,
             clients=len(self._rows),
             tolerated=options.tolerated,
@@ -326,6 +339,10 @@ class Swarm:
             computes=tuple(one.id for one in self._cast.computes),
             share_window_ms=options.share_window_ms or self._share_window_ms(),
         )
+        if not (options.local and options.dropped):
+            return terms
+        half_ms = _RELEASING_MS + _RELEASING_EACH_MS * len(self._rows)
+        return msgspec.structs.replace(terms, join_window_ms=half_ms, share_window_ms=half_ms)
 
     def _share_window_ms(self) -> int:
         """How long shares are waited for: about four times as long as they were seen to take on two cores.

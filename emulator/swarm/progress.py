@@ -15,7 +15,7 @@ from dca_proto.cli.output import say
 from emulator.swarm.timeline import RoundLog
 from inference.variational.progress import Iteration
 
-_ENDED = {"join": "joined", "share": "shared", "commit": "sum released"}
+_ENDED = {"join": "joined", "share": "shared", "commit": "sum released", "release": "released"}
 
 
 class Lines:
@@ -55,6 +55,7 @@ class Lines:
         counts = {
             "join": f"{log.joined} of {self._clients} ",
             "share": f"{log.shared} of {len(log.clients)} ",
+            "release": f"{log.joined} of {self._clients} data nodes ",
         }
         return f"{counts.get(phase, '')}{_ENDED[phase]}, {log.phase_s()[phase]:.1f} s"
 
@@ -97,6 +98,9 @@ class Bars:
         """A round has gone on."""
         if log.began_s not in self._rounds:
             self._rounds.append(log.began_s)
+        if log.local:
+            self._show(log, "release", log.joined, self._clients)
+            return
         self._show(log, "join", log.joined, self._clients)
         if "join" in log.ends_s:
             self._show(log, "share", log.shared, len(log.clients))

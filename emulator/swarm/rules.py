@@ -37,6 +37,11 @@ def policy(clients: int, tolerated: int, *, colluders: int, computes: int, epsil
     )
 
 
+def node_policy(epsilon: float, delta: float) -> Policy:
+    """Of a data node that releases by itself: its rows are different people's, each of whom spends the budget once."""
+    return Policy(epsilon_per_round_max=epsilon, epsilon_per_period_max=epsilon, delta_max=delta, rows_of_many=True)
+
+
 def certificate_expiry_ms() -> int:
     """When certificates that are made now expire."""
     return int((time.time() + _CERTIFICATE_DAYS * 24 * 3600) * 1000)

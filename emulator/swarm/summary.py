@@ -9,6 +9,7 @@ from typing import Any
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import accounting
 from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.shares import LOCAL
 from emulator.swarm.live import Swarm, SwarmOptions
 from emulator.swarm.timeline import RoundLog
 
@@ -28,9 +29,10 @@ def summarise(
         doubts: why no epsilon may be claimed, if so. outcome: of the job: its summary, or `failed`.
     """
     private = not doubts
-    rounds = [{**round_row(log, private), **_absent(log, swarm.numbers)} for log in swarm.timeline.rounds]
+    who = _released_by if options.local else _absent
+    rounds = [{**round_row(log, private), **who(log, swarm.numbers)} for log in swarm.timeline.rounds]
     released = [row for row in rounds if row["ok"]] if outcome["ok"] else rounds
-    last = released[-1] if released else {"dropped": None, "contributors": None}
+    last = released[-1] if released else {}
     fewest, tolerated = options.smallest(clients)
     return {
         "kind": "swarm",
@@ -39,7 +41,8 @@ def summarise(
         "computes": options.computes,
         "tolerated": options.tolerated,
         "colluders": options.colluders,
-        "unknown_noises": fewest - tolerated - 1,
+        "unknown_noises": None if options.local else fewest - tolerated - 1,
+        "local": options.local,
         "epsilon": options.budget.epsilon if private else None,
         "delta": options.budget.delta if private else None,
         "epsilon_spent": spent(swarm.timeline.charges, options.budget.delta) if private else None,
@@ -48,12 +51,12 @@ def summarise(
         "mechanism": options.mechanism.name,
         "broker": swarm.broker_kind,
         "broker_version": swarm.broker_version,
-        "share_encoding": options.encoding,
+        "share_encoding": LOCAL if options.local else options.encoding,
         "seed": options.seed,
         **outcome,
         "rounds": rounds,
-        "dropped": last["dropped"],
-        "contributors": last["contributors"],
+        **{name: last.get(name) for name in ("dropped", "contributors", "relation")},
+        **({"nodes": last.get("nodes", [])} if options.local else {}),
     }
 
 
@@ -108,6 +111,7 @@ def _released(aggregate: NoisyAggregate, private: bool) -> dict[str, Any]:
         "noise_variance": aggregate.noise_variance,
         "value": aggregate.value.tolist(),
         "sensitivity": aggregate.sensitivity,
+        "relation": aggregate.relation,
         "epsilon": aggregate.epsilon if private else None,
         "mu": aggregate.mu if private else None,
     }
@@ -119,6 +123,32 @@ def _absent(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
         return {}
     absent = sorted((log.clients[position] for position in log.aggregate.absent), key=numbers.__getitem__)
     return {"absent": [client.hex() for client in absent], "absent_clients": [numbers[client] for client in absent]}
+
+
+def _released_by(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
+    """What each data node has released in a local round, and which have not."""
+    absent = sorted((client for client in numbers if client not in log.rows), key=numbers.__getitem__)
+    found: dict[str, Any] = {
+        "absent": [client.hex() for client in absent],
+        "absent_clients": [numbers[client] for client in absent],
+        "dropped": len(absent) - sum(log.why.values()),
+        "nodes": [],
+    }
+    if log.aggregate is None:
+        return found
+    names = [client for client, rows in sorted(log.rows.items()) if rows]  # as the aggregate has them
+    nodes = [_node(numbers[client], client, node) for client, node in zip(names, log.aggregate.nodes, strict=True)]
+    return {**found, "nodes": sorted(nodes, key=lambda one: one["number"])}
+
+
+def _node(number: int, client: bytes, node: NoisyAggregate) -> dict[str, Any]:
+    return {
+        "number": number,
+        "id": client.hex(),
+        "rows": node.contributors,
+        "noise_variance": node.noise_variance,
+        "noise_sd": node.noise_variance**0.5,
+    }
 
 
 def _aborted(log: RoundLog) -> dict[str, Any]:

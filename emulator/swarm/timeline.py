@@ -10,6 +10,8 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import facts
 
 PHASES = ("join", "start", "share", "commit")
+LOCAL_PHASES = ("release",)
+"""Of a local round, in which each data node releases by itself."""
 
 
 @dataclass
@@ -20,6 +22,7 @@ class RoundLog:
         statistic, dimension: what was asked. began_s, ended_s: monotonic seconds.
         ends_s: when each phase ended. joined, declined: counts; why: reasons of the declines, with their counts.
         shares: contributions held by each Compute node. clients: ids on the roster, in order.
+        local: whether data nodes release by themselves. rows: of those that have, by id.
         aggregate: the result, or None where the round failed with `failure`.
         messages, bytes: sent by all actors during the round.
     """
@@ -32,17 +35,19 @@ class RoundLog:
     joined: int = 0
     why: dict[str, int] = field(default_factory=dict)
     shares: dict[bytes, int] = field(default_factory=dict)
+    rows: dict[bytes, int] = field(default_factory=dict)
     clients: tuple[bytes, ...] = ()
     roster_hash: bytes = b""
     aggregate: NoisyAggregate | None = None
     failure: facts.RoundFailed | None = None
     messages: int = 0
     bytes: int = 0
+    local: bool = False
 
     def phase_s(self) -> dict[str, float]:
         """Seconds of each phase that ended."""
         lengths, last = {}, self.began_s
-        for phase in PHASES:
+        for phase in LOCAL_PHASES if self.local else PHASES:
             if phase in self.ends_s:
                 lengths[phase] = self.ends_s[phase] - last
                 last = self.ends_s[phase]
@@ -65,16 +70,20 @@ class Timeline:
     Args:
         traffic: returns messages and bytes sent so far by all actors.
         on_change: called with the current round after every fact that changed it.
+        local: whether rounds are local ones.
 
     Attributes:
         rounds: so far. charges: mu that clients were charged and not given back, by client and round id.
     """
 
-    def __init__(self, traffic: Callable[[], tuple[int, int]], on_change: Callable[[RoundLog], None]) -> None:
+    def __init__(
+        self, traffic: Callable[[], tuple[int, int]], on_change: Callable[[RoundLog], None], *, local: bool = False
+    ) -> None:
         self.rounds: list[RoundLog] = []
         self.charges: dict[tuple[bytes, bytes], float] = {}
         self._traffic = traffic
         self._on_change = on_change
+        self._local = local
         self._before = (0, 0)
 
     def note(self, actor: bytes, fact: object, at_s: float | None = None) -> None:
@@ -82,7 +91,7 @@ class Timeline:
         now_s = time.monotonic() if at_s is None else at_s
         if isinstance(fact, facts.Announced):
             self._before = self._traffic()
-            self.rounds.append(RoundLog(fact.statistic, fact.dimension, now_s))
+            self.rounds.append(RoundLog(fact.statistic, fact.dimension, now_s, local=self._local))
         if not self.rounds:
             return
         log = self.rounds[-1]
@@ -112,11 +121,14 @@ class Timeline:
                 log.ends_s["start"] = now_s
             case facts.ShareKept(_, count, _):
                 log.shares[actor] = count
+            case facts.ReleaseKept(_, client, rows, count):
+                log.rows[client] = rows
+                log.joined = count
             case facts.ListFrozen():
                 log.ends_s["share"] = now_s
             case facts.RoundCompleted(_, aggregate):
-                log.aggregate = aggregate
-                log.ends_s["commit"] = now_s
+                log.aggregate, log.roster_hash = aggregate, aggregate.roster_hash
+                log.ends_s["release" if log.local else "commit"] = now_s
                 self._end(log, now_s)
             case facts.RoundFailed():
                 log.failure = fact

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
-from emulator.swarm.timeline import PHASES
-from inference.jobs.estimates import digits, rows_of
+from emulator.swarm.timeline import LOCAL_PHASES, PHASES
+from inference.jobs.estimates import digits, rows_of, sampling_words
 
 _SHOWN_ABSENT = 4
 _SHOWN_ROUNDS = 4
 _SHOWN_ESTIMATES = 12
+_SHOWN_NODES = 12
 Line = tuple[str, str]
 """A label and a text, as `say` prints them."""
 
 
 def rounds_table(summary: dict[str, Any]) -> Table:
     """Who took part in each round, and the noise in its sum; many rounds of one sort share a line."""
-    names = ("round", "numbers", "joined", "shared", "dropped", "σ of noise")
+    local = summary.get("local")
+    names = ("round", "numbers", *(("released", "rows") if local else ("joined", "shared")), "dropped", "σ of noise")
     rows = [
         (
             _name(group),
@@ -36,13 +38,34 @@ def rounds_table(summary: dict[str, Any]) -> Table:
     return _table("rounds", names, rows, texts=(0,))
 
 
+def nodes_words(sizes: Sequence[int], dropped: int) -> str:
+    """Who takes part in local rounds.
+
+    Args:
+        sizes: rows of each data node. dropped: K.
+    """
+    rows = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    who, each = ("1 data node adds", "") if len(sizes) == 1 else (f"{len(sizes)} data nodes, each adds", " each")
+    drop = f"; K = {dropped} drop{'s' if dropped == 1 else ''} in each round" if dropped else ""
+    return f"{who} the whole noise for one row; {rows} rows{each}, dealt at random; no Compute nodes{drop}"
+
+
+def nodes_table(summary: dict[str, Any]) -> Table:
+    """What each data node released in the last round: how many rows it is of, and the noise in it."""
+    nodes = summary["nodes"]
+    rows = [(f"{one['number']} ({one['id'][:6]})", str(one["rows"]), f"{one['noise_sd']:.3g}") for one in nodes]
+    of = f" ({_SHOWN_NODES} of {len(nodes)})" if len(nodes) > _SHOWN_NODES else ""
+    return _table(f"data nodes{of}", ("node", "rows", "σ of its noise"), rows[:_SHOWN_NODES])
+
+
 def times_table(summary: dict[str, Any]) -> Table:
     """Seconds of each round and phase, and what all actors sent; those of a line with many rounds are added up."""
-    names = ("seconds", *PHASES, "in all", "messages", "MB")
+    phases = LOCAL_PHASES if summary.get("local") else PHASES
+    names = ("seconds", *phases, "in all", "messages", "MB")
     rows = [
         (
             _name(group),
-            *(_seconds(group, phase) for phase in PHASES),
+            *(_seconds(group, phase) for phase in phases),
             f"{sum(row['wall_s'] for row in group):.2f}",
             str(sum(row["messages"] for row in group)),
             f"{sum(row['bytes'] for row in group) / 1e6:.2f}",
@@ -121,7 +144,8 @@ def dropped_lines(summary: dict[str, Any]) -> list[Line]:
         absent = list(zip(row["absent_clients"], row["absent"], strict=True))
         names = ", ".join(f"{place} ({name[:6]})" for place, name in absent[:_SHOWN_ABSENT])
         more = f" and {len(absent) - _SHOWN_ABSENT} more" if len(absent) > _SHOWN_ABSENT else ""
-        lines.append(("dropped", f"round {number}: clients {names}{more}"))
+        who = "data nodes" if summary.get("local") else "clients"
+        lines.append(("dropped", f"round {number}: {who} {names}{more}"))
     if len(found) > _SHOWN_ROUNDS:
         lines.append(("", f"others in {len(found) - _SHOWN_ROUNDS} more rounds"))
     return lines
@@ -196,6 +220,8 @@ def _score_lines(summary: dict[str, Any]) -> list[Line]:
         lines.append(("stopped", f"after {held} iterations: {summary['stopped']}; the result is of these"))
     if summary.get("repair"):
         lines.append(("repair", summary["repair"]))
+    if summary.get("sampling"):
+        lines.append(("sampling", sampling_words(summary["sampling"])))
     test = summary["test"]
     if test and "rmse_private" in test:
         lines += _error_lines(test)
@@ -229,6 +255,8 @@ def _trial_lines(summary: dict[str, Any]) -> list[Line]:
 
 
 def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
+    if summary.get("local"):
+        return _local_privacy_lines(summary)
     reserved = summary["colluders"]
     beyond = f"{reserved} more colluding clients" if reserved else "no colluding client beside the one who looks"
     unknown = (
@@ -244,5 +272,22 @@ def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
             "holds for",
             f"up to {summary['computes'] - 1} of {summary['computes']} Compute nodes and the broker colluding, and "
             f"{beyond}: at least {unknown} in each sum",
+        ),
+    ]
+
+
+def _local_privacy_lines(summary: dict[str, Any]) -> list[Line]:
+    nodes = len(summary["nodes"])
+    alone = "the data node adds" if nodes == 1 else f"each of the {nodes} data nodes adds"
+    return [
+        (
+            "spent",
+            f"epsilon {summary['epsilon_spent']:.3g} of {summary['epsilon']:.3g} per row, "
+            f"delta {summary['delta']:.1g}; each row is one person's, at one data node",
+        ),
+        (
+            "holds for",
+            f"everybody but a row's own data node: {alone} the whole noise for one row before anything leaves it, and "
+            "tells how many rows it has",
         ),
     ]

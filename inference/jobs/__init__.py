@@ -5,7 +5,7 @@ General layout, in reading order:
     settings                reading a job's settings from a table or from words
     estimates, picture      rows of a summary: private beside non-private; drawn
     variational             what the jobs of many rounds share
-    regression, regression_bounded, logistic, mixture, families     the jobs
+    regression, regression_bounded, regression_mcmc, logistic, mixture, families     the jobs
 
 `find` gives a job by name and imports no other.
 """
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from inference.errors import unknown
+from inference.errors import DataError, unknown
 from inference.jobs.base import LearningJob
 
 FAMILIES = ("gaussian", "bernoulli", "categorical", "poisson", "exponential")
 _MODULES = {
     "regression": "inference.jobs.regression",
     "regression-bounded": "inference.jobs.regression_bounded",
+    "regression-mcmc": "inference.jobs.regression_mcmc",
     "logistic": "inference.jobs.logistic",
     "mixture": "inference.jobs.mixture",
     **dict.fromkeys(FAMILIES, "inference.jobs.families"),
@@ -35,3 +36,12 @@ def find(name: str) -> LearningJob:
         raise unknown("job", name, None, NAMES)
     jobs: dict[str, LearningJob] = import_module(_MODULES[name]).JOBS
     return jobs[name]
+
+
+def require_local(job: LearningJob) -> None:
+    """Refuse a job that learns from sums only. Raises `DataError` that names those that data nodes can release for."""
+    if not job.local:
+        others = ", ".join(name for name in NAMES if find(name).local)
+        raise DataError(
+            f"job {job.name!r} learns from sums over all clients; data nodes can release by themselves for: {others}"
+        )

@@ -25,10 +25,13 @@ class Conditions:
     """What a job may know besides the schema, all of it public.
 
     Attributes:
-        clients: N. tolerated: T, of a round of all of them. mu: Gaussian DP parameter of all rounds together.
+        clients: N, or J data nodes. tolerated: T, of a round of all of them.
+        mu: Gaussian DP parameter of all rounds together.
         rng: for auxiliary data and Monte Carlo draws; nothing private depends on it.
         on_iteration: called after each iteration of an iterative job.
         held_out: rows to score iterations on, if there are any.
+        local: whether rounds are local ones, whose clients are data nodes that release by themselves; T is 0 then.
+        on_sampling: called while draws are made after the rounds, with the iterations done and their total.
     """
 
     clients: int
@@ -37,6 +40,8 @@ class Conditions:
     rng: np.random.Generator
     on_iteration: OnProgress = lambda iteration: None
     held_out: Problem | None = None
+    local: bool = False
+    on_sampling: Callable[[int, int], None] = lambda done, total: None
 
 
 @dataclass(frozen=True)
@@ -80,12 +85,15 @@ class LearningJob:
         name: as in ``--job``.
         settings: the dataclass of its settings (`inference.jobs.settings`).
         iterative: whether its rounds are many, one for each iteration.
+        local: whether it can learn from what data nodes release by themselves, in local rounds.
         batch: B, given the settings and N: clients in the smallest round, or 0 where all are asked in all rounds.
         picture_title: what the estimates are, above a picture of them. model: in words, given the settings.
         scored: whether there is a score on rows that were held out; else all rows are learned from.
         check: refuses a schema that the job cannot learn from. Raises `DataError`.
         plan: the stages, in order, for people and for planning each before anything is started.
         make: the job, a generator of rounds.
+        finish: the result of what the rounds gave, where that takes a while and needs nobody any more, as sampling;
+            None where the rounds give the result.
         reference: the same model without privacy, from rows of the caller's own. Raises `DataError` if too few.
         summary: what a result says as plain JSON values, given the reference, the rows that were learned from and those
             to test on, where there are any, and the schema.
@@ -103,6 +111,8 @@ class LearningJob:
     model: Callable[[Schema, Any], str] = target_on_features
     scored: bool = True
     iterative: bool = False
+    local: bool = False
+    finish: Callable[[Any, Schema, Any, Conditions], Any] | None = None
     batch: Callable[[Any, int], int] = lambda settings, clients: 0
     check: Callable[[Schema, Any], None] = lambda schema, settings: None
 

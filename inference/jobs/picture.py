@@ -38,7 +38,7 @@ def plot_estimates(summary: Row, path: Path, *, title: str, private: bool, capti
         _panel(axes, row, "private" if private else "not private")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    heading = f"{title}: mean ± 95 % interval"
+    heading = f"{title}: mean and 95 % interval"
     figure.suptitle(f"{heading}\n{caption}" if caption else heading, fontsize=12)
     figure.savefig(path, dpi=150)
     return path
@@ -46,21 +46,29 @@ def plot_estimates(summary: Row, path: Path, *, title: str, private: bool, capti
 
 def _panel(axes: Any, row: Row, label: str) -> None:
     """One estimate: the intervals above each other, and the line of no effect where it is near."""
-    kinds = (("estimate", label), ("nonprivate", "without privacy"))
-    for height, side, (kind, said), (colour, marker) in zip((1, 0), (1, -1), kinds, STYLES, strict=True):
-        mean, sd = row[kind], row[f"{kind}_sd"]
+    kinds = (("estimate", "interval", label), ("nonprivate", "nonprivate_interval", "without privacy"))
+    for height, side, (kind, interval, said), (colour, marker) in zip((1, 0), (1, -1), kinds, STYLES, strict=True):
+        mean = row[kind]
         if mean is None:
             continue
-        half = INTERVAL_SDS * (sd or 0.0)
+        (low, high), text = _interval(mean, row[f"{kind}_sd"], row.get(interval))
+        reach = [[mean - low], [high - mean]]
         axes.errorbar(
-            mean, height, xerr=half, fmt=marker, color=colour, label=said, capsize=4, markersize=7, linewidth=2
+            mean, height, xerr=reach, fmt=marker, color=colour, label=said, capsize=4, markersize=7, linewidth=2
         )
         place = {"xytext": (0, 6 * side), "textcoords": "offset points", "ha": "center"}  # away from the other
-        axes.annotate(
-            f"{digits(mean, 3)} ± {digits(half, 2)}", (mean, height), va="bottom" if side > 0 else "top", **place
-        )
+        axes.annotate(text, (mean, height), va="bottom" if side > 0 else "top", **place)
     axes.axvline(0, color="0.4", linewidth=1, linestyle=":")
     axes.locator_params(axis="x", nbins=TICKS_MAX)
     axes.set(yticks=[], ylim=(-1.5, 2.5), ylabel=row["name"], xlabel=row["unit"])
     axes.yaxis.label.set(rotation=0, ha="right", va="center", fontweight="bold")
     axes.spines[["top", "left", "right"]].set_visible(False)
+
+
+def _interval(mean: float, sd: float | None, known: list[float] | None) -> tuple[tuple[float, float], str]:
+    """The interval's ends and the estimate in words: a normal one, unless it is known."""
+    if known is None:
+        half = INTERVAL_SDS * (sd or 0.0)
+        return (mean - half, mean + half), f"{digits(mean, 3)} ± {digits(half, 2)}"
+    low, high = known
+    return (min(low, mean), max(high, mean)), f"{digits(mean, 3)} ({digits(low, 3)} to {digits(high, 3)})"

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,13 @@ from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_cast
 from inference.bounds import Interval
 from inference.datasets import from_csv
+from inference.distributed_regression import DistributedPosterior, Observed, Prior
+from inference.distributed_regression import job as distributed_job
 from inference.errors import DataError
 from inference.exponential_families import FAMILIES as MODELS
 from inference.jobs import FAMILIES, NAMES, find
 from inference.jobs.base import Conditions, Stage, plan_words
-from inference.jobs.estimates import row, rows_of
+from inference.jobs.estimates import row, rows_of, sampling_words
 from inference.jobs.families import JOBS
 from inference.jobs.logistic import reference
 from inference.jobs.picture import plot_estimates
@@ -110,6 +114,107 @@ def test_regression_within_its_bounds_takes_one_round() -> None:
     assert near(learn("regression-bounded", "number"))
     plan = find("regression-bounded").plan(problem("number").schema, None, conditions(Budget(1, 1e-5)))
     assert plan_words(plan) == "in one round: all of the budget on the regression"
+
+
+def learn_from(tables: list[np.ndarray], **settings: Any) -> Any:
+    """What job regression-mcmc makes of data nodes with these rows, or of one sum over them."""
+    train, test = split(problem("number"), 100, 0)
+    job, local = find("regression-mcmc"), settings.pop("local", True)
+    own = settings_from(job.settings, {"chains": 2, **settings}, job.name)
+    job.check(train.schema, own)
+    terms = JobTerms(budget=Budget(60, 1e-5), clients=len(tables), tolerated=0, computes=NODES)
+    swarm = IdealSwarm(tables, train.schema.columns, terms, random=np.random.default_rng(3).bytes)
+    told: list[tuple[int, int]] = []
+    known = replace(conditions(terms.budget), local=local, on_sampling=lambda done, total: told.append((done, total)))
+    assert job.finish is not None
+    result = job.finish(run(job.make(train.schema, own, known), swarm), train.schema, own, known)
+    exact = job.reference(train, own)
+    summary = job.summary(result, exact, train, test, train.schema)
+    return result, json.loads(json.dumps(summary, allow_nan=False)), told
+
+
+def test_regression_mcmc_learns_from_data_nodes_and_from_one_sum() -> None:
+    rows = split(problem("number"), 100, 0)[0].rows
+    for tables, local, nodes in ((np.array_split(rows, 3), True, 3), (np.array_split(rows, 300), False, 1)):
+        result, summary, _ = learn_from(tables, local=local, method="fast")
+        assert result.sampled.attrs["nodes"] == nodes
+        assert near(summary)
+        assert summary["sampling"]["method"] == "fast"
+        assert (summary["sampling"]["r_hat_max"], summary["warnings"], summary["repair"]) == (None, [], None)
+        slope = summary["coefficients"][0]
+        low, high = slope["nonprivate_interval"]
+        assert high - low == pytest.approx(2 * 1.96 * slope["nonprivate_sd"], rel=1e-4)
+        assert slope["interval"][0] < slope["estimate"] < slope["interval"][1]
+        assert sampling_words(summary["sampling"]) == "2 chains of 1000 draws by method fast, in closed form"
+
+
+def drawn(
+    method: str,
+    observed: Observed,
+    prior: Prior,
+    *,
+    chains: int,
+    warmup: int,
+    draws: int,
+    thin: int | None,
+    on_progress: Callable[[int, int], None],
+    names: list[str],
+    **_: Any,
+) -> DistributedPosterior:
+    """In place of samplers, which would have to be compiled: draws about zero."""
+    rng, iterations = np.random.default_rng(6), warmup + draws * (thin or 1)
+    on_progress(iterations, iterations)
+    shape = (chains, draws, observed.features)
+    return DistributedPosterior(
+        method,
+        {"theta": rng.normal(size=shape), "sigma_y2": rng.gamma(4, size=shape[:2])},
+        tuple(names),
+        warmup={"theta": rng.normal(size=shape), "sigma_y2": rng.gamma(4, size=shape[:2])},
+        acceptance={"S": np.full(chains, 0.25)},
+        divergences=np.zeros(chains, dtype=np.int64),
+        seconds=1.5,
+    )
+
+
+@pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the extra samplers")
+def test_regression_mcmc_says_what_its_draws_are_worth_and_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed_job, "fit", drawn)
+    rows = split(problem("number"), 100, 0)[0].rows
+    result, summary, told = learn_from(np.array_split(rows, 2), method="fixed-s", warmup=40, draws=20, thin=2)
+    assert told == [(80, 80)]
+    sampling = summary["sampling"]
+    assert (sampling["chains"], sampling["draws"], sampling["divergences"]) == (2, 20, 0)
+    assert sampling["ess_bulk_min"] < 100
+    assert any("few effective draws" in one for one in summary["warnings"])
+    said = sampling_words(sampling)
+    assert "2 chains of 20 draws by method fixed-s; R-hat at most" in said
+    assert said.endswith("effective draws; accepted 25 % of S; 1.5 s")
+    data = find("regression-mcmc").draws(result, np.random.default_rng(0))
+    assert data.warmup_posterior["coefficients"].shape == (2, 20, 2)
+    picture = plot_estimates(summary, tmp_path / "c.svg", title="Effect on y", private=True)
+    assert picture.stat().st_size > 1000
+
+
+def test_data_nodes_are_named_in_a_trainers_job_or_follow_from_its_federation() -> None:
+    table = {
+        "name": "regression-mcmc", "method": "fast", "target": "y", "bounds": {"a": [0, 1], "y": [0, 1]},
+        "epsilon": 8, "delta": 1e-5, "clients": 1,
+    }  # fmt: skip
+    alone, together = fresh_cast(0, 0).federation, fresh_cast(0, 2).federation
+    for federation, more in ((alone, {}), (together, {"local": True})):
+        task = task_of({**table, **more}, federation)
+        assert (task.local, task.terms.computes, task.identity["local"]) == (True, (), True)
+    summed = task_of({**table, "clients": 5}, together)
+    assert (summed.local, len(summed.terms.computes)) == (False, 2)
+    assert "local" not in summed.identity, "as in journals of before"
+    with pytest.raises(DataError, match="can release by themselves for: regression-mcmc"):
+        task_of({**table, "name": "gaussian", "method": "conjugate"}, alone)
+    with pytest.raises(UsageError, match="leave out tolerate, colluders, computes and encoding"):
+        task_of({**table, "clients": 9, "tolerate": 2}, alone)
+    with pytest.raises(UsageError, match="found 0 Compute nodes"):
+        task_of({**table, "clients": 5, "local": False}, alone)
 
 
 def test_logistic_is_scored_beside_the_model_without_privacy_and_a_constant() -> None:
@@ -257,6 +362,8 @@ WRONG = [
     ("logistic", {"epochs": 0}, "epochs is 0"),
     ("logistic", {"prior_sd": -1}, "above 0"),
     ("gaussian", {"method": "gibs"}, "known: noise-aware, conjugate"),
+    ("regression-mcmc", {"method": "normal_x"}, "did you mean 'normal-x'"),
+    ("regression-mcmc", {"chains": 0}, "setting 'chains' is 0, expected at least 1"),
 ]
 
 

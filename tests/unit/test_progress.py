@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 
 from dca_proto.cli import progress
-from dca_proto.cli.progress import PATIENCE_S, PatientBar
+from dca_proto.cli.progress import PATIENCE_S, PatientBar, SamplingBar
 
 
 class Clock:
@@ -64,3 +64,13 @@ def test_what_is_no_terminal_stays_clean(clock: Clock) -> None:
         clock.now_s = 100.0
         bar.advance(5)
     assert shown(to) == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_sampling_has_a_bar_on_a_terminal_and_a_line_elsewhere(terminal: bool) -> None:
+    where = console(terminal=terminal)
+    with SamplingBar(where) as bar:
+        bar(30, 40)
+    told = shown(where)
+    assert ("75%" in told) == terminal
+    assert told.startswith("sampling    the rounds are over; draws are made of what was released\n") != terminal

@@ -1,0 +1,115 @@
+"""What is read of a swarm's run: `dca swarm --json`, with or without learning."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from emulator.report.figures import UNKNOWN
+from emulator.report.learned import Coefficient, HeldOut, Iteration
+from emulator.report.nodes import Node, Sampling
+from emulator.report.types import Amount, Count, Real, Traffic
+
+PHASES = ("join", "start", "share", "commit")
+LOCAL_PHASES = ("release",)
+
+
+class Slow(msgspec.Struct, frozen=True):
+    """A client that a phase waited for, and how long."""
+
+    client: Count
+    phase: str
+    s: Amount
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One round, as `dca swarm --json` tells of it; what an aborted one has not is None."""
+
+    name: str
+    ok: bool
+    dimension: Count
+    joined: Count
+    wall_s: Amount
+    phases: dict[str, Amount]
+    messages: Count
+    bytes: Amount
+    contributors: Count | None = None
+    dropped: Count | None = None
+    needed: Count | None = None
+    declined: dict[str, Count] = {}
+    absent_clients: list[Count] = []
+    slowest: list[Slow] = []
+    noise_variance: Amount | None = None
+    sensitivity: Amount | None = None
+    epsilon: Amount | None = None
+    mu: Amount | None = None
+    value: list[Real] | None = None
+    exact: list[Real] | None = None
+    vanished_clients: list[Count] = []
+
+    @property
+    def noise_sd(self) -> float | None:
+        """Of the noise in each coordinate of the sum."""
+        return None if self.noise_variance is None else math.sqrt(self.noise_variance)
+
+    @property
+    def floor_sd(self) -> float | None:
+        """The least that the claim needs: sensitivity / mu."""
+        return self.sensitivity / self.mu if self.sensitivity is not None and self.mu else None
+
+
+class Swarm(msgspec.Struct, frozen=True, kw_only=True):
+    """What the page reads of `dca swarm --json`; the optional parts are a learning job's, or a fleet's.
+
+    Of local rounds, clients are data nodes, and contributors their rows.
+    """
+
+    ok: bool
+    clients: Count
+    computes: Count
+    rounds: list[Round]
+    tolerated: Count
+    colluders: Count = 0
+    batch: Count | None = None
+    unknown_noises: Count | None = None
+    epsilon: Amount | None = None
+    epsilon_spent: Amount | None = None
+    delta: Amount | None = None
+    private: bool = True
+    not_private_because: list[str] = []
+    error: str | None = None
+    broker: str = UNKNOWN
+    broker_version: str | None = None
+    share_encoding: str = UNKNOWN
+    job: str | None = None
+    repair: str | None = None
+    coefficients: list[Coefficient] = []
+    estimates: list[Coefficient] = []
+    intercept: Coefficient | None = None
+    iterations: list[Iteration] = []
+    test: HeldOut | None = None
+    warnings: list[str] = []
+    contributors: Count | None = None
+    dropped: Count | None = None
+    wall_s: Amount | None = None
+    connections: str | None = None
+    processes: Count | None = None
+    roles: dict[str, Traffic] = {}
+    peak_rss_mb: Amount | None = None
+    connect_s: Amount | None = None
+    core_s_by_role: dict[str, Amount] = {}
+    peak_rss_mb_by_process: dict[str, Amount] = {}
+    local: bool = False
+    nodes: list[Node] = []
+    sampling: Sampling | None = None
+
+    @property
+    def who(self) -> str:
+        """What takes part."""
+        return "data node" if self.local else "client"
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Of each round."""
+        return LOCAL_PHASES if self.local else PHASES

@@ -1,0 +1,172 @@
+"""Job `regression-mcmc`: distributed Bayesian regression with the privacy noise in the model, one round, then draws.
+
+Of J data nodes that release by themselves (a local round), or of one sum over all clients, which is one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from inference.distributed_regression import METHODS, NAMES, DistributedFit
+from inference.distributed_regression.job import ROWS_MAX, fit_released, request_of
+from inference.distributed_regression.methods import DRAWS, WARMUP, find, ready
+from inference.draws import CHAINS, InferenceData
+from inference.errors import DataError
+from inference.jobs import regression
+from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
+from inference.jobs.estimates import Row, with_interval
+from inference.jobs.settings import require_choice, setting
+from inference.problem import Problem, Schema
+from inference.regression import RegressionResult
+
+LEVEL = 0.95  # of the credible intervals
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of the job."""
+
+    method: str = setting(NAMES[0], f"How the posterior is found: {', '.join(NAMES)}.")
+    chains: int = setting(CHAINS, "How many chains are drawn side by side.")
+    warmup: int = setting(WARMUP, "Iterations of each chain before its first draw.")
+    draws: int = setting(DRAWS, "Draws that are kept of each chain.")
+    thin: int | None = setting(None, "Iterations for each of them; by default the method's own.")
+    rows_max: int = setting(ROWS_MAX, "Rows of a data node that count, those first.")
+
+    def __post_init__(self) -> None:
+        require_choice("method", self.method, NAMES)
+        least = {"chains": 1, "warmup": 0, "draws": 1, "thin": 1, "rows_max": 1}
+        for name, fewest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < fewest:
+                raise DataError(f"setting {name!r} is {value}, expected at least {fewest}")
+
+    @property
+    def iterations(self) -> int:
+        """Of each chain; 0 in closed form."""
+        method = METHODS[self.method]
+        thin = method.thin if self.thin is None else self.thin
+        return 0 if method.module is None else self.warmup + thin * self.draws
+
+
+def check(schema: Schema, settings: Settings) -> None:
+    """Refuse to start what could not be finished. Raises `DataError` that says what to install."""
+    if ready(settings.method, {}).module is not None and find_spec("arviz") is None:
+        raise DataError(
+            'whether chains have mixed is judged by ArviZ, which is missing here; pip install "dca[samplers]", or '
+            "take method 'fast'"
+        )
+
+
+def make(
+    schema: Schema, settings: Settings, conditions: Conditions
+) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
+    """The job's round."""
+    return (yield request_of(schema, settings.method, settings.rows_max if conditions.local else 0))
+
+
+def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> DistributedFit:
+    """The posterior of what was released."""
+    return fit_released(
+        released,
+        schema,
+        settings.method,
+        chains=settings.chains,
+        warmup=settings.warmup,
+        draws=settings.draws,
+        thin=settings.thin,
+        seed=int(conditions.rng.integers(2**31)),
+        on_progress=conditions.on_sampling,
+    )
+
+
+def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+    """All of the budget at once."""
+    return [Stage(1, 1.0, "all of the budget on the regression")]
+
+
+def model(schema: Schema, settings: Settings) -> str:
+    """In words."""
+    iterations = settings.iterations
+    how = f"{settings.chains} chains of {iterations} iterations" if iterations else "in closed form"
+    return f"{target_on_features(schema, settings)}; method {find(settings.method).name}, {how}"
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def summary(
+    result: DistributedFit,
+    reference: RegressionResult | None,
+    train: Problem | None,
+    test: Problem | None,
+    schema: Schema,
+) -> Summary:
+    """As of `regression`, with credible intervals and what the draws are worth."""
+    assert isinstance(result.linear, RegressionResult), "a job learnt it"
+    told = regression.summary(result.linear, reference, train, test, schema)
+    intervals = result.intervals(LEVEL)
+    return {
+        **told,
+        "coefficients": [
+            with_interval(row, interval, LEVEL)
+            for row, interval in zip(told["coefficients"], intervals["coefficients"], strict=True)
+        ],
+        "intercept": with_interval(told["intercept"], intervals["intercept"], LEVEL),
+        "interval_level": LEVEL,
+        "repair": None,
+        "sampling": _sampling(result),
+        "warnings": result.warnings,
+    }
+
+
+def _sampling(result: DistributedFit) -> Row:
+    """What the draws are worth; None where the posterior is known in closed form, and draws are independent."""
+    drawn, mixing = result.sampled, result.sampled.mixing
+    chains, draws = drawn.theta.shape[:2]
+    return {
+        "method": drawn.method,
+        "chains": chains,
+        "draws": draws,
+        "seconds": drawn.seconds,
+        "r_hat_max": _extreme(max, [one.r_hat for one in mixing]),
+        "ess_bulk_min": _extreme(min, [one.bulk for one in mixing]),
+        "ess_tail_min": _extreme(min, [one.tail for one in mixing]),
+        "acceptance": {block: float(np.mean(rates)) for block, rates in drawn.acceptance.items()},
+        "divergences": None if drawn.divergences is None else int(np.sum(drawn.divergences)),
+    }
+
+
+def _extreme(choose: Any, figures: list[float]) -> float | None:
+    """None of nothing, and of what ArviZ cannot say."""
+    return float(choose(figures)) if figures and all(map(isfinite, figures)) else None
+
+
+def draws(result: DistributedFit, rng: np.random.Generator) -> InferenceData:
+    """The chains' own, with their warm-up."""
+    return result.inference_data()
+
+
+JOBS = {
+    "regression-mcmc": LearningJob(
+        name="regression-mcmc",
+        settings=Settings,
+        check=check,
+        plan=plan,
+        make=make,
+        finish=finish,
+        reference=regression.reference,
+        summary=summary,
+        draws=draws,
+        picture_title=regression.picture_title,
+        model=model,
+        local=True,
+    )
+}

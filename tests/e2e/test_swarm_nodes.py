@@ -1,0 +1,237 @@
+"""Data nodes that release by themselves, as their users meet them: `dca swarm --nodes` and `dca learn`.
+
+Methods are in closed form, so that nothing is compiled here; what chains say is in `test_jobs`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import Dca
+from test_learn import Actors
+
+from dca_proto.cli import main
+from dca_proto.cli.book import read_book
+from dca_proto.core.effects import Address, Channel
+from dca_proto.core.errors import RoundAborted
+from dca_proto.core.topics import topic_of
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.net.broker import Broker
+from dca_proto.net.live import LiveTrainer
+from emulator.swarm import live
+from emulator.swarm.dropout import Dropouts
+from inference.jobs import find, regression_mcmc
+
+BOUNDS = "a=-4:4,b=-4:4,y=-8:8"
+
+
+def csv(rows: int, seed: int) -> str:
+    """Rows of y = a - b + noise."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 2)).clip(-4, 4)
+    y = (x[:, 0] - x[:, 1] + rng.normal(scale=0.5, size=rows)).clip(-8, 8)
+    return "\n".join(["a,b,y", *(f"{a},{b},{c}" for (a, b), c in zip(x, y, strict=True))]) + "\n"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """2000 rows: 1550 to learn from and 450 that are held out."""
+    path = tmp_path_factory.mktemp("nodes") / "rows.csv"
+    path.write_text(csv(2000, seed=7), encoding="utf-8")
+    return path
+
+
+def own(table: Path, *more: str, method: str = "fast") -> list[str]:
+    job = ("--job", "regression-mcmc", "--set", f"method={method}", "--epsilon", "4")
+    return ["--csv", str(table), "--target", "y", "--bounds", BOUNDS, *job, *more]
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def estimates_are_near(result: dict[str, Any]) -> bool:
+    """Within 8 of their standard deviations, and a tenth, of those without privacy: false alarm below 1e-14."""
+    return all(
+        abs(one["estimate"] - one["nonprivate"]) < 8 * one["estimate_sd"] + 0.1 for one in result["coefficients"]
+    )
+
+
+def test_data_nodes_release_by_themselves_and_there_is_nobody_else(
+    dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = dca(*own(table, "--nodes", "3", "--broker", embedded_broker.url, "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["clients"], result["computes"], result["tolerated"], result["local"]) == (3, 0, 0, True)
+    assert (result["relation"], result["unknown_noises"], result["share_encoding"]) == (
+        "replace-one-row",
+        None,
+        "local",
+    )
+    assert [(one["number"], one["rows"]) for one in result["nodes"]] == [(0, 517), (1, 517), (2, 516)]
+    (one,) = result["rounds"]
+    assert (one["joined"], one["contributors"], one["dropped"], one["absent"]) == (3, 1550, 0, [])
+    assert one["noise_variance"] == pytest.approx(sum(node["noise_sd"] ** 2 for node in one["nodes"]))
+    assert one["nodes"][0]["noise_sd"] >= one["sensitivity"] / one["mu"], "the whole noise for one row"
+    assert set(one["phases"]) == {"release"}
+    assert len(bytes.fromhex(one["roster_hash"])) == 32
+    assert result["epsilon_spent"] == pytest.approx(4)
+    assert estimates_are_near(result)
+    assert result["coefficients"][0]["interval"][0] < result["coefficients"][0]["estimate"]
+    assert result["test"]["rmse_private"] < result["test"]["rmse_zero"]
+    told = words(done.stderr)
+    assert "3 data nodes, each adds the whole noise for one row; 516 to 517 rows each, dealt at random" in told
+    assert re.search(r"round 1 +regression: 3 of 3 data nodes released, ", done.stderr)
+    assert "epsilon 4 of 4 per row, delta 1e-05; each row is one person's, at one data node" in told
+    assert "4 connections" in told
+    assert max(map(len, done.stderr.splitlines())) <= 80
+    assert (tmp_path / "run" / "coefficients.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["report", "run/result.json"]) == 0
+    capsys.readouterr()
+    page = (tmp_path / "run" / "result.html").read_text()
+    for text in ("Learned from 1,550 rows of 3 data nodes", "epsilon spent per row", "one row can move the sum by"):
+        assert text in page
+    assert "Compute nodes (M)" not in page
+
+
+def test_a_data_node_that_vanishes_is_not_waited_for_beyond_the_close(
+    dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_RELEASING_MS", 250)
+    done = dca(*own(table, "--nodes", "3", "--drop", "1", "--broker", embedded_broker.url, "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (one,) = result["rounds"]
+    assert (one["dropped"], one["joined"], len(one["absent_clients"])) == (1, 2, 1)
+    assert {node["number"] for node in result["nodes"]} == {0, 1, 2} - set(one["absent_clients"])
+    assert one["contributors"] == sum(node["rows"] for node in result["nodes"])
+    assert result["epsilon_spent"] == pytest.approx(4), "whoever vanished was charged, too"
+    assert "K = 1 drops in each round" in words(done.stderr)
+    assert re.search(r"^dropped +round 1: data nodes \d \(", done.stderr, re.MULTILINE)
+
+
+def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
+    dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(trainer: LiveTrainer, request: OpenRound) -> None:
+        raise RoundAborted("no data node released anything; 0 declined")
+
+    monkeypatch.setattr(LiveTrainer, "hold", lost)
+    done = dca(*own(table, "--nodes", "2", "--broker", embedded_broker.url, "--json", "-"))
+    assert done.returncode == 3
+    result = json.loads(done.stdout)
+    assert (result["ok"], result["nodes"], result["relation"]) == (False, [], None)
+    assert result["error"] == "no data node released anything; 0 declined"
+    assert "no release came in time: lower --nodes or --drop" in words(done.stderr)
+
+
+def test_a_release_is_lost_and_not_a_share() -> None:
+    drops = Dropouts([bytes([1]) * 16], 1, 0, local=True)
+    drops.next_round()
+    lost = {
+        channel: drops.swallows(topic_of("f", Address(channel, bytes(16)), b"r", bytes([1]) * 16))
+        for channel in (Channel.COMPUTE, Channel.TRAINER)
+    }
+    assert lost == {Channel.COMPUTE: False, Channel.TRAINER: True}
+
+
+def test_one_sum_over_all_clients_is_one_node(dca: Dca, table: Path, embedded_broker: Broker) -> None:
+    done = dca(*own(table, "--clients", "40", "--drop", "2", "--broker", embedded_broker.url, "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (one,) = result["rounds"]
+    assert (result["local"], one["relation"], one["contributors"]) == (False, "replace-one-client", 38)
+    assert one["noise_variance"] == pytest.approx(38 * one["sigma_local"] ** 2), "what it really carries"
+    assert "nodes" not in result
+    assert result["sampling"]["method"] == "fast"
+    assert estimates_are_near(result)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (["--nodes", "0"], "--nodes 0: the 1550 training rows can be dealt to 1 to 1550 data nodes"),
+    (["--nodes", "2000"], "--nodes 2000: the 1550 training rows can be dealt to 1 to 1550"),
+    (["--nodes", "3", "--drop", "3"], "--drop 3: 0 to 2 of 3 data nodes may drop"),
+    (["--nodes", "3", "--tolerate", "1", "--clients", "9"], "--clients, --tolerate go with sums over many clients"),
+    (["--nodes", "3", "--computes", "3"], "--computes goes with sums"),
+    (["--nodes", "3", "--job", "regression"], "can release by themselves for: regression-mcmc"),
+    (["--nodes", "3", "--set", "rows_max=0"], "setting 'rows_max' is 0, expected at least 1"),
+])  # fmt: skip
+def test_what_data_nodes_cannot_do_is_one_line(options: list[str], said: str, dca: Dca, table: Path) -> None:
+    done = dca(*own(table), *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not Path("run").exists()
+
+
+def test_without_jax_nothing_is_started(dca: Dca, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor without ArviZ, that would say afterwards whether chains have mixed."""
+    monkeypatch.setattr(regression_mcmc, "find_spec", lambda name: None)
+    for missing in ("ArviZ", "JAX"):
+        done = dca(*own(table, "--nodes", "2", method="fixed-s"))
+        assert done.returncode == 2
+        assert missing in done.stderr
+        assert "pip install \"dca[samplers]\", or take method 'fast'" in done.stderr
+        assert done.stdout == ""
+        monkeypatch.setitem(sys.modules, "jax", None)
+        for module in ("fixed_s", "residual_variance", "distributions", "kernel"):
+            monkeypatch.delitem(sys.modules, f"inference.distributed_regression.{module}", raising=False)
+
+
+JOB = """
+[account]
+epsilon = 40
+[job]
+name = "regression-mcmc"
+target = "y"
+bounds = { a = [-4, 4], b = [-4, 4], y = [-8, 8] }
+epsilon = 4
+delta = 1e-5
+clients = 2
+method = "fast"
+"""
+
+
+def test_a_trainer_learns_from_two_hospitals_and_pays_once(
+    embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--name", "hospitals", "--local", "--clients", "2", "--broker", embedded_broker.url)
+    assert main(["federation", "init", str(tmp_path), *given]) == 0
+    for index, rows in ((1, 900), (2, 600)):
+        (tmp_path / f"client-{index}.csv").write_text(csv(rows, seed=index))
+        with (tmp_path / f"client-{index}.toml").open("a") as file:
+            file.write("[policy]\nrows_of_many = true\nepsilon_per_round_max = 4\nepsilon_per_period_max = 4\n")
+    with (tmp_path / "trainer.toml").open("a") as file:
+        file.write(JOB)
+    (tmp_path / "own.csv").write_text(csv(50, seed=9))
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    with Actors(tmp_path):
+        assert main(["learn", "trainer.toml", "--test", "own.csv", "--json", "l.json", "--plot", "l.png"]) == 0
+    told = words(capsys.readouterr().out)
+    assert "J = 2 data nodes, of which each adds the whole noise for one row" in told
+    assert "epsilon 4, delta 1e-05 of every row's budget" in told
+    result = json.loads((tmp_path / "l.json").read_text())
+    (one,) = result["rounds"]
+    assert (one["contributors"], one["clients"], one["relation"]) == (1500, 2, "replace-one-row")
+    assert sorted(node["rows"] for node in one["nodes"]) == [600, 900]
+    slopes = [row["estimate"] for row in result["coefficients"]]
+    spread = max(row["estimate_sd"] for row in result["coefficients"])
+    # false alarm: beyond 8 posterior standard deviations, below 1e-14
+    np.testing.assert_allclose(slopes, [1, -1], atol=8 * spread + 0.1)
+    assert main(["learn", "trainer.toml", "--json", "again.json"]) == 0, "nobody is there, and nobody is asked"
+    assert json.loads((tmp_path / "again.json").read_text())["coefficients"] == result["coefficients"]
+    assert len(read_book(tmp_path / "trainer.toml").ledger.charges) == 1
+    assert main(["report", "l.json"]) == 0
+    assert "Learned from 1,500 rows of 2 data nodes" in (tmp_path / "l.html").read_text()
+
+
+def test_only_some_jobs_are_for_data_nodes() -> None:
+    assert [name for name in ("regression", "regression-bounded", "logistic") if find(name).local] == []
