@@ -88,6 +88,7 @@ LAYERS |= {
 
 EXPERIMENTS = TRIALS | {"inference", "scipy", "rich", "dca_proto.cli.output"}
 LAYERS |= {"emulator.experiments": EXPERIMENTS, "emulator.experiments.picture": EXPERIMENTS | {"matplotlib"}}
+LAYERS["emulator.experiments.distributed"] = EXPERIMENTS | {"jax"}
 
 ENTRY_POINTS = {"dca_proto.testing", "dca_proto.net.memory", "dca_proto.core.play", "dca_proto.learning.sync"}
 """For users of the library."""

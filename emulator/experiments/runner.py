@@ -28,11 +28,11 @@ from emulator.experiments.record import Record, versions
 from emulator.trials.workers import Workers
 from inference.errors import DataError
 
-__all__ = ["Check", "add_common_options", "cores", "finish", "main", "run_cells", "table", "versions"]
+__all__ = ["Check", "add_common_options", "cores", "finish", "main", "positive", "run_cells", "table", "versions"]
 
 T = TypeVar("T")
 CHECK_FAILED, USAGE, INTERRUPTED = 4, 2, 130
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NPROC")  # XLA's
 
 
 def cores() -> int:
@@ -45,6 +45,7 @@ def run_cells(
     work: Callable[[T], dict[str, Any]],
     *,
     label: str,
+    cost: Callable[[T], float] | None = None,
     resume: Path | None = None,
     processes: int | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -56,8 +57,10 @@ def run_cells(
         cells: picklable and told apart by ``str(cell)``. work: makes plain data of one; a function (or a partial of
             one) that a fresh process can import by its name.
         label: what is being done, for the progress bar on stderr.
+        cost: of a cell, roughly; the most costly ones come first, so that no core waits for one at the end.
         resume: the file of the record; calls with other labels and the same settings may share it.
-        processes: by default one for each core, with one BLAS thread each; 1 works in this process.
+        processes: by default one for each core, with one BLAS and XLA thread each; 1 works in this process, with one
+            XLA thread if JAX has not computed here before.
         settings: what the results depend on beside the cell; a record of others is refused.
 
     Raises:
@@ -68,6 +71,8 @@ def run_cells(
         raise ValueError("two cells of an experiment have the same text; tell them apart")
     record = Record(resume, settings or {})
     missing = [index for index, key in enumerate(keys) if key not in record]
+    if cost is not None:
+        missing.sort(key=lambda index: -cost(cells[index]))
     with _Progress(console or Console(stderr=True), label, len(cells), len(cells) - len(missing)) as progress:
         for index, result in _results(_Work(cells, work), missing, processes or cores()):
             record.add(keys[index], result)
@@ -92,7 +97,8 @@ class _Work(Generic[T]):
 def _results(work: _Work[Any], missing: list[int], processes: int) -> Iterator[tuple[int, Any]]:
     """Index and result, in the order in which they come."""
     if processes == 1 or len(missing) <= 1:
-        yield from ((index, work(index)) for index in missing)
+        with _one_thread_each():
+            yield from ((index, work(index)) for index in missing)
         return
     with _one_thread_each(), Workers(work, min(processes, len(missing))) as workers:
         for done in workers.results(iter(missing)):
@@ -103,7 +109,7 @@ def _results(work: _Work[Any], missing: list[int], processes: int) -> Iterator[t
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Processes that are started meanwhile have one BLAS thread each; more threads than cores wait for each other."""
+    """Processes started meanwhile have one thread each for BLAS and XLA; more than cores wait for each other."""
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:
@@ -157,12 +163,13 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="PATH|-", help="write the figures as one JSON object")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figure")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep finished cells here, and go on from them")
-    parser.add_argument("--processes", type=_positive, metavar="P", help="by default one for each core")
+    parser.add_argument("--processes", type=positive, metavar="P", help="by default one for each core")
     parser.add_argument("--quick", action="store_true", help="few repeats: a look within a minute, no figures to quote")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of all random streams (default 1)")
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """The type of an option that is a whole number of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")

@@ -53,6 +53,19 @@ def test_two_processes_give_the_results_in_the_cells_order_with_one_thread_each(
     assert {one["threads"] for one in results} == {"1"}
 
 
+def test_the_most_costly_cells_come_first_and_results_keep_their_order() -> None:
+    done: list[int] = []
+
+    def work(cell: int) -> dict[str, Any]:
+        done.append(cell)
+        return {"cell": cell, "threads": os.environ["NPROC"]}
+
+    results = here([1, 3, 2], work, cost=float)
+    assert done == [3, 2, 1]
+    assert [one["cell"] for one in results] == [1, 3, 2]
+    assert {one["threads"] for one in results} == {"1"}
+
+
 def test_work_that_fails_is_named_with_its_cause() -> None:
     with pytest.raises(RuntimeError, match=r"cell 13: (.|\n)*ValueError: thirteen"):
         run_cells([12, 13], squared, label="squares", processes=2, console=QUIET)

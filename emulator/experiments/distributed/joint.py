@@ -1,0 +1,235 @@
+"""Does a sampler leave the right distribution invariant? Joint-distribution tests (Geweke 2004, "Getting it right").
+
+There are two ways to draw parameters and data together:
+
+- *marginal-conditional*: parameters from the prior, then data given these. Here the data are literally made: rows of
+  features and targets, their sums, and noise (`subjects`). No part of a sampler takes part in it.
+- *successive-conditional*: a step of the sampler given the data, then new data given the parameters, and so on.
+
+A sampler is right if its step leaves p(parameters | data) invariant for all data, and then both draw from the same
+joint distribution. Geweke compares one long chain with independent draws; here thousands of short chains run at once,
+and each *starts at an independent draw of the joint*. A right sampler leaves it at exactly that law after any number of
+steps, so the chains' ends are independent draws of it too, and two-sample tests apply: no autocorrelation has to be
+estimated, and no chain has to forget its start.
+
+**The tests.** Every test function g (parameters and data together) is mapped into (0, 1) by its distribution function F
+in further independent draws, the reference. With u = F(g): the mean of u(end) - u(start) and that of (u(end) - ½)² -
+(u(start) - ½)² over chains are zero (z-tests on bounded, independent differences, which the start makes sharp); and the
+ends have the law of the reference (Kolmogorov and Smirnov's two-sample test). The smallest of all p-values times their
+number bounds the probability that a right sampler is called wrong: Bonferroni, whatever the dependence between tests.
+
+**What is adapted.** A sampler's tuning may depend on the data, and after warm-up is constant; both are allowed here, as
+each step starts from `Kernel.init` for the current data, gets the position put in its place, and runs beyond warm-up.
+
+**Standing still** leaves everything invariant. So it is no pass if what a sampler must move is where it started in more
+than the share `STILL` of the chains; and the correlation of start and end says how far chains got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.distributed_regression.kernel import Kernel, Schedule
+from inference.distributed_regression.observed import Observed, Prior
+
+Array = NDArray[np.float64]
+Position = dict[str, Any]
+"""Parameters by name: numpy arrays with a leading axis for the chains, or one chain's JAX arrays."""
+
+Enter = Callable[[Any, Position, Observed, Prior], Any]
+
+FALSE_ALARM = 1e-4
+STILL = 0.5
+AT_ONCE = 1000  # chains: on two threads, JAX has been seen to wait for itself with 2000 (`sampler`)
+QUICKLY_COMPILED = {"xla_backend_optimization_level": 1}  # a fifth less time, and steps that are as fast
+
+
+class Subject(NamedTuple):
+    """A sampler under test, and the joint distribution that it is to leave invariant.
+
+    Attributes:
+        kernel: of the sampler.
+        draw: independent draws of parameters and data, ``(rng, count) -> (position, observed)``, all arrays with a
+            leading axis of that length.
+        renew: data given the parameters of one chain, ``(normals, position, observed) -> observed``; what is fixed of
+            the data before stays. normals: how many independent N(0, 1) that takes.
+        enter: one chain's state with the position put in its place, ``(state, position, observed, prior) -> state``,
+            and whatever a state remembers that follows from it.
+        leave: what moved, of one chain's state.
+        functions: test functions of the draws, ``(position, observed) -> {name: (count,)}``.
+    """
+
+    kernel: Kernel
+    prior: Prior
+    draw: Callable[[np.random.Generator, int], tuple[Position, Observed]]
+    renew: Callable[[Any, Position, Observed], Observed]
+    normals: int
+    enter: Enter
+    leave: Callable[[Any], Position]
+    functions: Callable[[Position, Observed], dict[str, Array]]
+
+
+class Verdict(NamedTuple):
+    """What the comparison of both simulators found.
+
+    Attributes:
+        p: of each test, by test function and test.
+        memory: correlation of start and end by test function, of those of parameters alone. unmoved: of the same, the
+            share of chains where they are equal.
+        acceptance: mean acceptance probability by block.
+    """
+
+    p: dict[tuple[str, str], float]
+    memory: dict[str, float]
+    unmoved: dict[str, float]
+    acceptance: dict[str, float]
+
+    @property
+    def alarm(self) -> float:
+        """A bound of the probability that a right sampler's smallest p-value is as small as the one found."""
+        return min(1.0, min(self.p.values()) * len(self.p))
+
+    @property
+    def worst(self) -> tuple[str, str]:
+        """Test function and test of the smallest p-value."""
+        return min(self.p, key=lambda test: self.p[test])
+
+    @property
+    def still(self) -> list[str]:
+        """Test functions that do not move."""
+        return [name for name, share in self.unmoved.items() if share > STILL]
+
+    @property
+    def holds(self) -> bool:
+        return self.alarm > FALSE_ALARM and not self.still
+
+
+class Moves(NamedTuple):
+    """Randomness of the successive-conditional simulator, with a leading axis of chains, then one of steps."""
+
+    keys: Any
+    normals: Array
+
+
+Advance = Callable[[Moves, Position, Observed, int], tuple[Position, Observed, dict[str, Array]]]
+
+
+def successive(subject: Subject) -> Advance:
+    """The successive-conditional simulator for many chains at once; compiled on its first call.
+
+    Returns:
+        ``(moves, position, observed, variant) -> (position, observed, mean acceptance by block)``, with a leading axis
+        of chains in all. ``variant`` is for tests that plant errors: a number that patched parts of a kernel can see
+        (`variant`), so that one compilation serves them all.
+    """
+    kernel, prior = subject.kernel, subject.prior
+
+    def step(carry: tuple[Any, Any, Any], move: Moves) -> tuple[tuple[Any, Any, Any], Any]:
+        position, observed, number = carry
+        tuned, moved = jax.random.split(move.keys)
+        with _called_with(number):
+            state = subject.enter(kernel.init(tuned, observed, prior), position, observed, prior)
+            state, info = kernel.step(moved, state, observed, prior, Schedule(jnp.asarray(1), jnp.asarray(0)))
+        position = {**position, **subject.leave(state)}
+        return (position, subject.renew(move.normals, position, observed), number), info.acceptance
+
+    def chain(moves: Moves, position: Position, observed: Observed, number: Any) -> tuple[Any, Any, Any]:
+        (position, observed, _), acceptance = jax.lax.scan(step, (position, observed, number), moves)
+        return position, observed, jax.tree.map(jnp.mean, acceptance)
+
+    compiled = jax.jit(jax.vmap(chain, in_axes=(0, 0, 0, None)), compiler_options=QUICKLY_COMPILED)
+
+    def advance(moves: Moves, position: Position, observed: Observed, number: int) -> tuple[Any, Any, Any]:
+        with jax.enable_x64(True):
+            given = jax.tree.map(jnp.asarray, (moves, position, observed))
+            chains = len(moves.normals)
+            parts = [_part(given, start, start + AT_ONCE) for start in range(0, chains, AT_ONCE)]
+            found = [jax.tree.map(np.asarray, compiled(*part, jnp.asarray(number))) for part in parts]
+        together: tuple[Any, Any, Any] = jax.tree.map(lambda *arrays: np.concatenate(arrays), *found)
+        return together
+
+    return advance
+
+
+def _part(chains: Any, start: int, end: int) -> Any:
+    return jax.tree.map(lambda array: array[start:end], chains)
+
+
+_variant: list[Any] = []
+
+
+@contextmanager
+def _called_with(number: Any) -> Iterator[None]:
+    _variant.append(number)
+    try:
+        yield
+    finally:
+        _variant.pop()
+
+
+def variant() -> Any:
+    """While a step is traced: the number that the simulator is called with, as a traced integer."""
+    return _variant[-1]
+
+
+def verdict(subject: Subject, advance: Advance, *, chains: int, steps: int, seed: int, variant: int = 0) -> Verdict:
+    """Run chains from independent draws of the joint, and compare their ends with these and with a reference.
+
+    Args:
+        advance: of `successive` for this subject. steps: of each chain. variant: passed on to `advance`.
+    """
+    rng = np.random.default_rng([seed, variant])
+    start, reference = subject.draw(rng, chains), subject.draw(rng, REFERENCE * chains)
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(int(rng.integers(2**62))), (chains, steps))
+    moves = Moves(keys, rng.standard_normal((chains, steps, subject.normals)))
+    position, observed, acceptance = advance(moves, *start, variant)
+    functions = [subject.functions(*draws) for draws in (start, (position, observed), reference)]
+    p: dict[tuple[str, str], float] = {}
+    memory: dict[str, float] = {}
+    unmoved: dict[str, float] = {}
+    for name in functions[0]:
+        first, last, independent = (one[name] for one in functions)
+        found, correlation = compared(first, last, independent)
+        p |= {(name, test): value for test, value in found.items()}
+        if name.startswith(PARAMETER):
+            memory[name], unmoved[name] = correlation, float(np.mean(first == last))
+    return Verdict(p, memory, unmoved, {block: float(np.mean(one)) for block, one in acceptance.items()})
+
+
+REFERENCE = 4  # independent draws for each chain
+PARAMETER = "p: "  # what the names of test functions begin with that depend on moving parameters alone
+
+
+def compared(start: Array, end: Array, reference: Array) -> tuple[dict[str, float], float]:
+    """p-values of the three tests of one test function, and the correlation of its ranks at start and end.
+
+    Not a number anywhere is a p-value of 0: a sampler that leaves the domain is wrong.
+    """
+    if not np.isfinite(end).all():
+        return {"finite": 0.0}, 0.0
+    from scipy.stats import ks_2samp
+
+    ordered = np.sort(reference)
+    before, after = ((np.searchsorted(ordered, values) + 0.5) / (len(ordered) + 1) for values in (start, end))
+    p = {
+        "location": _paired(after - before),
+        "spread": _paired((after - 0.5) ** 2 - (before - 0.5) ** 2),
+        "law": float(ks_2samp(end, reference, method="asymp").pvalue),
+    }
+    return p, float(np.corrcoef(before, after)[0, 1])
+
+
+def _paired(differences: Array) -> float:
+    """Two-sided p-value that independent differences have mean zero; 1 where nothing has moved at all."""
+    from scipy.stats import norm
+
+    spread = float(differences.std(ddof=1))
+    return 1.0 if spread == 0 else float(2 * norm.sf(abs(differences.mean()) / spread * np.sqrt(len(differences))))

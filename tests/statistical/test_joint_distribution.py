@@ -1,0 +1,194 @@
+"""Samplers of distributed regression leave the right posterior invariant, and wrong ones are caught.
+
+Geweke's joint-distribution tests (`emulator.experiments.distributed.joint`): thousands of short chains start at draws
+of the joint distribution and must end at it. Seeds are fixed. Over random seeds a right sampler would fail with a
+probability of at most 1e-4 (Bonferroni over its test functions and tests), so one of the samplers here with one of at
+most 4e-4. `scripts/check_samplers.py` is the longer form, with more chains, sizes and noises.
+
+One compilation serves a sampler and all its planted errors: parts of it are patched so that a number that the compiled
+function is given decides which error is there, and 0 is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from emulator.experiments.distributed.joint import FALSE_ALARM, STILL, Verdict, compared, successive, variant, verdict
+from emulator.experiments.distributed.subjects import SAMPLERS, Regime
+from inference.distributed_regression import collapsed, fixed_s, intercept, noncentred, normal_x, residual_variance
+
+SMALL = Regime(2, (30, 50), 1.0)
+CHAINS, STEPS = 1500, 12
+
+DEGREES, PROPOSAL, JACOBIAN, NO_NOISE, PRIOR_MEAN, NOISE, MEAN = range(1, 8)
+ERRORS = {
+    "normal-x": {
+        "Σ_x without the degrees of freedom of its prior": DEGREES,
+        "S without the determinants' part of the proposals": PROPOSAL,
+        "σ_y² with a prior of exponent -a in place of -(a + 1)": JACOBIAN,
+        "θ as if z had no noise": NO_NOISE,
+        "θ with a prior about zero": PRIOR_MEAN,
+        "S with a tenth of its noise": NOISE,
+    },
+    "collapsed": {
+        "a density without the Jacobian of its logarithms": JACOBIAN,
+        "Σ_x with three degrees of freedom too few in its prior": DEGREES,
+        "θ as if z had no noise": NO_NOISE,
+        "θ with a prior about zero": PRIOR_MEAN,
+        "S with a tenth of its noise": NOISE,
+    },
+    "fixed-s": {
+        "σ_y² with a prior of exponent -a in place of -(a + 1)": JACOBIAN,
+        "θ with a prior about zero": PRIOR_MEAN,
+    },
+    "intercept": {
+        "the scatter with a proposal ratio of one": PROPOSAL,
+        "means as if of a quarter of the rows": MEAN,
+        "θ with a prior about zero": PRIOR_MEAN,
+    },
+}
+PLANTED = [
+    pytest.param(sampler, error, id=f"{sampler}: {name}")
+    for sampler, errors in ERRORS.items()
+    for name, error in errors.items()
+]
+Judge = Callable[[str, int], Verdict]
+
+
+def if_planted(error: int, wrong: Any, right: Any) -> Any:
+    return jnp.where(variant() == error, wrong, right)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    """Of a sampler with an error planted: both simulators compared."""
+    compiled: dict[str, Any] = {}
+
+    def judged(sampler: str, error: int) -> Verdict:
+        if sampler not in compiled:
+            subject = SAMPLERS[sampler](SMALL)
+            compiled[sampler] = subject, successive(subject)
+        return verdict(*compiled[sampler], chains=CHAINS, steps=STEPS, seed=1, variant=error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        plant_in_walk(patch)
+        plant_in_normal_x(patch)
+        plant_in_collapsed(patch)
+        plant_in_fixed_s(patch)
+        plant_in_intercept(patch)
+        yield judged
+
+
+def plant_in_walk(patch: pytest.MonkeyPatch) -> None:
+    right = residual_variance.log_prior
+
+    def log_prior(sigma_y2: Any, prior: Any) -> Any:
+        return right(sigma_y2, prior._replace(a=prior.a - if_planted(JACOBIAN, 1.0, 0.0)))
+
+    patch.setattr(residual_variance, "log_prior", log_prior)
+
+
+def plant_in_normal_x(patch: pytest.MonkeyPatch) -> None:
+    degrees, ratio, update = normal_x._degrees, normal_x.log_ratio, normal_x.update_theta
+
+    def wrong_degrees(observed: Any, prior: Any) -> Any:
+        return degrees(observed, prior) - if_planted(DEGREES, prior.kappa, 0.0)
+
+    def wrong_ratio(state: Any, proposed: Any, B: Any, observed: Any) -> Any:
+        growth = 2 * jnp.log(jnp.diagonal(B, axis1=-2, axis2=-1)).sum(axis=-1)
+        missing = if_planted(PROPOSAL, (state.theta.size + 1) / 2, 0.0)
+        variance = if_planted(NOISE, 0.1, 1.0) * observed.variance_S
+        return ratio(state, proposed, B, observed._replace(variance_S=variance)) - missing * growth
+
+    def wrong_update(noise: Any, state: Any, observed: Any, prior: Any) -> Any:
+        V = state.K @ jnp.swapaxes(state.K, -1, -2)
+        V -= if_planted(NO_NOISE, 1.0, 0.0) * observed.variance_z[:, None, None] * jnp.eye(state.theta.size)
+        prior = prior._replace(m=if_planted(PRIOR_MEAN, 0.0, prior.m))
+        return update(noise, state._replace(K=jnp.linalg.cholesky(V)), observed, prior)
+
+    patch.setattr(normal_x, "_degrees", wrong_degrees)
+    patch.setattr(normal_x, "log_ratio", wrong_ratio)
+    patch.setattr(normal_x, "update_theta", wrong_update)
+
+
+def plant_in_collapsed(patch: pytest.MonkeyPatch) -> None:
+    density, likelihood = noncentred.log_prior, collapsed.likelihood
+
+    def wrong_density(made: Any, frame: Any, prior: Any, n: Any) -> Any:
+        prior = prior._replace(kappa=prior.kappa - if_planted(DEGREES, 3.0, 0.0))
+        value, by_K, by_A = density(made, frame, prior, n)
+        return value - if_planted(JACOBIAN, 1.0, 0.0) * jnp.log(jnp.diagonal(made.K)).sum(), by_K, by_A
+
+    def wrong_likelihood(S: Any, sigma_y2: Any, observed: Any, m: Any, inverse_C: Any) -> Any:
+        noise = (
+            if_planted(NOISE, 0.1, 1.0) * observed.variance_S,
+            if_planted(NO_NOISE, 0.01, 1.0) * observed.variance_z,
+        )
+        observed = observed._replace(variance_S=noise[0], variance_z=noise[1])
+        return likelihood(S, sigma_y2, observed, if_planted(PRIOR_MEAN, 0.0, m), inverse_C)
+
+    patch.setattr(noncentred, "log_prior", wrong_density)
+    patch.setattr(collapsed, "likelihood", wrong_likelihood)
+
+
+def plant_in_fixed_s(patch: pytest.MonkeyPatch) -> None:
+    right = fixed_s._update_theta
+
+    def update(noise: Any, state: Any, observed: Any, prior: Any) -> Any:
+        return right(noise, state, observed, prior._replace(m=if_planted(PRIOR_MEAN, 0.0, prior.m)))
+
+    patch.setattr(fixed_s, "_update_theta", update)
+
+
+def plant_in_intercept(patch: pytest.MonkeyPatch) -> None:
+    """Its θ is drawn by what is patched in `normal_x`."""
+    scatter, mean = intercept.scatter_log_ratio, intercept.mean_log_ratio
+
+    def wrong_scatter(state: Any, proposed: Any, B: Any, observed: Any) -> Any:
+        growth = 2 * jnp.log(jnp.diagonal(B, axis1=-2, axis2=-1)).sum(axis=-1)
+        return scatter(state, proposed, B, observed) - if_planted(PROPOSAL, (len(B[0]) + 1) / 2, 0.0) * growth
+
+    def wrong_mean(state: Any, proposed: Any, observed: Any) -> Any:
+        return mean(state, proposed, observed._replace(n=if_planted(MEAN, 0.25, 1.0) * observed.n))
+
+    patch.setattr(intercept, "scatter_log_ratio", wrong_scatter)
+    patch.setattr(intercept, "mean_log_ratio", wrong_mean)
+
+
+@pytest.mark.parametrize("sampler", ERRORS)
+def test_a_step_leaves_the_joint_distribution_as_it_is(judge: Judge, sampler: str) -> None:
+    found = judge(sampler, 0)
+    assert found.alarm > FALSE_ALARM, found.worst
+    assert not found.still
+    assert found.holds
+
+
+@pytest.mark.parametrize(("sampler", "error"), PLANTED)
+def test_an_error_in_one_update_is_found(judge: Judge, sampler: str, error: int) -> None:
+    found = judge(sampler, error)
+    assert found.alarm < FALSE_ALARM
+    assert not found.holds
+
+
+def test_independent_draws_of_one_law_pass_each_test_as_often_as_its_p_value_says() -> None:
+    """By a binomial bound: 200 comparisons, P(more than 23 of p < 0.05) < 1e-4 for each of three tests."""
+    rng = np.random.default_rng(2)
+    found = [compared(*rng.standard_normal((2, 500)), rng.standard_normal(2000))[0] for _ in range(200)]
+    for test in ("location", "spread", "law"):
+        assert sum(one[test] < 0.05 for one in found) <= 23
+
+
+def test_standing_still_and_leaving_the_domain_are_no_passes() -> None:
+    rng = np.random.default_rng(3)
+    start, reference = rng.standard_normal(500), rng.standard_normal(2000)
+    p, memory = compared(start, start, reference)
+    assert min(p.values()) > FALSE_ALARM
+    assert memory > 1 - 1e-9
+    assert not Verdict({("θ", test): value for test, value in p.items()}, {"θ": memory}, {"θ": STILL + 0.1}, {}).holds
+    lost = np.where(np.arange(500) == 7, np.nan, start)
+    assert compared(start, lost, reference)[0] == {"finite": 0.0}
