@@ -18,7 +18,7 @@ from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
 from dca_proto.core.shares import ENCODINGS, LOCAL
-from dca_proto.statistics import Sensitivity, Statistic, resolve
+from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
 
 
@@ -90,6 +90,7 @@ def ask(announcement: Announcement, mechanism: Mechanism, limits: Limits) -> Que
     mu = _mu(announcement)
     sensitivity_of = row_sensitivity if announcement.local else client_sensitivity
     sensitivity = sensitivity_of(statistic, announcement.rows_max, announcement.fraction_bits)
+    sensitivity.require(REPLACE_ONE_ROW if announcement.local else REPLACE_ONE_CLIENT)
     return Question(statistic, statistic.dimension, sensitivity, mu)
 
 
