@@ -58,7 +58,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         ("--dimension 2 --bounds a=0:1", "--bounds names the columns of a sum, and so excludes --dimension"),
         ("--bound 1 --bounds a=0:1", "--bound and --bounds exclude each other"),
         ("--columns a,b --bounds a=0:1", "public bounds are missing for: b"),
-        ("--statistic summ", "--statistic 'summ' is unknown (did you mean 'sum'?); known: averaged-regression, gradient, "),
+        ("--statistic summ", "--statistic 'summ' is unknown (did you mean 'sum'?); known: averaged-regression, "),
         ("--parameter weights=[1]", "--parameter weights: no such parameter of sum"),
         ("--statistic mean,", "--statistic 'mean,': a name is missing beside a comma"),
         ("--statistic histogram --parameter edgs=[1]", "no such parameter of histogram (did you mean 'edges'?)"),
