@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dca_proto.net.broker import Broker, BrokerOptions, find_mosquitto, launch_broker
+
+# Tests send Ctrl-C to commands. A shell that starts the suite in the background has it ignored, and so would they.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
