@@ -197,7 +197,7 @@ def finish(
     """
     report = {**figures, "versions": versions(), "quick": options.quick, "seed": options.seed}
     if checks:
-        report["checks"] = [asdict(check) for check in checks]
+        report["checks"] = [{**asdict(check), "holds": bool(check.holds)} for check in checks]  # perhaps NumPy's
     write_json(report, options.json)
     console = Console(stderr=options.json == STDOUT)
     for one in (*tables, *([_checks_table(checks)] if checks else [])):

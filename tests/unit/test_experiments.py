@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -166,7 +167,7 @@ def test_the_report_holds_versions_and_checks_and_its_checks_decide(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "figures.json"
-    good, bad = Check("slope", "-1", "-1.02", True), Check("error", "below 1", "2", False)
+    good, bad = Check("slope", "-1", "-1.02", np.bool_(True)), Check("error", "below 1", "2", False)
     shown = table("numbers", "name", "value")
     shown.add_row("one", "1")
     assert finish({"kind": "trial"}, options("--json", str(target)), [shown], [good]) == 0
