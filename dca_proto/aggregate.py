@@ -14,6 +14,34 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False)
+class LocalReports:
+    """What each client told in a report round, sorted by client id; each is private by itself.
+
+    Attributes:
+        values: vectors in the statistic's own units, shape ``(n, dimension)``, of an additive mechanism; of randomised
+            response the category that each told, shape ``(n,)``, int64; of unary encoding bits, shape ``(n, k)``, bool.
+        mechanism: its name on the wire.
+        epsilon, delta: of each report; delta is 0.0 where that is ε-private.
+        noise_scale: of an additive mechanism, in units of `values`: σ of Gaussian noise, b = Δ1/ε of Laplace noise
+            (whose law is on the grid, P(x) ∝ e^(-|x|/b)). 0.0 of a categorical one.
+        probabilities: of a categorical mechanism, how probably a report names (tells, or sets the bit of) the client's
+            own category, p, and any other one, q. None of an additive one.
+    """
+
+    values: NDArray[Any]
+    mechanism: str
+    epsilon: float
+    delta: float
+    noise_scale: float
+    probabilities: tuple[float, float] | None = None
+
+    @property
+    def contributors(self) -> int:
+        """n, how many clients reported."""
+        return len(self.values)
+
+
+@dataclass(frozen=True, eq=False)
 class NoisyAggregate:
     """A differentially private sum over the clients that contributed.
 
@@ -21,22 +49,28 @@ class NoisyAggregate:
         value: the noisy sum in the statistic's own units, shape ``(dimension,)``.
         noise_variance: exact variance of the noise that each coordinate of ``value`` carries (all contributors' shares,
             in squared units of ``value``). The noise is the sum of ``contributors`` independent discrete Gaussians; of
-            a local round, of ``clients`` of them, one for each data node.
+            data nodes' sum, of ``clients`` of them, one for each; of reports, of the noises of ``contributors`` of
+            them, and of those that name categories it is the largest variance that their estimated counts can have.
         statistic: name of the statistic; ``parameters`` its public parameters (bounds, columns, ...).
-        contributors: ``|S|``, how many clients the sum is over; of a local round, how many rows of all data nodes.
-        clients: N on the roster; of a local round, J, how many data nodes released.
+        contributors: ``|S|``, how many clients the sum is over; of data nodes, how many rows of all of them; of reports
+            n, how many there are.
+        clients: N on the roster; of a local round, how many released, J data nodes or n clients.
         tolerated: T. colluders: c, how many of the T are reserved for colluders. Both are 0 of a local round.
         mechanism: name of the noise mechanism on the wire.
         sensitivity: L2 sensitivity of the sum in units of ``value``; ``relation`` its neighbouring relation.
-        sigma_local: standard deviation of one client's noise share, in units of ``value``.
+        sigma_local: standard deviation of one client's noise share, or of its release's or report's whole noise (see
+            ``noise_variance``), in units of ``value``.
         epsilon, delta: what the round spent of every participant's budget; mu: the same as a Gaussian DP parameter.
-            None, whatever is given, where `private` is False: the clients' ledgers were charged, but nothing is
-            guaranteed for it, so there is no figure that anybody could print.
+            At delta 0, as of a report, mu is the smallest that the epsilon implies. None, whatever is given,
+            where `private` is False: the clients' ledgers were charged, but nothing is guaranteed for it, so there is
+            no figure that anybody could print.
         round_id: 16 bytes. session_hash, contributors_hash, roster_hash: 32 bytes each.
         absent: indices in the roster (sorted by client id) whose contribution is not in the sum.
-        nodes: of a local round, what each data node released, sorted by client id, of which this is the sum (values,
-            variances and rows add up). Each is an aggregate of its own with `clients` 1, its rows as `contributors`,
-            and no nodes. Empty for every other sum.
+        nodes: of a local round of data nodes, what each released, sorted by client id, of which this is the sum
+            (values, variances and rows add up). Each is an aggregate of its own with `clients` 1, its rows as
+            `contributors`, and no nodes. Empty for every other sum.
+        reports: of a report round, what each client told, of which this is the sum, or of categories the estimated
+            counts. None of every other sum.
         private: False where the noise was not drawn by an exact mechanism; then no epsilon may be claimed. (That bounds
             were read from the data cannot be seen here: who chose them must remember it.)
     """
@@ -63,6 +97,7 @@ class NoisyAggregate:
     absent: tuple[int, ...] = ()
     private: bool = True
     nodes: tuple[NoisyAggregate, ...] = ()
+    reports: LocalReports | None = None
 
     def __post_init__(self) -> None:
         if not self.private:
@@ -87,6 +122,9 @@ class RoundRequest:
         local: asks for a local round: each client is a data node with rows of many people, at most `rows_max` >= 1 of
             which count; it adds the whole noise by itself, for one row's replacement, and no Compute node takes part.
             The aggregate is then the sum of what was released, and has `nodes`.
+        mechanism: asks for a report round by this local mechanism (`dca_proto.local`), and `local` stays False: each
+            client tells a report that is private by itself, of all its data, and no Compute node takes part. The
+            aggregate then has `reports`. The share of a budget is of ε where the mechanism is ε-private.
     """
 
     statistic: str
@@ -95,6 +133,7 @@ class RoundRequest:
     rows_max: int = 0
     batch: int = 0
     local: bool = False
+    mechanism: str = ""
 
 
 class NoAggregate(Exception):  # noqa: N818 - not an error: how a round may end

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.aggregate import NoisyAggregate
+from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.core.errors import RoundAborted
 from dca_proto.logs import printable
 from dca_proto.statistics import resolve
@@ -65,6 +65,7 @@ def outcome(aggregate: NoisyAggregate) -> dict[str, Any]:
         "contributors_hash": aggregate.contributors_hash.hex(),
         "roster_hash": aggregate.roster_hash.hex(),
         "nodes": list(map(_node, aggregate.nodes)),
+        "reports": None if aggregate.reports is None else _reports(aggregate.reports),
     }
 
 
@@ -78,6 +79,12 @@ def _node(node: NoisyAggregate) -> dict[str, Any]:
         "contributors_hash": node.contributors_hash.hex(),
         "roster_hash": node.roster_hash.hex(),
     }
+
+
+def _reports(reports: LocalReports) -> dict[str, Any]:
+    """What each client reported, in the order of their ids, bits as 0 and 1; epsilon and delta stand beside."""
+    told = reports.values if reports.probabilities is None else reports.values.astype(int)
+    return {"values": told.tolist(), "noise_scale": reports.noise_scale, "probabilities": reports.probabilities}
 
 
 def abort_line(error: RoundAborted) -> str:

@@ -8,7 +8,8 @@ epsilon = 1
 delta = 1e-6
 tolerate = 2                  # T, of which `colluders` are reserved for colluders
 
-Or, of data nodes that have the rows of many people each: local = true and rows_max = 5000, and no Compute nodes.
+Or, of data nodes that have the rows of many people each: local = true and rows_max = 5000, and no Compute nodes. Or, of
+clients that report by themselves, each private against everybody: mechanism = "grid-laplace", and no Compute nodes.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ import msgspec
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
+from dca_proto.core.forecast import planned
+from dca_proto.core.mechanism import LOCAL_MECHANISMS
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS, LOCAL, SEED
 from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.wording import nearest
 from dca_proto.statistics import resolve
 from dca_proto.statistics.base import parameter_names
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
@@ -38,7 +42,7 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         statistic, columns: what is computed of which columns of the clients' data.
         bounds: public lower and upper bound of each column, in its own units.
         parameters: further public parameters that the statistic has (a histogram's ``edges``).
-        epsilon, delta: what the round costs each participant.
+        epsilon, delta: what the round costs each participant; delta is 0 of reports that are epsilon-private.
         tolerate: T, how many clients may drop out or collude. colluders: c, how many of the T are for colluders only.
         clients: start as soon as so many have answered; 0 waits for `join_s`. A local round ends then; 0 waits for its
             close, `join_s` and `share_s` later.
@@ -46,8 +50,10 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
         local: whether it is a local round: clients are data nodes, each row another person's; each sums at most
             `rows_max` >= 1 of its rows, adds the whole noise and releases to the trainer. There are no Compute nodes.
+        mechanism: asks for a round of reports, by a local mechanism: each client tells the trainer one that is private
+            by itself. There are no Compute nodes. Of a mechanism for categories `rows_max` is 1.
         fraction_bits: of fixed-point numbers, even. encoding: of shares.
-        join_s, share_s, commit_s: how long the phases may last; of a local round the first two.
+        join_s, share_s, commit_s: how long the phases may last; of a round without Compute nodes the first two.
     """
 
     statistic: str
@@ -55,7 +61,7 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     bounds: dict[str, tuple[float, float]] = {}
     parameters: dict[str, Any] = {}
     epsilon: float
-    delta: float
+    delta: float = 0.0
     tolerate: int = 0
     colluders: int = 0
     clients: int = 0
@@ -67,6 +73,12 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     share_s: float = 60.0
     commit_s: float = 60.0
     local: bool = False
+    mechanism: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether each participant releases by itself, without Compute nodes."""
+        return self.local or bool(self.mechanism)
 
 
 def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
@@ -79,7 +91,7 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
     parameters = parameters_of(settings.statistic, settings.columns, settings.bounds, settings.parameters)
     sensitivity_of = row_sensitivity if settings.local else client_sensitivity
     sensitivity_of(resolve(settings.statistic, parameters), settings.rows_max, settings.fraction_bits)
-    return OpenRound(
+    request = OpenRound(
         round_id=secrets.token_bytes(ID_BYTES),
         statistic=settings.statistic,
         parameters=parameters,
@@ -87,30 +99,38 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
         delta=settings.delta,
         tolerated=settings.tolerate,
         colluders=settings.colluders,
-        computes=() if settings.local else _computes(settings, federation),
+        computes=() if settings.alone else _computes(settings, federation),
         rows_max=settings.rows_max,
         fraction_bits=settings.fraction_bits,
-        encoding=LOCAL if settings.local else settings.encoding,
+        encoding=LOCAL if settings.alone else settings.encoding,
+        mechanism=settings.mechanism,
         clients_expected=settings.clients,
         join_window_ms=round(1000 * settings.join_s),
         share_window_ms=round(1000 * settings.share_s),
         commit_window_ms=round(1000 * settings.commit_s),
     )
+    if settings.mechanism:
+        planned(request, 1)
+    return request
 
 
 def _check_terms(settings: RoundSettings) -> None:
-    accounting.mu_of(settings.epsilon, settings.delta)
+    if settings.mechanism:
+        _check_mechanism(settings)
+    else:
+        accounting.mu_of(settings.epsilon, settings.delta)
     clients, tolerated = settings.clients, settings.tolerate
     if min(clients, tolerated, settings.colluders) < 0:
         raise UsageError("clients, tolerate and colluders cannot be below 0")
-    if settings.local and (tolerated or settings.colluders or settings.computes or settings.encoding != SEED):
+    if settings.alone and (tolerated or settings.colluders or settings.computes or settings.encoding != SEED):
+        why = "each report is private by itself" if settings.mechanism else "each data node adds the whole noise"
         raise UsageError(
-            "a local round has no Compute nodes and no shares, and each data node adds the whole noise: "
-            "leave out computes, encoding, tolerate and colluders"
+            f"a local round has no Compute nodes and no shares, and {why}: leave out computes, encoding, tolerate and "
+            "colluders"
         )
     if settings.colluders > tolerated:
         raise UsageError(f"c = {settings.colluders} exceeds T = {tolerated}; lower colluders or raise tolerate")
-    if clients and clients - tolerated - 1 < 1 and not settings.local:
+    if clients and clients - tolerated - 1 < 1 and not settings.alone:
         raise UsageError(
             f"N - T - 1 = {clients - tolerated - 1} is below 1: nobody's noise would be left; lower tolerate"
         )
@@ -119,6 +139,21 @@ def _check_terms(settings: RoundSettings) -> None:
     for name in ("join_s", "share_s", "commit_s"):
         if not 0 < getattr(settings, name) < math.inf:
             raise UsageError(f"{name} is {getattr(settings, name):g}; give a number of seconds above 0")
+
+
+def _check_mechanism(settings: RoundSettings) -> None:
+    """A mechanism of reports, and none where data nodes are asked; its figures are checked with the round's."""
+    if settings.mechanism not in LOCAL_MECHANISMS:
+        hint = nearest(settings.mechanism, LOCAL_MECHANISMS)
+        raise UsageError(
+            f"mechanism {settings.mechanism!r} is none of reports{hint}; use one of {', '.join(LOCAL_MECHANISMS)}, or "
+            "leave it out for sums"
+        )
+    if settings.local:
+        raise UsageError(
+            "local asks data nodes for sums over many people's rows, mechanism asks each client for a report; give one "
+            "of the two"
+        )
 
 
 def parameters_of(
@@ -169,7 +204,7 @@ def _computes(settings: RoundSettings, federation: Federation) -> tuple[bytes, .
             f"Compute node {', '.join(unknown)} is not in the federation file; known: {', '.join(by_name)}"
         )
     if len(names) < 2 or len(set(names)) < len(names):
-        alone = "; the federation has none: hold local rounds, with local = true" if not by_name else ""
+        alone = "" if by_name else "; the federation has none: hold local rounds, with local = true or a mechanism"
         found = f"computes: found {len(set(names))} Compute nodes"
         raise UsageError(f"{found}, expected at least 2, each named once{alone}")
     return tuple(by_name[name] for name in names)

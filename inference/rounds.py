@@ -26,12 +26,19 @@ class CostedRounds(Rounds, Protocol):
     """Rounds that know what they cost: a trainer's do. Without it, only those that gave a sum can be added up.
 
     Attributes:
-        spent: the Gaussian DP parameter μ of all rounds so far for the participant that they cost most, those included
-            that ended without a sum and kept their charge.
+        spent: what all rounds so far cost the participant that they cost most, those included that ended without a sum
+            and kept their charge.
     """
 
     @property
-    def spent(self) -> float: ...
+    def spent(self) -> Spent: ...
+
+
+class Spent(Protocol):
+    """What rounds of whatever kinds cost together."""
+
+    def epsilon(self, delta: float) -> float:
+        """The ε at which they are (ε, δ)-private together, for a δ in (0, 1)."""
 
 
 def run(job: Job[R], rounds: Rounds) -> R:

@@ -1,12 +1,15 @@
 """What rounds cost together: Gaussian rounds compose exactly in the Gaussian DP parameter (Dong, Roth and Su 2022).
 
 μ² = Σ μ_r²,     δ(ε) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)      (their corollaries 3.3 and 2.13)
+
+Rounds of ε-private reports, whose δ is 0, add up in ε; beside Gaussian rounds each counts with the μ that it is within,
+as in a ledger (`dca_proto.core.price`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, sqrt
+from math import exp, hypot
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
@@ -46,4 +49,4 @@ def together(aggregates: Sequence[NoisyAggregate]) -> tuple[float, float] | None
     (only, *others) = aggregates
     if not others and only.epsilon is not None:
         return only.epsilon, delta
-    return epsilon_of(sqrt(sum(mu * mu for mu in mus)), delta), delta
+    return epsilon_of(hypot(*mus), delta) if delta else sum(one.epsilon or 0.0 for one in aggregates), delta

@@ -4,8 +4,9 @@
     python scripts/make_vectors.py
 
 Another implementation checks itself against the file: every message with its bytes and its fields, every derived key,
-what must not decode, and what must not verify. The same code gives the same file, byte for byte; where a change alters
-it, the wire format has changed and PROTOCOL_VERSION has to. Bytes stand as "hex:..." wherever text could stand too.
+every local mechanism's report of a key, what must not decode, and what must not verify. The same code gives the same
+file, byte for byte; where a change alters what was there, the wire format has changed and PROTOCOL_VERSION has to.
+Bytes stand as "hex:..." wherever text could stand too.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from dca_proto.core import messages
 from dca_proto.core.codec import decode_body, decode_frame, encode, sign
 from dca_proto.core.commit import encode_entries, position_bits
 from dca_proto.core.events import Command
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
+from dca_proto.core.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian, LocalMechanism
 from dca_proto.core.messages import Abort, Behind, Decline, FrozenList, PartialSum, Query, Release, Sealed, Signed
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.round import list_hash, session_hash
 from dca_proto.core.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
 from dca_proto.core.shares import LOCAL, share_bodies, vector_node
 from dca_proto.core.upload import associated_data, plaintext, receipt_tag, round_key
+from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
+from dca_proto.statistics import Sensitivity
 from dca_proto.testing import Cast, Network
 
 PATH = Path(__file__).parent.parent / "tests" / "protocol" / "vectors" / f"v{PROTOCOL_VERSION}.json"
@@ -82,7 +85,16 @@ def all_messages(cast: Cast, network: Network) -> dict[str, Any]:
     )
     release = Release(*head, found["Join"].announcement_hash, cast.certificate(0), 3, CONTRIBUTION, SECRET, bytes(8))
     local = msgspec.structs.replace(found["Announcement"], encoding=LOCAL, computes=(), rows_max=3)
-    return found | {type(body).__name__: body for body in (*rest, release)} | {"Announcement of a local round": local}
+    reports = msgspec.structs.replace(
+        local, statistic="histogram", parameters={"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]}, rows_max=1,
+        mechanism=UNARY_ENCODING, delta=0.0,
+    )  # fmt: skip
+    variants = {
+        "Announcement of a local round": local,
+        "Announcement of a report round": reports,
+        "Release of a report": msgspec.structs.replace(release, rows=1, vector=b"\5"),
+    }
+    return found | {type(body).__name__: body for body in (*rest, release)} | variants
 
 
 def positive(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -188,6 +200,28 @@ def shares() -> dict[str, Any]:
     }
 
 
+def local_reports() -> list[dict[str, Any]]:
+    """What a client reports by each local mechanism from one key, as its bytes; and bytes that are no report."""
+    grid = Sensitivity(l1=2**25, l2_squared=2**50, bound=2**24)
+    vector, category = [-(2**24), 0, 12345], 3
+    mechanisms: list[tuple[LocalMechanism, list[Any], list[bytes]]] = [
+        (AnalyticGaussian(1.0, 1e-6, grid, 3), [vector], [bytes(23)]),
+        (GridLaplace(1.0, grid, 3), [vector], [bytes(25)]),
+        (RandomisedResponse(1.0, 10), [category, MISSING], [bytes(3), b"\x0a\0\0\0", b"\0\0\0\1"]),
+        (UnaryEncoding(1.0, 10), [category, MISSING], [bytes(1), b"\0\4", bytes(3)]),
+    ]
+    return [
+        {
+            "mechanism": one.name,
+            "parameters": {name: plain(getattr(one, name)) for name in one.__struct_fields__},
+            "key": plain(ROOT),
+            "reports": [[value, plain(one.encode(one.randomise([value], ROOT)[0]))] for value in values],
+            "are no reports": plain(wrong),
+        }
+        for one, values, wrong in mechanisms
+    ]
+
+
 def forgeries() -> list[dict[str, Any]]:
     """Signatures and ciphertexts with one bit changed: none verifies or opens."""
     signed = sign(Identity(SECRET), SESSION, Query(PROTOCOL_VERSION, ROUND, SESSION))
@@ -214,6 +248,7 @@ def render() -> str:
         "must_not_decode": negative(found),
         "keys": keys(),
         "shares": shares(),
+        "reports": local_reports(),
         "must_not_verify": forgeries(),
     }
     return json.dumps(vectors, indent=1, ensure_ascii=True) + "\n"

@@ -15,6 +15,7 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.forecast import forecast
 from dca_proto.core.messages import Announcement
 from dca_proto.core.plan import Plan
+from dca_proto.core.price import Price, total
 from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.regression import Regression
@@ -51,6 +52,7 @@ def answer(enquiry: Enquiry, shares: tuple[float, ...], rounds: list[tuple[Annou
         "curve": _curve(mu, enquiry.also),
         "also": [{"kind": type(one).__name__, **msgspec.to_builtins(one)} for one in enquiry.also],
         "epsilon_with_also": _with_also(mu, enquiry.also, budget.delta),
+        "epsilon_charged_with_also": _charged_with_also(mu, enquiry.also, budget.delta),
         "warnings": warnings(budget, enquiry.clients),
     }
 
@@ -120,3 +122,12 @@ def _curve(mu: float, also: tuple[privacy_loss.Release, ...]) -> list[dict[str, 
 
 def _with_also(mu: float, also: tuple[privacy_loss.Release, ...], delta: float) -> float | None:
     return privacy_loss.epsilon_of((privacy_loss.Gaussian(mu), *also), delta) if also else None
+
+
+def _charged_with_also(mu: float, also: tuple[privacy_loss.Release, ...], delta: float) -> float | None:
+    """What a ledger counts that is charged for all of it: of releases that are not Gaussian it knows only ε, and in a
+    mixture takes them for Gaussian ones that tell more, as they may be chosen in view of results (`price`)."""
+    charged = [
+        Price.of_mu(one.mu) if isinstance(one, privacy_loss.Gaussian) else Price.of_pure(one.epsilon) for one in also
+    ]
+    return total([Price.of_mu(mu), *charged]).epsilon(delta) if also else None

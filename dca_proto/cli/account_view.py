@@ -51,7 +51,12 @@ def show(console: Console, enquiry: Enquiry, answer: dict[str, Any]) -> None:
     console.print(_curve_table(answer["curve"]))
     if enquiry.also:
         together = f"epsilon {answer['epsilon_with_also']:.4g} at delta {enquiry.budget.delta:g}"
-        say(console, "also", f"together with what else is spent on the same clients, it costs them at most {together}")
+        say(
+            console,
+            "also",
+            f"together with what else is spent on the same clients, it costs them at most {together}; their ledgers, "
+            f"charged for all of it, would count epsilon {answer['epsilon_charged_with_also']:.4g}",
+        )
 
 
 def _budget_in_words(answer: dict[str, Any]) -> str:

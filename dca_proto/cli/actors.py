@@ -19,6 +19,7 @@ from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.config import convert
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
+from dca_proto.core.mechanism import LOCAL_MECHANISMS
 from dca_proto.device import Device, complete, load
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.outcome import abort_line, estimates, outcome
@@ -71,6 +72,12 @@ A device without the command line runs the same file with: python -m dca_proto c
   dca trainer trainer.toml --clients 100 --json -      the file's [round], started as soon as 100 clients have answered
   dca trainer trainer.toml --local --rows-max 5000 --clients 4 ...
                                                        four hospitals release sums over their patients by themselves
+  dca trainer trainer.toml --mechanism grid-laplace --clients 1000 --statistic mean --columns x --bounds x=0:10 \\
+                           --epsilon 1                 a thousand clients report, each private against everybody by
+                                                       itself, without a delta. Or: analytic-gaussian, with one
+  dca trainer trainer.toml --mechanism unary-encoding --rows-max 1 --statistic histogram --columns age \\
+                           --parameter edges=[0,40,80] --epsilon 1 --clients 1000
+                                                       which category each is in. Or, of few: randomised-response
   dca trainer trainer.toml --resume                    finish what an earlier run left open, collect what aborted
                                                        rounds give back (--json: a list)
 
@@ -142,6 +149,10 @@ def trainer(
         bool | None,
         typer.Option("--local", help="Data nodes release by themselves, each row protected; no Compute nodes."),
     ] = None,
+    mechanism: Annotated[
+        str | None,
+        typer.Option(help=f"Each client reports by itself: {', '.join(LOCAL_MECHANISMS)}; no Compute nodes."),
+    ] = None,
     share_encoding: Annotated[str | None, typer.Option(help="seed or vector.")] = None,
     join_s: Annotated[float | None, typer.Option(help="How long clients may join, in seconds,")] = None,
     share_s: Annotated[float | None, typer.Option(help="how long they may share,")] = None,
@@ -168,6 +179,7 @@ def trainer(
         "computes": parse_names(computes),
         "rows_max": rows_max,
         "local": local,
+        "mechanism": mechanism,
         "encoding": share_encoding,
         "join_s": join_s,
         "share_s": share_s,
@@ -272,6 +284,8 @@ def _result_lines(aggregate: NoisyAggregate) -> list[str]:
         f"{aggregate.contributors} of {aggregate.clients} clients "
         f"(T = {aggregate.tolerated}, c = {aggregate.colluders})"
     )
+    if aggregate.reports is not None:
+        source = f"{aggregate.contributors} reports by {aggregate.mechanism}, each private by itself"
     if aggregate.nodes:
         rows = ", ".join(str(node.contributors) for node in aggregate.nodes)
         source = f"{aggregate.contributors} rows of {aggregate.clients} data nodes ({rows}), each with its whole noise"

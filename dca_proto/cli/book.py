@@ -25,6 +25,7 @@ from dca_proto.logs import printable
 
 SPENDERS = ("client", "trainer")
 _LARGEST = {"mu": accounting.MU_MAX, "epsilon": 1e6, "delta": 1.0}
+_LARGEST_PURE = {"mu": accounting.mu_of_pure(accounting.PURE_MAX), "epsilon": accounting.PURE_MAX}  # delta is 0
 _HEAD_BYTES = 16
 _OF_A_COMPUTE_NODE = {compute.ROUNDS, compute.SHARES, charges.TABLE}
 Plain = dict[str, Any]
@@ -124,7 +125,7 @@ def _reserved(values: Iterable[bytes]) -> Iterable[Reserved]:
 
 def _sound(charge: Charge) -> Charge:
     """A charge whose figures can be. Raises `UsageError`."""
-    for name, largest in _LARGEST.items():
+    for name, largest in (_LARGEST if charge.delta else _LARGEST_PURE).items():
         value = getattr(charge, name)
         if not 0 < value <= largest:
             raise _damaged(f"charge {charge.number} has {name} = {value:g}, expected above 0 and at most {largest:g}")
@@ -173,12 +174,14 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
         "federation": None if book.federation is None else book.federation.name,
         "delta": delta,
         "period_days": None if allowance is None else allowance.period_days,
-        "mu_spent": spent,
-        "epsilon_spent": accounting.epsilon_of(spent, delta),
-        "epsilon_reserved": accounting.epsilon_of(reserved, delta),
+        "mu_spent": spent.mu,
+        "pure_spent": spent.pure,
+        "epsilon_spent": spent.epsilon(delta),
+        "epsilon_reserved": reserved.epsilon(delta),
         "rounds_reserved": len(under_way),
         "epsilon_allowed": None if allowance is None else allowance.epsilon,
         "epsilon_left": None if allowance is None else allowance.left(book.ledger, now_ms, under_way),
+        "pure_left": None if allowance is None else allowance.left(book.ledger, now_ms, under_way, pure=True),
         "epsilon_per_round_max": book.per_round,
         "charges": [_charge(one, names, since_ms) for one in book.ledger.charges],
         "declined": [_declined(one, names) for one in book.declined],

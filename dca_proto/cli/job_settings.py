@@ -99,9 +99,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     local: bool = False
 
     @property
+    def free(self) -> tuple[str, ...]:
+        """Settings that may change while a task is gone on with: patience, words, and what is made of sums at hand."""
+        return (*_FREE, *self.job.changeable)
+
+    @property
     def identity(self) -> dict[str, Any]:
-        """What must be the same for a task to be gone on with; patience and words may change."""
-        return {key: value for key, value in self.table.items() if key not in _FREE}
+        """What must be the same for a task to be gone on with: all but what is `free`."""
+        return {key: value for key, value in self.table.items() if key not in self.free}
 
 
 def task_of(table: Mapping[str, Any], federation: Federation) -> Task:

@@ -75,7 +75,10 @@ Clients may be data nodes with the rows of many people each, that release by the
 is without Compute nodes in the federation file, or with local = true. Leave out tolerate then.
 
 What a job has got is kept beside the trainer's store, in trainer.regression.journal for example; to learn anew, at a
-new price, name another --journal. Exit codes: 0 done, 2 wrong call or input, 3 a round was aborted, 130 Ctrl-C.
+new price, name another --journal. Job regression-mcmc makes more of what it has at no price: other draws, or another
+method, with released_for = the first one where the two differ in what nodes release.
+
+Exit codes: 0 done, 2 wrong call or input, 3 a round was aborted, 130 Ctrl-C.
 """.replace("NAMES", ", ".join(NAMES[:4]) + ", ...")
 
 
@@ -178,14 +181,15 @@ class _Run:
         """
         stages = self._stages()
         self._teller = Teller(Console(stderr=True), self._actor.config.federation, self._task.settings.clients, stages)
-        with Journal(self._path, self._task.identity) as journal:
+        with Journal(self._path, self._task.identity, free=self._task.free) as journal:
             self._say_plan(stages)
             try:
                 with self._teller:
                     result = complete(self._learn(journal))
                 result = self._finished(result)
             except RoundAborted as error:
-                write_json(self._failure(error), self._outputs.json_to)
+                failure = self._failure(abort_line(error), error.contributors, error.needed)
+                write_json(failure, self._outputs.json_to)
                 self._say_held()
                 raise
             except KeyboardInterrupt:
@@ -219,9 +223,17 @@ class _Run:
         job = self._task.job
         if learned is None or job.finish is None:
             return learned
-        with SamplingBar(Console(stderr=True)) as bar:
-            known = replace(self._conditions(), on_sampling=bar)
-            return job.finish(learned, self._task.schema, self._task.own, known)
+        try:
+            with SamplingBar(Console(stderr=True)) as bar:
+                known = replace(self._conditions(), on_sampling=bar)
+                return job.finish(learned, self._task.schema, self._task.own, known)
+        except Exception as error:  # the rounds are paid for, whatever it is
+            other = f", at no price, with another {', '.join(job.changeable)}" if job.changeable else ""
+            remedy = f"the same command goes on from there{other}"
+            failure = self._failure(str(error) or type(error).__name__)
+            write_json({**failure, "remedy": remedy}, self._outputs.json_to)
+            self._say_held(remedy)
+            raise
 
     def _check_account(self, trainer: TrainerActor) -> None:
         """Before the first round costs anything: whether the account has room for all of them.
@@ -230,7 +242,7 @@ class _Run:
             AccountError: it has not, and the job cannot do without the last ones.
         """
         try:
-            trainer.check_job([self._task.terms.budget.mu], _now_ms())
+            trainer.check_job([self._task.terms.budget.price], _now_ms())
         except AccountError as refusal:
             if not self._task.job.iterative:
                 raise
@@ -277,19 +289,19 @@ class _Run:
         who = f"J = {n} data nodes, of which each adds the whole noise for one row"
         say(self._console, "plan", f"{terms}; {who if task.local else f'N = {n}, T = {task.settings.tolerate}'}")
 
-    def _say_held(self) -> None:
+    def _say_held(self, remedy: str = "the same command goes on from there") -> None:
         """After whatever ended it."""
         held = sum(one.aggregate is not None for one in self._held)
         what = f"{counted(held, 'round')} held and kept in {self._path}"
-        say(Console(stderr=True), "stopped", f"{what}; the same command goes on from there")
+        say(Console(stderr=True), "stopped", f"{what}; {remedy}")
 
-    def _failure(self, error: RoundAborted) -> dict[str, Any]:
+    def _failure(self, reason: str, contributors: int | None = None, needed: int | None = None) -> dict[str, Any]:
         return {
             "kind": "learn",
             "ok": False,
-            "error": abort_line(error),
-            "contributors_found": error.contributors,
-            "contributors_needed": error.needed,
+            "error": reason,
+            "contributors_found": contributors,
+            "contributors_needed": needed,
             **self._about(),
         }
 
@@ -339,7 +351,9 @@ class _Run:
         plain = as_plain(book_of(self._actor.config), account.delta, _now_ms())
         left = f"epsilon {plain['epsilon_left']:.4g} is left in one more round, of {account.epsilon:g} in all"
         say(self._console, "account", f"{left}, at delta {account.delta:g} in {account.period_days:g} days")
-        say(self._console, "journal", f"{self._path}; to learn anew, at a new price, name another --journal")
+        changeable = self._task.job.changeable
+        free = f"another {', '.join(changeable)} costs nothing; " if changeable else ""
+        say(self._console, "journal", f"{self._path}; {free}to learn anew, at a new price, name another --journal")
 
 
 def _now_ms() -> int:

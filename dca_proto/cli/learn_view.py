@@ -116,6 +116,8 @@ class Teller(Narrator):
 
 
 def _contributed(aggregate: NoisyAggregate) -> str:
+    if aggregate.reports is not None:
+        return f"{counted(aggregate.contributors, 'client')} reported by {aggregate.mechanism}"
     if aggregate.nodes:
         return f"{counted(aggregate.clients, 'data node')} released, of {counted(aggregate.contributors, 'row')}"
     return f"{aggregate.contributors} of {aggregate.clients} clients contributed"
@@ -195,6 +197,7 @@ def round_row(held: HeldRound) -> dict[str, Any]:
         "mu": aggregate.mu,
         "value": aggregate.value.tolist(),
         "relation": aggregate.relation,
+        "mechanism": aggregate.mechanism,
         "nodes": [_node_row(node) for node in aggregate.nodes],
     }
 

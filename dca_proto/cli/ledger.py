@@ -41,13 +41,16 @@ def ledger(
 ) -> None:
     """Show what a client or a trainer has spent, on what, and what is left.
 
-    Charges add up in mu: the squares do, exactly. So several rounds cost less than the sum of their epsilons, and what
-    is left is told as the largest single round that still fits.
+    Charges of Gaussian rounds add up in mu: the squares do, exactly. So several rounds cost less than the sum of their
+    epsilons, and what is left is told as the largest single round that still fits. Rounds of reports that are private
+    by epsilon alone (delta 0) add up in epsilon, or, where that comes to less, in the mu that each of them is within;
+    beside Gaussian rounds always in mu, which comes to more: such rounds may be chosen in view of results.
 
     Fields of the JSON object: role (client, trainer or null), store, federation; delta (at which totals are stated),
-    period_days, mu_spent and epsilon_spent (in the period; of everything where no file says a period),
-    epsilon_reserved and rounds_reserved (a trainer's announced rounds that may still start), epsilon_allowed and
-    epsilon_left (of the largest single round that still fits), epsilon_per_round_max; charges (number, at, round_id,
+    period_days, epsilon_spent (in the period; of everything where no file says a period), mu_spent (rounds of delta 0
+    converted), pure_spent (the sum of epsilon of rounds of delta 0), epsilon_reserved and rounds_reserved (a trainer's
+    announced rounds that may still start), epsilon_allowed, epsilon_left (of the largest single Gaussian round that
+    still fits) and pure_left (of one of delta 0), epsilon_per_round_max; charges (number, at, round_id,
     statistic, trainer, trainer_name, epsilon, delta, mu, invited, relation, returned, counts); declined (at, round_id,
     statistic, trainer, trainer_name, epsilon, delta, reason, found, expected); warnings. What is not known is null. A
     round to which a trainer invited some clients (so many; null: everybody) cost these alone: a trainer's totals are of
@@ -91,7 +94,7 @@ def _charges(plain: Plain) -> Table:
         counts = f"counts for {one['invited']}" if one["invited"] else "counts"
         counts += ", of one row" if one["relation"] == REPLACE_ONE_ROW else ""
         state = counts if one["counts"] else "returned" if one["returned"] else "past its period"
-        figures = (f"{one['epsilon']:.4g}", f"{one['delta']:.4g}", f"{one['mu']:.4g}")
+        figures = (f"{one['epsilon']:.4g}", f"{one['delta']:.4g}", f"{one['mu']:.4g}" if one["delta"] else "")
         table.add_row(str(one["number"]), *_what(one), *figures, state)
     return table
 
@@ -124,7 +127,10 @@ def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
     """What was spent and what is left, a label and a line each."""
     counted = sum(one["counts"] for one in plain["charges"])
     worst = ", of the worst-off client" if any(one["invited"] for one in plain["charges"]) else ""
-    of = f"{counted} charge{'' if counted == 1 else 's'}, mu = {plain['mu_spent']:.4g}{worst}"
+    pure = any(one["counts"] and one["delta"] == 0 for one in plain["charges"])
+    of = f"{counted} charge{'' if counted == 1 else 's'}, mu = {plain['mu_spent']:.4g}"
+    of += f", those at delta 0 converted, whose epsilons are {plain['pure_spent']:.4g} in all" if pure else ""
+    of += worst
     at = f"at delta {plain['delta']:g}"
     if book.allowance is None:
         return [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} in all ({of}); its TOML file tells what is left")]
@@ -134,5 +140,6 @@ def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
         rounds = f"{plain['rounds_reserved']} round{'' if plain['rounds_reserved'] == 1 else 's'}"
         lines.append(("reserved", f"epsilon {plain['epsilon_reserved']:.4g} {at} for {rounds} not yet started"))
     left = f"epsilon {plain['epsilon_left']:.4g} {at} in one more round, of {book.allowance.epsilon:g} in all"
+    left += f", or {plain['pure_left']:.4g} at delta 0" if pure else ""
     limit = f"; at most {book.per_round:g} in each round" if book.per_round is not None else ""
     return [*lines, ("left", left + limit)]

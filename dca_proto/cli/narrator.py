@@ -104,8 +104,9 @@ class Narrator:
             case facts.DataFailed(round_id, statistic, error):
                 which = f"the data, or rows of them, failed with {error}"
                 return f"round {_short(round_id)}: {which} and count as zero in {statistic}"
-            case facts.Contributed(round_id, statistic, mu):
-                return f"round {_short(round_id)}: contributed to {statistic}, charged mu = {mu:.4g}"
+            case facts.Contributed(round_id, statistic, mu, pure):
+                charged = f"epsilon = {pure:.4g} at delta 0" if pure else f"mu = {mu:.4g}"
+                return f"round {_short(round_id)}: contributed to {statistic}, charged {charged}"
             case facts.LedgerBehind(round_id, compute, charge, highest):
                 seen = f"{self._name(compute)} has seen charge {charge} before, and up to {highest}"
                 why = "the ledger looks restored from an old copy, or runs twice; no further round is joined"

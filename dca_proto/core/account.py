@@ -1,7 +1,9 @@
 """A trainer's account of its federation: what its rounds have cost the client that they cost most.
 
 A round that is announced to everybody is charged as if everybody took part. One to which some clients are invited is
-charged to these, and weighed against what these have spent: a job of mini-batches costs each client its own rounds.
+charged to these, and weighed against what these have spent: a job of mini-batches costs each client its own rounds. Of
+Gaussian rounds and of ε-private reports it is the most that any of these has spent in each kind (`ledger.worst`), which
+may be two clients: an upper bound for all of them, and a mixture (`price`) even where no client has taken part in both.
 
 A round is charged in the transaction before its starts leave, a local one before its announcement does; from then on
 clients charge, too. Rounds that are asked for and have neither started nor ended are reserved for. A charge comes back
@@ -16,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.ledger import Charge, Cost, Ledger
 from dca_proto.core.policy import Allowance, Refusal
+from dca_proto.core.price import Price, total
 
 
 class AccountError(UsageError):
@@ -39,9 +41,9 @@ class Account:
         self._allowance = allowance
 
     def check(
-        self, mus: Iterable[float], now_ms: int, *, invited: Collection[bytes] = (), reserved: Collection[Cost] = ()
+        self, prices: Iterable[Price], now_ms: int, *, invited: Collection[bytes] = (), reserved: Collection[Cost] = ()
     ) -> Refusal | None:
-        """Whether further rounds, each of some μ, fit together beside what is spent.
+        """Whether further rounds fit together beside what is spent.
 
         Args:
             invited: the clients of these rounds; empty: everybody.
@@ -49,11 +51,11 @@ class Account:
         """
         if self._allowance is None:
             return None
-        return self._allowance.check(accounting.compose(mus), self.ledger, now_ms, of=invited, reserved=reserved)
+        return self._allowance.check(total(prices), self.ledger, now_ms, of=invited, reserved=reserved)
 
     def require(
         self,
-        mus: Iterable[float],
+        prices: Iterable[Price],
         now_ms: int,
         *,
         invited: Collection[bytes] = (),
@@ -68,7 +70,7 @@ class Account:
         Raises:
             AccountError: what they come to, what is allowed, what is left and what to do.
         """
-        refusal = self.check(mus, now_ms, invited=invited, reserved=reserved)
+        refusal = self.check(prices, now_ms, invited=invited, reserved=reserved)
         if refusal is None:
             return
         under_way = f", {_rounds(len(reserved))} under way included" if reserved else ""

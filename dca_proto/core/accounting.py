@@ -42,6 +42,9 @@ MU_MAX = 20.0
 _MU_MIN = 1e-40
 _DIMENSION_MAX = 2**40
 _EPSILON_MIN = 1e-100
+PURE_MAX = 500.0
+"""Largest ε of an ε-private release, far above what mechanisms offer; beyond it normal tails leave the floats."""
+_PURE_MU_MAX = 70.0  # above the μ that is for that ε
 _HALVINGS = 47
 _WRAP_BITS = 40  # β = 2^-40
 _HALF_RULE = (  # nodes x > 0 and weights of the Gauss-Legendre rule of 10 points; those at -x are the same
@@ -95,6 +98,25 @@ def epsilon_of(mu: float, delta: float) -> float:
     if mu == 0 or _log_delta_bound(0.0, mu) <= target:
         return 0.0
     return _bisect(lambda epsilon: _log_delta_bound(epsilon, mu) > target)[1]
+
+
+@functools.lru_cache(maxsize=1024)
+def mu_of_pure(epsilon: float) -> float:
+    """The smallest μ for which whatever is ε-private is μ-private: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up (`core.price`).
+
+    Raises:
+        UsageError: ε not positive, or above 500.
+    """
+    _require("epsilon", epsilon, _EPSILON_MIN <= epsilon <= PURE_MAX, f"above 0 and at most {PURE_MAX:g} at delta 0")
+    return _bisect(lambda mu: pure_of_mu(mu) < epsilon)[1]
+
+
+def pure_of_mu(mu: float) -> float:
+    """The largest ε for which whatever is ε-private is μ-private: ln(Φ(μ/2)/Φ(-μ/2)), rounded down (616 at most)."""
+    z = min(mu, _PURE_MU_MAX) / math.sqrt(8)
+    if z < 0.5:  # Φ(μ/2)/Φ(-μ/2) = (1 + erf z)/(1 - erf z)
+        return 2 * math.atanh(math.erf(z)) * (1 - _LOG_ERROR)
+    return math.log(math.erfc(-z) / math.erfc(z)) * (1 - _LOG_ERROR)
 
 
 def compose(mus: Iterable[float]) -> float:

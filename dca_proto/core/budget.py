@@ -4,6 +4,9 @@ Gaussian rounds compose exactly in the Gaussian DP parameter: μ² adds up (Dong
 job's budget is divided by shares of μ², and each round is announced with the ε that its share means at the job's own δ.
 Dividing ε and δ instead wastes: at ε = 1, δ = 1e-4, a second round with 90 % of μ² has σ = 3.36 Δ; with 70 % of ε and
 of δ, by the classical rule, as the DCA paper's experiments have it, it has 6.32 Δ.
+
+A job of rounds of ε-private reports divides ε: its shares are of ε, and its δ pays for nothing (`price`). A job that
+mixes both kinds costs more than its shares say, and is held against (ε, δ) as a whole, round by round.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import msgspec
 
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.core.price import Price
 
 _ROUNDING = 1 - 1e-6  # each round stays this much below its share, so that rounded figures never add up to too much
 _SUM_ERROR = 1e-9  # what shares that were written down in decimals may exceed 1 by; far below what _ROUNDING keeps back
@@ -31,6 +35,11 @@ class Budget(msgspec.Struct, frozen=True):
         """The Gaussian DP parameter that this allows. Raises `UsageError` for values out of range."""
         return accounting.mu_of(self.epsilon, self.delta)
 
+    @property
+    def price(self) -> Price:
+        """What Gaussian rounds that take all of it cost. Raises `UsageError` for values out of range."""
+        return Price.of_mu(self.mu)
+
     def round_epsilon(self, share: float) -> float:
         """The ε, at the same δ, of a round that gets `share` of μ²; the budget's own for a share of 1.
 
@@ -38,8 +47,7 @@ class Budget(msgspec.Struct, frozen=True):
             UsageError: the share is outside (0, 1], or so small that δ alone would pay for it (an announcement states
                 an ε above 0).
         """
-        if not 0 < share <= 1 + _SUM_ERROR:
-            raise UsageError(f"a round's share of the budget is {share:g}, expected above 0 and at most 1")
+        _check_share(share)
         if share >= 1:
             _ = self.mu
             return self.epsilon
@@ -51,6 +59,19 @@ class Budget(msgspec.Struct, frozen=True):
                 f"give the round a share above {1.01 * least:.3g}, or lower delta"
             )
         return epsilon
+
+    def round_pure(self, share: float) -> float:
+        """The ε of a round of ε-private reports that gets `share` of ε; the budget's own for a share of 1.
+
+        Raises:
+            UsageError: the share is outside (0, 1].
+        """
+        _check_share(share)
+        return self.epsilon if share >= 1 else self.epsilon * share * _ROUNDING
+
+    def covers(self, price: Price) -> bool:
+        """Whether rounds of that price fit into the budget together, rounding of their shares aside."""
+        return price.within(self.epsilon * (1 + _SUM_ERROR), self.delta)
 
     def split(self, shares: Sequence[float]) -> tuple[Budget, ...]:
         """(ε, δ) of each round, given their shares of μ²; together they cost no more than this budget.
@@ -64,6 +85,11 @@ class Budget(msgspec.Struct, frozen=True):
         if len(shares) > 1 and max(shares) >= 1:
             raise UsageError("a round's share of the budget is 1, which leaves nothing to the others; lower it")
         return tuple(Budget(self.round_epsilon(share), self.delta) for share in shares)
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share <= 1 + _SUM_ERROR:
+        raise UsageError(f"a round's share of the budget is {share:g}, expected above 0 and at most 1")
 
 
 def best_shares(errors: Iterable[float]) -> tuple[float, ...]:

@@ -43,6 +43,7 @@ from dca_proto.core.messages import (
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.plan import Plan, Question, ask, plan_round
 from dca_proto.core.policy import Policy, Refusal
+from dca_proto.core.randomiser import randomiser_of
 from dca_proto.core.records import decoded
 from dca_proto.core.release import make_release
 from dca_proto.core.round import check_join_time, check_terms, open_announcement, seal_answer, session_hash
@@ -66,7 +67,7 @@ class ClientActor(Actor):
         columns: names of the columns that its data have, known without reading a row. rows: reads them.
         random: returns random bytes; the operating system's on a device.
         policy: its own limits.
-        mechanism: the noise mechanism it offers; any other is declined.
+        mechanism: the noise mechanism it offers for sums; any other is declined.
         records: (table, key, value) of its store.
     """
 
@@ -223,7 +224,7 @@ class ClientActor(Actor):
         ]
 
     def _release(self, current: Round, now_ms: int) -> list[Effect]:
-        """Of a local round: charge, and release to the trainer (DESIGN §4.8)."""
+        """Of a local round: charge, and release or report to the trainer (DESIGN §4.8, §4.9)."""
         plan = self._plan(current, 1, now_ms)
         if isinstance(plan, Refusal):
             return self._refuse(current, plan, now_ms)
@@ -232,8 +233,7 @@ class ClientActor(Actor):
             return make_release(
                 value,
                 rows,
-                plan=plan,
-                mechanism=self._mechanism,
+                randomiser=randomiser_of(plan, self._mechanism),
                 opened=current.opened,
                 certificate=self._certificate,
                 sign=self._sign,
@@ -305,7 +305,7 @@ class ClientActor(Actor):
             current.store(phase=phase, session=session),
             *current.shares(),
             self._resend_timer(current, now_ms),
-            Report(facts.Contributed(current.id, charge.statistic, charge.mu)),
+            Report(facts.Contributed(current.id, charge.statistic, charge.mu, charge.price.pure)),
             *trouble,
         ]
 
@@ -319,7 +319,7 @@ class ClientActor(Actor):
         except UsageError as error:
             return Refusal("plan", str(error), "a round whose noise and sum fit")
         refusal = None if current.body.local else self._policy.check_size(clients, current.body.tolerated)
-        return refusal or self._policy.check_budget(question.mu, self.ledger, now_ms) or plan
+        return refusal or self._policy.check_budget(question.price, self.ledger, now_ms) or plan
 
     def _charge(self, current: Round, plan: Plan, now_ms: int) -> Charge:
         body, number, question = current.body, self.ledger.next_number, plan.question

@@ -1,20 +1,25 @@
 """The trainer's last step: M partial sums become one `NoisyAggregate`, or nothing (DESIGN §4.6).
 
-In a local round it is what the data nodes released, one aggregate each, and their sum (DESIGN §4.8).
+In a local round it is what the data nodes released, one aggregate each, and their sum (DESIGN §4.8); or what clients
+reported, and the sum that it tells of (§4.9).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.commit import positions_of
 from dca_proto.core.errors import PeerError, RoundAborted
 from dca_proto.core.fixedpoint import dequantise, from_ring, ring_from_bytes, ring_sum
+from dca_proto.core.mechanism import LocalMechanism
 from dca_proto.core.messages import Announcement, PartialSum, Terms
 from dca_proto.core.plan import Plan
 from dca_proto.core.round import OpenedAnnouncement, session_hash
@@ -58,19 +63,30 @@ def aggregate_of(
 ) -> NoisyAggregate:
     """A noisy sum in the ring, centred, scaled, and with all that is known of it."""
     contributors = plan.clients - len(absent)
-    return NoisyAggregate(
+    return _described(
+        body,
+        plan,
+        hashes,
         value=dequantise(from_ring(total), body.fraction_bits),
         noise_variance=contributors * plan.share_variance * plan.unit**2,
-        statistic=body.statistic,
-        parameters=body.parameters,
         contributors=contributors,
         clients=plan.clients,
+        sigma_local=plan.sigma_local,
+        absent=absent,
+        private=private,
+    )
+
+
+def _described(body: Announcement, plan: Plan, hashes: Hashes, **found: Any) -> NoisyAggregate:
+    """What was found, with all that is known of the round."""
+    return NoisyAggregate(
+        statistic=body.statistic,
+        parameters=body.parameters,
         tolerated=plan.tolerated,
         colluders=plan.colluders,
         mechanism=body.mechanism,
         sensitivity=plan.sensitivity,
         relation=plan.question.sensitivity.relation,
-        sigma_local=plan.sigma_local,
         epsilon=body.epsilon,
         delta=body.delta,
         mu=plan.question.mu,
@@ -78,8 +94,7 @@ def aggregate_of(
         session_hash=hashes.session,
         contributors_hash=hashes.contributors,
         roster_hash=hashes.roster,
-        absent=absent,
-        private=private,
+        **found,
     )
 
 
@@ -110,6 +125,29 @@ def together(nodes: Sequence[NoisyAggregate], hashes: Hashes) -> NoisyAggregate:
         contributors_hash=hashes.contributors,
         roster_hash=hashes.roster,
         nodes=tuple(nodes),
+    )
+
+
+def reported(
+    body: Announcement, plan: Plan, mechanism: LocalMechanism, reports: NDArray[Any], hashes: Hashes
+) -> NoisyAggregate:
+    """What clients reported in one round, and the sum over them that it tells of.
+
+    Args:
+        plan: of each report. mechanism: by which they report. reports: one or more, sorted by client id, as it decodes
+            them.
+    """
+    count, variance = len(reports), mechanism.variance_in_sum(plan.unit)
+    return _described(
+        body,
+        plan,
+        hashes,
+        value=mechanism.summed(reports, plan.unit),
+        noise_variance=count * variance,
+        contributors=count,
+        clients=count,
+        sigma_local=math.sqrt(variance),
+        reports=mechanism.told(reports, plan.unit),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.price import Price
 
 
 class _Fact(msgspec.Struct, frozen=True, gc=False):
@@ -85,11 +86,21 @@ class SharingStarted(_Fact, frozen=True):
 
 
 class Contributed(_Fact, frozen=True):
-    """The client charged its budget and sent its shares."""
+    """The client charged its budget and sent its shares, its release or its report.
+
+    Attributes:
+        mu: what it was charged. pure: of a report with δ = 0 the ε that it was charged; its mu is what ε is within.
+    """
 
     round_id: bytes
     statistic: str
     mu: float
+    pure: float = 0.0
+
+    @property
+    def price(self) -> Price:
+        """What it was charged."""
+        return Price.of_pure(self.pure) if self.pure else Price.of_mu(self.mu)
 
 
 class DataFailed(_Fact, frozen=True):
@@ -123,7 +134,7 @@ class AllReceived(_Fact, frozen=True):
 class ChargeReturned(_Fact, frozen=True):
     """A client, or the trainer's account, got a charge back against M signed aborts.
 
-    The account of a local round: against the signed declines of all whom it invited.
+    The account of a local round gets it back against the signed declines of all whom it invited.
     """
 
     round_id: bytes
@@ -162,7 +173,7 @@ class NodeAborted(_Fact, frozen=True):
 
 
 class ReleaseKept(_Fact, frozen=True):
-    """The trainer holds the release of a data node with so many `rows` durably, the one number `count` of the round."""
+    """The trainer holds a data node's release of so many `rows`, or a client's report (1), durably; `count` so far."""
 
     round_id: bytes
     client: bytes

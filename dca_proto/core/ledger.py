@@ -1,9 +1,12 @@
 """A record of what was spent: written before a share (or a start) leaves, returned only against aborts (DESIGN §4).
 
 A client keeps one for itself, and a trainer one for its federation (`account`).
-Budgets are kept in Gaussian DP, where rounds compose exactly: the spent mu is the root of the sum of squares.
-A trainer's charge may be of some clients only, those that it invited; what is spent is then what it cost the client
-that it cost most.
+What is spent is a `Price`: Σμ² of Gaussian rounds, which compose exactly in Gaussian DP, and Σε and Σμ(ε)² of rounds of
+ε-private reports, which in a mixture count as Gaussian ones that tell more. A charge with delta = 0 is of the second
+kind; a ledger from before there were such rounds has none.
+A trainer's charge may be of some clients only, those that it invited. What is spent is then, sum by sum, what it comes
+to for the client for which it comes to most: no less than what any single client has spent, and more where one client
+leads in Gaussian rounds and another one in reports.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from dca_proto.core.effects import Persist
+from dca_proto.core.price import Price
 from dca_proto.statistics import REPLACE_ONE_CLIENT
 
 TABLE = "ledger"
@@ -25,7 +29,8 @@ class Charge(msgspec.Struct, frozen=True):
 
     Attributes:
         round_id: 16 bytes. statistic: what was asked. trainer: who asked, an id of 16 bytes.
-        mu, epsilon, delta: what it cost. at_ms: when it was charged.
+        mu, epsilon, delta: what it cost; delta is 0 of an epsilon-private report, and mu then its μ(ε) (`price`).
+        at_ms: when it was charged.
         number: 1, 2, ... in the order of charging, never used twice, also not after a return.
         returned: whether all Compute nodes have signed that they released nothing and never will; in an account, of a
             local round, whether all whom it invited have signed that they decline.
@@ -45,28 +50,42 @@ class Charge(msgspec.Struct, frozen=True):
     clients: tuple[bytes, ...] = ()
     relation: str = REPLACE_ONE_CLIENT
 
+    @property
+    def price(self) -> Price:
+        """What it cost."""
+        return Price.of_mu(self.mu) if self.delta else Price.of_pure(self.epsilon)
+
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """What a round costs, mu², and the ids of the clients whom alone it costs that; empty: everybody."""
+    """What a round costs, and the ids of the clients whom alone it costs that; empty: everybody."""
 
-    square: float
+    price: Price
     clients: frozenset[bytes] = frozenset()
 
 
-def worst(costs: Iterable[Cost], of: Collection[bytes] = ()) -> float:
-    """The mu that the costs come to for the client that they cost most.
+def worst(costs: Iterable[Cost], of: Collection[bytes] = ()) -> Price:
+    """What the costs come to for the client that they cost most; where they are of two kinds, in each sum the largest.
 
     Args:
         of: the clients that are looked at; empty: all.
     """
-    borne = tuple(costs)
-    common = math.fsum([cost.square for cost in borne if not cost.clients])
-    among = frozenset(of)
+    borne, among = tuple(costs), frozenset(of)
+    return Price(
+        _largest([(cost.price.gaussian, cost.clients) for cost in borne], among),
+        _largest([(cost.price.pure, cost.clients) for cost in borne], among),
+        _largest([(cost.price.converted, cost.clients) for cost in borne], among),
+    )
+
+
+def _largest(amounts: list[tuple[float, frozenset[bytes]]], among: frozenset[bytes]) -> float:
+    """The sum of some amounts for the client for which it is largest."""
+    common = math.fsum([amount for amount, clients in amounts if not clients])
     each: defaultdict[bytes, float] = defaultdict(float)
-    for cost in borne:
-        for client in cost.clients & among if among else cost.clients:
-            each[client] += cost.square
-    return math.sqrt(common + max(each.values(), default=0))
+    for amount, clients in amounts:
+        if amount:
+            for client in clients & among if among else clients:
+                each[client] += amount
+    return common + max(each.values(), default=0.0)
 
 
 class Ledger:
@@ -102,8 +121,8 @@ class Ledger:
         """Whether a round has a charge that was not returned."""
         return round_id in self._counting
 
-    def spent(self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[Cost] = ()) -> float:
-        """The mu of all charges made at or after `since_ms` and not returned, for the client that they cost most.
+    def spent(self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[Cost] = ()) -> Price:
+        """All charges made at or after `since_ms` and not returned, as `worst` has it.
 
         Args:
             of: the clients that are looked at; empty: all. beside: what counts as well, and is not charged.
@@ -139,4 +158,4 @@ class Ledger:
 
 
 def _cost(charge: Charge) -> Cost:
-    return Cost(charge.mu**2, frozenset(charge.clients))
+    return Cost(charge.price, frozenset(charge.clients))

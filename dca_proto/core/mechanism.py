@@ -1,18 +1,30 @@
 """Noise mechanisms, by the name that an announcement carries.
 
-An actor is constructed with the mechanism that it offers and refuses every other name. No configuration file has a
-field for it: a device offers the distributed discrete Gaussian and nothing else.
+An actor is constructed with the mechanism that it offers for sums, and for what data nodes release; any other name is
+refused. A device offers the distributed discrete Gaussian and nothing else there. For reports (DESIGN §4.9) every actor
+offers the four *local mechanisms* of `dca_proto.local`. All that a file can choose among are these four.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.core import accounting
 from dca_proto.core.noise import discrete_gaussian
+
+if TYPE_CHECKING:  # what is loaded with the first report round
+    from dca_proto.aggregate import LocalReports
+    from dca_proto.local.estimate import LocalEstimate
+
+ANALYTIC_GAUSSIAN, GRID_LAPLACE = "analytic-gaussian", "grid-laplace"
+RANDOMISED_RESPONSE, UNARY_ENCODING = "randomised-response", "unary-encoding"
+LOCAL_MECHANISMS = (ANALYTIC_GAUSSIAN, GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING)
+"""The names of the mechanisms of report rounds."""
+PURE_MECHANISMS = (GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING)
+"""Those of them that are ε-private; their δ is 0."""
 
 
 class Mechanism(Protocol):
@@ -44,3 +56,51 @@ class DistributedDiscreteGaussian:
 
     def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
         return discrete_gaussian(variance).sample(dimension, key)
+
+
+class LocalMechanism(Protocol):
+    """A local randomiser (Kasiviswanathan et al. 2008): each client's report is private by itself.
+
+    It works on *values*, one for each client: what `held` makes of contributions. All of it is public but the values
+    and the key. Its fields are its parameters.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name on the wire."""
+
+    @property
+    def epsilon(self) -> float:
+        """ε of each single report."""
+
+    @property
+    def delta(self) -> float:
+        """δ of each single report; 0 where the mechanism is purely ε-private."""
+
+    def held(self, contributions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The values of clients whose contributions, in grid units, are the rows of an ``(n, dimension)`` table."""
+
+    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
+        """One report for each of the values, from 32 fresh secret bytes for this call alone."""
+
+    def encode(self, report: NDArray[Any]) -> bytes:
+        """One report on the wire: of the same length, whatever it says."""
+
+    def decode(self, data: bytes) -> NDArray[Any]:
+        """Inverse of `encode`. Raises `PeerError` for bytes that encode no report."""
+
+    def estimate(self, reports: ArrayLike) -> LocalEstimate:
+        """What the reports say together of the mean of the values."""
+
+    def variance_in_sum(self, unit: float) -> float:
+        """What one report's noise adds to the variance of each coordinate of `summed`, at most."""
+
+    def summed(self, reports: NDArray[Any], unit: float) -> NDArray[np.float64]:
+        """The sum over the clients of what they hold, as their reports tell it; unbiased, in the statistic's units.
+
+        Args:
+            reports: one or more. unit: the size of a grid unit in the statistic's units, here and below.
+        """
+
+    def told(self, reports: NDArray[Any], unit: float) -> LocalReports:
+        """Reports with all that is known of how they were made."""

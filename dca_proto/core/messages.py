@@ -49,6 +49,9 @@ class Signed(_Frame, frozen=True, array_like=True, tag=1):
     body: bytes
     signature: Signature
 
+    def __repr__(self) -> str:  # the trainer keeps releases as they were signed
+        return f"Signed(<{len(self.body)} bytes>)"
+
 
 class Sealed(_Frame, frozen=True, array_like=True, tag=2):
     """§3: an encoded `Signed`, encrypted to the reply key of the round's announcement."""
@@ -71,7 +74,7 @@ class Share(_Frame, frozen=True, array_like=True, tag=3):
 class Receipt(_Frame, frozen=True, array_like=True, tag=4):
     """§4.4: a Compute node holds the share durably; `tag` is a MAC under the pair's round key.
 
-    §4.8: the trainer holds the release durably; `tag` is a MAC under the key that came inside it.
+    §4.8, §4.9: the trainer holds the release durably; `tag` is a MAC under the key that came inside it.
     """
 
     round_id: Id
@@ -103,7 +106,8 @@ class EpochKey(_Frame, frozen=True, array_like=True, tag=10):
 class Announcement(_Frame, frozen=True, array_like=True, tag=11):
     """§4.1: what a trainer asks for. Every number that a client can compute itself is left out.
 
-    Of a local round (§4.8) the encoding is `local`, and `computes` is empty.
+    Of a local round (§4.8) the encoding is `local`, and `computes` is empty. Where `mechanism` is a local one, it is a
+    round of reports (§4.9).
     """
 
     version: Version
@@ -126,7 +130,7 @@ class Announcement(_Frame, frozen=True, array_like=True, tag=11):
 
     @property
     def local(self) -> bool:
-        """Whether each data node releases by itself, to the trainer alone."""
+        """Whether each participant releases by itself, to the trainer alone."""
         return self.encoding == LOCAL
 
 
@@ -263,9 +267,10 @@ class Behind(_Frame, frozen=True, array_like=True, tag=22):
 
 
 class Release(_Frame, frozen=True, array_like=True, tag=23):
-    """§4.8: what a data node releases in a local round: its statistic with the whole noise, sealed to the trainer.
+    """§4.8, §4.9: what a data node or a client says in a local round, private by itself, sealed to the trainer.
 
-    `rows` is how many rows count, `contribution` the release's id, 16 random bytes, `receipt_key` the key of the MAC
+    `vector` is a data node's statistic with the whole noise, or a client's report. `rows` is how many rows count, and 1
+    of a report; `contribution` the release's id, 16 random bytes, `receipt_key` the key of the MAC
     by which the trainer proves that it keeps the release.
     """
 

@@ -1,6 +1,6 @@
 """A whole round in one readable function: the executable overview of the protocol. Read this first.
 
-`play` is a summed round, `play_local` one in which each data node releases by itself.
+`play` is a summed round, `play_local` one in which each data node releases by itself, or each client reports.
 
 No network, no clock, no store: the production actors' messages are handed over directly, in the order of DESIGN §4.
 `tests/protocol/test_play.py` runs it; `dca_proto.testing.Network` does the same with loss, crashes and time.
@@ -82,6 +82,9 @@ def play_local(
     trainer: TrainerActor, clients: Sequence[ClientActor], request: OpenRound, now_ms: int
 ) -> NoisyAggregate:
     """Play one local round in which nobody fails and every data node agrees (DESIGN §4.8).
+
+    With a local mechanism's name in the request it is a round of reports (§4.9): every message and every step is the
+    same, but that a client's report, of all its data, stands where a data node's noisy sum does.
 
     Args:
         request: what the trainer asks, with the encoding `local`; its `clients_expected` is the number of data nodes.

@@ -6,6 +6,10 @@ one that was expected, or None. A client sends its refusal to the trainer as a d
 Budgets are kept in μ, where Gaussian rounds compose exactly (μ² adds up), and μ fixes a whole curve δ(ε). A pair (ε, δ)
 is one point on that curve and so says all of it. This is why a total has one δ and not a sum of the rounds' own: the
 rounds of a period *together* are (ε, δ)-private at the total's own δ, whatever the δ at which each was announced.
+
+Rounds of ε-private reports (δ = 0) are held against the same pair: one of ε fits into (ε, δ) whatever δ is, and their ε
+add up, or come to less where they are many. In a period with a Gaussian round each counts as a Gaussian one that tells
+more than it does (ε = 1 as one of 5.6 at δ = 1e-5), since a trainer may choose in view of results (`price`).
 """
 
 from __future__ import annotations
@@ -22,11 +26,11 @@ from dca_proto.core.ledger import Cost, Ledger
 from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import Question
-from dca_proto.statistics import Statistic
+from dca_proto.core.price import Price
+from dca_proto.statistics import REPLACE_ONE_ROW, Statistic
 
 DAY_MS = 24 * 3600 * 1000
 _ROUNDING = 1e-9  # of an interval's width: centre ± scale·bound does not give its ends back to the last bit
-_SHAVED, _SLACK = 1 - 1e-9, 2.0**-48  # so that what is called left is let through, although ε and μ are rounded
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -63,36 +67,45 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return now_ms - int(self.period_days * DAY_MS)
 
     def check(
-        self, mu: float, ledger: Ledger, now_ms: int, *, of: Collection[bytes] = (), reserved: Collection[Cost] = ()
+        self,
+        price: Price,
+        ledger: Ledger,
+        now_ms: int,
+        *,
+        of: Collection[bytes] = (),
+        reserved: Collection[Cost] = (),
+        remedy: str = "",
     ) -> Refusal | None:
-        """Whether a further `mu` fits beside what the ledger says is spent.
+        """Whether further rounds of that price fit beside what the ledger says is spent.
 
         Args:
-            of: of a trainer's account, the clients whom alone the `mu` is to cost; empty: everybody.
+            of: of a trainer's account, the clients whom alone the rounds are to cost; empty: everybody.
             reserved: what is promised already, beside what is charged.
+            remedy: what else a refusal is to advise where rounds of two kinds do not fit together.
         """
         spent = ledger.spent(self.since_ms(now_ms), of=of, beside=reserved)
-        total = accounting.compose((spent, mu)) if spent else mu  # so that all of it can be spent in one round
-        if total <= self.mu:
+        together = spent + price
+        if together.within(self.epsilon, self.delta):
             return None
-        epsilon = accounting.epsilon_of(total, self.delta)
+        left = spent.left_pure if price.is_pure else spent.left
+        found = f"a total of epsilon {together.epsilon(self.delta):.4g} with this round"
         allowed = f"<= {self.epsilon:g} at delta {self.delta:g} in {self.period_days:g} days"
-        left = f"at most {self._left(spent):.4g} is left"
-        return Refusal("budget", f"a total of epsilon {epsilon:.4g} with this round", f"{allowed}; {left}")
+        allowed += f"; at most {left(self.epsilon, self.delta):.4g} is left"
+        if together.gaussian and together.pure:
+            allowed += (
+                "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different periods"
+                + remedy
+            )
+        return Refusal("budget", found, allowed)
 
-    def left(self, ledger: Ledger, now_ms: int, reserved: Collection[Cost] = ()) -> float:
-        """The ε, at `delta`, of the largest single round of everybody that would still be let through, or 0.0.
+    def left(self, ledger: Ledger, now_ms: int, reserved: Collection[Cost] = (), *, pure: bool = False) -> float:
+        """The ε of the largest single round of everybody that would still be let through, or 0.0.
 
         Args:
-            reserved: as for `check`.
+            reserved: as for `check`. pure: of ε-private reports; otherwise of a Gaussian round at `delta`.
         """
-        return self._left(ledger.spent(self.since_ms(now_ms), beside=reserved))
-
-    def _left(self, spent: float) -> float:
-        if spent == 0:
-            return self.epsilon
-        square = (self.mu - spent) * (self.mu + spent) - _SLACK * self.mu**2
-        return accounting.epsilon_of(math.sqrt(max(0.0, square)) * _SHAVED, self.delta)
+        spent = ledger.spent(self.since_ms(now_ms), beside=reserved)
+        return (spent.left_pure if pure else spent.left)(self.epsilon, self.delta)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,7 +115,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         epsilon_per_round_max, epsilon_per_period_max: largest ε of one round, and of all rounds of any `period_days`
             together; both at `delta_max`.
         delta_max: largest δ: no round may be announced with a larger one, and it is the δ of both limits above. A round
-            with a smaller δ is held against them by its μ. One figure serves both: see the head of this file.
+            with a smaller δ is held against them by its μ, one of δ = 0 by its ε. One figure serves both: see the head
+            of this file.
         clients_min: smallest N. honest_min: smallest N - T - 1. colluders_min: smallest c. computes_min: smallest M.
         dimension_max: largest number of coordinates.
         statistics: names that may be asked; empty allows every registered one.
@@ -110,8 +124,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             wider one is declined, and so is one that does not say its interval of such a column.
         trainers: ids (hex) that may ask; empty allows every trainer of the federation file.
         rows_of_many: whether each row is another person's data, so that a round may protect single rows in place of all
-            data of this client. Only then does it take part in local rounds, of which `clients_min`, `honest_min`,
-            `colluders_min`, `computes_min` and `trusted_computes` say nothing; its budget is then each row's.
+            data of this client. Only then does it release as a data node, and its budget is then each row's. Of such
+            rounds, and of those of reports, which protect all of its data and need no such word, `clients_min`,
+            `honest_min`, `colluders_min`, `computes_min` and `trusted_computes` say nothing.
         trusted_computes: names or ids (hex) of Compute nodes without which the client refuses a round; empty asks for
             every Compute node of the federation file, so that a trainer cannot leave out those who would not collude.
     """
@@ -155,13 +170,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             missing: the trusted Compute nodes that the announcement leaves out.
         """
         refusal = next(self._refusals(announcement, question, missing), None)
-        return refusal or self.check_bounds(question.statistic) or self.check_budget(question.mu, ledger, now_ms)
+        return refusal or self.check_bounds(question.statistic) or self.check_budget(question.price, ledger, now_ms)
 
     def _refusals(self, asked: Announcement, question: Question, missing: frozenset[str]) -> Iterator[Refusal]:
         """What is wrong with the announcement's own figures; words are only found for what is."""
-        if asked.local and not self.rows_of_many:
+        if question.sensitivity.relation == REPLACE_ONE_ROW and not self.rows_of_many:
             found = "a local round, which protects one row and not all rows of a client"
-            yield Refusal("rows-of-many", found, "a summed round, for the policy does not say rows_of_many = true")
+            expected = "a summed round or one of reports, for the policy does not say rows_of_many = true"
+            yield Refusal("rows-of-many", found, expected)
         if self.trainers and asked.trainer.hex() not in self.trainers:
             yield Refusal("trainer", asked.trainer.hex(), f"one of {', '.join(self.trainers)}")
         if self.statistics and asked.statistic not in self.statistics:
@@ -172,7 +188,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             yield from self._refusals_of_terms(asked, missing)
         if not asked.delta <= self.delta_max:
             yield Refusal("delta", f"{asked.delta:g}", f"<= {self.delta_max:g}")
-        if not question.mu <= accounting.mu_of(self.epsilon_per_round_max, self.delta_max):
+        if not question.price.within(self.epsilon_per_round_max, self.delta_max):
             expected = f"<= {self.epsilon_per_round_max:g} at delta {self.delta_max:g}"
             yield Refusal("epsilon", f"{asked.epsilon:g} at delta {asked.delta:g}", expected)
 
@@ -208,9 +224,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 return Refusal("bounds", f"{column} within {asked_low:.9g} to {asked_high:.9g}", expected)
         return None
 
-    def check_budget(self, mu: float, ledger: Ledger, now_ms: int) -> Refusal | None:
-        """Whether a further `mu` fits into what is left of the period's budget."""
-        return self.allowance.check(mu, ledger, now_ms)
+    def check_budget(self, price: Price, ledger: Ledger, now_ms: int) -> Refusal | None:
+        """Whether a further round of that price fits into what is left of the period's budget."""
+        return self.allowance.check(price, ledger, now_ms, remedy=", or raise epsilon_per_period_max")
 
     def check_size(self, clients: int, tolerated: int) -> Refusal | None:
         """Hold N and N - T - 1 of a start against the policy."""

@@ -2,7 +2,8 @@
 
 Its rounds and their phases stand in `trainer_round`.
 It never sees a contribution: partial sums add up to the one private sum, or to nothing. Only in a local round does it
-get what each data node releases, which is private by itself (DESIGN §4.8, `trainer_releases`).
+get what each data node releases, or each client reports, which is private by itself (DESIGN §4.8, §4.9,
+`trainer_releases`).
 
 What its rounds may cost in all, it keeps in the federation's `account`; what clients answer is checked in
 `trainer_answers`, and what becomes of failed rounds is in `trainer_failures`.
@@ -37,14 +38,15 @@ from dca_proto.core.messages import (
     Signed,
 )
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
-from dca_proto.core.plan import Plan, ask, plan_round
+from dca_proto.core.plan import Plan, plan_round
 from dca_proto.core.policy import Allowance
-from dca_proto.core.round import OpenedAnnouncement, open_answer
+from dca_proto.core.price import Price
+from dca_proto.core.round import open_answer
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.core.trainer_answers import Answers
 from dca_proto.core.trainer_failures import SETTLE, Failures
 from dca_proto.core.trainer_records import TrainerRecords
-from dca_proto.core.trainer_releases import Releases, data_nodes
+from dca_proto.core.trainer_releases import Releases, members_of
 from dca_proto.core.trainer_round import (
     CLOSE,
     DONE,
@@ -76,7 +78,7 @@ class TrainerActor(Actor):
         identity: its Ed25519 identity, named in the federation file.
         federation: the file given out of band.
         random: returns random bytes; the operating system's on a real node.
-        mechanism: the noise mechanism that its rounds use.
+        mechanism: the noise mechanism that its sums use, and its data nodes.
         account: what all rounds of a period together may cost each client; None sets no limit.
         records: (table, key, value) of its store.
 
@@ -99,7 +101,7 @@ class TrainerActor(Actor):
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._waiting = Waiting(federation, self._timing)
         self._answers = Answers(federation, self._limits)
-        self._releases = Releases(federation, self._limits)
+        self._releases = Releases(federation, self._mechanism, self._limits)
         stored = TrainerRecords(records, federation, self._mechanism, self._limits)
         self._rounds, self._unreadable = stored.rounds, stored.unreadable
         self._account = Account(account, stored.charges)
@@ -114,10 +116,10 @@ class TrainerActor(Actor):
     def roster(self, round_id: bytes) -> tuple[bytes, ...]:
         """The ids of the clients on a round's roster, sorted; none before there is one, or of an unknown round.
 
-        Of a local round, those whose releases are kept, in the order of the result's `nodes`.
+        Of a local round, those whose releases are kept, in the order of the result's `nodes` or `reports`.
         """
         known = self._rounds.get(round_id)
-        return (known.clients or data_nodes(known)) if known else ()
+        return (known.clients or members_of(known)) if known else ()
 
     def ended(self, round_id: bytes) -> facts.RoundCompleted | facts.RoundFailed | None:
         """How a known round ended, as it was told; None while it goes on, and of an unknown round."""
@@ -197,7 +199,7 @@ class TrainerActor(Actor):
             AccountError: it cannot be held now.
         """
         self._check_terms(request)
-        self.check_job([request.mu], now_ms, beside, invited=request.invited)
+        self.check_job([request.price], now_ms, beside, invited=request.invited)
 
     def _check_terms(self, request: OpenRound) -> None:
         round_id = request.round_id
@@ -208,7 +210,7 @@ class TrainerActor(Actor):
 
     def check_job(
         self,
-        mus: Iterable[float],
+        prices: Iterable[Price],
         now_ms: int,
         beside: Iterable[OpenRound] = (),
         *,
@@ -217,13 +219,13 @@ class TrainerActor(Actor):
         """Refuse a job of several rounds that would exceed the account, before its first.
 
         Args:
-            mus: μ of each round. beside: as for `check_request`. invited: to each of the rounds; empty: everybody.
+            prices: of the rounds. beside: as for `check_request`. invited: to each of the rounds; empty: everybody.
 
         Raises:
             AccountError: with what it would come to, what is allowed and what is left.
         """
         reserved, failed = self._reserved(now_ms, beside), len(self._awaiting(now_ms))
-        self._account.require(mus, now_ms, invited=invited, reserved=reserved, failed=failed)
+        self._account.require(prices, now_ms, invited=invited, reserved=reserved, failed=failed)
 
     def _reserved(self, now_ms: int, beside: Iterable[OpenRound]) -> list[Cost]:
         """The cost of every round that is asked for and has neither ended nor been charged."""
@@ -235,7 +237,7 @@ class TrainerActor(Actor):
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         self._check_terms(request)
         try:
-            self.check_job([request.mu], now_ms, invited=request.invited)
+            self.check_job([request.price], now_ms, invited=request.invited)
         except AccountError as refusal:  # it was let through before: other rounds go on
             return [Report(facts.RoundFailed(request.round_id, str(refusal), None, None))]
         self._waiting.requests[request.round_id] = request
@@ -262,7 +264,7 @@ class TrainerActor(Actor):
         frame = self._sign(body)
         stored = StoredRound(step(TABLE, NEW, "call" if request.local else "announce"), request, frame, secret)
         current = self._rounds[request.round_id] = Round.restored(stored, self._federation, self._limits)
-        dimension = ask(body, self._mechanism, self._limits).dimension
+        dimension = current.ask(self._mechanism, self._limits).dimension
         first: Effect = SetTimer(Timer(JOIN, request.round_id), body.join_by_ms)
         if request.local:  # no roster to be fixed; and who hears of it, charges
             first = self._charge(request, now_ms)
@@ -293,9 +295,7 @@ class TrainerActor(Actor):
         return [told, *self._go_on(current, now_ms)] if told else []
 
     def _on_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
-        dimension = ask(current.opened.body, self._mechanism, self._limits).dimension
-        kept = self._releases.take(sender, frame, body, current, dimension, now_ms)
-        return [*kept, *self._go_on(current, now_ms)]
+        return [*self._releases.take(sender, frame, body, current, now_ms), *self._go_on(current, now_ms)]
 
     def _go_on(self, current: Round, now_ms: int) -> list[Effect]:
         """When all have answered: the roster, or a local round's result."""
@@ -318,7 +318,7 @@ class TrainerActor(Actor):
         """Fix the list of joins and tell the Compute nodes."""
         members = sorted(current.joins.items())
         try:
-            self._plan(current.opened, len(members))
+            self._plan(current, len(members))
             terms = current.terms_for(members, now_ms)
         except UsageError as error:
             return self._failures.fail(current, f"{len(members)} clients joined: {error}", now_ms)
@@ -343,7 +343,7 @@ class TrainerActor(Actor):
         if current.stored.phase != STARTING or len(current.ready) < len(current.opened.computes):
             return []
         request = current.stored.request
-        refusal = self._account.check([request.mu], now_ms, invited=request.invited)
+        refusal = self._account.check([request.price], now_ms, invited=request.invited)
         if refusal is not None:  # it was lowered since the announcement
             return self._failures.fail(current, f"the account allows {refusal.expected}; found {refusal.found}", now_ms)
         assert current.terms is not None
@@ -385,11 +385,10 @@ class TrainerActor(Actor):
 
     def _combined(self, current: Round) -> facts.RoundCompleted:
         """The result; the same for the same partial sums, however often it is asked for."""
-        private = self._mechanism.private
         if current.stored.request.local:
-            return self._releases.result(current, self._plan(current.opened, 1), private=private)
+            return self._releases.result(current)
         assert current.terms is not None
-        plan = self._plan(current.opened, current.terms.clients)
+        plan, private = self._plan(current, current.terms.clients), self._mechanism.private
         aggregate = combine(current.opened, current.terms, plan, current.partials, private=private)
         return facts.RoundCompleted(current.id, aggregate)
 
@@ -490,5 +489,6 @@ class TrainerActor(Actor):
         verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
         return current
 
-    def _plan(self, opened: OpenedAnnouncement, clients: int) -> Plan:
-        return plan_round(opened.body, ask(opened.body, self._mechanism, self._limits), clients, self._mechanism)
+    def _plan(self, current: Round, clients: int) -> Plan:
+        question = current.ask(self._mechanism, self._limits)
+        return plan_round(current.opened.body, question, clients, self._mechanism)

@@ -12,7 +12,6 @@ from dca_proto.core.ledger import Charge
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import ask
 from dca_proto.core.records import decoded
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import RELEASES, ROUNDS, Round, StoredRound
@@ -53,7 +52,7 @@ class TrainerRecords:
             round_id = one.request.round_id
             try:
                 current = Round.restored(one, federation, limits, releases[round_id])
-                ask(current.opened.body, mechanism, limits)
+                current.ask(mechanism, limits)
             except (PeerError, UsageError):
                 self.unreadable.add(round_id)
             else:

@@ -1,24 +1,23 @@
-"""A local round at the trainer: it keeps what each data node releases, and adds it up (DESIGN §4.8).
+"""A local round at the trainer: it keeps what each data node or client releases, and adds it up (DESIGN §4.8, §4.9).
 
-The first release of each data node is kept, durably before it is acknowledged, in a table of its own. Nothing is
+The first release of each of them is kept, durably before it is acknowledged, in a table of its own. Nothing is
 asked of anybody after that: what is kept when all have answered, or at the close, is the result.
 """
 
 from __future__ import annotations
 
 from dca_proto.core import facts
-from dca_proto.core.codec import decode_body, encode
-from dca_proto.core.combine import Hashes, release_of, together
+from dca_proto.core.codec import encode
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send
 from dca_proto.core.errors import PeerError, RoundAborted
 from dca_proto.core.federation import Federation
-from dca_proto.core.fixedpoint import ring_from_bytes
 from dca_proto.core.machine import step
+from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Release, Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import Plan
+from dca_proto.core.plan import plan_round
+from dca_proto.core.randomiser import Randomiser, opened_release, randomiser_of
 from dca_proto.core.release import check_release, receipt_of
-from dca_proto.core.round import list_hash, roster_hash
 from dca_proto.core.trainer_answers import check_invited
 from dca_proto.core.trainer_round import RELEASES, TABLE, Round
 
@@ -28,20 +27,16 @@ class Releases:
 
     Args:
         federation: whose enrolled clients are believed.
+        mechanism: of the noise of data nodes' releases.
     """
 
-    def __init__(self, federation: Federation, limits: Limits) -> None:
+    def __init__(self, federation: Federation, mechanism: Mechanism, limits: Limits) -> None:
         self._federation = federation
+        self._mechanism = mechanism
         self._limits = limits
 
-    def take(
-        self, sender: bytes, frame: Signed, body: Release, current: Round, dimension: int, now_ms: int
-    ) -> list[Effect]:
-        """Keep a data node's first release, and acknowledge it; again, where it comes again. Raises `PeerError`.
-
-        Args:
-            dimension: d of the round.
-        """
+    def take(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
+        """Keep a client's first release, and acknowledge it; again, where it comes again. Raises `PeerError`."""
         check_invited(sender, current)
         kept = current.releases.get(sender)
         acknowledged = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt_of(body)))
@@ -50,10 +45,11 @@ class Releases:
                 raise PeerError("known-release", found="another release", expected="the one that is kept")
             step(TABLE, current.stored.phase, "repeated release")
             return [acknowledged]
-        client = check_release(frame, body, current.opened, self._federation, dimension, now_ms)
+        step(TABLE, current.stored.phase, "release")
+        randomiser = self._randomiser(current)
+        client = check_release(frame, body, current.opened, self._federation, randomiser, now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
-        step(TABLE, current.stored.phase, "release")
         if len(current.releases) >= self._limits.clients_max:
             raise PeerError("releases", found=f"{len(current.releases)} releases", expected="fewer")
         current.releases[client] = frame
@@ -61,27 +57,24 @@ class Releases:
         fact = facts.ReleaseKept(current.id, client, body.rows, len(current.releases))
         return [Persist(RELEASES, current.id + client, encode(frame)), acknowledged, Report(fact)]
 
-    def result(self, current: Round, plan: Plan, *, private: bool) -> facts.RoundCompleted:
+    def result(self, current: Round) -> facts.RoundCompleted:
         """The releases and their sum; the same for the same releases, however often it is asked for.
 
         A data node without rows has said nothing, and is left out.
 
-        Args:
-            plan: of the round. private: whether an epsilon may be claimed for the mechanism.
-
         Raises:
             RoundAborted: nobody has released anything.
         """
-        members = [(client, current.releases[client]) for client in data_nodes(current)]
+        randomiser = self._randomiser(current)
+        members = [(client, current.releases[client]) for client in members_of(current)]
         if not members:
-            raise RoundAborted(_nothing(current))
-        nodes = []
-        for client, frame in members:
-            body = _opened(frame)
-            noisy = ring_from_bytes(body.vector, plan.dimension)
-            hashes = _hashes(current, [(client, frame)])
-            nodes.append(release_of(current.opened.body, plan, noisy, body.rows, hashes, private=private))
-        return facts.RoundCompleted(current.id, together(nodes, _hashes(current, members)))
+            raise RoundAborted(_nothing(current, randomiser.who))
+        return facts.RoundCompleted(current.id, randomiser.result(current.opened, members))
+
+    def _randomiser(self, current: Round) -> Randomiser:
+        """How its clients release."""
+        question = current.ask(self._mechanism, self._limits)
+        return randomiser_of(plan_round(current.opened.body, question, 1, self._mechanism), self._mechanism)
 
     @staticmethod
     def forget(current: Round) -> list[Effect]:
@@ -89,25 +82,12 @@ class Releases:
         return [Forget(RELEASES, current.id + client) for client in sorted(current.releases)]
 
 
-def data_nodes(current: Round) -> tuple[bytes, ...]:
+def members_of(current: Round) -> tuple[bytes, ...]:
     """The ids of the clients whose releases make the result, sorted; none of a summed round."""
-    return tuple(client for client, frame in sorted(current.releases.items()) if _opened(frame).rows)
+    return tuple(client for client, frame in sorted(current.releases.items()) if opened_release(frame).rows)
 
 
-def _opened(frame: Signed) -> Release:
-    """A release that was checked when it came."""
-    body = decode_body(frame.body)
-    assert isinstance(body, Release), "it was kept as one"
-    return body
-
-
-def _hashes(current: Round, members: list[tuple[bytes, Signed]]) -> Hashes:
-    """What identifies some releases: the announcement, who they are of, and their signed bytes."""
-    announced = current.opened.hash
-    return Hashes(announced, list_hash(announced, b"".join(client for client, _ in members)), roster_hash(members))
-
-
-def _nothing(current: Round) -> str:
+def _nothing(current: Round, who: str) -> str:
     if current.releases:
-        return f"none of the {len(current.releases)} data nodes that released has a row"
-    return f"no data node released anything; {len(current.declined)} declined"
+        return f"none of the {len(current.releases)} {who}s that released has a row"
+    return f"no {who} released anything; {len(current.declined)} declined"

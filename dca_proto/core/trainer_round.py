@@ -3,7 +3,7 @@
 new ── all epoch keys ──> joining ── enough joins ──> starting ── M ready ──> running ── M partial sums ──> done
  └────────────────────────── any of them: too few, silence, an abort ──────────────────────────> failed
                                                                   failed, after a charge ── M aborts ──> returned
-A local round (DESIGN §4.8):
+A local round (DESIGN §4.8, §4.9):
 new ── call ──> gathering ── all have answered, or the close with a release ──> done
                     └── all declined, or the close without one ──> failed ── all were invited ──> returned
 """
@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core import accounting
 from dca_proto.core.codec import decode_body, encode, open_signed
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Persist, Send, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
@@ -24,10 +23,11 @@ from dca_proto.core.facts import RoundFailed
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Charge, Cost
 from dca_proto.core.machine import Table
-from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.mechanism import LOCAL_MECHANISMS, Mechanism
 from dca_proto.core.messages import Announcement, Join, PartialSum, Roster, Signed, Start, Terms
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
-from dca_proto.core.plan import ask, plan_round
+from dca_proto.core.plan import Question, ask, plan_round
+from dca_proto.core.price import Price
 from dca_proto.core.round import OpenedAnnouncement, open_announcement, roster_hash, session_hash
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Random, actor_id
 from dca_proto.core.shares import LOCAL, SEED
@@ -85,7 +85,9 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         tolerated: T. colluders: c, how many of the T are reserved for colluders.
         computes: ids of the M Compute nodes.
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R. fraction_bits: f.
-        encoding: `seed` or `vector`; `local` for a local round, which has no Compute nodes, T = c = 0, `rows_max` >= 1.
+        encoding: `seed` or `vector`; `local` for a local round, which has no Compute nodes and T = c = 0.
+        mechanism: of a report round, which is a local one, the local mechanism's name; empty for the trainer's own,
+            with which a local round is one of data nodes and has `rows_max` >= 1.
         clients_expected: start as soon as so many have answered; 0 waits for the join deadline, or for all invited. A
             local round ends then; 0 waits for its close, or for all invited.
         join_window_ms, share_window_ms, commit_window_ms: how long the phases may last. After another commit window,
@@ -105,6 +107,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     rows_max: int = 0
     fraction_bits: int = 24
     encoding: str = SEED
+    mechanism: str = ""
     clients_expected: int = 0
     join_window_ms: int = 60_000
     share_window_ms: int = 60_000
@@ -113,7 +116,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local(self) -> bool:
-        """Whether each client adds the whole noise itself and releases to the trainer, without Compute nodes."""
+        """Whether each client releases to the trainer, private by itself, without Compute nodes."""
         return self.encoding == LOCAL
 
     @property
@@ -124,24 +127,28 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cost(self) -> Cost:
         """What the round costs, and whom."""
-        return Cost(self.mu**2, frozenset(self.invited))
+        return Cost(self.price, frozenset(self.invited))
 
     @property
-    def mu(self) -> float:
-        """The Gaussian DP parameter that (epsilon, delta) allow. Raises `UsageError` for values out of range."""
-        return accounting.mu_of(self.epsilon, self.delta)
+    def price(self) -> Price:
+        """What (epsilon, delta) cost a client. Raises `UsageError` for values out of range."""
+        return Price.of(self.epsilon, self.delta)
 
     def charge(self, trainer: bytes, number: int, now_ms: int) -> Charge:
         """The entry of this round in the trainer's account."""
-        cost = (self.mu, float(self.epsilon), float(self.delta))
-        relation = REPLACE_ONE_ROW if self.local else REPLACE_ONE_CLIENT
+        cost = (self.price.mu, float(self.epsilon), float(self.delta))
+        relation = REPLACE_ONE_ROW if self.local and not self.mechanism else REPLACE_ONE_CLIENT
         asked = (self.round_id, self.statistic, trainer)
         return Charge(*asked, *cost, now_ms, number, clients=self.invited, relation=relation)
 
     def announcement(
         self, trainer: bytes, mechanism: str, epochs: tuple[Signed, ...], reply_key: bytes, now_ms: int
     ) -> Announcement:
-        """What the trainer signs for this round when it is announced at `now_ms`."""
+        """What the trainer signs for this round when it is announced at `now_ms`.
+
+        Args:
+            mechanism: the trainer's own, for a round that names none.
+        """
         join_by_ms = now_ms + self.join_window_ms
         settling_ms = 0 if self.local else 2 * self.commit_window_ms
         return Announcement(
@@ -152,7 +159,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             parameters=self.parameters,
             rows_max=self.rows_max,
             fraction_bits=self.fraction_bits,
-            mechanism=mechanism,
+            mechanism=self.mechanism or mechanism,
             epsilon=float(self.epsilon),
             delta=float(self.delta),
             tolerated=self.tolerated,
@@ -170,6 +177,9 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UsageError: the round cannot be held.
         """
+        if self.mechanism and self.mechanism not in LOCAL_MECHANISMS:
+            names = ", ".join(LOCAL_MECHANISMS)
+            raise UsageError(f"mechanism {self.mechanism!r} is none of reports; use one of {names}, or leave it out")
         known = {member.id for member in federation.computes}
         unknown = [compute.hex() for compute in self.computes if compute not in known]
         if unknown or len(set(self.computes)) < len(self.computes):
@@ -263,6 +273,7 @@ class Round:
         self.terms: Terms | None = None
         self.partials: dict[bytes, PartialSum] = {}
         self.releases: dict[bytes, Signed] = {}  # of a local round, by client
+        self.question: Question | None = None  # worked out once per process
         self.attempt = 0
         self.told: RoundFailed | None = None  # of a failed round: to the owner, by this process
 
@@ -288,6 +299,12 @@ class Round:
             key = federation.compute(compute).key
             current.partials[compute] = open_signed(frame, key, federation.hash, PartialSum)
         return current
+
+    def ask(self, mechanism: Mechanism, limits: Limits) -> Question:
+        """What its announcement asks. Raises `UsageError` where that cannot be answered here."""
+        if self.question is None:
+            self.question = ask(self.opened.body, mechanism, limits)
+        return self.question
 
     def store(self, **changes: object) -> Persist:
         """Change what is stored; the effect makes it durable."""

@@ -6,8 +6,8 @@ handed to the job again, and the one round that may be open is finished at the t
 
 One line an entry: a checksum, a space, the entry (MessagePack in base64). The checksum covers the line before as well,
 so that no line can be missing or out of place. A last line that is torn was never relied on, and is dropped; anything
-else that is wrong is an error. There are no secrets in it: a trainer knows requests, clients' ids, and noisy sums and
-releases.
+else that is wrong is an error. There are no secrets in it: a trainer knows requests, clients' ids, noisy sums, releases
+and reports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import binascii
 import fcntl
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -54,7 +54,8 @@ class Summed(msgspec.Struct, frozen=True, tag="summed"):
     """A round has its sum, a local one the releases, too.
 
     Attributes:
-        roster: ids of the clients of a round of everybody, of a local one those that released; empty for a mini-batch.
+        roster: ids of the clients of a round of everybody, of a local one those that released or reported; empty for a
+            mini-batch.
     """
 
     round_id: bytes
@@ -112,13 +113,15 @@ class Journal:
     Args:
         path: of the file, one for each job.
         settings: plain JSON values that say which job this is; the same whenever it is opened.
+        free: names of settings that are not compared, where a journal says something of them.
 
     Raises:
         UsageError: another job's, damaged, in use by another process, or it cannot be read or written.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, object]) -> None:
+    def __init__(self, path: Path, settings: Mapping[str, object], *, free: Collection[str] = ()) -> None:
         self.path = path
+        self._free = frozenset(free)
         self._requests: dict[int, Recalled] = {}
         self._checksum, self._end = _START, 0
         self._file = _open(path)
@@ -213,7 +216,7 @@ class Journal:
         raise self._damaged(f"an entry {type(entry).__name__} is out of place")
 
     def _check_settings(self, found: dict[str, Any], expected: dict[str, Any]) -> None:
-        names = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+        names = sorted(name for name in {*found, *expected} - self._free if found.get(name) != expected.get(name))
         if names:
             raise UsageError(
                 f"{self.path} is the journal of a job with another {', '.join(names)}; expected the settings that it "
@@ -230,19 +233,29 @@ class Journal:
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
-def _array_to_bytes(value: object) -> object:
-    if isinstance(value, np.ndarray):
+def _from_array(value: object) -> object:
+    """A vector of real numbers as its bytes; any other array as its type, shape and bytes."""
+    if not isinstance(value, np.ndarray):
+        raise NotImplementedError(f"an entry cannot hold {type(value).__name__}")
+    if value.ndim == 1 and value.dtype == np.float64:
         return value.astype("<f8").tobytes()
-    raise NotImplementedError(f"an entry cannot hold {type(value).__name__}")
+    wire = value.astype(value.dtype.newbyteorder("<"))
+    return wire.dtype.str, wire.shape, wire.tobytes()
 
 
-def _array_from_bytes(kind: type, value: object) -> object:
-    assert isinstance(value, bytes), kind
-    return np.frombuffer(value, dtype="<f8").astype(np.float64)
+def _to_array(kind: type, value: object) -> object:
+    """Inverse of `_from_array`. Raises `ValueError` or `TypeError` for what it did not make."""
+    if isinstance(value, bytes):
+        return np.frombuffer(value, dtype="<f8").astype(np.float64)
+    dtype, shape, data = msgspec.convert(value, tuple[str, tuple[int, ...], bytes])
+    if dtype not in _DTYPES:
+        raise ValueError(f"an array of type {dtype}")
+    return np.frombuffer(data, dtype=dtype).astype(_DTYPES[dtype]).reshape(shape)
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=_array_to_bytes)
-_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry, dec_hook=_array_from_bytes)
+_DTYPES: dict[str, type] = {"<f8": np.float64, "<i8": np.int64, "|b1": np.bool_}
+_encoder = msgspec.msgpack.Encoder(enc_hook=_from_array)
+_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry, dec_hook=_to_array)
 
 
 def _line(before: bytes, entry: Entry) -> tuple[bytes, bytes]:

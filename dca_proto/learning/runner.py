@@ -4,11 +4,11 @@ A job is a generator of `RoundRequest`s. After a restart it is run from its begi
 to it as it was, so it must ask the same again, which is checked. The first request whose end the journal does not know
 is where it goes on.
 
-Whom a mini-batch is picked of: the clients on the roster of the last round of everybody, or that released in it where
-it was a local one. A job begins with such a round, or its caller names the clients. A batch's round that fails and
-costs nothing is tried again with others where these were used as little; one that fails and keeps its charge (a local
-one does, unless all of them declined) counts as a use. No round is held that would cost some client more than the
-job's budget in all: the job ends there with what it has.
+Whom a mini-batch is picked of: the clients on the roster of the last round of everybody, or that released or reported
+in it where it was a local one. A job begins with such a round, or its caller names the clients. A batch's round that
+fails and costs nothing is tried again with others where these were used as little; one that fails and keeps its charge
+(a local one does, unless all of them declined) counts as a use. No round is held that would cost some client more than
+the job's budget in all: the job ends there with what it has.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
-from dca_proto.core import accounting
 from dca_proto.core.account import AccountError
 from dca_proto.core.batches import Batches
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.job import JobTerms
 from dca_proto.core.ledger import Cost, worst
+from dca_proto.core.price import Price
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.learning.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
@@ -35,7 +35,6 @@ R = TypeVar("R")
 E = TypeVar("E", bound=Entry)
 End = Summed | Failed
 RETRIES = 2
-_ROUNDING = 1 + 1e-9  # of shares that add up to 1
 
 
 class Trainer(Protocol):
@@ -151,8 +150,8 @@ class JobRounds:
         self._unheard: GivenUp | None = None  # the last request, if it has no sum
 
     @property
-    def spent(self) -> float:
-        """What the rounds so far cost, as a mu, the client that they cost most; also those that failed at that price.
+    def spent(self) -> Price:
+        """What the rounds so far cost the client that they cost most; also those that failed at that price.
 
         A round without a sum counts as long as the account charges it, until all Compute nodes have signed its abort.
         """
@@ -221,8 +220,7 @@ class JobRounds:
 
     def _require_budget(self, opened: OpenRound) -> None:
         """Raises `RoundAborted` where the round would cost some client more than the whole job may."""
-        cost = _cost(opened)
-        if worst([*self._charged, cost], cost.clients) > self._terms.budget.mu * _ROUNDING:
+        if not self._terms.budget.covers(worst([*self._charged, opened.cost], opened.cost.clients)):
             raise RoundAborted(
                 "the job's budget has no room for the round beside those that failed and have kept their charges"
             )
@@ -242,7 +240,7 @@ class JobRounds:
 
     async def _end_of(self, opened: OpenRound, held: Awaitable[NoisyAggregate]) -> End:
         """Wait for a round and record how it ends."""
-        self._costs[opened.round_id] = _cost(opened)  # whatever ends the wait
+        self._costs[opened.round_id] = opened.cost  # whatever ends the wait
         try:
             aggregate = await held
         except RoundAborted as aborted:
@@ -261,7 +259,7 @@ class JobRounds:
     def _note(self, opened: OpenRound, end: End) -> None:
         """What a round says of who is there and who was used."""
         self._attempts += 1
-        self._costs[opened.round_id] = _cost(opened)
+        self._costs[opened.round_id] = opened.cost
         self._batches.note(opened.invited)
         if isinstance(end, Summed):
             self._summed.add(opened.round_id)
@@ -300,10 +298,6 @@ class JobRounds:
                     "the new job a journal of its own"
                 )
         return known
-
-
-def _cost(opened: OpenRound) -> Cost:
-    return Cost(accounting.mu_of(opened.epsilon, opened.delta) ** 2, frozenset(opened.invited))
 
 
 def _aborted(end: Failed | GivenUp) -> RoundAborted:

@@ -17,6 +17,7 @@ from dca_proto import device
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.errors import UsageError
 from dca_proto.core.job import JobTerms
+from dca_proto.core.price import Price
 from dca_proto.learning.journal import Journal
 from dca_proto.learning.runner import RETRIES, JobRounds
 
@@ -91,8 +92,8 @@ class TrainerRounds:
             started.set_exception(error)
 
     @property
-    def spent(self) -> float:
-        """The mu that the rounds so far cost the client that they cost most (`JobRounds.spent`)."""
+    def spent(self) -> Price:
+        """What the rounds so far cost the client that they cost most (`JobRounds.spent`)."""
         return self._running.spent
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:

@@ -7,10 +7,13 @@ Algorithm's: each of n reports carries about what there the whole sum does, so a
 
     AnalyticGaussian(epsilon, delta, sensitivity, dimension)   vectors of integers on the grid, (ε, δ)
     GridLaplace(epsilon, sensitivity, dimension)               vectors of integers on the grid, ε
-    RandomisedResponse(epsilon, categories)                    one of k categories, told as one, ε
-    UnaryEncoding(epsilon, categories)                         one of k categories, told as k bits, ε
+    RandomisedResponse(epsilon, categories)                    one of k categories, or none, told as one, ε
+    UnaryEncoding(epsilon, categories)                         one of k categories, or none, told as k bits, ε
 
-On a device, for any named statistic at f fraction bits:
+**Over the protocol** they are the mechanisms of report rounds (DESIGN §4.9), which a trainer asks for by their names:
+policy, ledger, replays and bytes are the protocol's affair (`core.randomiser`). What it needs of a mechanism beside
+`randomise` is how a contribution becomes a value (`held`), a report bytes and back (`encode`, `decode`), and reports a
+sum (`summed`, `told`). By themselves, for any named statistic at f fraction bits:
 
     sensitivity = client_sensitivity(statistic, rows_max, f)
     mechanism = AnalyticGaussian(1.0, 1e-6, sensitivity, statistic.dimension)
@@ -18,18 +21,21 @@ On a device, for any named statistic at f fraction bits:
 
 Each has `randomise(values, key)` for clients and `estimate(reports)` for whoever collects. All randomness is a ChaCha20
 stream of a key of 32 bytes, fresh from the operating system for every call: the same key with another value gives the
-two away. Decisions are exact, in integers. A client that reports twice spends twice: `accounting.compose` adds up
-Gaussian ones, the epsilons of all add up at worst. Nothing here is charged to a ledger.
+two away. Decisions are exact, in integers. A client that reports twice spends twice: `core.price` says what. Nothing
+here is charged to a ledger; in a report round the client's is.
 """
 
+from dca_proto.core.mechanism import LocalMechanism
+from dca_proto.local.categorical import MISSING
 from dca_proto.local.estimate import LocalEstimate
 from dca_proto.local.gaussian import AnalyticGaussian
 from dca_proto.local.laplace import GridLaplace
-from dca_proto.local.registry import LocalMechanism, registered, resolve
+from dca_proto.local.registry import registered, resolve
 from dca_proto.local.response import RandomisedResponse
 from dca_proto.local.unary import UnaryEncoding
 
 __all__ = [
+    "MISSING",
     "AnalyticGaussian",
     "GridLaplace",
     "LocalEstimate",

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dca_proto.core import accounting
+from dca_proto.core.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.core.noise import discrete_gaussian
-from dca_proto.local.estimate import LocalEstimate, additive
-from dca_proto.local.values import integers, within
+from dca_proto.local.additive import Additive
 from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, Sensitivity
 
 
-class AnalyticGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AnalyticGaussian(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A report is the client's vector plus independent discrete Gaussian noise N_Z(0, S) in each coordinate.
 
     (ε, δ)-locally private: S is that of one honest share (`accounting.share_variance` with `honest` = 1), calibrated by
@@ -35,7 +36,7 @@ class AnalyticGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delta: float
     sensitivity: Sensitivity
     dimension: int = 1
-    name: ClassVar[str] = "analytic-gaussian"
+    name: ClassVar[str] = ANALYTIC_GAUSSIAN
 
     def __post_init__(self) -> None:
         self.sensitivity.require(REPLACE_ONE_CLIENT)
@@ -51,24 +52,11 @@ class AnalyticGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """S, of the noise in each coordinate, in grid units squared."""
         return accounting.share_variance(self.sensitivity.l2, self.mu, 1, self.dimension)
 
-    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[np.int64]:
-        """One report for each client.
+    @property
+    def noise_scale(self) -> float:
+        """√S, in grid units."""
+        return math.sqrt(self.noise_variance)
 
-        Args:
-            values: vectors in grid units, shape ``(n, dimension)``, clipped so that the sensitivity is true of them.
-            key: 32 fresh secret bytes, for this call alone.
-
-        Returns:
-            Vectors in grid units, shape ``(n, dimension)``.
-
-        Raises:
-            UsageError: values of another kind or outside the box (it does not say which), or a wrong key.
-        """
-        bound = self.sensitivity.bound
-        held = within("values", integers("values", values, self.dimension), -bound, bound, "clip them first")
-        noise = discrete_gaussian(self.noise_variance).sample(held.size, key)
-        return held + noise.reshape(held.shape)
-
-    def estimate(self, reports: ArrayLike) -> LocalEstimate:
-        """The mean of the clients' vectors, in grid units. Raises `UsageError` where a report cannot be one."""
-        return additive(reports, self.dimension, float(self.noise_variance))
+    def noise(self, count: int, key: bytes) -> NDArray[np.int64]:
+        """So many independent samples of N_Z(0, S), from 32 secret bytes."""
+        return discrete_gaussian(self.noise_variance).sample(count, key)

@@ -25,20 +25,21 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.mechanism import GRID_LAPLACE
+from dca_proto.local.additive import Additive
 from dca_proto.local.chance import HEAD_BITS, Chance
-from dca_proto.local.estimate import LocalEstimate, additive
 from dca_proto.local.stream import Stream
-from dca_proto.local.values import integers, require_epsilon, within
+from dca_proto.local.values import require_epsilon
 from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, Sensitivity
 
 _LAST_EXPONENT = 12  # e^-12 < 2^-17
 _LOW_BITS_MAX = 56
 
 
-class GridLaplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GridLaplace(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A report is the client's vector plus independent discrete Laplace noise in each coordinate.
 
     Exactly (ε, 0)-locally private: the probabilities of a report z under v and v' have the ratio
@@ -56,7 +57,7 @@ class GridLaplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epsilon: float
     sensitivity: Sensitivity
     dimension: int = 1
-    name: ClassVar[str] = "grid-laplace"
+    name: ClassVar[str] = GRID_LAPLACE
     delta: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
@@ -81,26 +82,14 @@ class GridLaplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """2a/(1-a)², of the noise in each coordinate, in grid units squared."""
         return 1 / (2 * sinh(float(self.rate) / 2) ** 2)
 
-    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[np.int64]:
-        """One report for each client.
+    @property
+    def noise_scale(self) -> float:
+        """b = Δ1/ε, in grid units."""
+        return 1 / float(self.rate)
 
-        Args:
-            values: vectors in grid units, shape ``(n, dimension)``, clipped so that the sensitivity is true of them.
-            key: 32 fresh secret bytes, for this call alone.
-
-        Returns:
-            Vectors in grid units, shape ``(n, dimension)``.
-
-        Raises:
-            UsageError: values of another kind or outside the box (it does not say which), or a wrong key.
-        """
-        bound = self.sensitivity.bound
-        held = within("values", integers("values", values, self.dimension), -bound, bound, "clip them first")
-        return held + sample(self.rate, held.size, key).reshape(held.shape)
-
-    def estimate(self, reports: ArrayLike) -> LocalEstimate:
-        """The mean of the clients' vectors, in grid units. Raises `UsageError` where a report cannot be one."""
-        return additive(reports, self.dimension, self.noise_variance)
+    def noise(self, count: int, key: bytes) -> NDArray[np.int64]:
+        """So many independent samples of the law, from 32 secret bytes."""
+        return sample(self.rate, count, key)
 
 
 class _Events(NamedTuple):

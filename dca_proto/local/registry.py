@@ -1,43 +1,20 @@
-"""The local mechanisms by name, as a report's description would carry it. Another one is one more entry."""
+"""The local mechanisms by name, as an announcement carries it. Another one is one more entry."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
-from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.local.estimate import LocalEstimate
+from dca_proto.core.mechanism import LocalMechanism
 from dca_proto.local.gaussian import AnalyticGaussian
 from dca_proto.local.laplace import GridLaplace
 from dca_proto.local.response import RandomisedResponse
 from dca_proto.local.unary import UnaryEncoding
+from dca_proto.statistics import Sensitivity, Statistic
 
-
-class LocalMechanism(Protocol):
-    """What every local mechanism offers; its fields are its public parameters."""
-
-    @property
-    def name(self) -> str:
-        """By which `resolve` finds it."""
-
-    @property
-    def epsilon(self) -> float:
-        """ε of each single report."""
-
-    @property
-    def delta(self) -> float:
-        """δ of each single report; 0 where the mechanism is purely ε-private."""
-
-    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
-        """One report for each row of `values`, from 32 fresh secret bytes for this call alone."""
-
-    def estimate(self, reports: ArrayLike) -> LocalEstimate:
-        """What the reports say together."""
-
-
-_KINDS: dict[str, type[LocalMechanism]] = {
+_KINDS: dict[str, type[AnalyticGaussian | GridLaplace | RandomisedResponse | UnaryEncoding]] = {
     kind.name: kind for kind in (AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding)
 }
 
@@ -55,3 +32,45 @@ def resolve(name: str, parameters: dict[str, Any]) -> LocalMechanism:
         return msgspec.convert(parameters, _KINDS[name], strict=True)
     except msgspec.ValidationError as error:
         raise UsageError(f"parameters of local mechanism {name!r}: {error}") from None
+
+
+def mechanism_of(
+    name: str, statistic: Statistic, sensitivity: Sensitivity, rows_max: int, epsilon: float, delta: float
+) -> LocalMechanism:
+    """The mechanism of a round's reports; which of these figures are its parameters, its fields say by their names.
+
+    Args:
+        name: a registered one.
+        sensitivity: of one client's contribution to the statistic. rows_max: as of `contribution`.
+        epsilon, delta: of each report.
+
+    Raises:
+        UsageError: a figure that the mechanism does not take, or a statistic without categories for one of categories.
+    """
+    kind = _KINDS[name]
+    fields = kind.__struct_fields__
+    if "delta" not in fields and delta != 0:
+        raise UsageError(f"delta is {delta:g}, expected 0: a report by {name} is epsilon-private without any delta")
+    if "categories" in fields:
+        _check_categories(name, statistic, rows_max)
+    figures: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "sensitivity": sensitivity,
+        "dimension": statistic.dimension,
+        "categories": statistic.categories,
+    }
+    return kind(**{field: figures[field] for field in fields})
+
+
+def _check_categories(name: str, statistic: Statistic, rows_max: int) -> None:
+    if not statistic.categories:
+        raise UsageError(
+            f"statistic {statistic.name!r} has no categories, one of which a report by {name} names; ask for a "
+            "'histogram', or use 'analytic-gaussian' or 'grid-laplace'"
+        )
+    if statistic.categories != statistic.dimension:
+        found = f"{statistic.categories} categories and {statistic.dimension} coordinates"
+        raise UsageError(f"statistic {statistic.name!r} has {found}; expected one coordinate for each category")
+    if rows_max != 1:
+        raise UsageError(f"rows_max is {rows_max}, expected 1: a report by {name} is of one row's category")

@@ -1,19 +1,27 @@
 """k-ary randomised response: a client tells its category, or with some probability any other one.
 
 Warner (1965) for k = 2; Kairouz, Bonawitz and Ramage (2016) for any k; "RR" in section 2.1 of the LDP paper.
+
+**A client without a category** (`MISSING`) gives the randomised response of one that is drawn evenly. The law of its
+report is then a mean of the k laws of the categories (it names each with probability 1/k), so that no report has a
+smaller probability than q or a larger one than p: beside any category's, too, the ratio is at most p/q <= e^ε. In an
+estimate it counts 1/k in every category, for (1/k - q)/(p - q) = 1/k where p + (k - 1) q = 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.mechanism import RANDOMISED_RESPONSE
+from dca_proto.local.categorical import MISSING, Categorical, require_length
 from dca_proto.local.chance import Chance
 from dca_proto.local.estimate import LocalEstimate, shares, variance_of_shares
 from dca_proto.local.stream import Stream
@@ -21,9 +29,10 @@ from dca_proto.local.values import counted, integers, require_categories, requir
 
 _ONE = 2**64
 _CATEGORIES_MAX = 2**20
+_REPORT_BYTES = 4
 
 
-class RandomisedResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A report is the client's own category with probability p, each of the k - 1 others with probability q.
 
     Exactly (ε, 0)-locally private: q = ⌈2^64/(e^ε + k - 1)⌉ / 2^64 and p = 1 - (k - 1) q. As q (e^ε + k - 1) >= 1,
@@ -39,7 +48,7 @@ class RandomisedResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     epsilon: float
     categories: int
-    name: ClassVar[str] = "randomised-response"
+    name: ClassVar[str] = RANDOMISED_RESPONSE
     delta: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
@@ -58,11 +67,16 @@ class RandomisedResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         own, stray = self._weights
         return Fraction(own, _ONE), Fraction(stray, _ONE)
 
+    @property
+    def stray_of_missing(self) -> float:
+        """1/k."""
+        return 1 / self.categories
+
     def randomise(self, values: ArrayLike, key: bytes) -> NDArray[np.int64]:
         """One report for each client.
 
         Args:
-            values: categories 0 to k - 1, shape ``(n,)``. key: 32 fresh secret bytes, for this call alone.
+            values: categories 0 to k - 1 or `MISSING`, shape ``(n,)``. key: 32 fresh secret bytes, for this call alone.
 
         Returns:
             Categories, shape ``(n,)``.
@@ -70,18 +84,37 @@ class RandomisedResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         Raises:
             UsageError: values of another kind or out of range (it does not say which), or a wrong key.
         """
-        held = self._checked("values", values)
-        own, stray = self._weights
+        stream, (own, stray) = Stream(key), self._weights
+        held = self._with_drawn(self._checked(values), stream)
         reports = np.empty_like(held)
-        for part, words in Stream(key).rows(len(held), 1, np.uint64):
+        for part, words in stream.rows(len(held), 1, np.uint64):
             word = words[:, 0]
             shift = np.where(word < np.uint64(own), np.uint64(0), (word - np.uint64(own)) // np.uint64(stray) + 1)
             reports[part] = (held[part] + shift.astype(np.int64)) % self.categories
         return reports
 
+    def _with_drawn(self, held: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
+        """The categories, with one drawn evenly for each `MISSING`, by words of the stream that nothing else uses."""
+        filled = held.copy()
+        for row in np.flatnonzero(held == MISSING).tolist():
+            filled[row] = _evenly(stream.further(row, 0), self.categories)
+        return filled
+
+    def encode(self, report: NDArray[Any]) -> bytes:
+        """Its number in 4 bytes, little-endian."""
+        return int(report).to_bytes(_REPORT_BYTES, "little")
+
+    def decode(self, data: bytes) -> NDArray[np.int64]:
+        """Inverse of `encode`, shape ``()``. Raises `PeerError` for another length or a category of k or more."""
+        require_length(data, _REPORT_BYTES)
+        category = int.from_bytes(data, "little")
+        if category >= self.categories:
+            raise PeerError("release", found=f"category {category}", expected=f"< {self.categories}")
+        return np.array(category, dtype=np.int64)
+
     def estimate(self, reports: ArrayLike) -> LocalEstimate:
         """The share of clients in each category, shape ``(k,)``. Raises `UsageError` where a report cannot be one."""
-        told = self._checked("reports", reports)
+        told = within("reports", integers("reports", reports), 0, self.categories - 1, "number the categories from 0")
         counts = np.bincount(told, minlength=self.categories)
         return shares(counts, counted(told), *self._weights, _ONE)
 
@@ -93,12 +126,15 @@ class RandomisedResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     def _weights(self) -> tuple[int, int]:
         return _weights(self.epsilon, self.categories)
 
-    def _checked(self, what: str, values: ArrayLike) -> NDArray[np.int64]:
-        return within(what, integers(what, values), 0, self.categories - 1, "number the categories from 0")
-
 
 @lru_cache(maxsize=64)
 def _weights(epsilon: float, categories: int) -> tuple[int, int]:
     """p and q in units of 2^-64. (What q is the ceiling of is irrational.)"""
     stray = Chance(Fraction(epsilon), categories - 1).first_bits(64) + 1
     return _ONE - (categories - 1) * stray, stray
+
+
+def _evenly(words: Iterator[int], categories: int) -> int:
+    """A category, each as probable as the others: words of 64 bits beyond the last whole multiple of k are skipped."""
+    fitting = _ONE - _ONE % categories
+    return next(word for word in words if word < fitting) % categories

@@ -27,6 +27,8 @@ from dca_proto.net.runner import Runner
 from dca_proto.net.store import Store
 from dca_proto.net.transport import Transport
 
+_FAREWELL_S = 5.0
+
 
 class LiveTrainer:
     """Runs a trainer's actor in the background and waits for its rounds.
@@ -62,6 +64,9 @@ class LiveTrainer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._running is not None
+        if error is None:  # the last receipts leave first: whoever has none sends its report until the round's close
+            self.runner.stop()
+            await asyncio.wait([self._running], timeout=_FAREWELL_S)
         self._running.cancel()
         await asyncio.wait([self._running])
 

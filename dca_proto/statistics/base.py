@@ -92,6 +92,14 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """
         return 1
 
+    @property
+    def categories(self) -> int:
+        """k where each row falls into one of k categories: a value is 2^f at its own and 0 elsewhere; 0 otherwise.
+
+        What a client reports of it by a categorical mechanism is the place of the largest coordinate above 0, if any.
+        """
+        return 0
+
     def value_sensitivity(self, fraction_bits: int) -> Sensitivity:
         """As `row_sensitivity`, but of all rows of one value at once: so many rows, replaced one after the other."""
         row, k = self.row_sensitivity(fraction_bits), self.rows_per_value

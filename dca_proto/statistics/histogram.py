@@ -50,6 +50,11 @@ class Histogram(Statistic, frozen=True, kw_only=True):
     def dimension(self) -> int:
         return len(self.edges) - 1
 
+    @property
+    def categories(self) -> int:
+        """The bins."""
+        return self.dimension
+
     def labels(self) -> tuple[str, ...]:
         *bins, last = [f"{self.columns[0]} in [{left:g}, {right:g}" for left, right in pairwise(self.edges)]
         return (*(f"{text})" for text in bins), f"{last}]")

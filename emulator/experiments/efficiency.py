@@ -137,7 +137,7 @@ class _Regression:
         part = summarise(rows[:, :-1], rows[:, -1])
         self._xx += part.xx
         self._xy += part.xy
-        self._n += part.n
+        self._n += len(rows)
 
     def estimate(self) -> Array:
         return posterior(SufficientStatistics(self._n, self._xx, self._xy), PRIOR, RESIDUAL_SD**2).mean

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core import accounting
 from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.price import Price, total
 from dca_proto.core.shares import LOCAL
 from emulator.swarm.live import Swarm, SwarmOptions
 from emulator.swarm.timeline import RoundLog
@@ -60,19 +60,18 @@ def summarise(
     }
 
 
-def spent(charges: Mapping[tuple[bytes, bytes], float], delta: float) -> float:
+def spent(charges: Mapping[tuple[bytes, bytes], Price], delta: float) -> float:
     """The epsilon, at that delta, of the client that spent the most.
 
     Whoever was charged has spent, with or without a result, until M signed aborts give it back.
 
     Args:
-        charges: mu by client and round id.
+        charges: by client and round id.
     """
-    mus: dict[bytes, list[float]] = defaultdict(list)
-    for (client, _), mu in charges.items():
-        mus[client].append(mu)
-    worst = max(map(accounting.compose, mus.values()), default=0.0)
-    return accounting.epsilon_of(worst, delta)
+    prices: dict[bytes, list[Price]] = defaultdict(list)
+    for (client, _), price in charges.items():
+        prices[client].append(price)
+    return max((total(one).epsilon(delta) for one in prices.values()), default=0.0)
 
 
 def failed(reason: str, contributors: int | None, needed: int | None) -> dict[str, Any]:
@@ -148,6 +147,7 @@ def _node(number: int, client: bytes, node: NoisyAggregate) -> dict[str, Any]:
         "rows": node.contributors,
         "noise_variance": node.noise_variance,
         "noise_sd": node.noise_variance**0.5,
+        "value": node.value.tolist(),
     }
 
 

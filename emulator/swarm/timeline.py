@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import facts
+from dca_proto.core.price import Price
 
 PHASES = ("join", "start", "share", "commit")
 LOCAL_PHASES = ("release",)
@@ -73,14 +74,14 @@ class Timeline:
         local: whether rounds are local ones.
 
     Attributes:
-        rounds: so far. charges: mu that clients were charged and not given back, by client and round id.
+        rounds: so far. charges: what clients were charged and not given back, by client and round id.
     """
 
     def __init__(
         self, traffic: Callable[[], tuple[int, int]], on_change: Callable[[RoundLog], None], *, local: bool = False
     ) -> None:
         self.rounds: list[RoundLog] = []
-        self.charges: dict[tuple[bytes, bytes], float] = {}
+        self.charges: dict[tuple[bytes, bytes], Price] = {}
         self._traffic = traffic
         self._on_change = on_change
         self._local = local
@@ -101,8 +102,8 @@ class Timeline:
 
     def _account(self, client: bytes, fact: object) -> None:
         match fact:
-            case facts.Contributed(round_id, _, mu):
-                self.charges[client, round_id] = mu
+            case facts.Contributed(round_id):
+                self.charges[client, round_id] = fact.price
             case facts.ChargeReturned(round_id):
                 self.charges.pop((client, round_id), None)
 

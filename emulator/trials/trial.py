@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dca_proto.core import accounting
 from dca_proto.core.client import ClientActor
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.params import Timing
+from dca_proto.core.price import Price
 from dca_proto.core.trainer import TrainerActor
 from emulator.sim.events import Observer
 from emulator.trials.cast import Plant
@@ -132,13 +132,13 @@ def _further_round(world: TrialWorld) -> str:
 def _able(world: TrialWorld) -> list[bytes]:
     """The clients that are up and have budget for one more round."""
     rounds, policy = world.scenario.rounds, world.cast.policy
-    mu = accounting.mu_of(rounds.epsilon, rounds.delta)
+    price = Price.of(rounds.epsilon, rounds.delta)
     up = [process for process in world.clients if isinstance(process.actor, ClientActor)]
     return [
         process.id
         for process in up
         if isinstance(process.actor, ClientActor)
-        and policy.check_budget(mu, process.actor.ledger, process.now_ms) is None
+        and policy.check_budget(price, process.actor.ledger, process.now_ms) is None
     ]
 
 
@@ -149,8 +149,8 @@ def _not_due(world: TrialWorld, able: int, tolerated: int) -> str:
     trainer = world.trainer.actor
     if isinstance(trainer, TrainerActor) and world.scenario.limits.account_epsilon:
         allowance = world.cast.account
-        mu = accounting.mu_of(world.scenario.rounds.epsilon, world.scenario.rounds.delta)
-        if allowance is not None and allowance.check(mu, trainer.ledger, world.simulator.now_ms) is not None:
+        price = Price.of(world.scenario.rounds.epsilon, world.scenario.rounds.delta)
+        if allowance is not None and allowance.check(price, trainer.ledger, world.simulator.now_ms) is not None:
             return "the trainer's account is used up"
     return ""
 

@@ -23,7 +23,7 @@ from sklearn.utils.validation import validate_data
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
 from inference.rounds import CostedRounds, Rounds
-from inference.spent import epsilon_of, together
+from inference.spent import together
 
 Array = NDArray[np.float64]
 
@@ -112,7 +112,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if composed is None or not isinstance(rounds, CostedRounds):
             return composed
         _, delta = composed
-        return epsilon_of(rounds.spent, delta), delta
+        return rounds.spent.epsilon(delta), delta
 
     def _account(self, private: bool, spent: tuple[float, float] | None) -> None:
         self.private_ = private and spent is not None

@@ -161,12 +161,12 @@ def test_what_a_job_has_cost_counts_a_round_that_failed_and_kept_its_charge(
     for key in [key for key in swarm.store._records if key[0] == ROUNDS]:
         del swarm.store._records[key]
     with Journal(path, SETTINGS) as journal, TrainerRounds(path, swarm.terms(), journal) as rounds:
-        assert rounds.spent == 0
+        assert rounds.spent.mu == 0
         rounds.hold(ask())
-        assert rounds.spent == pytest.approx((0.1 + 0.1) ** 0.5 * swarm.terms().budget.mu), "the lost one too"
+        assert rounds.spent.mu == pytest.approx((0.1 + 0.1) ** 0.5 * swarm.terms().budget.mu), "the lost one too"
         rounds.hold(ask(2))
         rounds.hold(ask(2))
-        assert rounds.spent == pytest.approx((0.1 + 0.1 + 0.1) ** 0.5 * swarm.terms().budget.mu), "one of two batches"
+        assert rounds.spent.mu == pytest.approx((0.1 + 0.1 + 0.1) ** 0.5 * swarm.terms().budget.mu), "one of two"
     assert swarm.charges() == [3] * CLIENTS
 
 
@@ -178,7 +178,7 @@ def test_what_came_back_costs_nothing(path: Path) -> None:
         async with swarm.up(), swarm.trainer() as trainer:
             rounds = JobRounds(trainer, swarm.terms(share_window_ms=200), None)
             await rounds.hold(ask())
-            return rounds.spent
+            return rounds.spent.mu
 
     assert asyncio.run(story()) == pytest.approx(0.1**0.5 * swarm.terms().budget.mu)
     assert len(swarm.announced) == 2

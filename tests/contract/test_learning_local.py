@@ -116,7 +116,7 @@ def test_a_local_round_without_any_release_keeps_its_charge_and_is_held_again(pa
             async with swarm.up(), swarm.trainer() as trainer:
                 rounds = JobRounds(trainer, swarm.terms(**SHORT), journal)
                 aggregate = await rounds.hold(locally())
-                return [[float(node.value[0]) for node in aggregate.nodes]], rounds.spent
+                return [[float(node.value[0]) for node in aggregate.nodes]], rounds.spent.mu
 
     told, spent = asyncio.run(story())
     assert sorted(told[0]) == SUMS

@@ -249,6 +249,7 @@ def told_of(iterations: int, *, terminal: bool) -> str:
 class _Eight:
     contributors = clients = 8
     nodes = ()
+    reports = None
 
 
 def test_a_job_of_many_iterations_has_a_bar_on_a_terminal_and_lines_elsewhere() -> None:

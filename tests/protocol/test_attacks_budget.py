@@ -143,9 +143,9 @@ def test_the_charge_comes_back_only_after_all_aborts_and_once() -> None:
     for node in (0, 1):
         network.handle(victim, Received(*abort_of(cast, network, node)))
         ignored(network, victim, *abort_of(cast, network, node))
-        assert ledger.spent() > 0
+        assert ledger.spent().mu > 0
     network.handle(victim, Received(*abort_of(cast, network, 2)))
-    assert ledger.spent() == 0
+    assert ledger.spent().mu == 0
     for node in range(3):
         ignored(network, victim, *abort_of(cast, network, node))
     assert network.reported(ChargeReturned, victim) == [ChargeReturned(round_id)]
@@ -160,7 +160,7 @@ def test_the_charge_comes_back_once_also_across_restarts() -> None:
         ignored(network, victim, *abort_of(cast, network, node))
     assert network.reported(ChargeReturned, victim) == [ChargeReturned(round_id)]
     assert [charge.returned for charge in network.actors[victim].ledger.charges] == [True]
-    assert network.actors[victim].ledger.spent() == 0
+    assert network.actors[victim].ledger.spent().mu == 0
 
 
 def test_a_round_whose_charge_came_back_cannot_be_played_again() -> None:
@@ -187,7 +187,7 @@ def test_forged_aborts_bring_nothing_back() -> None:
         refused(network, victim, node, forged(cast, identity, body), "signature")
         refused(network, victim, identity.id, forged(cast, identity, body), "unknown-compute")
     refused(network, victim, *abort_of(cast, network, 0, session_hash=bytes(32)), "session")
-    assert network.actors[victim].ledger.spent() > 0
+    assert network.actors[victim].ledger.spent().mu > 0
 
 
 def test_a_result_keeps_the_charge() -> None:
@@ -195,7 +195,7 @@ def test_a_result_keeps_the_charge() -> None:
     network, _ = begin(cast)
     until_the_end(network)
     assert len(results(network)) == 1
-    assert all(network.actors[client].ledger.spent() > 0 for client in cast.clients)
+    assert all(network.actors[client].ledger.spent().mu > 0 for client in cast.clients)
 
 
 @pytest.mark.parametrize("lying", [1, 2])
@@ -205,7 +205,7 @@ def test_some_aborts_keep_the_charge(lying: int) -> None:
     for node in range(lying):
         network.handle(cast.clients[0], Received(*abort_of(cast, network, node)))
     until_the_end(network)
-    assert network.actors[cast.clients[0]].ledger.spent() > 0
+    assert network.actors[cast.clients[0]].ledger.spent().mu > 0
 
 
 def test_an_aborted_round_brings_all_charges_back() -> None:
@@ -216,7 +216,7 @@ def test_an_aborted_round_brings_all_charges_back() -> None:
     until_the_end(network)
     for spender in (*cast.clients, cast.trainer_identity.id):
         assert len(network.reported(ChargeReturned, spender)) == 1
-        assert network.actors[spender].ledger.spent() == 0
+        assert network.actors[spender].ledger.spent().mu == 0
 
 
 def test_forged_receipts_do_not_stop_the_resending() -> None:
@@ -253,7 +253,7 @@ def test_attack_3_a_second_round_without_one_client_is_charged_to_every_budget()
     begin(cast, network, tolerated=0, clients_expected=4)
     full, less = (result.value.tolist()[0] for result in results(network))
     assert full - less == exact_sum([4]), "without noise the difference is that client's value"
-    spent = [network.actors[client].ledger.spent() for client in cast.clients]
+    spent = [network.actors[client].ledger.spent().mu for client in cast.clients]
     once = network.actors[cast.clients[4]].ledger.charges[0].mu
     assert spent == pytest.approx([accounting.compose((once, once))] * 4 + [once])
 

@@ -47,6 +47,7 @@ from dca_proto.core.ledger import Cost, worst
 from dca_proto.core.messages import Announcement, Decline, Ready, Roster, Sealed, Share, Start
 from dca_proto.core.params import PROTOCOL_VERSION, Limits
 from dca_proto.core.policy import Allowance, Policy
+from dca_proto.core.price import Price, total
 from dca_proto.core.trainer_round import ROUNDS, StoredRound
 from dca_proto.net.store import SqliteStore
 from dca_proto.testing import Cast, Network, NoNoise, seeded
@@ -157,7 +158,7 @@ def test_only_the_invited_are_told_and_the_sum_is_theirs() -> None:
     assert the_sum(network) == pytest.approx(exact_sum((0, 2, 4)))
     (rostered,) = network.reported(Rostered)
     assert rostered.clients == tuple(sorted(cast.clients[n] for n in (0, 2, 4)))
-    spent = [network.actors[client].ledger.spent() > 0 for client in cast.clients]
+    spent = [network.actors[client].ledger.spent().mu > 0 for client in cast.clients]
     assert spent == [True, False, True, False, True, False]
 
 
@@ -255,7 +256,8 @@ def test_what_cannot_be_an_invitation_is_the_callers_mistake() -> None:
 # What it costs whom
 
 
-costs = st.lists(st.builds(Cost, st.floats(1e-6, 4.0), st.frozensets(st.sampled_from(ids(4)), max_size=4)), max_size=8)
+prices = st.builds(Price, *[st.just(0.0) | st.floats(1e-6, 4.0)] * 3)
+costs = st.lists(st.builds(Cost, prices, st.frozensets(st.sampled_from(ids(4)), max_size=4)), max_size=8)
 
 
 @settings(max_examples=100, deadline=None)
@@ -263,10 +265,12 @@ costs = st.lists(st.builds(Cost, st.floats(1e-6, 4.0), st.frozensets(st.sampled_
 def test_the_worst_is_over_the_clients_that_are_looked_at(borne: list[Cost], among: frozenset[bytes]) -> None:
     everybody = ids(6)  # one of them in no batch at all
     each = [
-        sum(cost.square for cost in borne if not cost.clients or client in cost.clients)
+        total(cost.price for cost in borne if not cost.clients or client in cost.clients)
         for client in (among or everybody)
     ]
-    assert worst(borne, among) == pytest.approx(max(each) ** 0.5, rel=1e-12)
+    found = worst(borne, among)
+    for part in ("gaussian", "pure", "converted"):
+        assert getattr(found, part) == pytest.approx(max(getattr(one, part) for one in each), rel=1e-12)
 
 
 def epoch_lab() -> tuple[Lab, Network]:
@@ -294,8 +298,8 @@ def test_epochs_cost_each_client_its_own_rounds_and_no_more_are_let_through() ->
         invite(cast, numbers, network, tolerated=0)
     assert len(results(network)) == 4
     ledger = trainer_of(cast, network).ledger
-    assert ledger.spent() == pytest.approx(MU * 2**0.5)
-    assert ledger.spent(of=[cast.clients[5]]) == pytest.approx(MU)
+    assert ledger.spent().mu == pytest.approx(MU * 2**0.5)
+    assert ledger.spent(of=[cast.clients[5]]).mu == pytest.approx(MU)
     left = trainer_of(cast, network)._account._allowance.left(ledger, network.now_ms)
     assert refusal(cast, network, (0, 5)) == (
         "the federation's account: found a total of epsilon "
@@ -305,9 +309,9 @@ def test_epochs_cost_each_client_its_own_rounds_and_no_more_are_let_through() ->
     assert refusal(cast, network, (5,)) is None, "client 5 was in one"
     with pytest.raises(AccountError):
         trainer_of(cast, network).check_request(cast.request(), network.now_ms)
-    trainer_of(cast, network).check_job([MU], network.now_ms, invited=[cast.clients[5]])
+    trainer_of(cast, network).check_job([Price.of_mu(MU)], network.now_ms, invited=[cast.clients[5]])
     with pytest.raises(AccountError):
-        trainer_of(cast, network).check_job([MU, MU], network.now_ms, invited=[cast.clients[5]])
+        trainer_of(cast, network).check_job([Price.of_mu(MU)] * 2, network.now_ms, invited=[cast.clients[5]])
 
 
 def test_a_round_of_everybody_counts_for_all_of_a_batch() -> None:
@@ -318,7 +322,7 @@ def test_a_round_of_everybody_counts_for_all_of_a_batch() -> None:
     assert refusal(cast, network, (3, 4, 5)) is None
     invite(cast, (3, 4, 5), network)
     assert refusal(cast, network, (3,)) is not None
-    assert trainer_of(cast, network).ledger.spent() == pytest.approx(MU * 2**0.5)
+    assert trainer_of(cast, network).ledger.spent().mu == pytest.approx(MU * 2**0.5)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -371,7 +375,7 @@ def test_the_charge_of_a_batch_comes_back_to_its_clients() -> None:
     for node in range(3):
         network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
     assert not ledger.is_charged(request.round_id)
-    assert ledger.spent() == 0
+    assert ledger.spent().mu == 0
 
 
 def test_stores_from_before_there_were_batches_are_read() -> None:
@@ -465,7 +469,7 @@ def test_power_failures_never_spend_more_of_a_client_than_its_own_batches() -> N
             if isinstance(fact, Contributed):
                 assert who in ledger[fact.round_id].clients, "nobody shares whom the account does not charge"
                 spent[who] += 0 if ledger[fact.round_id].returned else fact.mu**2
-        assert ledger.spent() <= TWO_ROUNDS.mu
-        assert all(spent[who] ** 0.5 <= ledger.spent(of=[who]) * (1 + 1e-12) for who in spent)
+        assert ledger.spent().mu <= TWO_ROUNDS.mu
+        assert all(spent[who] ** 0.5 <= ledger.spent(of=[who]).mu * (1 + 1e-12) for who in spent)
         held += len(results(network))
     assert held >= KILLS / 8

@@ -87,7 +87,7 @@ def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledge
     net.restart(cast.clients[0])
     assert net.actors[cast.clients[0]].phase(request.round_id) == "new"
     assert {table for table, _ in net.stores[cast.clients[0]]} == {"ledger", "seen", "epoch"}
-    assert net.actors[cast.clients[0]].ledger.spent() > 0
+    assert net.actors[cast.clients[0]].ledger.spent().mu > 0
 
 
 def test_a_trainer_goes_on_when_its_old_federation_file_is_back() -> None:

@@ -8,9 +8,12 @@ import msgspec
 import pytest
 from scene import begin, losing
 
+from dca_proto.core.accounting import mu_of
 from dca_proto.core.errors import UsageError
+from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import Receipt, Share
 from dca_proto.core.policy import Policy
+from dca_proto.core.price import Price
 from dca_proto.testing import Cast
 
 Records = list[tuple[str, bytes, bytes]]
@@ -35,6 +38,26 @@ def records(role: str) -> tuple[Callable[[Records], object], Records]:
         "trainer": (cast.trainer_identity.id, cast.trainer),
     }[role]
     return build, [(table, key, value) for (table, key), value in network.stores[actor].items()]
+
+
+BEFORE_REPORTS = (
+    "8ba8726f756e645f6964c41072727272727272727272727272727272a9737461746973746963a373756da7747261696e6572c410747474747474"
+    "74747474747474747474a26d75cb3fce4c5442e27820a7657073696c6f6ecb3ff0000000000000a564656c7461cb3eb0c6f7a0b5ed8da561745f"
+    "6d73cf0000018bcfe56800a66e756d62657201a872657475726e6564c2a7636c69656e747390a872656c6174696f6eb27265706c6163652d6f6e"
+    "652d636c69656e74",
+    "8ba8726f756e645f6964c41073737373737373737373737373737373a9737461746973746963a373756da7747261696e6572c410747474747474"
+    "74747474747474747474a26d75cb3fbfc56bab518e40a7657073696c6f6ecb3fe0000000000000a564656c7461cb3eb0c6f7a0b5ed8da561745f"
+    "6d73cf0000018bcfe56801a66e756d62657202a872657475726e6564c2a7636c69656e747391c41063636363636363636363636363636363a872"
+    "656c6174696f6eb27265706c6163652d6f6e652d636c69656e74",
+)
+"""A ledger's entries as they were written when all rounds were Gaussian: of ε = 1 and 0.5, the second of one client."""
+
+
+def test_a_ledger_from_before_there_were_reports_is_read_as_gaussian_rounds() -> None:
+    records = [(LEDGER, bytes([number]), bytes.fromhex(text)) for number, text in enumerate(BEFORE_REPORTS)]
+    spent = Cast(4, 2).trainer(records).ledger.spent()
+    assert spent == Price(gaussian=mu_of(1.0, 1e-6) ** 2 + mu_of(0.5, 1e-6) ** 2)
+    assert spent.mu == 0.2672663466514906, "what that version said"
 
 
 def test_a_ledger_without_numbers_is_of_an_older_version() -> None:

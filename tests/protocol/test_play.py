@@ -13,6 +13,7 @@ from scene import announced, begin, exact_cast, exact_sum, forged, refused, resu
 import dca_proto.core.mechanism as mechanisms
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.effects import Channel
+from dca_proto.core.errors import UsageError
 from dca_proto.core.facts import Declined
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Roster, Signed, Terms
@@ -20,6 +21,7 @@ from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.play import play
 from dca_proto.core.policy import Floors, Policy
 from dca_proto.core.round import roster_hash
+from dca_proto.core.shares import LOCAL
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.testing import Cast, Network, NoNoise
 
@@ -104,16 +106,18 @@ def test_oracle_with_clients_that_drop() -> None:
 
 
 def test_no_configuration_names_the_mechanism() -> None:
-    for configured in (Policy, Floors, OpenRound):
+    """But for a round of reports, by one of the exact local ones (see the last test of this file)."""
+    for configured, expected in ((Policy, set()), (Floors, set()), (OpenRound, {"mechanism"})):
         fields = {field.name for field in msgspec.structs.fields(configured)}
-        assert not {name for name in fields if "mechanism" in name or "noise" in name}
+        assert {name for name in fields if "mechanism" in name or "noise" in name} == expected
 
 
 def test_the_core_has_the_one_private_mechanism_only() -> None:
     offered = [
         kind for kind in vars(mechanisms).values() if isinstance(kind, type) and kind.__module__ == mechanisms.__name__
     ]
-    assert {kind.name for kind in offered if kind is not mechanisms.Mechanism} == {"distributed-discrete-gaussian"}
+    described = {mechanisms.Mechanism, mechanisms.LocalMechanism}
+    assert {kind.name for kind in offered if kind not in described} == {"distributed-discrete-gaussian"}
     assert DistributedDiscreteGaussian().private
     assert not NoNoise().private
 
@@ -158,6 +162,13 @@ def sent_join(network: Network, cast: Cast) -> tuple[bytes, Signed]:
     return join
 
 
-def test_no_request_to_a_trainer_chooses_a_mechanism() -> None:
-    with pytest.raises(TypeError):
-        Cast(4, 3).request(mechanism="no-noise-for-tests")
+@pytest.mark.parametrize("mechanism", [NoNoise.name, DistributedDiscreteGaussian.name])
+@pytest.mark.parametrize("changes", [{}, {"encoding": LOCAL, "computes": (), "tolerated": 0, "rows_max": 1}])
+def test_no_request_to_a_trainer_chooses_a_mechanism_but_one_of_reports(
+    mechanism: str, changes: dict[str, Any]
+) -> None:
+    """Not even to a trainer that offers it."""
+    for cast in (exact_cast(4, 3), Cast(4, 3)):
+        network = cast.network()
+        with pytest.raises(UsageError, match=f"mechanism '{mechanism}' is none of reports; use one of analytic-"):
+            network.command(cast.trainer_identity.id, cast.request(mechanism=mechanism, **changes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import random
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -28,6 +29,8 @@ from dca_proto.core.messages import (
     Start,
 )
 from dca_proto.core.policy import DAY_MS, Allowance
+from dca_proto.core.price import Price
+from dca_proto.core.shares import LOCAL
 from dca_proto.testing import Cast, Network, NoNoise
 
 
@@ -67,7 +70,7 @@ def test_without_a_limit_everything_is_recorded_all_the_same() -> None:
     for _ in range(3):
         begin(cast, network)
     ledger = trainer_of(cast, network).ledger
-    assert ledger.spent() == pytest.approx(MU * 3**0.5)
+    assert ledger.spent().mu == pytest.approx(MU * 3**0.5)
     assert {(charge.statistic, charge.trainer) for charge in ledger.charges} == {("sum", cast.trainer_identity.id)}
 
 
@@ -218,21 +221,79 @@ def test_an_account_that_refuses_what_it_let_through_before_ends_that_round_alon
 def test_a_job_that_would_not_fit_is_refused_before_its_first_round() -> None:
     cast, network = lab()
     trainer = trainer_of(cast, network)
-    trainer.check_job([MU, MU], network.now_ms)
+    trainer.check_job([Price.of_mu(MU)] * 2, network.now_ms)
     with pytest.raises(UsageError, match=r"found a total of epsilon .* expected <= 1.6 at delta 1e-06"):
-        trainer.check_job([MU, MU, MU], network.now_ms)
+        trainer.check_job([Price.of_mu(MU)] * 3, network.now_ms)
     begin(cast, network)
     with pytest.raises(UsageError, match="the federation's account"):
-        trainer.check_job([MU, MU], network.now_ms)
+        trainer.check_job([Price.of_mu(MU)] * 2, network.now_ms)
 
 
 def test_a_job_stops_in_its_middle_when_another_has_used_up_the_account() -> None:
     cast, network = lab()
-    trainer_of(cast, network).check_job([MU, MU], network.now_ms)
+    trainer_of(cast, network).check_job([Price.of_mu(MU)] * 2, network.now_ms)
     begin(cast, network)  # the job's first round
     begin(cast, network)  # another job
     assert "expected <= 1.6" in refusal(cast, network)
     assert len(results(network)) == len(trainer_of(cast, network).ledger.charges) == 2
+
+
+# Reports
+
+
+def tell(cast: Cast, network: Network, numbers: Sequence[int] = (), epsilon: float = 0.8, **changes: object) -> str:
+    """Hold a round of ε-private reports, of everybody or of a mini-batch; why it is not held, or nothing."""
+    invited = tuple(cast.clients[number] for number in numbers)
+    terms = {"mechanism": "grid-laplace", "encoding": LOCAL, "computes": (), "delta": 0.0, "tolerated": 0}
+    request = cast.request(**{**terms, "epsilon": epsilon, "invited": invited, "clients_expected": 0, **changes})
+    try:
+        trainer_of(cast, network).check_request(request, network.now_ms)
+    except AccountError as error:
+        return str(error)
+    network.command(cast.trainer_identity.id, request)
+    network.deliver()
+    network.advance(network.now_ms + 200_000)
+    return ""
+
+
+def test_reports_of_everybody_add_up_to_the_account_and_no_further() -> None:
+    cast, network = lab()
+    assert tell(cast, network) == tell(cast, network) == ""
+    assert len(results(network)) == 2
+    assert trainer_of(cast, network).ledger.spent() == Price.of_pure(0.8) + Price.of_pure(0.8)
+    assert all(network.actors[one].ledger.spent().pure == 1.6 for one in cast.clients)
+    assert tell(cast, network, epsilon=0.01) == (
+        "the federation's account: found a total of epsilon 1.61 with this round; expected <= 1.6 at delta 1e-06 in "
+        "365 days; at most 0 is left; ask for less, wait, or raise epsilon of [account]"
+    )
+
+
+def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the_most_in_each_kind() -> None:
+    """Of four clients two have told reports, two were in a Gaussian round: a batch across both has the room of a client
+    that was in both kinds; each pair by itself has what it has left."""
+    cast, network = lab()
+    assert tell(cast, network, (0, 1)) == ""
+    request = cast.request(invited=cast.clients[2:4], clients_expected=0, tolerated=0)
+    network.command(cast.trainer_identity.id, request)
+    network.deliver()
+    trainer, ledger = trainer_of(cast, network), trainer_of(cast, network).ledger
+    assert ledger.spent(of=cast.clients[:2]) == Price.of_pure(0.8)
+    assert ledger.spent(of=cast.clients[2:4]) == Price.of_mu(MU)
+    assert ledger.spent() == ledger.spent(of=cast.clients[1:3]) == Price.of_pure(0.8) + Price.of_mu(MU)
+    both = (ledger.spent() + Price.of_pure(0.8)).epsilon(1e-6)
+    assert tell(cast, network, (1, 2)) == (
+        f"the federation's account: found a total of epsilon {both:.4g} with this round; "
+        "expected <= 1.6 at delta 1e-06 in 365 days; at most 0 is left; reports of delta 0 and Gaussian rounds cost "
+        "more together than apart: keep them to different periods; ask for less, wait, or raise epsilon of [account]"
+    )
+    assert tell(cast, network, (0, 1)) == "", "0.8 and 0.8"
+    assert "at most 0.2223 is left" in tell(cast, network, (2, 3), epsilon=0.23), "beside a Gaussian round of 1"
+    assert tell(cast, network, (2, 3), epsilon=0.22) == ""
+    assert "cost more together" in tell(cast, network, (3,), epsilon=0.1)
+    assert len(results(network)) == 4
+    own = [network.actors[one].ledger.spent() for one in cast.clients]
+    assert all(one.within(1.6, 1e-6) and one.pure <= ledger.spent().pure for one in own)
+    assert trainer.ledger.spent().gaussian == max(one.gaussian for one in own)
 
 
 # In all
@@ -252,7 +313,7 @@ def test_a_ledger_never_holds_more_than_the_account_allows_whatever_is_asked() -
         network.deliver()
     ledger = trainer_of(cast, network).ledger
     assert 2 <= len(ledger.charges) < 7
-    assert ledger.spent() <= TWO_ROUNDS.mu
+    assert ledger.spent().mu <= TWO_ROUNDS.mu
     assert len(results(network)) == len(ledger.charges)
 
 
@@ -308,7 +369,7 @@ def test_three_hundred_power_failures_never_spend_more_than_the_account_records(
         assert sorted(charge.number for charge in charges.values()) == list(range(1, len(charges) + 1))
         assert all(len(aborts[round_id]) == 2 for round_id in returned), "only against all M aborts"
         assert not returned & {fact.round_id for fact in network.reported(Released)}
-        assert trainer_of(cast, network).ledger.spent() <= TWO_ROUNDS.mu
+        assert trainer_of(cast, network).ledger.spent().mu <= TWO_ROUNDS.mu
         for client in cast.clients:
             assert network.charges(client).keys() <= charges.keys(), "no client pays for what the account does not hold"
         kills += sum(network.kills[where] for where in ("before", "after", "between"))

@@ -45,11 +45,11 @@ def test_the_aborts_of_all_nodes_bring_the_charge_back_once(restarts: bool) -> N
     for node in (0, 0, 1, 1, 0):
         tell(node)
         assert trainer_of(cast, network).phase(round_id) == "failed"
-        assert trainer_of(cast, network).ledger.spent() == MU
+        assert trainer_of(cast, network).ledger.spent().mu == MU
     for node in (2, 2, 0):
         tell(node)
         assert trainer_of(cast, network).phase(round_id) == "returned"
-        assert trainer_of(cast, network).ledger.spent() == 0
+        assert trainer_of(cast, network).ledger.spent().mu == 0
     assert network.reported(ChargeReturned, trainer) == [ChargeReturned(round_id)]
     assert len(set(network.reported(RoundFailed))) == 1, "each start tells it again, in the same words"
     assert trainer_of(cast, network).ledger.next_number == 2, "its number is not used again"
@@ -76,7 +76,7 @@ def test_forged_aborts_bring_nothing_back() -> None:
     refused(network, trainer, cast.clients[0], genuine, "unknown-compute")
     refused(network, trainer, node, forged(cast, cast.client_identities[0], body_of(genuine)), "signature")
     refused(network, trainer, *abort_of(cast, network, 1, session_hash=bytes(32)), "session")
-    assert trainer_of(cast, network).ledger.spent() == MU
+    assert trainer_of(cast, network).ledger.spent().mu == MU
 
 
 def test_the_charge_stays_when_some_have_released() -> None:
@@ -89,9 +89,9 @@ def test_the_charge_stays_when_some_have_released() -> None:
     until_the_end(network)
     assert [one.sender for one in sent(network, Abort)] == [odd]
     assert len(failures(network)) == 1
-    assert trainer_of(cast, network).ledger.spent() == MU
+    assert trainer_of(cast, network).ledger.spent().mu == MU
     until_the_end(network, 24 * 8)
-    assert trainer_of(cast, network).ledger.spent() == MU, "for good"
+    assert trainer_of(cast, network).ledger.spent().mu == MU, "for good"
 
 
 def test_a_result_keeps_the_charge_whatever_is_signed_afterwards() -> None:
@@ -101,7 +101,7 @@ def test_a_result_keeps_the_charge_whatever_is_signed_afterwards() -> None:
         network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
     assert trainer_of(cast, network).phase(request.round_id) == "done"
     assert not trainer_of(cast, network).dropped
-    assert trainer_of(cast, network).ledger.spent() == MU
+    assert trainer_of(cast, network).ledger.spent().mu == MU
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -123,7 +123,7 @@ def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
     assert {query.to.id for query in sent(network, Query)} == set(cast.computes[1:])
     assert len(failures(network)) == 1
     assert trainer_of(cast, network).phase(request.round_id) == "returned"
-    assert trainer_of(cast, network).ledger.spent() == 0
+    assert trainer_of(cast, network).ledger.spent().mu == 0
 
 
 def test_a_node_that_has_released_is_not_asked_for_its_abort_for_ever() -> None:
@@ -145,7 +145,7 @@ def test_a_node_that_has_released_is_not_asked_for_its_abort_for_ever() -> None:
     after = [query for query in asked if query in cast.computes[:2]]
     assert 1 <= after.count(cast.computes[0]) <= 3
     assert not network.actors[trainer].dropped, "a partial sum that is too late is no mistake of the node's"
-    assert trainer_of(cast, network).ledger.spent() == MU
+    assert trainer_of(cast, network).ledger.spent().mu == MU
 
 
 def test_a_round_that_failed_before_its_starts_costs_nothing() -> None:
@@ -189,7 +189,7 @@ def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_
         network.handle(trainer, Received(*abort_of(cast, network, node)))
     assert network.reported(ChargeReturned, trainer) == [ChargeReturned(round_id)]
     assert len(failures(network)) == 1, "it is told once"
-    assert trainer_of(cast, network).ledger.spent() == 0
+    assert trainer_of(cast, network).ledger.spent().mu == 0
 
 
 def with_a_partial_sum(cast: Cast, network: Network, round_id: bytes) -> None:
@@ -226,7 +226,7 @@ def test_a_node_that_has_released_settles_that_the_charge_stays(released_first: 
     until_the_end(network, 24 * 2)
     assert sent(network, Query) == []
     assert set(failures(network)) == {failure}, "each start tells it again, in the same words"
-    assert trainer_of(cast, network).ledger.spent() == MU
+    assert trainer_of(cast, network).ledger.spent().mu == MU
     assert trainer_of(cast, network)._rounds[round_id].partials == {}
     assert not network.actors[trainer].dropped
 
@@ -267,7 +267,7 @@ def test_nodes_are_asked_until_they_forget_ever_more_rarely(restarted: bool) -> 
         assert failures(network)[1].reason.endswith("its charge came back to the account")
     network.advance(close_ms + 7 * DAY_MS - 1)
     assert network.reported(ChargeReturned, cast.trainer_identity.id) == [ChargeReturned(round_id)]
-    assert trainer_of(cast, network).ledger.spent() == 0
+    assert trainer_of(cast, network).ledger.spent().mu == 0
 
 
 def test_when_nodes_have_forgotten_they_are_asked_no_more() -> None:
@@ -282,7 +282,7 @@ def test_when_nodes_have_forgotten_they_are_asked_no_more() -> None:
     network.advance(close_ms + 8 * DAY_MS)
     assert trainer_of(cast, network).phase(round_id) == "new"
     assert len(sent(network, Query)) == before + 2
-    assert trainer_of(cast, network).ledger.spent() == MU
+    assert trainer_of(cast, network).ledger.spent().mu == MU
 
 
 def test_a_failure_is_told_at_the_latest_when_its_round_is_forgotten() -> None:
@@ -322,7 +322,7 @@ def test_a_node_that_has_not_heard_of_the_end_says_so_and_is_asked_again() -> No
     assert not network.actors[cast.trainer_identity.id].dropped
     until_the_end(network)
     assert len(sent(network, Query, to=late)) >= 2
-    assert trainer_of(cast, network).ledger.spent() == 0
+    assert trainer_of(cast, network).ledger.spent().mu == 0
 
 
 def test_an_account_that_refuses_names_the_charges_that_may_come_back() -> None:

@@ -32,11 +32,14 @@ from dca_proto.core.sealing import (
 )
 from dca_proto.core.shares import check_body, mask, share_bodies, vector_node
 from dca_proto.core.upload import associated_data, plaintext, receipt_tag, round_key
+from dca_proto.local import resolve
+from dca_proto.statistics import Sensitivity
 
 FILE = Path(__file__).parent / "vectors" / f"v{PROTOCOL_VERSION}.json"
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_vectors.py"
 VECTORS = json.loads(FILE.read_text())
-LOCAL = "Announcement of a local round"
+VARIANTS = {"Announcement of a local round", "Announcement of a report round", "Release of a report"}
+"""Kinds that stand there more than once."""
 DECODE = {"frame": decode_frame, "body": decode_body}
 
 
@@ -56,14 +59,14 @@ def answer(what: str) -> tuple[dict[str, Any], Any]:
 
 def test_every_kind_of_message_has_a_vector() -> None:
     kinds = {kind.__name__ for union in (messages.Frame, messages.Body) for kind in union.__args__}
-    assert {one["kind"] for one in VECTORS["messages"]} == kinds | {LOCAL}
+    assert {one["kind"] for one in VECTORS["messages"]} == kinds | VARIANTS
 
 
 @pytest.mark.parametrize("vector", VECTORS["messages"], ids=lambda one: one["kind"])
 def test_a_message_decodes_to_its_fields_and_encodes_to_its_bytes(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["bytes"])
     message = DECODE[vector["is"]](data)
-    assert type(message).__name__ == vector["kind"].removesuffix(LOCAL.removeprefix("Announcement"))
+    assert type(message).__name__ == vector["kind"].partition(" of ")[0]
     assert encode(message) == data
     assert msgspec.msgpack.decode(data) == parsed(vector["decoded"])
 
@@ -150,6 +153,21 @@ def test_noise() -> None:
     given = parsed(VECTORS["shares"])
     noise = DistributedDiscreteGaussian().sample(10_000, 3, derive(given["root"], b"dca1-noise"))
     assert noise.tolist() == given["noise of variance 10000"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["reports"], ids=lambda one: one["mechanism"])
+def test_reports_of_the_local_mechanisms(vector: dict[str, Any]) -> None:
+    given = parsed(vector)
+    if "sensitivity" in given["parameters"]:
+        given["parameters"]["sensitivity"] = Sensitivity(*given["parameters"]["sensitivity"])
+    one = resolve(given["mechanism"], given["parameters"])
+    for value, expected in given["reports"]:
+        (report,) = one.randomise([value], given["key"])
+        assert one.encode(report) == expected
+        assert np.array_equal(one.decode(expected), report)
+    for wrong in given["are no reports"]:
+        with pytest.raises(PeerError, match=r"length|release"):
+            one.decode(wrong)
 
 
 def test_the_script_writes_this_very_file() -> None:

@@ -19,7 +19,7 @@ import pytest
 from dca_proto.cli import main
 from dca_proto.cli.account_enquiry import parse_also
 from dca_proto.cli.account_question import Columns, question
-from dca_proto.core.accounting import compose, epsilon_of, mu_of
+from dca_proto.core.accounting import compose, epsilon_of, mu_of, mu_of_pure
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import EXACT, forecast, planned
 from dca_proto.core.params import Limits
@@ -187,7 +187,9 @@ def test_what_else_is_spent_is_composed(answer: Any) -> None:
     found = answer("--clients 50 --epsilon 1 --delta 1e-6 --also laplace:0.1 --also randomised-response:0.5,4")
     releases = [Gaussian(found["mu"]), Laplace(0.1), RandomisedResponse(0.5, 4)]
     assert found["epsilon_with_also"] == epsilon_of_all(releases, 1e-6)
-    assert 1 < found["epsilon_with_also"] < 1.6
+    assert 1 < found["epsilon_with_also"] < found["epsilon_charged_with_also"]
+    charged = compose([found["mu"], mu_of_pure(0.1), mu_of_pure(0.5)])
+    assert found["epsilon_charged_with_also"] == pytest.approx(epsilon_of(charged, 1e-6), rel=1e-9)
     assert found["curve"][3]["epsilon_with_also"] == found["epsilon_with_also"]
     assert [one["kind"] for one in found["also"]] == ["Laplace", "RandomisedResponse"]
 
@@ -286,7 +288,9 @@ def test_people_are_told_what_c_means(run: Run) -> None:
 
 def test_people_are_told_what_else_is_spent_and_better_weights(run: Run) -> None:
     _, told, _ = run("--clients", "100", "--also", "pure:0.2")
-    assert "it costs them at most epsilon" in " ".join(told.split())
+    words = " ".join(told.split())
+    assert "it costs them at most epsilon" in words
+    assert "their ledgers, charged for all of it, would count epsilon 1.501" in words
     _, told, _ = run("--clients", "100", "--statistic", "regression")
     assert "--parameter weights=[" in told
 

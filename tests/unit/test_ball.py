@@ -225,6 +225,34 @@ def test_known_values() -> None:
         assert stated(X, Y, False) > math.sqrt(X**4 + X**2 * Y**2) * 1.4  # that of adding or removing
 
 
+def lemma_13_1(R: float, weights: tuple[int, int, int]) -> float:
+    """LDP paper, logistic regression with labels -1 and 1: σ2 = 1/w1 of xxᵀ and σ1 = 1/w2 of xy; here times 1/σ1."""
+    A, B, _ = (w**2 for w in weights)
+    return math.sqrt(B) * math.sqrt(B / (2 * A) + 2 * R**2 + 2 * A / B * R**4)
+
+
+@pytest.mark.parametrize("R", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("weights", [(1, 1, 1), (2, 1, 1), (1, 3, 1), (5, 7, 1)])
+def test_labels_of_logistic_regression(R: float, weights: tuple[int, int, int]) -> None:
+    """All pairs of rows with labels ±1, in steps of 2° and R/4, d = 2: what is stated is attained; Lemma 13.1 is that
+    for σ2² <= 2σ1²R² (2.121 at R = 1), and more beyond, where 2R/σ1 is exact."""
+    angles, radii = np.deg2rad(np.arange(0, 360, 2)), R * np.linspace(0, 1, 5)
+    points = np.stack([np.cos(angles), np.sin(angles)], axis=1)[None] * radii[:, None, None]
+    points = np.unique(points.reshape(-1, 2), axis=0)
+    rows = np.concatenate([np.insert(points, 2, label, axis=1) for label in (-1.0, 1.0)])
+    statistic = Regression(**a_box(9.0, 9.0, 1.0), radius=R, weights=weights)
+    values = statistic.evaluate(rows, F) * 2.0**-F
+    lengths = (values**2).sum(axis=1)
+    widest = math.sqrt((lengths[:, None] + lengths - 2 * values @ values.T).max())
+    A, B, _ = (w**2 for w in weights)
+    exact = lemma_13_1(R, weights) if B <= 2 * A * R**2 else 2 * R * weights[1]
+    assert exact <= lemma_13_1(R, weights) * (1 + 1e-12)
+    assert stated(R, 1.0, False, weights) == pytest.approx(exact, rel=1e-6)
+    assert exact * (1 - 1e-3) <= widest <= stated(R, 1.0, False, weights) * (1 + 1e-9)
+    if R == 1 and weights == (1, 1, 1):
+        assert exact == pytest.approx(math.sqrt(4.5))
+
+
 def lemma(R: float, target: float, weights: tuple[int, int, int]) -> float:
     """Lemma 3.1 of the LDP paper, times w1 = 1/σ1."""
     A, B, C = (w**2 for w in weights)

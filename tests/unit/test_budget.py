@@ -10,6 +10,7 @@ import pytest
 from dca_proto.core.accounting import compose
 from dca_proto.core.budget import Budget, best_shares
 from dca_proto.core.errors import UsageError
+from dca_proto.core.price import Price, total
 
 
 def test_a_tenth_for_the_first_round_leaves_the_second_half_of_the_published_noise() -> None:
@@ -57,6 +58,22 @@ def test_the_share_that_a_refusal_names_is_enough() -> None:
         Budget(0.05, 0.01).round_epsilon(0.01)
     least = float(str(refusal.value).partition("above ")[2].split(",")[0])
     assert Budget(0.05, 0.01).round_epsilon(least) > 0
+
+
+def test_rounds_of_reports_divide_epsilon() -> None:
+    budget = Budget(2.0, 1e-6)
+    assert budget.round_pure(1.0) == 2.0
+    rounds = [budget.round_pure(share) for share in (0.1, 0.2, 0.7)]
+    assert rounds == pytest.approx([0.2, 0.4, 1.4], rel=1e-5)
+    assert budget.covers(total(map(Price.of_pure, rounds)))
+    assert budget.covers(Price.of_pure(2.0))
+    assert budget.covers(budget.price)
+    assert not budget.covers(Price.of_pure(2.0) + Price.of_pure(1e-3))
+    assert not budget.covers(Price.of_pure(2.0) + Price.of_mu(1e-3))
+    assert not budget.covers(Price.of_pure(1.0) + Price.of(1.0, 1e-6)), "beside a Gaussian round ε does not add up"
+    for share in (0.0, -0.1, 1.1, math.nan):
+        with pytest.raises(UsageError, match=r"^a round's share of the budget is .*, expected above 0 and at most 1$"):
+            budget.round_pure(share)
 
 
 @pytest.mark.parametrize("budget", [Budget(0.0, 1e-6), Budget(1.0, 0.0), Budget(math.inf, 1e-6)])

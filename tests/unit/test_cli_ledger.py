@@ -21,6 +21,7 @@ from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
 from dca_proto.core.messages import Signed
 from dca_proto.core.policy import Policy
+from dca_proto.core.price import Price
 from dca_proto.core.trainer_round import ROUNDS, StoredRound
 from dca_proto.net.store import SqliteStore
 from dca_proto.testing import Cast, Network
@@ -161,8 +162,32 @@ def test_what_is_left_is_what_the_policy_lets_through(folder: Path, played: tupl
     book, now_ms = read_book(folder / "client.toml"), played[1].now_ms
     assert book.allowance is not None
     left = as_plain(book, 1e-6, now_ms)["epsilon_left"]
-    assert book.allowance.check(accounting.mu_of(left, 1e-6), book.ledger, now_ms) is None
-    assert book.allowance.check(accounting.mu_of(left * 1.0001, 1e-6), book.ledger, now_ms) is not None
+    assert book.allowance.check(Price.of(left, 1e-6), book.ledger, now_ms) is None
+    assert book.allowance.check(Price.of(left * 1.0001, 1e-6), book.ledger, now_ms) is not None
+
+
+def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
+    run: Run, folder: Path, played: tuple[Cast, Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two Gaussian rounds and a report of ε = 0.125, of a limit of 2."""
+    at(monkeypatch, played[1].now_ms)
+    mu = accounting.mu_of_pure(0.125)
+    own = {(LEDGER, b"r" * 16): charge(mu=mu, epsilon=0.125, delta=0.0, number=4)[LEDGER, b"r" * 16]}
+    asyncio.run(save(folder / "client.db", own))
+    spent = accounting.compose([MU, MU, mu])
+    rest = (accounting.mu_of(2.0, 1e-6) ** 2 - spent**2) ** 0.5
+    plain = json.loads(run("client.toml", "--json", "-")[1])
+    assert plain["mu_spent"] == pytest.approx(spent)
+    assert plain["pure_spent"] == 0.125
+    assert plain["epsilon_spent"] == pytest.approx(accounting.epsilon_of(spent, 1e-6))
+    assert plain["epsilon_left"] == pytest.approx(accounting.epsilon_of(rest, 1e-6), rel=1e-6)
+    assert plain["pure_left"] == pytest.approx(accounting.pure_of_mu(rest), rel=1e-6)
+    told = " ".join(run("client.toml")[1].split())
+    assert "4 2023-11-14 22:13:20 sum 00000000 0.125 0 counts" in told
+    line = f"spent epsilon {plain['epsilon_spent']:.4g} at delta 1e-06 in the last 36500 days (3 charges, mu = "
+    assert f"{line}{plain['mu_spent']:.4g}, those at delta 0 converted, whose epsilons are 0.125 in all)" in told
+    left = f"left epsilon {plain['epsilon_left']:.4g} at delta 1e-06 in one more round, of 2 in all"
+    assert f"{left}, or {plain['pure_left']:.4g} at delta 0; at most 1 in each round" in told
 
 
 def at(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
@@ -303,6 +328,9 @@ def charge(**changes: object) -> dict[tuple[str, bytes], bytes]:
         ({"mu": float("nan")}, "charge 1 has mu = nan"),
         ({"epsilon": float("inf")}, "charge 1 has epsilon = inf"),
         ({"delta": float("nan")}, "charge 1 has delta = nan"),
+        ({"delta": -1e-9}, "charge 1 has delta = -1e-09"),
+        ({"delta": 0.0, "epsilon": 501.0}, "charge 1 has epsilon = 501, expected above 0 and at most 500"),
+        ({"delta": 0.0, "mu": 100.0}, "charge 1 has mu = 100"),
         ({"number": 0}, "a charge has number 0"),
     ],
 )

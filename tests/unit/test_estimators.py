@@ -19,6 +19,7 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.accounting import epsilon_of, mu_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
+from dca_proto.core.price import Price
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
@@ -159,7 +160,7 @@ class Costly:
 
     def __init__(self, rounds: IdealSwarm) -> None:
         self.hold = rounds.hold
-        self.spent = np.sqrt(2) * mu_of(2.0, 1e-5)
+        self.spent = Price.of_mu(np.sqrt(2) * mu_of(2.0, 1e-5))
 
 
 def test_what_an_aborted_round_cost_counts_where_the_rounds_know_it() -> None:

@@ -32,6 +32,7 @@ from dca_proto.core.plan import ask
 from dca_proto.core.play import play
 from dca_proto.core.policy import Policy
 from dca_proto.outcome import outcome
+from dca_proto.request import RoundSettings, open_round
 from dca_proto.testing import Cast, Network, NoNoise, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from emulator.inexact import RoundedGaussian
@@ -214,9 +215,14 @@ def structs_of(kind: Any) -> Iterator[type]:
 
 
 def test_no_configuration_can_choose_it() -> None:
-    """No field of an actor's file, wherever in it, speaks of a mechanism or of noise."""
+    """No field of an actor's file, wherever in it, speaks of noise; one speaks of reports' mechanisms, all exact."""
     kinds = set(structs_of(config.Config)) | {config.ClientFiles, config.NodeFiles}
-    assert Policy in kinds
-    fields = {field.name for kind in kinds for field in msgspec.structs.fields(kind)}
+    assert {Policy, RoundSettings} <= kinds
+    fields = {(kind, field.name) for kind in kinds for field in msgspec.structs.fields(kind)}
     assert len(fields) > 30
-    assert not {name for name in fields if "mechanism" in name or "noise" in name}
+    named = {(kind, name) for kind, name in fields if "mechanism" in name or "noise" in name}
+    assert named == {(RoundSettings, "mechanism")}
+    for inexact in (RoundedGaussian.name, NoNoise.name):
+        settings = RoundSettings(statistic="mean", columns=("x",), bounds={"x": (0, 1)}, epsilon=1, mechanism=inexact)
+        with pytest.raises(UsageError, match="is none of reports"):
+            open_round(settings, Cast(2, 2).federation)

@@ -9,7 +9,9 @@ import sys
 import msgspec
 import pytest
 
+from dca_proto.core import accounting
 from dca_proto.core.ledger import TABLE, Charge, Ledger
+from dca_proto.core.price import Price
 
 
 def charge(number: int, mu: float = 0.5, at_ms: int = 0) -> Charge:
@@ -18,8 +20,40 @@ def charge(number: int, mu: float = 0.5, at_ms: int = 0) -> Charge:
 
 def test_charges_compose_as_the_root_of_squares() -> None:
     ledger = Ledger([charge(1, 3.0), charge(2, 4.0)])
-    assert ledger.spent() == 5.0
-    assert Ledger().spent() == 0
+    assert ledger.spent().mu == 5.0
+    assert Ledger().spent().mu == 0
+
+
+def report(number: int, epsilon: float, clients: tuple[bytes, ...] = ()) -> Charge:
+    """Of ε-private reports."""
+    return msgspec.structs.replace(
+        charge(number, accounting.mu_of_pure(epsilon)), epsilon=epsilon, delta=0.0, clients=clients
+    )
+
+
+def test_reports_add_up_in_epsilon_beside_gaussian_rounds() -> None:
+    ledger = Ledger([charge(1, 3.0), report(2, 0.5), charge(3, 4.0), report(4, 1.5)])
+    converted = accounting.mu_of_pure(0.5) ** 2 + accounting.mu_of_pure(1.5) ** 2
+    assert ledger.spent() == Price(25.0, 2.0, pytest.approx(converted))
+    ledger.give_back(report(4, 1.5).round_id)
+    assert ledger.spent() == Price.of_pure(0.5) + Price.of_mu(5.0)
+    assert Ledger([report(1, 0.1), report(2, 0.2)]).spent().within(0.3, 1e-6)
+
+
+def test_a_mini_batch_is_weighed_by_the_most_that_one_of_it_has_spent_in_each_kind() -> None:
+    """Client a in Gaussian rounds and b in reports: together an upper bound for both, each alone what it has spent."""
+    a, b, c = (bytes([number]) * 16 for number in range(3))
+    gaussian = [msgspec.structs.replace(charge(number, 2.0), clients=(a,)) for number in (1, 2, 3, 4)]
+    ledger = Ledger([*gaussian, charge(5, 3.0), report(6, 1.0, (b,)), report(7, 0.5, (b, c)), report(8, 0.25)])
+    alone = {a: (25.0, 0.25), b: (9.0, 1.75), c: (9.0, 0.75)}
+    for client, (square, epsilon) in alone.items():
+        spent = ledger.spent(of=[client])
+        assert (spent.gaussian, spent.pure) == (square, epsilon)
+    for among in ((), (a, b), (a, b, c)):
+        worst = ledger.spent(of=among)
+        assert (worst.gaussian, worst.pure) == (25.0, 1.75)
+        assert all(worst.epsilon(1e-6) >= ledger.spent(of=[one]).epsilon(1e-6) for one in among or alone)
+    assert ledger.spent(of=[b, c]) == ledger.spent(of=[b])
 
 
 def test_what_is_written_restores_the_ledger() -> None:
@@ -28,13 +62,15 @@ def test_what_is_written_restores_the_ledger() -> None:
         ledger.charge(charge(1, at_ms=5)),
         ledger.charge(charge(2, at_ms=3)),
         ledger.give_back(charge(1).round_id),
+        ledger.charge(report(3, 0.5)),
     ]
     assert {write.table for write in writes} == {TABLE}
     stored = {write.key: write.value for write in writes}
     restored = Ledger(msgspec.msgpack.decode(value, type=Charge) for value in stored.values())
     assert restored.charges == ledger.charges
-    assert [one.number for one in restored.charges] == [1, 2], "in the order of charging, whatever the clock said"
-    assert restored.next_number == ledger.next_number == 3
+    assert restored.spent() == ledger.spent()
+    assert [one.number for one in restored.charges] == [1, 2, 3], "in the order of charging, whatever the clock said"
+    assert restored.next_number == ledger.next_number == 4
 
 
 def test_charges_are_numbered_in_order_and_a_number_never_comes_twice() -> None:
@@ -51,17 +87,17 @@ def test_charges_are_numbered_in_order_and_a_number_never_comes_twice() -> None:
 
 def test_only_charges_of_the_period_count() -> None:
     ledger = Ledger([charge(1, 3.0, at_ms=10), charge(2, 4.0, at_ms=20)])
-    assert [ledger.spent(since) for since in (0, 10, 11, 20, 21)] == [5.0, 5.0, 4.0, 4.0, 0.0]
+    assert [ledger.spent(since).mu for since in (0, 10, 11, 20, 21)] == [5.0, 5.0, 4.0, 4.0, 0.0]
 
 
 def test_a_charge_from_the_future_counts_after_a_clock_went_back() -> None:
-    assert Ledger([charge(1, 3.0, at_ms=10**15)]).spent(since_ms=5) == 3.0
+    assert Ledger([charge(1, 3.0, at_ms=10**15)]).spent(since_ms=5).mu == 3.0
 
 
 def test_a_returned_charge_costs_nothing_and_is_remembered() -> None:
     ledger = Ledger([charge(1), charge(2)])
     ledger.give_back(charge(1).round_id)
-    assert ledger.spent() == 0.5
+    assert ledger.spent().mu == 0.5
     assert charge(1).round_id in ledger
     assert bytes(16) not in ledger
 
@@ -93,4 +129,4 @@ def test_many_small_charges_do_not_get_lost_in_rounding() -> None:
     small = [Charge(index.to_bytes(16, "big"), "s", b"", 1e-9, 1.0, 1e-6, 0, index + 1) for index in range(10_000)]
     ledger = Ledger(small)
     ledger.charge(msgspec.structs.replace(charge(255, 1.0), number=ledger.next_number))
-    assert ledger.spent() == math.sqrt(math.fsum([1.0, *[1e-18] * 10_000]))
+    assert ledger.spent().mu == math.sqrt(math.fsum([1.0, *[1e-18] * 10_000]))

@@ -1,4 +1,4 @@
-"""Local rounds in files and on the command line: who opts in, what is asked, what a federation without nodes is for."""
+"""Local rounds and rounds of reports in files and on the command line: what is asked, who opts in, what is told."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from dca_proto import device
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import main
 from dca_proto.cli.actors import _result_lines
 from dca_proto.config import convert
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.federation import Federation
 from dca_proto.core.play import play_local
 from dca_proto.core.policy import Policy
 from dca_proto.core.shares import LOCAL
+from dca_proto.core.trainer_round import OpenRound
 from dca_proto.keyfile import read_federation
 from dca_proto.outcome import outcome
 from dca_proto.request import RoundSettings, open_round
@@ -75,9 +79,101 @@ def test_the_result_tells_rows_and_data_nodes() -> None:
     assert [node["sum"] for node in plain["nodes"]] == [node.value.tolist() for node in found.nodes]
     assert plain["noise_variance"] == 2 * plain["nodes"][0]["noise_variance"]
     assert plain["relation"] == "replace-one-row"
+    assert plain["reports"] is None
     first, second, _ = _result_lines(found)
     assert first == "from       2 rows of 2 data nodes (1, 1), each with its whole noise"
     assert second == "spent      epsilon 1, delta 1e-06 of every row's budget"
+
+
+REPORTS = {"statistic": "histogram", "columns": ["x"], "parameters": {"edges": [0, 1, 2, 3]}, "epsilon": 1.0,
+           "mechanism": "unary-encoding", "rows_max": 1}  # fmt: skip
+
+
+def reports(**changes: Any) -> RoundSettings:
+    return convert("[round]", {**REPORTS, **changes}, RoundSettings)
+
+
+@pytest.mark.parametrize("federation", [ALONE.federation, Cast(2, 3).federation])
+def test_reports_are_asked_for_by_a_mechanisms_name(federation: Federation) -> None:
+    request = open_round(reports(), federation)
+    assert (request.local, request.mechanism, request.computes, request.tolerated) == (True, "unary-encoding", (), 0)
+    assert (request.epsilon, request.delta) == (1.0, 0.0)
+    gaussian = open_round(reports(mechanism="analytic-gaussian", delta=1e-6, rows_max=0, clients=1), federation)
+    assert (gaussian.delta, gaussian.rows_max, gaussian.clients_expected) == (1e-6, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mechanism": "unary"}, "mechanism 'unary' is none of reports"),
+        ({"mechanism": "grid-laplce"}, "(did you mean 'grid-laplace'?); use one of analytic-gaussian, grid-laplace,"),
+        ({"mechanism": "distributed-discrete-gaussian"}, "or leave it out for sums"),
+        ({"local": True}, "local asks data nodes for sums over many people's rows, mechanism asks each client"),
+        ({"tolerate": 1}, "each report is private by itself: leave out computes, encoding, tolerate and colluders"),
+        ({"computes": ["compute-0"]}, "leave out computes"),
+        ({"encoding": "vector"}, "leave out computes, encoding"),
+        (
+            {"delta": 1e-6},
+            "delta is 1e-06, expected 0: a report by unary-encoding is epsilon-private without any delta",
+        ),
+        ({"mechanism": "analytic-gaussian"}, "delta is 0.0, expected a number in (0, 1), such as 1e-6"),
+        ({"rows_max": 0}, "rows_max is 0, expected 1: a report by unary-encoding is of one row's category"),
+        ({"rows_max": 3}, "rows_max is 3, expected 1"),
+        ({"parameters": {"edges": [0, 1]}}, "categories is 1, expected 2"),
+        ({"epsilon": 0}, "epsilon is 0"),
+        ({"epsilon": 101}, "expected a number above 0 and at most 100"),
+        (
+            {"statistic": "mean", "parameters": {}, "bounds": {"x": [0, 1]}},
+            "statistic 'mean' has no categories, one of which a report by unary-encoding names; ask for a 'histogram'",
+        ),
+        ({"mechanism": "", "rows_max": 0, "tolerate": 0, "delta": 1e-6}, "with local = true or a mechanism"),
+        ({"mechanism": "", "rows_max": 0, "tolerate": 0}, "delta is 0.0, expected a number in (0, 1)"),
+        ({"mechanism": 3}, "mechanism"),
+    ],
+)
+def test_a_round_of_reports_that_cannot_be_is_refused_in_one_line(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_round(reports(**changes), ALONE.federation)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`[round] mechanism`, and `dca trainer --mechanism` on top of it."""
+    asked: list[OpenRound] = []
+
+    async def hold(actor: device.Device, request: OpenRound, on_report: Any) -> NoisyAggregate:
+        asked.append(request)
+        raise RoundAborted("nobody came")
+
+    monkeypatch.setattr(device.Device, "hold", hold)
+    given = ("--local", "--clients", "2", "--broker", "mqtt://127.0.0.1")
+    assert main(["federation", "init", str(tmp_path / "a"), *given]) == 0
+    trainer = tmp_path / "a" / "trainer.toml"
+    with trainer.open("a") as file:
+        file.write(
+            '[round]\nstatistic = "histogram"\ncolumns = ["x"]\nparameters = { edges = [0, 1, 2] }\nepsilon = 1\n'
+            'mechanism = "unary-encoding"\nrows_max = 1\n'
+        )
+    assert main(["trainer", str(trainer)]) == 3
+    assert main(["trainer", str(trainer), "--mechanism", "randomised-response", "--epsilon", "0.5"]) == 3
+    assert [(one.mechanism, one.epsilon, one.delta) for one in asked] == [
+        ("unary-encoding", 1.0, 0.0), ("randomised-response", 0.5, 0.0),
+    ]  # fmt: skip
+
+
+def test_the_result_tells_how_many_reported_and_by_what() -> None:
+    policy = Policy()
+    cast = Cast(3, 0, rows=[np.array([[0.5]]), np.array([[2.5]]), np.zeros((0, 1))], policy=policy)
+    request = msgspec.structs.replace(open_round(reports(), cast.federation), clients_expected=3)
+    found = play_local(cast.trainer(), [cast.client(index) for index in range(3)], request, 1_700_000_000_000)
+    plain = json.loads(json.dumps(outcome(found)))
+    assert found.reports is not None
+    assert plain["reports"]["values"] == found.reports.values.astype(int).tolist()
+    assert (plain["contributors"], plain["delta"], plain["relation"]) == (3, 0.0, "replace-one-client")
+    first, second, _ = _result_lines(found)
+    assert first == "from       3 reports by unary-encoding, each private by itself"
+    assert second == "spent      epsilon 1, delta 0 of every participant's budget"
 
 
 def test_a_federation_without_compute_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,11 +66,13 @@ def test_facts_are_told_in_sentences() -> None:
         narrator(facts.Declined(bytes(16), bytes(16), "epsilon", "[red]\x1b[2J", "<= 1"))
         narrator(facts.LedgerBehind(bytes(16), cast.computes[0], 3, 7))
         narrator(facts.NodeAborted(bytes(16), cast.computes[0], "too-few", "2 of 3"))
+        narrator(facts.Contributed(bytes(16), "histogram", 1.232, 1.0))
         told = console.export_text()
     for sentence in ("announced sum (1 number)", "contributed to sum", "released the partial sum over 3", "mu = "):
         assert sentence in told
     assert "found [red]\\x1b[2J; accepts <= 1" in told
     assert "compute-0 aborted: too-few: 2 of 3" in told
+    assert "contributed to histogram, charged epsilon = 1 at delta 0" in told
     assert "ERROR: round 00000000: compute-0 has seen charge 3 before, and up to 7: the ledger looks restored" in told
 
 

@@ -15,6 +15,7 @@ from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import ask
 from dca_proto.core.policy import DAY_MS, Allowance, Floors, Policy, Refusal
+from dca_proto.core.price import Price
 from dca_proto.statistics import Statistic
 
 NOW_MS = 1000 * DAY_MS
@@ -116,19 +117,19 @@ def test_what_is_left_is_let_through_and_no_more(share: float, epsilon: float, d
     ledger = spent(allowance.mu * share, 1) if share else Ledger()
     left = allowance.left(ledger, NOW_MS)
     if left:
-        assert allowance.check(accounting.mu_of(left, delta), ledger, NOW_MS) is None
+        assert allowance.check(Price.of(left, delta), ledger, NOW_MS) is None
     more = max(left * (1 + 1e-5), 2e-4 * epsilon)
-    assert allowance.check(accounting.mu_of(more, delta), ledger, NOW_MS) is not None
-    assert allowance.left(ledger, NOW_MS, [Cost(allowance.mu**2)]) == 0.0, "all of it is promised"
+    assert allowance.check(Price.of(more, delta), ledger, NOW_MS) is not None
+    assert allowance.left(ledger, NOW_MS, [Cost(Price.of_mu(allowance.mu))]) == 0.0, "all of it is promised"
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
 def test_all_of_a_budget_can_be_spent_in_one_round_and_then_nothing(epsilon: float) -> None:
     allowance = Allowance(epsilon=epsilon, delta=1e-5)
     assert allowance.left(Ledger(), NOW_MS) == epsilon
-    assert allowance.check(allowance.mu, Ledger(), NOW_MS) is None
-    assert allowance.check(allowance.mu * (1 + 1e-12), Ledger(), NOW_MS) is not None
-    assert allowance.check(1e-6 * allowance.mu, spent(allowance.mu, 1), NOW_MS) is not None
+    assert allowance.check(Price.of_mu(allowance.mu), Ledger(), NOW_MS) is None
+    assert allowance.check(Price.of_mu(allowance.mu * (1 + 1e-12)), Ledger(), NOW_MS) is not None
+    assert allowance.check(Price.of_mu(1e-6 * allowance.mu), spent(allowance.mu, 1), NOW_MS) is not None
     only = Policy(epsilon_per_round_max=epsilon, epsilon_per_period_max=epsilon)
     assert refusal(only, epsilon=epsilon, delta=1e-5) is None
 
@@ -151,6 +152,75 @@ def test_one_delta_serves_for_a_round_and_for_the_total() -> None:
         ledger.charge(Charge(round_id, "sum", TRAINER, mus[-1], epsilon, delta, NOW_MS, number))
     assert 10 < len(mus) < 98
     assert accounting.delta_of(4.0, accounting.compose(mus)) <= 1e-5
+
+
+# Reports
+
+
+REPORTS = {
+    "mechanism": "grid-laplace",
+    "encoding": "local",
+    "computes": (),
+    "tolerated": 0,
+    "colluders": 0,
+    "delta": 0.0,
+}
+
+
+def reported(*epsilons: float) -> Ledger:
+    figures = [(number, accounting.mu_of_pure(epsilon), epsilon) for number, epsilon in enumerate(epsilons, 1)]
+    return Ledger(
+        [
+            Charge(number.to_bytes(16, "big"), "sum", TRAINER, mu, epsilon, 0.0, NOW_MS, number)
+            for number, mu, epsilon in figures
+        ]
+    )
+
+
+def test_a_report_of_epsilon_is_held_against_epsilon_whatever_delta_is() -> None:
+    for policy in (Policy(), Policy(delta_max=1e-12)):
+        assert refusal(policy, **REPORTS) is None, "at the limit"
+        assert refusal(policy, **{**REPORTS, "epsilon": 1.0001}) == "epsilon"
+    refused = found(Policy(), **{**REPORTS, "epsilon": 2.0})
+    assert refused == Refusal("epsilon", "2 at delta 0", "<= 1 at delta 1e-05")
+
+
+def test_reports_add_up_to_the_budget_and_no_further() -> None:
+    assert refusal(Policy(), reported(1.0, 1.0, 1.0), **REPORTS) is None
+    assert found(Policy(), reported(1.0, 1.0, 1.0, 0.5), **REPORTS) == Refusal(
+        "budget", "a total of epsilon 4.5 with this round", "<= 4 at delta 1e-05 in 365 days; at most 0.5 is left"
+    )
+    allowance = Policy().allowance
+    assert allowance.left(reported(3.5), NOW_MS, pure=True) == 0.5
+    assert allowance.left(reported(4.0), NOW_MS, pure=True) == allowance.left(reported(4.0), NOW_MS) == 0.0
+
+
+def test_a_report_beside_a_gaussian_round_has_to_fit_as_one() -> None:
+    """A report of 1 is as good as a Gaussian round of 5.6, and so does not fit beside any; one of 0.7 does."""
+    apart = "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different periods"
+    ledger = spent(accounting.mu_of(0.5, 1e-5), 1)
+    total = (ledger.spent() + Price.of_pure(1.0)).epsilon(1e-5)
+    left = Policy().allowance.left(ledger, NOW_MS, pure=True)
+    assert total > accounting.epsilon_of(accounting.mu_of_pure(1.0), 1e-5) > 5.5
+    assert 0.7 < left < 0.75
+    assert found(Policy(), ledger, **REPORTS) == Refusal(
+        "budget",
+        f"a total of epsilon {total:.4g} with this round",
+        f"<= 4 at delta 1e-05 in 365 days; at most {left:.4g} is left{apart}, or raise epsilon_per_period_max",
+    )
+    assert refusal(Policy(), ledger, **{**REPORTS, "epsilon": left}) is None
+    assert refusal(Policy(), ledger, **{**REPORTS, "epsilon": left * 1.0001}) == "budget"
+    assert refusal(Policy(), reported(0.7)) is None
+    refused = found(Policy(), reported(1.0))
+    assert refused is not None
+    assert refused.expected.startswith("<= 4 at delta 1e-05 in 365 days; at most 0 is left; reports of delta 0 and")
+    assert refusal(Policy(epsilon_per_period_max=6.0), reported(1.0)) is None, "as the refusal advises"
+
+
+def test_many_small_reports_come_to_less_than_their_sum() -> None:
+    policy, ledger = Policy(), reported(*[0.1] * 45)
+    assert refusal(policy, ledger, **{**REPORTS, "epsilon": 0.1}) is None
+    assert 4.5 > ledger.spent().epsilon(1e-5) > 3.5
 
 
 # Bounds

@@ -17,6 +17,7 @@ from emulator.experiments.figure2 import corrected
 from emulator.experiments.figure2.data import BOUND, DELTA, Array
 from emulator.experiments.figure2.ours import moments_sensitivity
 from inference.algorithm2 import INTERCEPT_BOUND, STD_SHARE, box_sensitivity
+from inference.complete_rows import counted
 from inference.linear_regression import SufficientStatistics, posterior, symmetric
 from inference.problem import Problem
 from inference.projection import prior_precision
@@ -94,9 +95,8 @@ def _with_noise(sums: Array, noise: Array, n: int, variance: float) -> Sufficien
     m = sums.shape[-1] - 1
     unique = m * (m + 1) // 2
     xx = sums[:, :m, :m] + symmetric(noise[:, :unique], m)
-    xx[:, 0, 0] = n * INTERCEPT_BOUND**2  # public
     xy, yy = sums[:, :m, m] + noise[:, unique : unique + m], sums[:, m, m] + noise[:, unique + m]
-    return SufficientStatistics(n, xx, xy, yy, variance, constant=True)
+    return counted(SufficientStatistics(n, xx, xy, yy, variance), INTERCEPT_BOUND)
 
 
 def _missed(z_test: Array, beta: Array, stds: Array, chosen: Array) -> float:

@@ -5,7 +5,6 @@ A charge pays for one contribution, which never changes, and has a number, which
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from dca_proto.core.effects import Channel, Persist, Send, Write
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
 from dca_proto.core.messages import Announcement, Share, Signed, Start
+from dca_proto.core.price import total
 from dca_proto.core.records import decoded
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.upload import Contribution
@@ -119,10 +119,11 @@ class Budget(Checker):
             return
         since_ms = allowance.since_ms(process.now_ms)
         kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
-        spent = math.sqrt(math.fsum(one.mu**2 for one in kept))
+        spent = total(one.price for one in kept)
         self.expect(
-            spent <= allowance.mu * (1 + _ROUNDING),
-            f"{process.name} has spent mu = {spent:.6g}, where {allowance.mu:.6g} is allowed",
+            spent.within(allowance.epsilon * (1 + _ROUNDING), allowance.delta),
+            f"{process.name} has spent epsilon {spent.epsilon(allowance.delta):.6g}, where {allowance.epsilon:.6g} is "
+            f"allowed at delta {allowance.delta:g}",
         )
 
     # --- what leaves, and what a start finds -------------------------------------------------------------------------

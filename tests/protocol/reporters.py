@@ -1,0 +1,60 @@
+"""Report rounds: clients that each report by a local mechanism, and their rounds brought to a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from hospitals import released
+from scene import begin, unsealed
+
+from dca_proto.core.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
+from dca_proto.core.messages import Release
+from dca_proto.core.policy import Policy
+from dca_proto.core.shares import LOCAL
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.testing import Cast, Network
+
+SCALED = {"columns": ["x"], "centre": [2.0], "scale": [2.0], "bound": [1.0]}
+"""Of a sum: the values 0 to 4 go to -1 to 1."""
+
+
+def edges(categories: int) -> dict[str, Any]:
+    """Parameters of a histogram of the categories 0 to k - 1."""
+    return {"columns": ["x"], "edges": [place - 0.5 for place in range(categories + 1)]}
+
+
+class Reporters(Cast):
+    """Clients under the default policy, floors and all, without any Compute node.
+
+    Args:
+        by: the mechanism of their reports. held: each client's one value, None for a client without a row.
+        categories: k, of a categorical mechanism. changes: as for `Cast`.
+    """
+
+    def __init__(self, by: str, held: Sequence[float | None], categories: int = 5, **changes: Any) -> None:
+        rows = [np.zeros((0, 1)) if value is None else np.array([[float(value)]]) for value in held]
+        super().__init__(len(held), 0, **{"rows": rows, "policy": Policy(), **changes})
+        self.reports_by, self.categories = by, categories
+
+    def request(self, **changes: Any) -> OpenRound:
+        plain = {"tolerated": 0, "computes": (), "encoding": LOCAL, "mechanism": self.reports_by, "parameters": SCALED}
+        if self.reports_by in PURE_MECHANISMS:
+            plain["delta"] = 0.0
+        if self.reports_by in (RANDOMISED_RESPONSE, UNARY_ENCODING):
+            plain |= {"statistic": "histogram", "parameters": edges(self.categories), "rows_max": 1}
+        return super().request(**{**plain, **changes})
+
+
+def reported(cast: Reporters, **changes: Any) -> Network:
+    """One round that went well."""
+    return begin(cast, **changes)[0]
+
+
+def report_of(cast: Cast, network: Network, index: int, **changes: Any) -> Release:
+    """What client `index` reported in the newest round, with some fields changed."""
+    body = unsealed(network, cast, released(network, cast.clients[index])[-1].payload)
+    assert isinstance(body, Release)
+    return msgspec.structs.replace(body, **changes)

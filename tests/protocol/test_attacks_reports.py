@@ -1,0 +1,414 @@
+"""Attacks on report rounds; the numbers are those of the list that the other attacks' tests cite."""
+
+from __future__ import annotations
+
+import io
+import math
+from contextlib import redirect_stderr
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hospitals import OPEN, released
+from reporters import SCALED, Reporters, edges, report_of, reported
+from scene import announced as opened_of
+from scene import (
+    begin,
+    body_of,
+    copy_of,
+    ignored,
+    losing,
+    refused,
+    resigned,
+    restore,
+    results,
+    sealed_by,
+    sent,
+    until_the_end,
+)
+
+from dca_proto.core import facts
+from dca_proto.core.codec import encode
+from dca_proto.core.events import Received
+from dca_proto.core.mechanism import (
+    ANALYTIC_GAUSSIAN,
+    GRID_LAPLACE,
+    LOCAL_MECHANISMS,
+    RANDOMISED_RESPONSE,
+    UNARY_ENCODING,
+)
+from dca_proto.core.messages import Announcement, Receipt, Release
+from dca_proto.core.params import Limits
+from dca_proto.core.policy import Policy
+from dca_proto.logs import FactLog, configure_logs
+from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT
+from dca_proto.statistics.sum import Sum
+from dca_proto.testing import Network, SeededRandom
+
+SUMS = "distributed-discrete-gaussian"
+"""What a local round of data nodes is announced with."""
+
+
+def gathering(by: str, categories: int = 5) -> tuple[Reporters, Network]:
+    """A round of three in which the last client is not there: it goes on."""
+    cast = Reporters(by, [0, 1, 2], categories)
+    network = cast.network()
+    network.down.add(cast.clients[-1])
+    begin(cast, network)
+    assert results(network) == []
+    return cast, network
+
+
+def give(network: Network, cast: Reporters, sender: bytes, payload: bytes, code: str) -> None:
+    """The trainer drops it for that reason, and nothing has changed."""
+    refused(network, cast.trainer_identity.id, sender, payload, code)
+
+
+def told_by_the_last(cast: Reporters, network: Network, **changes: Any) -> tuple[bytes, bytes]:
+    """The third client's id, and a report that it signs: that of the first one with some fields changed."""
+    identity = cast.client_identities[2]
+    body = report_of(cast, network, 0, certificate=cast.certificate(2), **changes)
+    return identity.id, sealed_by(cast, identity, body, opened_of(network, cast))
+
+
+# What is no report
+
+
+@pytest.mark.parametrize(
+    ("by", "categories", "vector", "code"),
+    [
+        (UNARY_ENCODING, 5, b"", "length"),
+        (UNARY_ENCODING, 5, bytes(2), "length"),
+        (UNARY_ENCODING, 5, b"\x20", "release"),  # the sixth bit of five
+        (UNARY_ENCODING, 5, b"\xff", "release"),
+        (UNARY_ENCODING, 9, bytes(1), "length"),
+        (UNARY_ENCODING, 9, b"\0\2", "release"),
+        (UNARY_ENCODING, 5, bytes(8), "length"),
+        (RANDOMISED_RESPONSE, 5, b"\0", "length"),
+        (RANDOMISED_RESPONSE, 5, bytes(8), "length"),
+        (RANDOMISED_RESPONSE, 5, b"\5\0\0\0", "release"),
+        (RANDOMISED_RESPONSE, 5, b"\0\0\0\1", "release"),  # big-endian
+        (RANDOMISED_RESPONSE, 5, b"\xff\xff\xff\xff", "release"),
+        (GRID_LAPLACE, 5, b"", "length"),
+        (GRID_LAPLACE, 5, bytes(7), "length"),
+        (GRID_LAPLACE, 5, bytes(9), "length"),  # what is outside of the ring of 64 bits
+        (ANALYTIC_GAUSSIAN, 5, bytes(16), "length"),
+    ],
+)
+def test_attack_20_bytes_that_the_mechanism_cannot_give(by: str, categories: int, vector: bytes, code: str) -> None:
+    cast, network = gathering(by, categories)
+    give(network, cast, *told_by_the_last(cast, network, vector=vector), code)
+    assert len(network.reported(facts.ReleaseKept)) == 2
+
+
+@pytest.mark.parametrize(
+    ("by", "categories", "vector"),
+    [
+        (UNARY_ENCODING, 5, b"\x1f"),
+        (UNARY_ENCODING, 8, b"\xff"),
+        (UNARY_ENCODING, 9, b"\xff\1"),
+        (RANDOMISED_RESPONSE, 5, b"\4\0\0\0"),
+        (GRID_LAPLACE, 5, b"\xff" * 8),
+    ],
+)
+def test_the_last_of_what_it_can_give_is_taken(by: str, categories: int, vector: bytes) -> None:
+    cast, network = gathering(by, categories)
+    sender, payload = told_by_the_last(cast, network, vector=vector)
+    network.handle(cast.trainer_identity.id, Received(sender, payload))
+    assert results(network)[0].contributors == 3
+
+
+@pytest.mark.parametrize("by", LOCAL_MECHANISMS)
+@pytest.mark.parametrize("rows", [0, 2, 2**32 - 1])
+def test_attack_20_a_report_that_tells_how_many_rows_it_is_of(by: str, rows: int) -> None:
+    """A client that lets its data show is not heard, and no client without a row can be left out of the result."""
+    cast, network = gathering(by)
+    give(network, cast, *told_by_the_last(cast, network, rows=rows), "release")
+
+
+def test_attack_22_a_report_copied_from_another_client_or_in_its_name() -> None:
+    cast, network = gathering(UNARY_ENCODING)
+    stolen = released(network, cast.clients[0])[0].payload
+    give(network, cast, cast.clients[2], stolen, "sender")
+    give(network, cast, cast.clients[1], stolen, "known-release")
+    sybil, opened = cast.client_identities[0], opened_of(network, cast)
+    forged = report_of(cast, network, 0, certificate=cast.certificate(2))
+    give(network, cast, cast.clients[2], sealed_by(cast, sybil, forged, opened), "signature")
+
+
+def test_attack_23_who_is_not_invited_is_not_heard_and_a_flood_is_kept_up_to_the_limit() -> None:
+    cast = Reporters(RANDOMISED_RESPONSE, [0, 1, 2])
+    network = cast.network()
+    network.tamper = losing(Announcement, to=cast.clients[1])
+    begin(cast, network, invited=cast.clients[:2], clients_expected=0)
+    give(network, cast, *told_by_the_last(cast, network), "invited")
+    network.tamper = lambda one: [one]
+    network.actors[cast.trainer_identity.id]._releases._limits = Limits(clients_max=2)
+    begin(cast, network, clients_expected=0)
+    assert network.actors[cast.trainer_identity.id].dropped["releases"] == 1
+
+
+# Replay, and second words
+
+
+@pytest.mark.parametrize("by", LOCAL_MECHANISMS)
+def test_attack_7_the_same_report_again_after_the_end_after_a_restart_and_after_the_clean_up(by: str) -> None:
+    cast = Reporters(by, [0, 1, 2])
+    network = reported(cast)
+    trainer, again = cast.trainer_identity.id, released(network, cast.clients[0])[0]
+    for restarted in (False, True):
+        if restarted:
+            network.restart(trainer)
+        (receipt,) = network.handle(trainer, Received(again.sender, again.payload))
+        assert body_of(receipt.payload) == body_of(sent(network, Receipt, to=again.sender)[0].payload)
+    assert {result.contributors for result in results(network)} == {3}
+    until_the_end(network, hours=24 * 8)
+    give(network, cast, again.sender, again.payload, "unknown-round")
+
+
+def test_attack_7_an_announcement_again_after_the_end_and_after_a_restart() -> None:
+    """A client never reports twice to one round: first it knows the round, and then its ledger does."""
+    cast = Reporters(UNARY_ENCODING, [0, 1])
+    network = reported(cast)
+    client, trainer = cast.clients[0], cast.trainer_identity.id
+    announcement = sent(network, Announcement)[0].payload
+    ignored(network, client, trainer, announcement)
+    network.restart(client)
+    ignored(network, client, trainer, announcement)
+    until_the_end(network)
+    refused(network, client, trainer, announcement, "replay")
+    network.restart(client)
+    refused(network, client, trainer, announcement, "replay")
+    assert len(network.actors[client].ledger.charges) == len(released(network, client)) == 1
+
+
+def test_attack_41_another_report_under_a_known_id_and_another_announcement() -> None:
+    """The first one of each client counts, whatever its identity signs later; a round's id is of one announcement."""
+    cast, network = gathering(UNARY_ENCODING)
+    identity, opened = cast.client_identities[0], opened_of(network, cast)
+    first = report_of(cast, network, 0)
+    other = sealed_by(cast, identity, msgspec.structs.replace(first, vector=bytes([first.vector[0] ^ 1])), opened)
+    give(network, cast, identity.id, other, "known-release")
+    until_the_end(network)
+    give(network, cast, identity.id, other, "known-release")
+    genuine = sent(network, Announcement)[0].payload
+    again = resigned(cast, cast.trainer_identity, genuine, mechanism=RANDOMISED_RESPONSE)
+    refused(network, cast.clients[0], cast.trainer_identity.id, again, "replay")
+
+
+def test_attack_24_a_report_of_another_round() -> None:
+    """Neither the sealed bytes nor the signed body fit another announcement, of the same mechanism or another."""
+    cast = Reporters(RANDOMISED_RESPONSE, [0, 1])
+    network = reported(cast)
+    old, body = released(network, cast.clients[0])[0], report_of(cast, network, 0)
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    opened = opened_of(network, cast)
+    moved = msgspec.structs.replace(body_of(old.payload), round_id=opened.body.round_id)
+    give(network, cast, old.sender, encode(moved), "ciphertext")
+    give(network, cast, old.sender, sealed_by(cast, cast.client_identities[0], body, opened), "release")
+
+
+def test_attack_25_after_the_deadline_nothing_is_reported_or_taken() -> None:
+    cast, network = gathering(GRID_LAPLACE)
+    sender, late = told_by_the_last(cast, network)
+    network.advance(opened_of(network, cast).body.close_by_ms)
+    give(network, cast, sender, late, "phase")
+    network.down.clear()
+    payload = sent(network, Announcement)[0].payload
+    refused(network, cast.clients[2], cast.trainer_identity.id, payload, "late")
+    assert network.actors[cast.clients[2]].ledger.charges == ()
+
+
+def test_attack_31_a_forged_receipt_stops_nothing() -> None:
+    cast = Reporters(UNARY_ENCODING, [0, 1])
+    network = cast.network()
+    network.tamper = losing(Receipt)
+    begin(cast, network)
+    client, trainer = cast.clients[0], cast.trainer_identity.id
+    genuine = body_of(sent(network, Receipt, to=client)[0].payload)
+    refused(network, client, trainer, encode(msgspec.structs.replace(genuine, tag=bytes(16))), "receipt")
+    other = body_of(sent(network, Receipt, to=cast.clients[1])[0].payload)
+    refused(network, client, trainer, encode(other), "receipt")
+    count = len(released(network, client))
+    network.advance(network.now_ms + 30_000)
+    assert len(released(network, client)) > count, "it is still sent"
+
+
+# Terms
+
+
+@pytest.mark.parametrize(
+    ("by", "changes", "reason", "found"),
+    [
+        (UNARY_ENCODING, {"epsilon": 1.5}, "epsilon", "1.5 at delta 0"),
+        (UNARY_ENCODING, {"delta": 1e-6}, "announcement", "delta is 1e-06, expected 0"),
+        (UNARY_ENCODING, {"delta": math.nan}, "announcement", "delta is nan, expected 0"),
+        (UNARY_ENCODING, {"epsilon": math.inf}, "announcement", "epsilon is inf"),
+        (UNARY_ENCODING, {"epsilon": -1.0}, "announcement", "epsilon is -1.0"),
+        (UNARY_ENCODING, {"rows_max": 0}, "announcement", "rows_max is 0, expected 1"),
+        (UNARY_ENCODING, {"statistic": "mean", "parameters": SCALED}, "announcement", "has no categories"),
+        (UNARY_ENCODING, {"parameters": edges(7)}, "bounds", "x within -0.5 to 6.5"),
+        (UNARY_ENCODING, {"parameters": {"columns": ["y"], "edges": [0.0, 1.0, 2.0]}}, "columns", "no column y"),
+        (UNARY_ENCODING, {"mechanism": "histogram-encoding"}, "announcement", "is not offered here"),
+        (UNARY_ENCODING, {"encoding": "seed"}, "announcement", "is one of reports: the encoding is 'seed'"),
+        (UNARY_ENCODING, {"tolerated": 1}, "announcement", "T = 1, c = 0; expected none and 0"),
+        (RANDOMISED_RESPONSE, {"epsilon": 1e-300}, "announcement", "is too small for 5 categories"),
+        (GRID_LAPLACE, {"epsilon": 1e-300}, "announcement", "use fewer fraction bits"),
+        (ANALYTIC_GAUSSIAN, {"delta": 0.0}, "announcement", "delta is 0.0, expected a number in (0, 1)"),
+        (ANALYTIC_GAUSSIAN, {"delta": 1e-4}, "delta", "0.0001"),
+        (ANALYTIC_GAUSSIAN, {"epsilon": 1.5}, "epsilon", "1.5 at delta 1e-06"),
+        (ANALYTIC_GAUSSIAN, {"statistic": "second-moments"}, "statistic", "second-moments"),
+        (ANALYTIC_GAUSSIAN, {"mechanism": SUMS, "rows_max": 1}, "rows-of-many", "which protects one row"),
+    ],
+)  # fmt: skip
+def test_attack_16_weaker_terms_are_declined_with_words(
+    by: str, changes: dict[str, Any], reason: str, found: str
+) -> None:
+    """A trainer announces whatever it likes: each client holds it against its own policy, and charges nothing."""
+    policy = Policy(statistics=("sum", "mean", "histogram"), bounds={"x": (-0.5, 4.5)})
+    cast = Reporters(by, [0], policy=policy)
+    network = cast.network()
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    genuine = sent(network, Announcement)[0].payload
+    payload = resigned(cast, cast.trainer_identity, genuine, round_id=bytes(16), **changes)
+    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
+    (declined,) = network.reported(facts.Declined)
+    assert (declined.reason, network.actors[cast.clients[0]].ledger.charges) == (reason, ())
+    assert found in declined.found
+    assert not network.reported(facts.Contributed)
+
+
+def test_attack_16_floors_have_nothing_to_say_and_rows_of_many_changes_nothing() -> None:
+    """A hospital's word that rows are many people's makes a report none of one row: all of its data are protected."""
+    for policy in (Policy(clients_min=1000, honest_min=900, computes_min=9), OPEN):
+        cast = Reporters(GRID_LAPLACE, [0, 1], policy=policy)
+        network = reported(cast)
+        (result,) = results(network)
+        assert result.sensitivity == pytest.approx(2.0, rel=1e-6)
+        assert network.actors[cast.clients[0]].ledger.charges[0].relation == "replace-one-client"
+
+
+def test_attack_16_a_sensitivity_of_another_relation_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dca_proto.statistics import base
+
+    class OneSided(Sum, frozen=True, kw_only=True):  # type: ignore[misc]
+        name = "one-sided"
+
+        def row_sensitivity(self, fraction_bits: int) -> Any:
+            return msgspec.structs.replace(super().row_sensitivity(fraction_bits), relation=ADD_OR_REMOVE_ONE_CLIENT)
+
+    monkeypatch.setitem(base._REGISTRY, "one-sided", OneSided)
+    cast = Reporters(GRID_LAPLACE, [0])
+    network = cast.network()
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, statistic="one-sided")
+    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
+    (declined,) = network.reported(facts.Declined)
+    assert "a sensitivity under 'add-or-remove-one-client' was given" in declined.found
+
+
+# Secrets and copies
+
+
+class Watched(SeededRandom):
+    """Random bytes of a client that are written down, as no device does."""
+
+    def __init__(self, name: str, drawn: list[bytes]) -> None:
+        super().__init__(name)
+        self._drawn = drawn
+
+    def __call__(self, size: int) -> bytes:
+        self._drawn.append(super().__call__(size))
+        return self._drawn[-1]
+
+
+@pytest.mark.parametrize("by", LOCAL_MECHANISMS)
+def test_attack_34_no_log_repr_or_store_shows_a_row_the_noise_or_a_key(by: str) -> None:
+    """Everything that client and trainer say of themselves, and what a client stores, is searched for its secrets.
+
+    The value is told by no text (it is a number of nine digits), nor is the report before the result, nor any of the
+    random bytes but those of the receipt's id, which is public.
+    """
+    value, drawn = 3.14159265, []
+    cast = Reporters(by, [value, value], name="wiretap")
+    network = cast.network()
+    network.actors[cast.clients[0]]._random = Watched("wiretapped", drawn)
+    network.tamper = losing(Receipt)
+    lines = io.StringIO()
+    with redirect_stderr(lines):
+        configure_logs(json=True, level=0)
+        log = FactLog()
+        begin(cast, network)
+        body = report_of(cast, network, 0)
+        give(network, cast, cast.clients[1], released(network, cast.clients[0])[0].payload, "known-release")
+        for _, fact in network.facts:
+            log(fact)
+    configure_logs(level=30)
+    client, trainer = network.actors[cast.clients[0]], network.actors[cast.trainer_identity.id]
+    shown = [lines.getvalue(), repr(body)]
+    shown += [repr(fact) for _, fact in network.facts] + [repr(one) for one in network.sent]
+    shown += [repr(part) for actor in (client, trainer) for part in vars(actor).values()]
+    shown += [repr(vars(one)) for actor in (client, trainer) for one in actor._rounds.values()]
+    text = "\n".join(shown)
+    assert "Contributed" in text, "the logs were written"
+    keys = [one for one in drawn if len(one) == 32]
+    assert len(keys) >= 3, "of the report, of its receipt, of the sealing"
+    for secret in (*keys, body.receipt_key, *([body.vector] if len(body.vector) >= 8 else [])):
+        assert secret.hex() not in text
+        assert repr(secret)[2:-1] not in text
+    assert "3.1415" not in text
+    stored = b"".join(part for key, kept in network.stores[cast.clients[0]].items() for part in (key[1], kept))
+    assert not [one for one in keys if one in stored], "a client keeps what it sent, sealed, and no key of it"
+    assert np.float64(value).tobytes() not in stored
+
+
+def test_attack_17_a_restored_copy_repeats_no_randomness_and_the_first_report_counts() -> None:
+    """Documented break: a ledger restored from an old copy has forgotten the charge, and nobody notices.
+
+    It reports once more for the same announcement, from other random bytes; an honest trainer keeps the first.
+    """
+    cast = Reporters(GRID_LAPLACE, [4, 4])
+    network = cast.network()
+    client, trainer = cast.clients[0], cast.trainer_identity.id
+    network.down.add(cast.clients[1])
+    copy = copy_of(network, client)
+    begin(cast, network)
+    first = report_of(cast, network, 0)
+    restore(network, client, copy)
+    network.handle(client, Received(trainer, sent(network, Announcement)[0].payload))
+    second = report_of(cast, network, 0)
+    assert second.vector != first.vector
+    give(network, cast, client, released(network, client)[-1].payload, "known-release")
+    until_the_end(network)
+    kept = np.frombuffer(first.vector, dtype="<i8") / 2**24
+    assert results(network)[0].reports.values.tolist() == [kept.tolist()]
+
+
+def test_attack_26_a_lie_in_a_category_moves_a_count_by_one_report_and_a_vector_says_anything() -> None:
+    """Documented break: what a client reports is believed; of a category it is one report, whatever it says."""
+    cast, network = gathering(UNARY_ENCODING)
+    sender, payload = told_by_the_last(cast, network, vector=b"\x1f")
+    network.handle(cast.trainer_identity.id, Received(sender, payload))
+    (result,) = results(network)
+    p, q = result.reports.probabilities
+    honest = result.reports.values.sum(axis=0) - 1
+    moved = result.value - (honest - 2 * q) / (p - q)
+    assert moved == pytest.approx(np.full(5, (1 - q) / (p - q)))
+    cast, network = gathering(GRID_LAPLACE)
+    lie = np.array([1000 << 24], dtype="<i8").tobytes()
+    sender, payload = told_by_the_last(cast, network, vector=lie)
+    network.handle(cast.trainer_identity.id, Received(sender, payload))
+    assert 1000.0 in results(network)[0].reports.values
+
+
+def test_all_reports_of_a_round_have_one_length() -> None:
+    """Whatever a client holds, a row or none: the broker sees sizes."""
+    for by in LOCAL_MECHANISMS:
+        cast = Reporters(by, [0, 4, None, math.nan])
+        network = reported(cast)
+        assert len({len(one.payload) for one in released(network)}) == 1
+        assert all(isinstance(report_of(cast, network, index), Release) for index in range(4))

@@ -1,0 +1,483 @@
+"""Report rounds: what they give, what they cost and when, how they end, and that a kill anywhere changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hospitals import released
+from reporters import SCALED, Reporters, edges, report_of, reported
+from scene import (
+    PowerCuts,
+    announced,
+    begin,
+    body_of,
+    failures,
+    losing,
+    results,
+    sent,
+    until_the_end,
+)
+
+from dca_proto.aggregate import RoundRequest
+from dca_proto.core import accounting, facts
+from dca_proto.core.budget import Budget
+from dca_proto.core.effects import Persist, Send
+from dca_proto.core.errors import UsageError
+from dca_proto.core.events import Received
+from dca_proto.core.job import JobTerms
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.mechanism import (
+    ANALYTIC_GAUSSIAN,
+    GRID_LAPLACE,
+    LOCAL_MECHANISMS,
+    PURE_MECHANISMS,
+    RANDOMISED_RESPONSE,
+    UNARY_ENCODING,
+)
+from dca_proto.core.messages import Announcement, Receipt, Sealed
+from dca_proto.core.play import play_local
+from dca_proto.core.policy import Allowance, Policy
+from dca_proto.core.shares import LOCAL
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import RELEASES, ROUNDS
+from dca_proto.local import RandomisedResponse, UnaryEncoding
+from dca_proto.outcome import estimates, outcome
+from dca_proto.statistics import REPLACE_ONE_CLIENT
+from dca_proto.testing import Cast, Network, NoNoise
+
+NOW_MS = 1_700_000_000_000
+CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
+ADDITIVE = (ANALYTIC_GAUSSIAN, GRID_LAPLACE)
+HELD = (0, 1, 2, 3, 4, 1, None, math.nan)
+"""Values of eight clients, of which one has no row and one a missing value."""
+
+
+def by_id(cast: Cast) -> list[int]:
+    return sorted(range(len(cast.clients)), key=lambda index: cast.clients[index])
+
+
+# What it gives
+
+
+@pytest.mark.parametrize("mechanism", LOCAL_MECHANISMS)
+def test_a_report_round_in_one_function(mechanism: str) -> None:
+    """The result holds what each client's bytes say, in the order of ids, and all that inference needs of them."""
+    cast = Reporters(mechanism, HELD)
+    clients = [cast.client(index) for index in range(len(HELD))]
+    result = play_local(cast.trainer(), clients, cast.request(), NOW_MS)
+    told = result.reports
+    assert told is not None
+    assert (told.contributors, result.contributors, result.clients, result.nodes) == (8, 8, 8, ())
+    assert (result.relation, result.tolerated, result.colluders, result.private) == (REPLACE_ONE_CLIENT, 0, 0, True)
+    delta = 0.0 if mechanism in PURE_MECHANISMS else 1e-6
+    assert (told.mechanism, told.epsilon, told.delta) == (result.mechanism, result.epsilon, result.delta)
+    assert (result.mechanism, result.epsilon, result.delta) == (mechanism, 1.0, delta)
+    assert result.mu == (accounting.mu_of(1.0, delta) if delta else accounting.mu_of_pure(1.0))
+    assert result.noise_variance == pytest.approx(8 * result.sigma_local**2)
+
+
+@pytest.mark.parametrize("mechanism", ADDITIVE)
+def test_vectors_add_up_to_the_sum(mechanism: str) -> None:
+    cast = Reporters(mechanism, HELD)
+    (result,) = results(network := reported(cast))
+    told = result.reports
+    assert (told.values.shape, told.values.dtype, told.probabilities) == ((8, 1), np.float64, None)
+    raw = [int.from_bytes(report_of(cast, network, index).vector, "little", signed=True) for index in by_id(cast)]
+    assert told.values[:, 0].tolist() == [value / 2**24 for value in raw]
+    assert result.value.tolist() == told.values.sum(axis=0).tolist()
+    laplace = 1 / (2 * math.sinh(2**-24 / 4) ** 2) / 4**24  # epsilon 1 for a difference of 2 · 2^24 grid units
+    expected = laplace if mechanism == GRID_LAPLACE else (2 / accounting.mu_of(1.0, 1e-6)) ** 2
+    assert result.noise_variance / 8 == pytest.approx(expected, rel=1e-6)
+    scale = 2.0 if mechanism == GRID_LAPLACE else result.sigma_local
+    assert told.noise_scale == pytest.approx(scale, rel=1e-6)
+
+
+@pytest.mark.parametrize("mechanism", CATEGORICAL)
+def test_categories_give_unbiased_counts(mechanism: str) -> None:
+    cast = Reporters(mechanism, HELD)
+    (result,) = results(network := reported(cast))
+    told, kind = result.reports, RandomisedResponse if mechanism == RANDOMISED_RESPONSE else UnaryEncoding
+    one = kind(1.0, 5)
+    bodies = [report_of(cast, network, index) for index in by_id(cast)]
+    assert told.values.tolist() == [one.decode(body.vector).tolist() for body in bodies]
+    assert told.values.dtype == (np.int64 if mechanism == RANDOMISED_RESPONSE else np.bool_)
+    p, q = told.probabilities
+    assert (p, q, told.noise_scale) == (*map(float, one.probabilities), 0.0)
+    named = told.values.sum(axis=0) if told.values.ndim == 2 else np.bincount(told.values, minlength=5)
+    assert result.value == pytest.approx((named - 8 * q) / (p - q))
+    largest = max(x * (1 - x) for x in (p, q, 1 / 5 if told.values.ndim == 1 else q))
+    assert result.noise_variance == pytest.approx(8 * largest / (p - q) ** 2)
+
+
+def test_the_sum_of_many_rows_and_their_mean_are_protected_as_a_whole() -> None:
+    """A client's noise is for all of its rows: R rows move a sum R times as far as one, and a mean as far as one."""
+    rows = [np.full((3, 1), 4.0)] * 3
+    for rows_max, factor in ((0, 1), (3, 3)):
+        cast = Reporters(GRID_LAPLACE, [0] * 3, rows=rows)
+        (result,) = results(reported(cast, rows_max=rows_max))
+        assert result.sensitivity == pytest.approx(2 * factor, rel=1e-6)
+        assert result.reports.noise_scale == pytest.approx(2 * factor, rel=1e-6)
+
+
+def test_the_result_in_words_and_as_json() -> None:
+    cast = Reporters(UNARY_ENCODING, HELD)
+    (result,) = results(reported(cast))
+    plain = json.loads(json.dumps(outcome(result)))
+    assert np.array(plain["reports"]["values"]).tolist() == result.reports.values.astype(int).tolist()
+    assert (plain["reports"]["probabilities"], plain["nodes"]) == (list(result.reports.probabilities), [])
+    assert [one.noise_std for one in estimates(result)] == [pytest.approx(result.noise_variance**0.5)] * 5
+    summed = Cast(4, 2, rows=[np.full((1, 1), 0.5)] * 4)
+    assert outcome(results(begin(summed)[0])[0])["reports"] is None
+
+
+# What it costs, and when
+
+
+@pytest.mark.parametrize("mechanism", LOCAL_MECHANISMS)
+def test_the_budget_is_charged_before_a_report_leaves_and_once(mechanism: str) -> None:
+    cast = Reporters(mechanism, HELD)
+    network = cast.network()
+    network.deliver()
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    client = network.actors[cast.clients[0]]
+    effects = client.handle(Received(cast.trainer_identity.id, sent(network, Announcement)[0].payload), network.now_ms)
+    kinds = [effect.table if isinstance(effect, Persist) else type(effect) for effect in effects]
+    assert kinds.index(LEDGER) < kinds.index("contribution") < kinds.index(Send)
+    assert kinds.count(Send) == kinds.count(LEDGER) == 1
+    (charge,) = client.ledger.charges
+    delta = 0.0 if mechanism in PURE_MECHANISMS else 1e-6
+    assert (charge.epsilon, charge.delta, charge.relation) == (1.0, delta, REPLACE_ONE_CLIENT)
+    assert charge.price == announced_price(cast)
+    trainer = network.actors[cast.trainer_identity.id]
+    assert isinstance(trainer, TrainerActor)
+    assert [(one.relation, one.price) for one in trainer.ledger.charges] == [(REPLACE_ONE_CLIENT, charge.price)]
+
+
+def announced_price(cast: Reporters) -> Any:
+    return cast.request().price
+
+
+def test_pure_reports_add_up_in_epsilon_and_end_with_the_budget() -> None:
+    """Four of epsilon 1 fit into the default policy's 4 in a year, whatever its delta; the fifth does not."""
+    cast = Reporters(UNARY_ENCODING, [0, 1, 2])
+    network = cast.network()
+    for number in range(5):
+        begin(cast, network)
+        assert len(results(network)) == min(number + 1, 4)
+    declined = network.reported(facts.Declined, cast.clients[0])
+    assert [one.reason for one in declined] == ["budget"]
+    assert "0 is left" in declined[0].expected
+    assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [4, 4, 4]
+
+
+def test_reports_and_sums_draw_on_one_budget_of_one_relation() -> None:
+    """A report of epsilon 1 and a sum of epsilon 1 do not fit into 1.5 together; the first one asked for does."""
+    policy = Policy(clients_min=1, honest_min=1, epsilon_per_period_max=1.5, delta_max=1e-6)
+    cast = Cast(4, 2, rows=[np.full((1, 1), 0.25)] * 4, policy=policy)
+    alone = {"tolerated": 0, "computes": (), "encoding": LOCAL, "mechanism": GRID_LAPLACE, "delta": 0.0}
+    network, _ = begin(cast, **alone)
+    begin(cast, network)
+    until_the_end(network)
+    assert [one.reports is not None for one in results(network)] == [True]
+    assert {one.reason for one in network.reported(facts.Declined)} == {"budget"}
+
+
+def test_the_trainers_account_is_charged_before_the_announcement_leaves_and_refuses_what_exceeds_it() -> None:
+    cast = Reporters(GRID_LAPLACE, [0, 1])
+    common = cast._common
+    cast.trainer = lambda records=(): TrainerActor(  # type: ignore[method-assign]
+        cast.trainer_identity, cast.federation, account=Allowance(epsilon=1.5, delta=1e-6), **common(records, "trainer")
+    )
+    network, told = cast.network(), []
+    network.tamper = lambda one: told.append(dict(network.stores[cast.trainer_identity.id])) or [one]
+    _, request = begin(cast, network)
+    assert (LEDGER, request.round_id) in told[0]
+    trainer = network.actors[cast.trainer_identity.id]
+    with pytest.raises(UsageError, match="the federation's account: found a total of epsilon 2 with this round"):
+        trainer.check_request(cast.request(), network.now_ms)
+    trainer.check_request(cast.request(epsilon=0.5), network.now_ms)
+
+
+def test_a_job_asks_for_reports_by_a_mechanisms_name_and_divides_epsilon() -> None:
+    terms = JobTerms(budget=Budget(2.0, 1e-6), clients=9, tolerated=2, computes=(b"a" * 16, b"b" * 16), colluders=1)
+    asked = RoundRequest("sum", SCALED, budget_share=0.25, mechanism=GRID_LAPLACE)
+    opened = terms.open(asked, bytes(16), (b"c" * 16,) * 3)
+    assert (opened.local, opened.mechanism, opened.computes, opened.tolerated, opened.colluders) == (
+        True, GRID_LAPLACE, (), 0, 0,
+    )  # fmt: skip
+    assert (opened.epsilon, opened.delta) == (pytest.approx(0.5, rel=1e-5), 0.0)
+    assert opened.clients_expected == 3
+    gaussian = terms.open(RoundRequest("sum", SCALED, budget_share=0.25, mechanism=ANALYTIC_GAUSSIAN), bytes(16))
+    assert gaussian.delta == 1e-6
+    whole = accounting.mu_of(2.0, 1e-6) ** 2
+    assert accounting.mu_of(gaussian.epsilon, 1e-6) ** 2 == pytest.approx(whole / 4, rel=1e-5)
+    with pytest.raises(UsageError, match="a request is local and names the mechanism 'grid-laplace'; ask for one"):
+        terms.open(RoundRequest("sum", SCALED, mechanism=GRID_LAPLACE, local=True), bytes(16))
+
+
+def test_a_mini_batch_reports_and_nobody_else_hears_of_it() -> None:
+    cast = Reporters(RANDOMISED_RESPONSE, [0, 1, 2, 3])
+    network = cast.network()
+    invited = cast.clients[1:3]
+    network, request = begin(cast, network, invited=invited, clients_expected=0)
+    trainer = network.actors[cast.trainer_identity.id]
+    assert trainer.roster(request.round_id) == tuple(sorted(invited))
+    assert trainer.ledger.charges[0].clients == invited
+    assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [0, 1, 1, 0]
+
+
+# How it ends
+
+
+@pytest.mark.parametrize("mechanism", LOCAL_MECHANISMS)
+def test_everybody_who_reported_is_in_the_result_with_a_row_or_without(mechanism: str) -> None:
+    cast = Reporters(mechanism, [None, None, math.nan])
+    network, request = begin(cast)
+    (result,) = results(network)
+    assert result.contributors == 3
+    assert network.actors[cast.trainer_identity.id].roster(request.round_id) == tuple(sorted(cast.clients))
+
+
+def test_it_ends_at_the_close_with_those_who_reported() -> None:
+    cast = Reporters(UNARY_ENCODING, [0, 1, 2])
+    network = cast.network()
+    network.down.add(cast.clients[1])
+    begin(cast, network)
+    assert results(network) == []
+    network.advance(announced(network, cast).body.close_by_ms)
+    (result,) = results(network)
+    assert (result.contributors, failures(network)) == (2, [])
+
+
+def test_without_a_report_it_fails_with_words_and_the_account_keeps_the_charge() -> None:
+    cast = Reporters(GRID_LAPLACE, [0, 1], policy=Policy(statistics=("mean",)))
+    network, request = begin(cast)
+    assert [one.reason for one in failures(network)] == [
+        "no client released anything; 2 declined; whoever released and was not heard has spent it, so the account "
+        "keeps the charge"
+    ]
+    assert network.actors[cast.trainer_identity.id].ledger.is_charged(request.round_id)
+    network, request = begin(cast, network, invited=cast.clients, clients_expected=0)
+    assert failures(network)[1].reason.endswith("2 declined; its charge came back to the account")
+
+
+def test_data_that_fail_are_reported_as_no_data() -> None:
+    """A table of two columns where one is asked for: the owner is told, the trainer gets a report as of anybody."""
+    cast = Reporters(UNARY_ENCODING, [0, 1], rows=[np.zeros((1, 2)), np.zeros((1, 1))])
+    network = reported(cast)
+    assert results(network)[0].contributors == 2
+    assert [fact.error for fact in network.reported(facts.DataFailed)] == ["UsageError"]
+    assert {report_of(cast, network, index).rows for index in (0, 1)} == {1}
+
+
+def test_an_emulation_with_an_inexact_mechanism_has_exact_reports() -> None:
+    """What an actor offers for sums says nothing of reports: theirs are the exact ones, and claim what they are."""
+    cast = Reporters(GRID_LAPLACE, [4, 4], mechanism=NoNoise())
+    (result,) = results(reported(cast))
+    assert (result.private, result.epsilon, result.mechanism) == (True, 1.0, GRID_LAPLACE)
+    assert result.value[0] != 2.0
+    network, _ = begin(cast, cast.network(), mechanism="", rows_max=1, delta=1e-6)
+    assert {fact.reason for fact in network.reported(facts.Declined)} == {"rows-of-many"}
+
+
+# Everything gets lost; everybody is killed
+
+
+@pytest.mark.parametrize("kind", [Announcement, Sealed, Receipt])
+def test_attack_11_every_message_is_lost_a_few_times(kind: type) -> None:
+    cast = Reporters(UNARY_ENCODING, [0, 1, 2])
+    network = cast.network()
+    left: defaultdict[tuple[bytes, bytes], int] = defaultdict(lambda: 3)
+
+    def tamper(one: Any) -> list[Any]:
+        if isinstance(body_of(one.payload), kind) and left[one.sender, one.to.id] > 0:
+            left[one.sender, one.to.id] -= 1
+            return []
+        return [one]
+
+    network.tamper = tamper
+    begin(cast, network)
+    until_the_end(network)
+    (result,) = results(network)
+    assert result.contributors == 3
+    for client in cast.clients:
+        assert len({one.payload for one in released(network, client)}) == 1, "what is sent again is the same"
+        assert len(network.actors[client].ledger.charges) == 1
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
+    """Charge and report are one transaction: both are there after the crash, or neither."""
+    cast = Reporters(RANDOMISED_RESPONSE, [0, 1])
+    network = cast.network()
+    network.deliver()
+    network.tamper = losing(Announcement)
+    begin(cast, network)
+    client, announcement = cast.clients[0], sent(network, Announcement)[0]
+    effects = network.actors[client].handle(Received(announcement.sender, announcement.payload), network.now_ms)
+    for effect in [one for one in effects if isinstance(one, Persist) and committed]:
+        network._carry_out(client, effect)
+    network.restart(client)
+    assert len(released(network, client)) == committed, "stored, so it is sent again; not stored, so nothing left"
+    network.tamper = lambda one: [one]
+    until_the_end(network)
+    assert len(results(network)) == 1
+    assert len(network.actors[client].ledger.charges) == 1
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_a_trainer_killed_at_any_message_goes_on_to_the_same_result(step: int) -> None:
+    cast = Reporters(UNARY_ENCODING, [0, 1, 2])
+    network = cast.network()
+    count = iter(range(1000))
+
+    def tamper(one: Any) -> list[Any]:
+        if next(count) == step:
+            network.crash(cast.trainer_identity.id)
+        return [one]
+
+    network.tamper = tamper
+    begin(cast, network)
+    network.tamper = lambda one: [one]
+    network.restart(cast.trainer_identity.id)
+    until_the_end(network)
+    assert failures(network) == []
+    assert {result.contributors for result in results(network)} == {3}
+    assert len({(result.roster_hash, result.reports.values.tobytes()) for result in results(network)}) == 1
+    assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [1, 1, 1]
+
+
+class Cuts(PowerCuts):
+    """Power cuts of report rounds: nothing leaves a client uncharged, nothing is acknowledged and not kept."""
+
+    def _post(self, sender: bytes, send: Send) -> None:
+        match body_of(send.payload):
+            case Sealed():
+                assert (LEDGER, send.round_id) in self.stores[sender], "a report left without a durable charge"
+            case Receipt():
+                assert (RELEASES, send.round_id + send.to.id) in self.stores[sender], "a receipt for what is not kept"
+            case Announcement():
+                assert (LEDGER, send.round_id) in self.stores[sender], "an announcement left without a durable charge"
+        Network._post(self, sender, send)
+
+
+def test_attack_28_power_failures_lose_and_double_nothing() -> None:
+    """Some 150 kills of clients and the trainer: one report a client and round, one charge, one result a round."""
+    kills = 0
+    for seed in range(12):
+        generator = random.Random(seed)
+        cast = Reporters(LOCAL_MECHANISMS[seed % 4], [0, 1, None])
+        network: Any = cast.network(Cuts(generator))
+        network.victims = {*cast.clients, cast.trainer_identity.id}
+        for request in (cast.request(epsilon=0.5), cast.request(epsilon=0.5)):
+            network.command(cast.trainer_identity.id, request)
+            for _ in range(12):
+                network.deliver_some(generator.randint(1, 6))
+                network.restart_some(0.4)
+                deliver, network.deliver = network.deliver, lambda: None
+                network.advance(network.now_ms + 3000)
+                network.deliver = deliver
+            network.restart_some(1.0)
+        network.victims = set()
+        until_the_end(network)
+        kills += sum(network.kills[where] for where in ("before", "after", "between"))
+        rounds = {key for table, key in network.stores[cast.trainer_identity.id] if table == ROUNDS}
+        for client in cast.clients:
+            sent_by = {(one.round_id, one.payload) for one in released(network, client)}
+            assert len(sent_by) == len({round_id for round_id, _ in sent_by}), "one report a round, byte for byte"
+            assert {round_id for round_id, _ in sent_by} <= set(network.charges(client))
+        told = {(one.round_id, one.reports.values.tobytes(), one.roster_hash) for one in results(network)}
+        assert len(told) == len({round_id for round_id, *_ in told}) == len(rounds)
+    assert kills >= 100
+
+
+def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
+    cast = Reporters(UNARY_ENCODING, [0, 1])
+    network = reported(cast)
+    until_the_end(network, hours=24 * 8)
+    assert {table for table, _ in network.stores[cast.trainer_identity.id]} == {LEDGER}
+    assert {table for table, _ in network.stores[cast.clients[0]]} == {LEDGER}
+
+
+# What is refused before it is asked
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "changes", "words"),
+    [
+        (GRID_LAPLACE, {"delta": 1e-6}, "delta is 1e-06, expected 0: a report by grid-laplace is epsilon-private"),
+        (UNARY_ENCODING, {"delta": 1e-6}, "delta is 1e-06, expected 0: a report by unary-encoding"),
+        (ANALYTIC_GAUSSIAN, {"delta": 0.0}, "delta is 0.0, expected a number in \\(0, 1\\)"),
+        (ANALYTIC_GAUSSIAN, {"epsilon": 1000.0}, "mu is .*, expected 1e-40 to 20"),
+        (UNARY_ENCODING, {"statistic": "sum", "parameters": SCALED}, "statistic 'sum' has no categories"),
+        (UNARY_ENCODING, {"rows_max": 0}, "rows_max is 0, expected 1: a report by unary-encoding is of one row's"),
+        (RANDOMISED_RESPONSE, {"rows_max": 2}, "rows_max is 2, expected 1"),
+        (RANDOMISED_RESPONSE, {"parameters": edges(1)}, "categories is 1, expected 2 to"),
+        (RANDOMISED_RESPONSE, {"epsilon": 101.0}, "epsilon is 101.0, expected a number above 0 and at most 100"),
+        (GRID_LAPLACE, {"epsilon": math.nan}, "epsilon is nan"),
+        (GRID_LAPLACE, {"tolerated": 1}, "T = 1, c = 0; expected none and 0"),
+        (GRID_LAPLACE, {"encoding": "seed"}, "is one of reports: the encoding is 'seed', expected 'local'"),
+        (GRID_LAPLACE, {"mechanism": "laplace"}, "mechanism 'laplace' is none of reports; use one of analytic-"),
+        (GRID_LAPLACE, {"rows_max": 2**30}, "expected below 2\\^53"),
+    ],
+)  # fmt: skip
+def test_a_report_round_that_cannot_be_is_refused_with_words(
+    mechanism: str, changes: dict[str, Any], words: str
+) -> None:
+    cast = Reporters(mechanism, [0, 1])
+    network = cast.network()
+    with pytest.raises(UsageError, match=words) as caught:
+        network.command(cast.trainer_identity.id, cast.request(**changes))
+    assert "\n" not in str(caught.value)
+    assert sent(network, Announcement) == []
+
+
+def test_a_report_of_a_statistic_of_ones_own_names_its_largest_coordinate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it evaluates to, a category is told: the mechanism's privacy rests on no word of the statistic's."""
+    from dca_proto.statistics import Histogram, base
+
+    class Vague(Histogram, frozen=True, kw_only=True):  # type: ignore[misc]
+        name = "vague"
+
+        def evaluate(self, rows: Any, fraction_bits: int) -> Any:
+            return super().evaluate(rows, fraction_bits) + 1
+
+    class Odd(Histogram, frozen=True, kw_only=True):  # type: ignore[misc]
+        name = "odd"
+
+        @property
+        def categories(self) -> int:
+            return 2
+
+    for kind in (Vague, Odd):
+        monkeypatch.setitem(base._REGISTRY, kind.name, kind)
+    cast = Reporters(UNARY_ENCODING, [2, 2])
+    assert results(reported(cast, statistic="vague"))[0].contributors == 2
+    with pytest.raises(UsageError, match="2 categories and 5 coordinates; expected one coordinate for each"):
+        begin(cast, statistic="odd")
+
+
+def test_the_names_of_the_mechanisms_are_those_that_are_there() -> None:
+    """They stand in the core, which loads the mechanisms with the first round of reports only."""
+    from dca_proto.local import registered
+    from dca_proto.local.registry import _KINDS
+
+    assert tuple(sorted(LOCAL_MECHANISMS)) == registered()
+    assert {name for name, kind in _KINDS.items() if "delta" not in kind.__struct_fields__} == set(PURE_MECHANISMS)
+
+
+def test_a_round_that_names_a_mechanism_is_stored_as_it_was_asked() -> None:
+    request = Reporters(GRID_LAPLACE, [0]).request()
+    encoded = msgspec.msgpack.encode(request)
+    assert msgspec.msgpack.decode(encoded, type=type(request)) == request
+    before = msgspec.msgpack.decode(encoded)
+    del before["mechanism"]
+    assert msgspec.convert(before, type(request)).mechanism == "", "a store of before there were report rounds"
