@@ -6,8 +6,11 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.params import Limits
 
 
-def check_nodes(nodes: int, rows: int, dropped: int) -> None:
+def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:
     """Refuse numbers of data nodes, of rows for them and of those that drop that no local round can have.
+
+    Args:
+        least: rows that each of them must have for the job.
 
     Raises:
         UsageError: that says which to change.
@@ -17,6 +20,13 @@ def check_nodes(nodes: int, rows: int, dropped: int) -> None:
     if not 0 <= dropped < nodes:
         raise UsageError(
             f"--drop {dropped}: 0 to {nodes - 1} of {nodes} data nodes may drop, for at least one has to release"
+        )
+    if rows // nodes < least:
+        most = rows // least
+        remedy = f"lower --nodes to {most}" if most else "bring more rows"
+        raise UsageError(
+            f"--nodes {nodes}: {rows // nodes} of the {rows} training rows come to each data node, and the job needs "
+            f"{least} with these settings; {remedy}, or choose others with --set"
         )
 
 

@@ -84,6 +84,7 @@ def learn(lesson: Lesson, options: SwarmOptions) -> int:
     Raises:
         RoundAborted: a round was aborted; what there is is shown all the same.
         UsageError, DataError, TransportError: it cannot be learned like that; before anything is started.
+        Exception: what the job raised that had its rounds and could not finish; what was released is written.
     """
     run = _Run(lesson, options, Console(stderr=lesson.json_to == STDOUT))
     run.check()
@@ -91,6 +92,8 @@ def learn(lesson: Lesson, options: SwarmOptions) -> int:
     if summary is None:
         return TERMINATED
     run.show(summary)
+    if run.unfinished is not None:
+        raise run.unfinished
     if not summary["ok"]:
         raise RoundAborted(
             summary["error"], contributors=summary["contributors_found"], needed=summary["contributors_needed"]
@@ -109,6 +112,9 @@ def check_outputs(output: Path, json_to: str | None) -> None:
 class _Run:
     """One run of a job, told on a console.
 
+    Attributes:
+        unfinished: why there is no result, although the rounds gave what it takes.
+
     Raises:
         DataError: there are too few rows to learn from.
     """
@@ -123,21 +129,23 @@ class _Run:
         self._view: View | None = None
         self._result: Any = None
         self._failure: dict[str, Any] | None = None
+        self.unfinished: Exception | None = None
 
     # --- before it starts -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Everything that can be refused before anything is started."""
         lesson, options = self._lesson, self._options
+        lesson.job.check(lesson.train.schema, lesson.settings)
         if options.local:
-            check_nodes(lesson.clients, len(lesson.train.y), options.dropped)
+            least = lesson.job.rows_least(lesson.train.schema, lesson.settings)
+            check_nodes(lesson.clients, len(lesson.train.y), options.dropped, least)
         else:
             self._check_sums()
         check_broker(options.broker)
         is_ours = "://" not in options.broker
         advice = "lower --nodes" if options.local else "lower --clients"
         usage.require_connections(self._connections, self._connections if is_ours else None, advice)
-        lesson.job.check(lesson.train.schema, lesson.settings)
         self._stages = self._planned()
         self._reference = lesson.job.reference(lesson.train, lesson.settings)
 
@@ -200,7 +208,7 @@ class _Run:
         if live is None:
             return None
         about = {"job": lesson.job.name, "settings": asdict(lesson.settings)}
-        outcome = {**about, **(self._failure or self._learned())}
+        outcome = {**about, **(self._failure or self._finished())}
         summary = summarise(live, options, lesson.clients, self._doubts, outcome)
         summary["wall_s"] = time.monotonic() - began_s
         return summary
@@ -246,6 +254,14 @@ class _Run:
         except NoAggregate as ended:
             return failed(ended.reason, None, None)
         return None
+
+    def _finished(self) -> dict[str, Any]:
+        """What was learned of what the rounds gave, or why nothing could be."""
+        try:
+            return self._learned()
+        except Exception as error:  # raised once what was released is written
+            self.unfinished = error
+            return failed(str(error) or type(error).__name__, None, None)
 
     def _learned(self) -> dict[str, Any]:
         """What the job says of its result, sampled first where it is to be."""
@@ -297,7 +313,7 @@ class _Run:
     def show(self, summary: dict[str, Any]) -> None:
         """Files in the folder and the object for programs, then tables on the console."""
         write_json(summary, self._lesson.json_to)
-        if summary["ok"]:
+        if summary["ok"] or self.unfinished is not None:
             self._write_files(summary)
         self._console.print(rounds_table(summary), times_table(summary))
         if summary.get("nodes"):
@@ -324,6 +340,9 @@ class _Run:
             batch = options.batch or clients  # of which as large a part may drop as of all
             enough = options.colluders + (options.dropped - 1) * clients // batch + 1
             self._say("next", f"raise --tolerate to {enough} or lower --drop to {self._room}")
+        elif self.unfinished is not None:
+            kept = f"what was released is in {self._lesson.output / RESULT}"
+            self._say("next", f"{kept}; run again with other settings, --set KEY=VALUE")
         elif summary["contributors_needed"] is not None:
             self._say("next", f"this machine is too slow or too busy for {clients} clients; lower --clients")
         elif options.local:
@@ -336,6 +355,8 @@ class _Run:
         except OSError as error:
             raise UsageError(f"cannot make folder {output}: {error.strerror}") from None
         write_json(summary, str(output / RESULT))
+        if not summary["ok"]:
+            return
         title = self._lesson.job.picture_title(self._lesson.train.schema)
         with whole_file(output / PICTURE) as place:
             plot_estimates(summary, place, title=title, private=summary["private"], caption=_caption(summary))

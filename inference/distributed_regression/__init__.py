@@ -9,7 +9,7 @@ General layout, in reading order:
     own_units           the same in the units of the user's columns
     job                 the learning job: one local round, then a method
     fixed_s_fast        Algorithm 3, in closed form
-    adassp              the ridge estimate of appendix C.2, with its own release
+    adassp              the ridge estimate of appendix C.2, with its own release or from what was released
 
 These need NumPy alone. With JAX (`pip install "dca[samplers]"`):
     kernel, sampler     what a sampler is; running one, compiled, over chains and problems

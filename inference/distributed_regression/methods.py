@@ -14,7 +14,7 @@ collapsed samples the posterior of normal-x, with far fewer iterations for as ma
 one. They are for columns that are centred already; "intercept" is the model of normal-x for those that are not
 (appendix B.2). Methods without a distribution of the features take a constant as any other feature.
 
-adaSSP is not here: it is a point estimate from a release of its own (`adassp`).
+adaSSP is not here: it is a point estimate, with a release of its own or from the same statistics (`adassp`).
 
 JAX is optional and imported only for methods that need it.
 """
@@ -25,7 +25,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from inference.distributed_regression.observed import Observed, Prior, check_obs
 from inference.distributed_regression.posterior import DistributedPosterior
 from inference.draws import CHAINS
 from inference.errors import DataError, unknown
+
+if TYPE_CHECKING:
+    from inference.distributed_regression.kernel import Kernel
 
 OnProgress = Callable[[int, int], None]
 """Called with the iterations done and their total."""
@@ -49,7 +52,7 @@ class Method:
     """A way to the posterior.
 
     Attributes:
-        name: as in `fit`. about: what it is, in a few words.
+        name: as in `fit`. about: what it is, in a few words for people.
         module: with its ``kernel(**options)``, and perhaps a ``kernel_for(observed, **options)`` that looks at the
             statistics first; none in closed form.
         constant: whether a constant first feature is `REFUSED`, `TAKEN` as any other, or `REQUIRED`.
@@ -101,7 +104,7 @@ NAMES = tuple(METHODS)
 def find(name: str) -> Method:
     """The method of that name. Raises `DataError` for an unknown one, naming the nearest."""
     if name == "adassp":
-        raise DataError("adaSSP is a point estimate from a release of its own; see adassp.release and adassp.estimate")
+        raise DataError("adaSSP is a point estimate and no posterior; see adassp.from_observed and adassp.release")
     if name not in METHODS:
         raise unknown("method", name, None, NAMES)
     return METHODS[name]
@@ -119,6 +122,22 @@ def ready(name: str, options: Mapping[str, Any]) -> Method:
         if option not in known:
             raise unknown("option", option, f"method {name!r}", known)
     return method
+
+
+def kernel_of(name: str, observed: Observed | Sequence[Observed], **options: Any) -> Kernel:
+    """The kernel of a method that samples, with its defaults but for the options.
+
+    Args:
+        name: of a method with a module. observed: one problem, or those of one shape that are sampled together.
+
+    Raises:
+        DataError: the method is unknown, JAX is missing, or the method is not for these statistics or options.
+    """
+    method = find(name)
+    assert method.module is not None, "a closed form has no kernel"
+    made = _imported(method.name, method.module)
+    kernel: Kernel = made.kernel_for(observed, **options) if hasattr(made, "kernel_for") else made.kernel(**options)
+    return kernel
 
 
 def fit(
@@ -165,7 +184,7 @@ def fit(
     counts = {"chains": chains, "warmup": warmup, "draws": draws, "thin": thin, "seed": seed}
     if method.module is None:
         return _closed_form(method, observed, prior, counts, labels, given, attrs or {})
-    kernel = _kernel(method, method.module, observed, given)
+    kernel = kernel_of(method.name, observed, **given)
     sampler = _imported(method.name, "inference.distributed_regression.sampler")
     kept = tuple(dict.fromkeys((*KEPT, *keep)))
     made = sampler.sample(kernel, observed, prior, **counts, names=kept, on_progress=on_progress)
@@ -186,28 +205,39 @@ def _first(by_name: Mapping[str, Any]) -> dict[str, Any]:
     return {name: array[0] for name, array in by_name.items()}
 
 
-def _check(method: Method, observed: Observed, prior: Prior) -> None:
-    """Raise `DataError` where the prior is none for the statistics, or these are not for the method."""
-    check_prior(prior, observed.features)
-    if observed.constant and method.constant == REFUSED:
+def check_statistic(method: Method, *, constant: bool, target_square: bool) -> None:
+    """Raise `DataError` where a method cannot learn from statistics with, or without, a constant feature and yᵀy."""
+    if constant and method.constant == REFUSED:
         takers = ", ".join(repr(one.name) for one in METHODS.values() if one.constant != REFUSED)
         raise DataError(
             f"the first feature is a constant, which method {method.name!r} has no model of; take one of {takers}, or "
             "release centred columns without an intercept"
         )
-    if not observed.constant and method.constant == REQUIRED:
+    if not constant and method.constant == REQUIRED:
         raise DataError(
             f"method {method.name!r} is for statistics with a constant first feature; release them with an intercept, "
             "or take 'normal-x'"
         )
-    if method.wishart and (few := observed.n < observed.features).any():
+    if method.target_square and not target_square:
+        raise DataError(f"method {method.name!r} needs yᵀy of every node; release the statistic with target_square")
+
+
+def rows_least(method: Method, features: int) -> int:
+    """Rows that each node must have for a method. features: d, a constant among them."""
+    return features if method.wishart else 1
+
+
+def _check(method: Method, observed: Observed, prior: Prior) -> None:
+    """Raise `DataError` where the prior is none for the statistics, or these are not for the method."""
+    check_prior(prior, observed.features)
+    has_squares = bool(np.all(np.isfinite(observed.u) & np.isfinite(observed.variance_u)))
+    check_statistic(method, constant=bool(observed.constant), target_square=has_squares)
+    if (few := observed.n < rows_least(method, observed.features)).any():
         node = int(np.argmax(few))
         raise DataError(
             f"node {node + 1} has {observed.n[node]:g} rows, and method {method.name!r} needs as many of each node as "
             f"there are features, {observed.features}; leave it out, or take 'fixed-s' or 'fast'"
         )
-    if method.target_square and not np.all(np.isfinite(observed.u) & np.isfinite(observed.variance_u)):
-        raise DataError(f"method {method.name!r} needs yᵀy of every node; release the statistic with target_square")
     if method.module and not (np.all(observed.variance_S > 0) and np.all(observed.variance_z > 0)):
         raise DataError(
             f"a variance of noise is 0, and method {method.name!r} models noise; exact statistics need method 'fast'"
@@ -252,12 +282,6 @@ def _plugged_in(options: dict[str, Any]) -> float:
     if "sigma_y2" in options:
         return float(options["sigma_y2"])
     return fixed_s_fast.crude_sigma_y2(options["bound_y"], options.get("rule", fixed_s_fast.SD))
-
-
-def _kernel(method: Method, module: str, observed: Observed, options: dict[str, Any]) -> Any:
-    """A `kernel.Kernel`."""
-    made = _imported(method.name, module)
-    return made.kernel_for(observed, **options) if hasattr(made, "kernel_for") else made.kernel(**options)
 
 
 def _options(module: Any) -> tuple[str, ...]:

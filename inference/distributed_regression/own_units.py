@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.distributed_regression.observed import regressions
-from inference.distributed_regression.posterior import DistributedPosterior, tails_of
-from inference.draws import InferenceData, inference_data
+from inference.distributed_regression.posterior import DistributedPosterior
+from inference.draws import InferenceData, inference_data, tails_of
 from inference.problem import Schema
 from inference.regression import LinearFit
 from inference.released import columns_of, fit_of, result_of
@@ -35,16 +35,18 @@ class DistributedFit:
             the schema and what it rests on (`regression.RegressionResult`) where a job learnt it.
         sampled: the draws in standardised units, and what they are worth.
         features: names of the columns.
+        left_out: which data nodes it was not learnt from, and why, in words; nothing where it was from all.
     """
 
     linear: LinearFit
     sampled: DistributedPosterior
     features: tuple[str, ...]
+    left_out: str = ""
 
     @property
     def warnings(self) -> list[str]:
         """What speaks against it, a sentence each."""
-        return self.sampled.warnings
+        return [*([self.left_out] if self.left_out else []), *self.sampled.warnings]
 
     def draws(self) -> dict[str, Array]:
         """``coefficients`` (chains, draws, d), ``intercept`` and ``residual_sd`` (chains, draws), in their units."""

@@ -94,6 +94,9 @@ class LearningJob:
         make: the job, a generator of rounds.
         finish: the result of what the rounds gave, where that takes a while and needs nobody any more, as sampling;
             None where the rounds give the result.
+        changeable: its settings, perhaps with "seed", that may change once the rounds are held: `finish` alone reads
+            them. Where one also shapes a request, as a choice of the method may, the changed request is refused.
+        rows_least: rows that a data node must have to count in the result, given the schema and the settings.
         reference: the same model without privacy, from rows of the caller's own. Raises `DataError` if too few.
         summary: what a result says as plain JSON values, given the reference, the rows that were learned from and those
             to test on, where there are any, and the schema.
@@ -113,6 +116,8 @@ class LearningJob:
     iterative: bool = False
     local: bool = False
     finish: Callable[[Any, Schema, Any, Conditions], Any] | None = None
+    changeable: tuple[str, ...] = ()
+    rows_least: Callable[[Schema, Any], int] = lambda schema, settings: 1
     batch: Callable[[Any, int], int] = lambda settings, clients: 0
     check: Callable[[Schema, Any], None] = lambda schema, settings: None
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.distributed_regression import METHODS, NAMES, DistributedFit
-from inference.distributed_regression.job import ROWS_MAX, fit_released, request_of
+from inference.distributed_regression.job import ROWS_MAX, fit_released, least_rows, request_of
 from inference.distributed_regression.methods import DRAWS, WARMUP, find, ready
 from inference.draws import CHAINS, InferenceData
 from inference.errors import DataError
@@ -39,10 +39,14 @@ class Settings:
     draws: int = setting(DRAWS, "Draws that are kept of each chain.")
     thin: int | None = setting(None, "Iterations for each of them; by default the method's own.")
     rows_max: int = setting(ROWS_MAX, "Rows of a data node that count, those first.")
+    group: int | None = setting(None, "Rows that a data node averages before it adds up; by default none are.")
+    released_for: str | None = setting(None, "The method that data nodes release for, where another learns from that.")
 
     def __post_init__(self) -> None:
         require_choice("method", self.method, NAMES)
-        least = {"chains": 1, "warmup": 0, "draws": 1, "thin": 1, "rows_max": 1}
+        if self.released_for is not None:
+            require_choice("released_for", self.released_for, NAMES)
+        least = {"chains": 1, "warmup": 0, "draws": 1, "thin": 1, "rows_max": 1, "group": 1}
         for name, fewest in least.items():
             value = getattr(self, name)
             if value is not None and value < fewest:
@@ -57,19 +61,33 @@ class Settings:
 
 
 def check(schema: Schema, settings: Settings) -> None:
-    """Refuse to start what could not be finished. Raises `DataError` that says what to install."""
+    """Refuse to start what could not be finished. Raises `DataError` that says what to change or to install."""
     if ready(settings.method, {}).module is not None and find_spec("arviz") is None:
         raise DataError(
             'whether chains have mixed is judged by ArviZ, which is missing here; pip install "dca[samplers]", or '
             "take method 'fast'"
         )
+    if settings.rows_max < (least := rows_least(schema, settings)):
+        raise DataError(
+            f"setting 'rows_max' is {settings.rows_max}, and method {settings.method!r} needs {least} rows of each node"
+        )
+
+
+def rows_least(schema: Schema, settings: Settings) -> int:
+    """Rows that a data node must have to count. Raises `DataError` as `job.request_of`."""
+    return least_rows(settings.method, _request(schema, settings, settings.rows_max))
 
 
 def make(
     schema: Schema, settings: Settings, conditions: Conditions
 ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
     """The job's round."""
-    return (yield request_of(schema, settings.method, settings.rows_max if conditions.local else 0))
+    return (yield _request(schema, settings, settings.rows_max if conditions.local else 0))
+
+
+def _request(schema: Schema, settings: Settings, rows_max: int) -> RoundRequest:
+    group = settings.group or 1
+    return request_of(schema, settings.method, rows_max, group=group, released_for=settings.released_for)
 
 
 def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> DistributedFit:
@@ -95,8 +113,10 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
 def model(schema: Schema, settings: Settings) -> str:
     """In words."""
     iterations = settings.iterations
-    how = f"{settings.chains} chains of {iterations} iterations" if iterations else "in closed form"
-    return f"{target_on_features(schema, settings)}; method {find(settings.method).name}, {how}"
+    how = f"{settings.chains} chains of {iterations} iterations" if iterations else "no chains"
+    method = find(settings.method)
+    averages = f", from averages of {settings.group} rows" if (settings.group or 1) > 1 else ""
+    return f"{target_on_features(schema, settings)}; method {method.name}: {method.about}{averages}; {how}"
 
 
 # --- what it says -----------------------------------------------------------------------------------------------------
@@ -158,7 +178,9 @@ JOBS = {
     "regression-mcmc": LearningJob(
         name="regression-mcmc",
         settings=Settings,
+        changeable=("method", "released_for", "chains", "warmup", "draws", "thin", "seed"),
         check=check,
+        rows_least=rows_least,
         plan=plan,
         make=make,
         finish=finish,

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from dca_proto.cli import main
 from dca_proto.core import facts
-from dca_proto.core.accounting import epsilon_of
+from dca_proto.core.accounting import epsilon_of, mu_of_pure
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import RoundAborted
 from dca_proto.core.topics import topic_of
@@ -275,6 +275,8 @@ def test_what_was_spent_is_the_worst_clients_charges_that_were_not_given_back() 
     timeline.note(b"t", facts.Announced(b"2", "mean", 1))
     timeline.note(b"a", facts.Contributed(b"2", "mean", 0.4))
     assert spent(timeline.charges, 1e-5) == pytest.approx(epsilon_of(0.5, 1e-5))
+    timeline.note(b"a", facts.Contributed(b"3", "histogram", mu_of_pure(1.0), 1.0))
+    assert spent(timeline.charges, 1e-5) == pytest.approx(1.0 + epsilon_of(0.5, 1e-5)), "a report"
     assert spent({}, 1e-5) == 0.0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from dca_proto.net.broker import Broker
 from dca_proto.net.live import LiveTrainer
 from emulator.swarm import live
 from emulator.swarm.dropout import Dropouts
+from inference.errors import DataError
 from inference.jobs import find, regression_mcmc
 
 BOUNDS = "a=-4:4,b=-4:4,y=-8:8"
@@ -154,6 +156,44 @@ def test_one_sum_over_all_clients_is_one_node(dca: Dca, table: Path, embedded_br
     assert estimates_are_near(result)
 
 
+def test_data_nodes_release_averages_of_their_rows(dca: Dca, table: Path, embedded_broker: Broker) -> None:
+    group = ("--nodes", "3", "--set", "group=5", "--broker", embedded_broker.url, "--json", "-")
+    done = dca(*own(table, *group))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (one,) = result["rounds"]
+    assert (one["name"], one["relation"]) == ("averaged-regression", "replace-one-row")
+    assert [node["rows"] for node in result["nodes"]] == [515, 515, 515], "whole groups count"
+    assert one["noise_variance"] == pytest.approx(sum(node["noise_variance"] for node in result["nodes"]))
+    assert estimates_are_near(result)
+    assert "(Algorithm 3), in closed form, from averages of 5 rows; no chains" in words(done.stderr)
+
+
+def test_what_was_released_is_written_where_no_result_comes_of_it(
+    dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any, **options: Any) -> None:
+        raise DataError("a draw is not finite; take another method")
+
+    monkeypatch.setattr(regression_mcmc, "fit_released", fails)
+    done = dca(*own(table, "--nodes", "2", "--broker", embedded_broker.url, "--json", "-"))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("a draw is not finite; take another method")
+    assert "what was released is in run/result.json; run again with other settings, --set KEY=VALUE" in words(
+        done.stderr
+    )
+    result = json.loads(done.stdout)
+    assert json.loads(Path("run/result.json").read_text()) == result
+    assert (result["ok"], result["error"]) == (False, "a draw is not finite; take another method")
+    (one,) = result["rounds"]
+    np.testing.assert_allclose(one["value"], np.sum([node["value"] for node in result["nodes"]], axis=0))
+    assert result["epsilon_spent"] == pytest.approx(4)
+    assert not Path("run/coefficients.png").exists()
+    assert main(["report", "run/result.json"]) == 0
+    capsys.readouterr()
+    assert "No result: a draw is not finite" in Path("run/result.html").read_text()
+
+
 @pytest.mark.parametrize(("options", "said"), [
     (["--nodes", "0"], "--nodes 0: the 1550 training rows can be dealt to 1 to 1550 data nodes"),
     (["--nodes", "2000"], "--nodes 2000: the 1550 training rows can be dealt to 1 to 1550"),
@@ -161,6 +201,10 @@ def test_one_sum_over_all_clients_is_one_node(dca: Dca, table: Path, embedded_br
     (["--nodes", "3", "--tolerate", "1", "--clients", "9"], "--clients, --tolerate go with sums over many clients"),
     (["--nodes", "3", "--computes", "3"], "--computes goes with sums"),
     (["--nodes", "3", "--job", "regression"], "can release by themselves for: regression-mcmc"),
+    (["--nodes", "700", "--set", "group=5"], "--nodes 700: 2 of the 1550 training rows come to each data node, and the "
+     "job needs 5 with these settings; lower --nodes to 310"),
+    (["--nodes", "3", "--set", "group=1600"], "the job needs 1600 with these settings; bring more rows, or choose"),
+    (["--clients", "30", "--set", "group=5"], "averages of 5 rows are for data nodes that release by themselves"),
     (["--nodes", "3", "--set", "rows_max=0"], "setting 'rows_max' is 0, expected at least 1"),
 ])  # fmt: skip
 def test_what_data_nodes_cannot_do_is_one_line(options: list[str], said: str, dca: Dca, table: Path) -> None:
@@ -199,17 +243,22 @@ method = "fast"
 """
 
 
+def hospitals(folder: Path, broker: Broker, rows: tuple[int, ...]) -> None:
+    """A federation of data nodes with so many rows each, and a trainer with a job."""
+    given = ("--name", "hospitals", "--local", "--clients", str(len(rows)), "--broker", broker.url)
+    assert main(["federation", "init", str(folder), *given]) == 0
+    for index, many in enumerate(rows, 1):
+        (folder / f"client-{index}.csv").write_text(csv(many, seed=index))
+        with (folder / f"client-{index}.toml").open("a") as file:
+            file.write("[policy]\nrows_of_many = true\nepsilon_per_round_max = 4\nepsilon_per_period_max = 4\n")
+    with (folder / "trainer.toml").open("a") as file:
+        file.write(JOB)
+
+
 def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("--name", "hospitals", "--local", "--clients", "2", "--broker", embedded_broker.url)
-    assert main(["federation", "init", str(tmp_path), *given]) == 0
-    for index, rows in ((1, 900), (2, 600)):
-        (tmp_path / f"client-{index}.csv").write_text(csv(rows, seed=index))
-        with (tmp_path / f"client-{index}.toml").open("a") as file:
-            file.write("[policy]\nrows_of_many = true\nepsilon_per_round_max = 4\nepsilon_per_period_max = 4\n")
-    with (tmp_path / "trainer.toml").open("a") as file:
-        file.write(JOB)
+    hospitals(tmp_path, embedded_broker, rows=(900, 600))
     (tmp_path / "own.csv").write_text(csv(50, seed=9))
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
@@ -218,6 +267,7 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     told = words(capsys.readouterr().out)
     assert "J = 2 data nodes, of which each adds the whole noise for one row" in told
     assert "epsilon 4, delta 1e-05 of every row's budget" in told
+    assert "another method, released_for, chains, warmup, draws, thin, seed costs nothing; to learn anew" in told
     result = json.loads((tmp_path / "l.json").read_text())
     (one,) = result["rounds"]
     assert (one["contributors"], one["clients"], one["relation"]) == (1500, 2, "replace-one-row")
@@ -228,9 +278,45 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     np.testing.assert_allclose(slopes, [1, -1], atol=8 * spread + 0.1)
     assert main(["learn", "trainer.toml", "--json", "again.json"]) == 0, "nobody is there, and nobody is asked"
     assert json.loads((tmp_path / "again.json").read_text())["coefficients"] == result["coefficients"]
+    more = ("--set", "draws=50", "--set", "chains=2", "--set", "seed=3")
+    assert main(["learn", "trainer.toml", "--json", "more.json", *more]) == 0
+    assert json.loads((tmp_path / "more.json").read_text())["sampling"]["draws"] == 50
+    capsys.readouterr()
+    assert main(["learn", "trainer.toml", "--set", "group=3"]) == 2
+    assert "is the journal of a job with another group" in words(capsys.readouterr().err)
     assert len(read_book(tmp_path / "trainer.toml").ledger.charges) == 1
     assert main(["report", "l.json"]) == 0
     assert "Learned from 1,500 rows of 2 data nodes" in (tmp_path / "l.html").read_text()
+
+
+@pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the extra samplers")
+def test_hospitals_that_are_too_small_for_a_method_are_learnt_from_by_another_at_no_price(
+    embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hospitals(tmp_path, embedded_broker, rows=(2, 1))
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    with Actors(tmp_path):
+        assert main(["learn", "trainer.toml", "--set", "method=intercept", "--json", "failed.json"]) == 2
+    said = words(capsys.readouterr().err)
+    error = "the largest of 2 data nodes has 2 rows, and method 'intercept' needs 3 of each; take 'fixed-s' or 'fast'"
+    remedy = "the same command goes on from there, at no price, with another method, released_for, chains, warmup"
+    assert error in said
+    assert remedy in said
+    failed = json.loads((tmp_path / "failed.json").read_text())
+    assert (failed["ok"], failed["epsilon"], failed["remedy"][: len(remedy)]) == (False, 4, remedy)
+    assert failed["error"].startswith(error)
+    (one,) = failed["rounds"]
+    assert sorted(node["rows"] for node in one["nodes"]) == [1, 2]
+    np.testing.assert_allclose(one["value"], np.sum([node["value"] for node in one["nodes"]], axis=0))
+    assert main(["report", "failed.json"]) == 0
+    assert "No result: the largest of 2 data nodes" in (tmp_path / "failed.html").read_text()
+    assert main(["learn", "trainer.toml", "--set", "method=fast", "--json", "done.json"]) == 0
+    assert json.loads((tmp_path / "done.json").read_text())["rounds"][0]["value"] == one["value"]
+    capsys.readouterr()
+    assert main(["learn", "trainer.toml", "--set", "method=collapsed"]) == 2, "nodes released something else"
+    assert "request 1 of the job has another parameters than the journal" in words(capsys.readouterr().err)
+    assert len(read_book(tmp_path / "trainer.toml").ledger.charges) == 1
 
 
 def test_only_some_jobs_are_for_data_nodes() -> None:

@@ -15,6 +15,7 @@ from inference.datasets import DATASETS, abalone, adult, air_quality, bike, load
 from inference.datasets.abalone import NAMES_TABLE
 from inference.datasets.abalone import PUBLISHED_MEANS as ABALONE_MEANS
 from inference.datasets.air_quality import two_decimals
+from inference.datasets.bike import CODED, NORMALISED
 from inference.datasets.files import FOLDER_VARIABLE
 from inference.datasets.power_plant import unpack
 from inference.datasets.wine import PUBLISHED_MEANS as WINE_MEANS
@@ -63,6 +64,19 @@ def test_rows_are_complete_bounds_have_reasons_and_hold_for_nearly_all(name: str
     assert all(problem.schema.bounds[column].reason for column in problem.schema.columns)
     print(f"{name}: {outside(problem)} of {len(problem.y)} rows have a value outside the public bounds")
     assert outside(problem) <= CLIPPED_MAX * len(problem.y)
+
+
+@needs_files
+@pytest.mark.parametrize("name", ["power-plant", "bike", "air-quality"])
+def test_bounds_of_a_valid_claim_are_not_the_rows_own(name: str) -> None:
+    """But for codes and shares, whose bounds follow from what they are: no measurement reaches both of its bounds."""
+    problem = loaded(name)
+    for column, values in zip(problem.schema.columns, problem.rows.T, strict=True):
+        bounds = problem.schema.bounds[column]
+        is_known = bounds.reason in (CODED, NORMALISED)
+        assert is_known or (bounds.lower, bounds.upper) != (values.min(), values.max()), column
+        if name == "power-plant" and column != "RH":
+            assert bounds.lower < values.min() < values.max() < bounds.upper
 
 
 @needs_files
