@@ -14,8 +14,11 @@ Where the keys of the shares are given, they are drawn one by one, and the resul
 
 **A local round** has a release of each data node: the sum of its rows and the whole noise N_Z(0, S), drawn for each.
 
+**A report round** has a report of each client, by the round's own local mechanism, whichever draws the noise of sums.
+All are drawn in one call of it, from one key: it gives each value a report of the same law, independent of the others.
+
 **A trusted aggregator** (``trusted``) sees all data and adds the noise of variance σ_std² once: Theorem 1 without its
-factor N/(N - T - 1). A local round has none.
+factor N/(N - T - 1). A local round has none, and one of reports neither.
 """
 
 from __future__ import annotations
@@ -31,30 +34,33 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.batches import Batches
-from dca_proto.core.combine import Hashes, aggregate_of, release_of, together
+from dca_proto.core.combine import Hashes, aggregate_of, release_of, reported, together
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.fixedpoint import to_ring
 from dca_proto.core.forecast import EXACT, planned
 from dca_proto.core.job import JobTerms
-from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.mechanism import LocalMechanism, Mechanism
+from dca_proto.core.messages import Announcement
 from dca_proto.core.noise import MAX_VARIANCE
 from dca_proto.core.plan import Plan
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Random
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics import Statistic
-from dca_proto.statistics.contribution import contribution, counted_rows, joint_contribution
+from dca_proto.statistics.contribution import client_sensitivity, contribution, counted_rows, joint_contribution
 
 Rows = NDArray[np.float64] | Sequence[NDArray[np.float64]]
 """An array (N, columns) of one row per client, (N, m, columns) of m each, or each client's own (m_i, columns)."""
 TRUSTED = "trusted-aggregator:"
 """What a result's mechanism begins with where a trusted aggregator added the noise."""
+_CHUNK_WORDS = 2**18  # integers that are worked out at once, so that they stay in the cache
 
 
 class IdealSwarm:
     """All clients of a job, without messages: `inference.rounds.Rounds` for experiments.
 
     A round costs what its statistic costs over all rows at once: some 30 ms for a gradient of 100 columns at 30,000
-    clients. No account is kept of what a job has spent in all: a job asks for the shares that it may.
+    clients; reports of 10 columns or categories by 48,000 clients take 0.04 to 0.3 s. No account is kept of what a job
+    has spent in all: a job asks for the shares that it may.
 
     Args:
         rows: each client's rows: an array of shape (N, number of columns) where each has one, of (N, m, number of
@@ -63,7 +69,7 @@ class IdealSwarm:
         terms: of the job; ``terms.clients`` is N.
         absent: for each round in turn, the indices of the clients that drop out; nobody in those after the last.
         random: for round ids, mini-batches and noise keys.
-        mechanism: of the noise; only with the exact one is anything private.
+        mechanism: of the noise of sums and of data nodes; only with the exact one is that private. Reports always are.
         trusted: a trusted aggregator's noise, added once, in place of the clients' shares.
 
     Raises:
@@ -99,10 +105,12 @@ class IdealSwarm:
     def hold(self, request: RoundRequest) -> NoisyAggregate:
         """One round; of a mini-batch, ``absent`` of the result counts among its clients, in their order.
 
-        A local round gives the sum of what the data nodes that are not absent release, and in ``nodes`` each of them.
+        A local round gives the sum of what the data nodes that are not absent release, and in ``nodes`` each of them; a
+        report round what the clients that are not absent tell, in their order, in ``reports``, and the sum of that.
 
         Raises:
-            RoundAborted: fewer than N - T + c clients are left (of a mini-batch, N is its size); in a local one, none.
+            RoundAborted: fewer than N - T + c clients are left (of a mini-batch, N is its size); in a local round or
+                one of reports, none.
             UsageError: the round cannot be held.
         """
         round_id, absent = self._random(ID_BYTES), next(self._absent, frozenset())
@@ -138,10 +146,10 @@ def noisy_sum(
         absent: the indices of the clients that drop out.
         keys: of the noise shares of the clients that are present, in their order: the sum is then that of a protocol
             whose clients drew their shares from these keys, bit for bit. None draws the sum of the shares at once. Of a
-            local round, the keys of the nodes' whole noises.
+            local round, the keys of the nodes' whole noises, or of the clients' reports.
 
     Raises:
-        RoundAborted: fewer than N - T + c clients are left; of a local round, none.
+        RoundAborted: fewer than N - T + c clients are left; of a local round, or one of reports, none.
         UsageError: the round cannot be held.
     """
     if trusted and keys is not None:
@@ -190,6 +198,10 @@ class Clients(msgspec.Struct, frozen=True):
         groups = tuple((np.searchsorted(chosen, indices[here]), tables[here]) for here, indices, tables in kept)
         return Clients(self.columns, groups)
 
+    def without(self, absent: frozenset[int]) -> Clients:
+        """All but those of these indices, counted anew from 0."""
+        return self.some(np.setdiff1d(np.arange(len(self)), list(absent))) if absent else self
+
     def contribution(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> NDArray[np.int64]:
         """The sum of what they contribute, in grid units, shape ``(dimension,)``."""
         total = np.zeros(statistic.dimension, dtype=np.int64)
@@ -205,8 +217,7 @@ class Clients(msgspec.Struct, frozen=True):
         counts = np.empty(len(self), dtype=np.int64)
         for indices, tables in self.groups:
             counts[indices] = counted_rows(statistic, tables.shape[1], rows_max)
-            for index, table in zip(indices.tolist(), self._read(tables, statistic), strict=True):
-                values[index] = contribution(statistic, table, rows_max, fraction_bits)
+            values[indices] = _of_each(statistic, self._read(tables, statistic), rows_max, fraction_bits)
         return values, counts
 
     def _read(self, tables: NDArray[np.float64], statistic: Statistic) -> NDArray[np.float64]:
@@ -217,6 +228,39 @@ class Clients(msgspec.Struct, frozen=True):
                 raise UsageError(f"column {column[:64]!r} is not in the rows; ask for some of {known}")
         places = [self.columns.index(column) for column in statistic.columns]
         return tables if places == list(range(len(self.columns))) else tables[:, :, places]
+
+
+def _of_each(statistic: Statistic, tables: NDArray[np.float64], rows_max: int, fraction_bits: int) -> NDArray[np.int64]:
+    """What each of some clients with as many rows each contributes, shape ``(n, dimension)``: sums over few rows for
+    many clients at once, anything else one by one."""
+    clients, rows, width = tables.shape
+    rows = min(rows, rows_max or rows)
+    values = np.empty((clients, statistic.dimension), dtype=np.int64)
+    is_sum = statistic.rows_per_value == 1 and rows > 0 and (rows_max > 0 or rows == 1)
+    step = _CHUNK_WORDS // (rows * max(width, statistic.dimension)) if is_sum else 0
+    if not step:
+        for value, table in zip(values, tables, strict=True):
+            value[:] = contribution(statistic, table, rows_max, fraction_bits)
+        return values
+    bound = client_sensitivity(statistic, 1, fraction_bits).bound
+    for first in range(0, clients, step):
+        chunk = np.ascontiguousarray(tables[first : first + step, :rows])
+        values[first : first + step] = _sums_of_each(statistic, chunk, bound, fraction_bits)
+    return values
+
+
+def _sums_of_each(
+    statistic: Statistic, tables: NDArray[np.float64], bound: int, fraction_bits: int
+) -> NDArray[np.int64]:
+    """Of each client the sum over its rows, as `contribution` has it: each clamped, zero where a value is missing."""
+    clients, rows, width = tables.shape
+    table = tables.reshape(clients * rows, width)
+    there = np.isfinite(table).all(axis=1)
+    values = np.zeros((len(table), statistic.dimension), dtype=np.int64)
+    if there.any():
+        values[there] = np.clip(statistic.evaluate(table[there], fraction_bits), -bound, bound)
+    sums: NDArray[np.int64] = values.reshape(clients, rows, -1).sum(axis=1)
+    return sums
 
 
 def _stacked(tables: Sequence[NDArray[np.float64]], columns: tuple[str, ...]) -> NDArray[np.float64]:
@@ -258,6 +302,15 @@ class _Noise(msgspec.Struct, frozen=True):
         self._check_keys(self.keys, present)
         return np.stack([self.mechanism.sample(variance, dimension, key) for key in self.keys])
 
+    def of_reports(self, mechanism: LocalMechanism, contributions: NDArray[np.int64]) -> NDArray[Any]:
+        """The report of each client that is present, one for each row."""
+        values = mechanism.held(contributions)
+        if self.keys is None:
+            return mechanism.randomise(values, self.random(KEY_BYTES))
+        self._check_keys(self.keys, len(values))
+        pairs = zip(values, self.keys, strict=True)
+        return np.concatenate([mechanism.randomise(value[np.newaxis], key) for value, key in pairs])
+
     def of_trusted(self, plan: Plan) -> tuple[NDArray[np.int64], int]:
         """What a trusted aggregator adds, and its variance in squared grid units."""
         question = plan.question
@@ -283,13 +336,17 @@ def _added(draws: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise: _Noise) -> NoisyAggregate:
-    if request.local:
-        return _release_locally(request, clients, absent, noise)
     announcement, plan = planned(request, len(clients), noise.mechanism)
-    present = np.array([index for index in range(len(clients)) if index not in absent], dtype=np.intp)
-    if len(present) < plan.needed:
-        raise RoundAborted("too few contributions", contributors=len(present), needed=plan.needed)
-    there = clients.some(present) if len(present) < len(clients) else clients
+    there = clients.without(absent)
+    if announcement.local:
+        if noise.trusted:
+            raise UsageError(
+                "a trusted aggregator has no part in a local round, whose data nodes or clients add their own noise; "
+                "leave trusted out"
+            )
+        return (_release_locally if plan.question.report is None else _report)(announcement, plan, there, noise)
+    if len(there) < plan.needed:
+        raise RoundAborted("too few contributions", contributors=len(there), needed=plan.needed)
     total = there.contribution(plan.question.statistic, request.rows_max, request.fraction_bits)
     if noise.trusted:
         drawn, variance = noise.of_trusted(plan)
@@ -299,25 +356,18 @@ def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise
             "sigma_local": 0.0,
         }
     else:
-        drawn, known = noise.of_shares(plan, len(present)), {}
+        drawn, known = noise.of_shares(plan, len(there)), {}
     total += drawn
     dropped, private = tuple(sorted(absent)), noise.mechanism.private
     return replace(aggregate_of(announcement, plan, to_ring(total), dropped, Hashes(), private=private), **known)
 
 
-def _release_locally(request: OpenRound, clients: Clients, absent: frozenset[int], noise: _Noise) -> NoisyAggregate:
+def _release_locally(announcement: Announcement, plan: Plan, there: Clients, noise: _Noise) -> NoisyAggregate:
     """A local round: what each data node that is present releases, and the sum of it."""
-    if noise.trusted:
-        raise UsageError(
-            "a trusted aggregator has no part in a local round, whose nodes add their own noise; leave trusted out"
-        )
-    announcement, plan = planned(request, len(clients), noise.mechanism)
-    present = np.array([index for index in range(len(clients)) if index not in absent], dtype=np.intp)
-    there = clients.some(present) if len(present) < len(clients) else clients
-    values, counts = there.contributions(plan.question.statistic, request.rows_max, request.fraction_bits)
+    values, counts = there.contributions(plan.question.statistic, announcement.rows_max, announcement.fraction_bits)
     if not counts.any():
         raise RoundAborted("no data node has released any row", contributors=0, needed=1)
-    values += noise.of_nodes(plan, len(present))
+    values += noise.of_nodes(plan, len(there))
     private = noise.mechanism.private
     nodes = [
         release_of(announcement, plan, to_ring(value), rows, Hashes(), private=private)
@@ -325,3 +375,13 @@ def _release_locally(request: OpenRound, clients: Clients, absent: frozenset[int
         if rows  # a node without any has said nothing
     ]
     return together(nodes, Hashes())
+
+
+def _report(announcement: Announcement, plan: Plan, there: Clients, noise: _Noise) -> NoisyAggregate:
+    """A report round: what each client that is present tells, whatever it holds, and the sum of it."""
+    mechanism = plan.question.report
+    assert mechanism is not None, "it is a report round"
+    if not len(there):
+        raise RoundAborted("no client has reported anything", contributors=0, needed=1)
+    values, _ = there.contributions(plan.question.statistic, announcement.rows_max, announcement.fraction_bits)
+    return reported(announcement, plan, mechanism, noise.of_reports(mechanism, values), Hashes())

@@ -27,7 +27,7 @@ from emulator.trials.questions import STATISTICS
 from emulator.trials.scenario import Scenario
 
 LOCALLY: dict[str, Any] = {"encoding": LOCAL, "tolerated": 0, "colluders": 0, "computes": ()}
-"""What the request of a local round says of Compute nodes."""
+"""What the request of a local round, or one of reports, says of Compute nodes."""
 Role = Literal["client", "compute", "trainer"]
 Stored = Iterable[tuple[str, bytes, bytes]]
 
@@ -135,11 +135,12 @@ class TrialCast(Cast):
             "statistic": population.statistic,
             "parameters": self.parameters,
             "clients_expected": population.clients if rounds.eager else 0,
+            "delta": rounds.announced_delta,
         }
-        for name in ("epsilon", "delta", "tolerated", "colluders", "encoding", "fraction_bits", "rows_max",
+        for name in ("epsilon", "tolerated", "colluders", "encoding", "mechanism", "fraction_bits", "rows_max",
                      "join_window_ms", "share_window_ms", "commit_window_ms"):  # fmt: skip
             asked[name] = getattr(rounds, name)
-        return super().request(**{**asked, **changes, **(LOCALLY if rounds.local else {})})
+        return super().request(**{**asked, **changes, **(LOCALLY if rounds.alone else {})})
 
     def check(self) -> None:
         """Raises `UsageError` where the scenario's rounds cannot be held, whatever happens."""

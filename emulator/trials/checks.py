@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.mechanism import LOCAL_MECHANISMS
 from dca_proto.core.wording import nearest
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.questions import STATISTICS
+from emulator.trials.questions import CATEGORICAL, STATISTICS
 
 if TYPE_CHECKING:
     from emulator.trials.scenario import Adversary, Fault, Scenario
@@ -76,6 +77,7 @@ def check(scenario: Scenario, source: str = "scenario") -> None:
         if not (math.isfinite(value) and low <= value <= high):
             _refuse(source, f"{place} is {value:g}", f"a number from {low:g} to {high:g}")
     _check_rounds(scenario, source)
+    _check_reports(scenario, source)
     for number, fault in enumerate(scenario.faults, 1):
         _check_fault(scenario, fault, f"{source}: faults {number}")
     for number, adversary in enumerate(scenario.adversaries, 1):
@@ -110,6 +112,23 @@ def _check_rounds(scenario: Scenario, source: str) -> None:
     if scenario.broker.part_bytes_max > scenario.broker.packet_bytes_max:
         found = f"broker.part_bytes_max is {scenario.broker.part_bytes_max}"
         _refuse(source, found, f"at most broker.packet_bytes_max = {scenario.broker.packet_bytes_max}")
+
+
+def _check_reports(scenario: Scenario, source: str) -> None:
+    population, rounds, by = scenario.population, scenario.rounds, scenario.rounds.mechanism
+    if not by:
+        return
+    if by not in LOCAL_MECHANISMS:
+        found = f"rounds.mechanism is {by!r}{nearest(by, LOCAL_MECHANISMS)}"
+        _refuse(source, found, f"one of {', '.join(LOCAL_MECHANISMS)}, or none")
+    if rounds.local:
+        _refuse(source, f"rounds.local is true of reports by {by}", "one of both: data nodes, or clients that report")
+    if by in CATEGORICAL:
+        if population.statistic != "histogram" or population.dimension < 2:
+            found = f"population.statistic is {population.statistic!r} of dimension {population.dimension}"
+            _refuse(source, found, f"a histogram of 2 or more bins, of which a report by {by} names one")
+        if rounds.rows_max != 1:
+            _refuse(source, f"rounds.rows_max is {rounds.rows_max}", f"1: a report by {by} is of one row's bin")
 
 
 def _check_fault(scenario: Scenario, fault: Fault, where: str) -> None:

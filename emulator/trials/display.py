@@ -34,6 +34,8 @@ def show_trial(console: Console, result: dict[str, Any]) -> None:
 def _scenario(result: dict[str, Any]) -> str:
     population, rounds = result["options"]["population"], result["options"]["rounds"]
     asked = f"{population['statistic']} with d = {population['dimension']}"
+    if rounds["mechanism"]:
+        return f"seed {result['seed']}: {population['clients']} clients that report by {rounds['mechanism']}; {asked}"
     if rounds["local"]:
         return (
             f"seed {result['seed']}: {population['clients']} data nodes, local rounds of at most {rounds['rows_max']} "

@@ -7,6 +7,7 @@ import random
 import msgspec
 
 from dca_proto.core.client_round import JOINED, SHARING
+from dca_proto.core.mechanism import LOCAL_MECHANISMS
 from dca_proto.core.params import Timing
 from dca_proto.core.trainer_round import GATHERING, JOINING, RUNNING, STARTING
 from emulator.sim.broker import BrokerOptions
@@ -15,6 +16,7 @@ from emulator.sim.streams import Streams
 from emulator.trials.checks import check
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
+from emulator.trials.questions import CATEGORICAL
 from emulator.trials.scenario import Adversary, Fault, Limits, Population, Rounds, Scenario
 
 
@@ -34,6 +36,7 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
     limits, streams = limits or DrawLimits(), Streams(seed)
     population = _population(streams("draw/population"), limits)
     rounds = _or_local(streams("draw/local"), population, _rounds(streams("draw/rounds"), population, limits))
+    population, rounds = _or_reports(streams("draw/reports"), population, rounds, limits)
     windows_ms = rounds.end_ms
     scenario = Scenario(
         seed=seed,
@@ -90,6 +93,20 @@ def _or_local(stream: random.Random, population: Population, rounds: Rounds) -> 
     if population.rows == 1 or stream.random() >= 0.2:
         return rounds
     return msgspec.structs.replace(rounds, local=True, rows_max=max(1, rounds.rows_max))
+
+
+def _or_reports(
+    stream: random.Random, population: Population, rounds: Rounds, limits: DrawLimits
+) -> tuple[Population, Rounds]:
+    """Where rounds are not local, one scenario in five is of reports; those that name categories are of a histogram."""
+    if rounds.local or stream.random() >= 0.2:
+        return population, rounds
+    by, bins = stream.choice(LOCAL_MECHANISMS), stream.randint(2, max(2, limits.dimension_max))
+    rounds = msgspec.structs.replace(rounds, mechanism=by)
+    if by not in CATEGORICAL:
+        return population, rounds
+    population = msgspec.structs.replace(population, statistic="histogram", dimension=bins)
+    return population, msgspec.structs.replace(rounds, rows_max=1)
 
 
 def _limits(stream: random.Random, population: Population, rounds: Rounds) -> Limits:
@@ -160,8 +177,8 @@ def _fault(stream: random.Random, name: str, population: Population, rounds: Rou
 
 
 def _phase(drawn: str, rounds: Rounds) -> str:
-    """In a local round one phase stands for several of a sum's."""
-    if not rounds.local:
+    """In a local round, or one of reports, one phase stands for several of a sum's."""
+    if not rounds.alone:
         return drawn
     return {JOINED: SHARING, JOINING: GATHERING, STARTING: GATHERING, RUNNING: GATHERING}.get(drawn, drawn)
 

@@ -25,6 +25,7 @@ from dca_proto.core.compute_round import Round as NodeRound
 from dca_proto.core.effects import Address, Channel, Effect, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Event, Timer
+from dca_proto.core.mechanism import LOCAL_MECHANISMS
 from dca_proto.core.messages import (
     Abort,
     Announcement,
@@ -45,6 +46,7 @@ from dca_proto.statistics import Statistic
 
 FLOOD_EVERY_MS, FLOODS_MAX, FLOOD_MESSAGES = 1_500, 20, 10
 _FAR = 1 << 62
+_FAR_BYTE = b"\x55"  # of a vector beyond 2^62, a category beyond any, bits of which some may be beyond the last
 
 
 class Hostile(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,10 +78,20 @@ class HostileClient(ClientActor):
 
 
 class OutOfRange(HostileClient):
-    """Contributes numbers far beyond the announced bounds, the ring's largest."""
+    """Contributes numbers far beyond the announced bounds, the ring's largest; of reports, those that nobody can make.
+
+    (A mechanism randomises no such value; who lies writes the bytes of the report.)
+    """
 
     def _contribution(self, statistic: Statistic, body: Announcement) -> tuple[NDArray[np.int64], int, list[Effect]]:
+        if body.mechanism in LOCAL_MECHANISMS:
+            return super()._contribution(statistic, body)
         return np.full(statistic.dimension, _FAR, dtype=np.int64), body.rows_max, []
+
+    def _sign(self, body: Body) -> Signed:
+        if isinstance(body, Release) and self._rounds[body.round_id].body.mechanism in LOCAL_MECHANISMS:
+            body = msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector))
+        return super()._sign(body)
 
 
 class Inconsistent(HostileClient):
@@ -100,7 +112,8 @@ class Inconsistent(HostileClient):
 
 
 class TwoFaced(HostileClient):
-    """Sends one contribution to the first Compute node, and another to the others; in a local round, two releases."""
+    """Sends one contribution to the first Compute node, and another to the others; in a local round, two releases or
+    reports."""
 
     _released: Release
 

@@ -23,7 +23,7 @@ class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
         result: `completed`, `aborted`, `refused` (the trainer did not take it) or `open`. reason: of the last three.
         clients: N. contributors, needed: |S| and N - T + c. epsilon: of the announcement.
         noise_variance, noise_floor: in the sum, and of what privacy needs. Of a local round, contributors are the data
-            nodes that released, of which one is needed, and the noise is that of each.
+            nodes that released, or the clients that reported, of which one is needed, and the noise is that of each.
         phases: name -> (from, to), as far as the round came.
     """
 
@@ -145,6 +145,9 @@ def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
     if aggregate.nodes:
         own, floor = min(node.noise_variance for node in aggregate.nodes), aggregate.sigma_local**2
         return {"contributors": aggregate.clients, "needed": 1, "noise_variance": own, "noise_floor": floor}
+    if aggregate.reports is not None:
+        own = aggregate.noise_variance / aggregate.clients  # which is all that its privacy needs
+        return {"contributors": aggregate.clients, "needed": 1, "noise_variance": own, "noise_floor": own}
     return {
         "contributors": aggregate.contributors,
         "needed": aggregate.clients - aggregate.tolerated + aggregate.colluders,

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dca_proto.core.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
+
 Parameters = dict[str, Any]
+CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
+"""The mechanisms whose reports name categories: a histogram's bins, two or more."""
 
 
 def _columns(dimension: int) -> Parameters:

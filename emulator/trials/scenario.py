@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.mechanism import PURE_MECHANISMS
+from dca_proto.core.price import Price
 from dca_proto.core.wording import in_words, nearest
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
@@ -50,6 +52,9 @@ class Rounds(_Part, frozen=True, kw_only=True):
         fraction_bits, rows_max: as in a request. noise: false is the oracle of exactness, which is not private.
         local: rounds in which each client is a data node that adds the whole noise by itself, for one of its rows; no
             Compute node takes part, and T, c and the encoding mean nothing. They need `rows_max`.
+        mechanism: rounds in which each client reports by this local mechanism, and `local` stays false; no Compute node
+            takes part either. One of categories needs a histogram and `rows_max` = 1. Where it is ε-private, δ is 0 of
+            the rounds, and `delta` of the limits alone.
         join_window_ms, share_window_ms, commit_window_ms: of each round.
     """
 
@@ -66,9 +71,25 @@ class Rounds(_Part, frozen=True, kw_only=True):
     rows_max: int = 0
     noise: bool = True
     local: bool = False
+    mechanism: str = ""
     join_window_ms: int = 20_000
     share_window_ms: int = 20_000
     commit_window_ms: int = 20_000
+
+    @property
+    def alone(self) -> bool:
+        """Whether each client releases by itself: as a data node, or by a report."""
+        return self.local or bool(self.mechanism)
+
+    @property
+    def announced_delta(self) -> float:
+        """δ of each announcement."""
+        return 0.0 if self.mechanism in PURE_MECHANISMS else self.delta
+
+    @property
+    def price(self) -> Price:
+        """What each round costs whoever takes part. Raises `UsageError` for an ε or δ out of range."""
+        return Price.of(self.epsilon, self.announced_delta)
 
     @property
     def longest_ms(self) -> int:

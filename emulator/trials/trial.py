@@ -13,7 +13,6 @@ from typing import Protocol
 from dca_proto.core.client import ClientActor
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.params import Timing
-from dca_proto.core.price import Price
 from dca_proto.core.trainer import TrainerActor
 from emulator.sim.events import Observer
 from emulator.trials.cast import Plant
@@ -131,8 +130,7 @@ def _further_round(world: TrialWorld) -> str:
 
 def _able(world: TrialWorld) -> list[bytes]:
     """The clients that are up and have budget for one more round."""
-    rounds, policy = world.scenario.rounds, world.cast.policy
-    price = Price.of(rounds.epsilon, rounds.delta)
+    price, policy = world.scenario.rounds.price, world.cast.policy
     up = [process for process in world.clients if isinstance(process.actor, ClientActor)]
     return [
         process.id
@@ -148,8 +146,7 @@ def _not_due(world: TrialWorld, able: int, tolerated: int) -> str:
         return f"{able} honest clients have budget left, too few for the limits of the scenario"
     trainer = world.trainer.actor
     if isinstance(trainer, TrainerActor) and world.scenario.limits.account_epsilon:
-        allowance = world.cast.account
-        price = Price.of(world.scenario.rounds.epsilon, world.scenario.rounds.delta)
+        allowance, price = world.cast.account, world.scenario.rounds.price
         if allowance is not None and allowance.check(price, trainer.ledger, world.simulator.now_ms) is not None:
             return "the trainer's account is used up"
     return ""
@@ -157,7 +154,7 @@ def _not_due(world: TrialWorld, able: int, tolerated: int) -> str:
 
 def _are_enough(scenario: Scenario, able: int, tolerated: int) -> bool:
     """Whether so many clients may hold a round; one is enough for a local one, which no floor concerns."""
-    if scenario.rounds.local:
+    if scenario.rounds.alone:
         return able > 0
     limits = scenario.limits
     clients_min = max(limits.clients_min, limits.floor_clients_min)

@@ -206,8 +206,8 @@ class TrialWorld(World):
         return strangers
 
     def _copy(self, copier: bytes, packet: Packet) -> Sequence[Packet]:
-        """Every share of others comes once more, as the copier's own; in local rounds every release."""
-        copied = Channel.TRAINER if self.scenario.rounds.local else Channel.COMPUTE
+        """Every share of others comes once more, as the copier's own; in local rounds every release or report."""
+        copied = Channel.TRAINER if self.scenario.rounds.alone else Channel.COMPUTE
         if packet.to.channel is not copied or packet.sender not in self._numbers or packet.sender == copier:
             return (packet,)
         return packet, msgspec.structs.replace(packet, sender=copier)

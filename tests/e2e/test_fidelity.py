@@ -1,13 +1,13 @@
 """The emulator against the real thing: one scenario without faults in virtual time, and on mosquitto over connections.
 
 Both play the same cast: the same keys, and for each start of each actor the same random bytes. Two rounds, one in each
-encoding of shares, and a local one. What is compared:
+encoding of shares, a local one, and one of reports. What is compared:
 
 - every application message: its sender, round, channel, receiver, kind of frame and size in bytes, as a multiset; so
   messages and bytes per role and kind, and what each kind of actor received. Contents differ, for they hold times.
 - every fact of every actor, as a multiset, all fields but: times; which client was the how-manieth (the order in which
   messages come is the network's), where the numbers themselves are compared; and hashes, for all cover what the trainer
-  signed, with its times. The noisy sums agree in every bit, so all noise was drawn alike.
+  signed, with its times. The noisy sums and the reports agree in every bit, so all noise was drawn alike.
 - what the trainer says while it waits for keys that have not come yet is left out: it may be asked before or after.
 
 Resends are minutes away on both sides, so nothing is said twice.
@@ -44,7 +44,8 @@ from emulator.sim.world import World
 
 CLIENTS, COMPUTES = 12, 3
 SUMMED: tuple[dict[str, Any], ...] = ({"encoding": "seed"}, {"encoding": "vector", "tolerated": 2})
-ROUNDS = (*SUMMED, {"encoding": "local", "tolerated": 0, "computes": (), "rows_max": 1})
+LOCAL = {"encoding": "local", "tolerated": 0, "computes": ()}
+ROUNDS = (*SUMMED, {**LOCAL, "rows_max": 1}, {**LOCAL, "mechanism": "grid-laplace", "delta": 0.0})
 NAME = "fidelity"
 PATIENCE_S = 30
 NOT_COMPARED = ("share_by_ms", "roster_hash", "session_hash", "contributors_hash")

@@ -126,6 +126,16 @@ def test_a_scenario_of_local_rounds_is_told_in_its_own_words(run: Run, tmp_path:
     assert (first["clients"], first["contributors"], first["needed"]) == (6, 6, 1)
 
 
+def test_a_scenario_of_reports_is_told_in_its_own_words(run: Run, tmp_path: Path) -> None:
+    people, rounds = "statistic = 'histogram'\ndimension = 3", "mechanism = 'unary-encoding'\nrows_max = 1"
+    (tmp_path / "reports.toml").write_text(f"[population]\n{people}\n[rounds]\n{rounds}\n")
+    code, told, _ = run("run", "reports.toml", "--json", "reports.json")
+    assert code == 0
+    assert "6 clients that report by unary-encoding; histogram with d = 3" in " ".join(told.split())
+    (first, _) = json.loads((tmp_path / "reports.json").read_text())["outcome"]["rounds"]
+    assert (first["clients"], first["contributors"], first["needed"]) == (6, 6, 1)
+
+
 def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp_path: Path) -> None:
     code, told, _ = run("replay", "4", "--shrink-seconds", "3", "--json", "broken.json")
     assert code == 4

@@ -1,14 +1,19 @@
 """Invariant 4: what is spent is durable before anything leaves, stays within the budget, and comes back only once.
 
-A charge pays for one contribution, which never changes, and has a number, which no Compute node takes twice or forgets.
+A charge is of the announced price, ε for a report that is ε-private (δ = 0), else the μ of (ε, δ). It pays for one
+contribution, which never changes, and has a number, which no Compute node takes twice or forgets.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import astuple
+
+from dca_proto.core import accounting
 from dca_proto.core.charges import TABLE as SEEN_CHARGES
 from dca_proto.core.charges import WINDOW
 from dca_proto.core.client import ClientActor
@@ -19,11 +24,13 @@ from dca_proto.core.compute_round import ABORTED
 from dca_proto.core.effects import Channel, Persist, Send, Write
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
+from dca_proto.core.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS
 from dca_proto.core.messages import Announcement, Share, Signed, Start
-from dca_proto.core.price import total
+from dca_proto.core.price import Price, total
 from dca_proto.core.records import decoded
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.upload import Contribution
+from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Witness
@@ -92,6 +99,7 @@ class Budget(Checker):
         if before is None:
             self.expect(not charge.returned, f"{who}: a charge is returned before it was made")
             self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} behind {highest}")
+            self._check_price(who, charge)
             self._check_total(process)
             return
         self.expect(charge.returned and not before.returned, f"{who}: a charge is returned twice, or made twice")
@@ -104,6 +112,18 @@ class Budget(Checker):
         self.expect(not released, f"{who}: a charge comes back without the abort of {', '.join(released)}")
         if process.role is Channel.CLIENT:
             self._check_aborts(process, charge.round_id, who)
+
+    def _check_price(self, who: str, charge: Charge) -> None:
+        """A charge is what was announced, worked out anew, of what it protects."""
+        asked = self.witness.announcements[charge.round_id]
+        of_row = asked.local and asked.mechanism not in LOCAL_MECHANISMS
+        self.expect(charge.relation == (REPLACE_ONE_ROW if of_row else REPLACE_ONE_CLIENT), f"{who}: {charge.relation}")
+        found, price = charge.price, _price_of(asked)
+        pairs = zip(astuple(found), astuple(price), strict=True)
+        near = all(math.isclose(one, other, rel_tol=_ROUNDING) for one, other in pairs)
+        self.expect(near, f"{who}: a charge of {found}, where {price} was announced")
+        same = (charge.epsilon, charge.delta) == (asked.epsilon, asked.delta)
+        self.expect(same, f"{who}: a charge of epsilon {charge.epsilon:g} at delta {charge.delta:g}")
 
     def _check_aborts(self, process: Process, round_id: bytes, who: str) -> None:
         stored = process.disk.records.get((SESSIONS, round_id))
@@ -129,7 +149,7 @@ class Budget(Checker):
     # --- what leaves, and what a start finds -------------------------------------------------------------------------
 
     def on_send(self, process: Process, send: Send) -> None:
-        """No share, release, start or call leaves without a durable charge; shares and releases as they were stored."""
+        """No share, release, report, start or call leaves without a durable charge, and only as it was stored."""
         if not self.is_honest(process):
             return
         what = self._spends(process, send)
@@ -143,7 +163,10 @@ class Budget(Checker):
             self.expect(stored, f"{who}: a {what} leaves that was not stored before")
 
     def _spends(self, process: Process, send: Send) -> str:
-        """What a message is that must have been paid for, if it is; a call is the announcement of a local round."""
+        """What a message is that must have been paid for, if it is; a call is the announcement of a local round.
+
+        A report is a release, too.
+        """
         match process.role, send.to.channel:
             case Channel.CLIENT, Channel.COMPUTE:
                 return "share" if isinstance(decode_frame(send.payload), Share) else ""
@@ -165,6 +188,13 @@ class Budget(Checker):
             return
         found = {charge.round_id: charge for charge in actor.ledger.charges}
         self.expect(found == self._charges[process.id], f"{process.name} starts with another ledger than was durable")
+
+
+def _price_of(asked: Announcement) -> Price:
+    """What (ε, δ) cost, by the mechanism's name."""
+    if asked.mechanism in PURE_MECHANISMS:
+        return Price.of_pure(asked.epsilon)
+    return Price.of_mu(accounting.mu_of(asked.epsilon, asked.delta))
 
 
 def _numbers_in(window: bytes) -> set[int]:

@@ -2,7 +2,7 @@
 
 A receipt promises that the share is kept until the round's end. All receipts promise, where all nodes are honest, a
 place in the sum. A durable end promises that no other end follows. (That charges stay is invariant 4.) In a local round
-the trainer's receipt promises both.
+the trainer's receipt for a release or a report promises both.
 """
 
 from __future__ import annotations

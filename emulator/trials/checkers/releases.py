@@ -1,4 +1,4 @@
-"""Invariants 1 and 2: what leaves a Compute node as a partial sum, how often, and over whom; data nodes' releases."""
+"""Invariants 1 and 2: what leaves a Compute node as a partial sum, how often, and over whom; what clients release."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class OneRelease(Checker):
     """Distinct answers with a partial sum per honest node and round, sent or stored, over all restarts.
 
-    Of a local round: distinct releases of each honest data node.
+    Of a local round: distinct releases of each honest data node; of one of reports, distinct reports of each client.
     """
 
     number, name = 1, "one partial sum"
@@ -33,7 +33,7 @@ class OneRelease(Checker):
 
     def _released_alone(self, release: Released) -> None:
         who, round_id = release.client.hex()[:8], release.round_id.hex()[:8]
-        self.expect(release.number == 0, f"data node {who} releases twice in round {round_id}")
+        self.expect(release.number == 0, f"client {who} releases or reports twice in round {round_id}")
 
     def _released(self, release: Release) -> None:
         node, round_id = release.node.hex()[:8], release.round_id.hex()[:8]
@@ -43,7 +43,7 @@ class OneRelease(Checker):
 class EnoughContributors(Checker):
     """The size of S, where its members come from, and that all honest nodes that release know one roster.
 
-    Of a local round: where the releases come from that the trainer keeps.
+    Of a local round or one of reports: where what the trainer keeps comes from.
     """
 
     number, name = 2, "enough, enrolled, one roster"
@@ -75,11 +75,11 @@ class EnoughContributors(Checker):
         self.expect(roster.hash == first == roster.terms.roster_hash, f"{who} on another roster than its peers")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Each release that the trainer keeps is of an enrolled client, and the only one of it."""
+        """Each release or report that the trainer keeps is of an enrolled client, and the only one of it."""
         for write in writes:
             if write.table == RELEASES and isinstance(write, Persist):
                 round_id, client = write.key[:ID_BYTES], write.key[ID_BYTES:]
-                who = f"round {round_id.hex()[:8]}: the release of {client.hex()[:8]}"
+                who = f"round {round_id.hex()[:8]}: what {client.hex()[:8]} releases"
                 self.expect(not self._is_strange(client), f"{who} is kept, who is not enrolled")
                 again = (round_id, client) in self._kept
                 self.expect(not again, f"{who} is stored twice")

@@ -1,13 +1,14 @@
 """Invariant 3: the combined value is the exact ring sum of what the contributions in S encoded.
 
 What an honest client encoded is worked out anew: its statistic from its rows, and the noise that its mechanism drew,
-which a recording one remembers. What a hostile client encoded is what the nodes hold of it. Each honest node's partial
+which is recorded. What a hostile client encoded is what the nodes hold of it. Each honest node's partial
 sum is held against the shares that it has durably kept. The trainer's result is held against the one set that all
 honest nodes have summed over, also where other nodes are hostile: only one that alters its sum may spoil the value, and
 nothing but the value.
 
 In a local round it is held against each release: what the data node encoded, and how many rows; and the result against
-all releases that the trainer has durably kept.
+all releases that the trainer has durably kept. So it is in a round of reports: each is the one that its mechanism draws
+of the client's own value from the one key that the client used, whatever rows it has, and says of one row.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate
+from dca_proto.aggregate import LocalReports, NoisyAggregate
+from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import CONTRIBUTIONS
-from dca_proto.core.combine import Hashes, aggregate_of, release_of, together
+from dca_proto.core.combine import Hashes, aggregate_of, release_of, reported, together
 from dca_proto.core.commit import Entries, agree, encode_entries, positions_of
 from dca_proto.core.effects import Channel, Effect, Persist
 from dca_proto.core.events import Event
 from dca_proto.core.facts import RoundCompleted
-from dca_proto.core.fixedpoint import ring_from_bytes, to_ring
-from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.fixedpoint import ring_from_bytes, ring_to_bytes, to_ring
 from dca_proto.core.messages import Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.plan import Question, ask, plan_round
@@ -40,36 +41,11 @@ from dca_proto.core.upload import Contribution
 from dca_proto.statistics.contribution import contribution
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.recording import Recording
 from emulator.trials.checkers.witness import Release, Released, SeenRoster, Witness, release_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
-
-
-class Recording:
-    """The production mechanism, which remembers what it drew last, and from which key."""
-
-    def __init__(self, mechanism: Mechanism) -> None:
-        self._mechanism = mechanism
-        self.key = b""
-        self.drawn: NDArray[np.int64] | None = None
-
-    @property
-    def name(self) -> str:
-        return self._mechanism.name
-
-    @property
-    def private(self) -> bool:
-        return self._mechanism.private
-
-    def share_variance(self, sensitivity: float, mu: float, honest: int, dimension: int) -> int:
-        """As the production mechanism says."""
-        return self._mechanism.share_variance(sensitivity, mu, honest, dimension)
-
-    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
-        """As the production mechanism draws, and kept."""
-        self.key, self.drawn = key, self._mechanism.sample(variance, dimension, key)
-        return self.drawn
 
 
 class ExactSum(Checker):
@@ -81,15 +57,23 @@ class ExactSum(Checker):
         super().__init__(world, witness)
         self._recording = world.cast.mechanism = Recording(world.cast.mechanism)
         for client in world.clients:
-            if client.actor is not None:
-                client.actor._mechanism = self._recording
+            self._watch(client)
         self._encoded: dict[tuple[bytes, bytes, bytes], RingVector] = {}  # by round, client and contribution
+        self._alone: dict[tuple[bytes, bytes, bytes], tuple[int, bytes]] = {}  # the same: rows and vector of a release
         self._questions: dict[bytes, Question] = {}
         self._summed: dict[bytes, dict[bytes, Entries]] = defaultdict(dict)  # by round and honest node
         witness.on_release.append(self._released)
         witness.on_local.append(self._released_alone)
 
     # --- what was encoded --------------------------------------------------------------------------------------------
+
+    def _watch(self, process: Process) -> None:
+        if isinstance(process.actor, ClientActor):
+            self._recording.watch(process.actor)
+
+    def on_restart(self, process: Process) -> None:
+        """A client that starts again draws by new objects."""
+        self._watch(process)
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
         """Keep what an honest client has just encoded."""
@@ -98,12 +82,24 @@ class ExactSum(Checker):
         for effect in effects:
             if isinstance(effect, Persist) and effect.table == CONTRIBUTIONS:
                 made = decoded(CONTRIBUTIONS, effect.value, Contribution)
-                noise, self._recording.drawn = self._recording.drawn, None
-                if noise is None:
+                drawn, self._recording.drawn = self._recording.drawn, None
+                if drawn is None:
                     self.fail(f"{process.name} contributes to round {effect.key.hex()[:8]} without any noise")
+                elif self.witness.is_local(effect.key):
+                    self._alone[effect.key, process.id, made.contribution] = self._told(process.id, effect.key, drawn)
                 else:
                     value = self._value(process.id, effect.key)
-                    self._encoded[effect.key, process.id, made.contribution] = to_ring(value + noise)
+                    self._encoded[effect.key, process.id, made.contribution] = to_ring(value + drawn)
+
+    def _told(self, client: bytes, round_id: bytes, drawn: NDArray[np.int64]) -> tuple[int, bytes]:
+        """What a release in a local round must say: how many rows, and the noisy sum or the report."""
+        report, value = self._question(round_id).report, self._value(client, round_id)
+        if report is None:
+            rows = len(self.world.cast.rows[self.world.client_number(client)])
+            counted = min(rows, self.witness.announcements[round_id].rows_max)
+            return counted, ring_to_bytes(to_ring(value + drawn))
+        (own,) = report.randomise(report.held(value[np.newaxis]), self._recording.key)
+        return 1, report.encode(own)
 
     def _value(self, client: bytes, round_id: bytes) -> NDArray[np.int64]:
         body, cast = self.witness.announcements[round_id], self.world.cast
@@ -113,17 +109,16 @@ class ExactSum(Checker):
         return contribution(statistic, rows, body.rows_max, body.fraction_bits)
 
     def _released_alone(self, release: Released) -> None:
-        """What an honest data node releases is its own rows' sum with the noise that it drew, and their number."""
-        body, asked = release.body, self.witness.announcements[release.round_id]
-        who = f"data node {release.client.hex()[:8]} in round {release.round_id.hex()[:8]}"
-        encoded = self._encoded.get((release.round_id, release.client, body.contribution))
-        if encoded is None:
+        """What an honest data node releases is its own rows' sum with the noise that it drew, and their number; what an
+        honest client reports, what its mechanism makes of its value with the key that it drew."""
+        body, who = release.body, f"client {release.client.hex()[:8]} in round {release.round_id.hex()[:8]}"
+        expected = self._alone.get((release.round_id, release.client, body.contribution))
+        if expected is None:
             self.fail(f"{who} releases what it has not stored")
             return
-        told = ring_from_bytes(body.vector, self._question(release.round_id).dimension)
-        self.expect(np.array_equal(told, encoded), f"{who}: its release is not its rows' sum and its noise")
-        rows = len(self.world.cast.rows[self.world.client_number(release.client)])
-        self.expect(body.rows == min(rows, asked.rows_max), f"{who}: it counts {body.rows} rows of {rows}")
+        rows, vector = expected
+        self.expect(body.vector == vector, f"{who}: it does not release what its rows and its key give")
+        self.expect(body.rows == rows, f"{who}: it tells of {body.rows} rows, expected {rows}")
 
     def _question(self, round_id: bytes) -> Question:
         if round_id not in self._questions:
@@ -222,11 +217,14 @@ class ExactSum(Checker):
         self.expect(not wrong, f"round {name}: the result differs in {', '.join(wrong)}")
 
     def _expected_alone(self, round_id: bytes) -> NoisyAggregate:
-        """What must come out of a local round: each release of rows that is kept, by client id, and their sum."""
+        """What must come out of a local round: each release or report that is kept, by client id, and their sum."""
         body, question = self.witness.announcements[round_id], self._question(round_id)
         plan, private = plan_round(body, question, 1, self._recording), self._recording.private
         kept = sorted(self.witness.gathered[round_id].items())
         members = [(client, frame) for client, frame in kept if release_in(frame).rows]
+        if question.report is not None:
+            reports = np.array([question.report.decode(release_in(frame).vector) for _, frame in members])
+            return reported(body, plan, question.report, reports, self._hashes(round_id, members))
         nodes = []
         for client, frame in members:
             release, told = release_in(frame), self._hashes(round_id, [(client, frame)])
@@ -246,10 +244,21 @@ def _total(vectors: Sequence[RingVector], dimension: int) -> RingVector:
 
 def _different(found: NoisyAggregate, expected: NoisyAggregate) -> list[str]:
     """The names of the fields that differ, the value's in any bit."""
-    plain = [field.name for field in fields(found) if field.name not in ("value", "nodes")]
+    plain = [field.name for field in fields(found) if field.name not in ("value", "nodes", "reports")]
     wrong = [name for name in plain if getattr(found, name) != getattr(expected, name)]
+    wrong += _different_reports(found.reports, expected.reports)
     if len(found.nodes) != len(expected.nodes):
         wrong.append("nodes")
     for place, pair in enumerate(zip(found.nodes, expected.nodes, strict=False), 1):
         wrong += [f"{name} of node {place}" for name in _different(*pair)]
     return wrong if found.value.tobytes() == expected.value.tobytes() else ["value", *wrong]
+
+
+def _different_reports(found: LocalReports | None, expected: LocalReports | None) -> list[str]:
+    """The names of the fields of reports that differ."""
+    if found is None or expected is None:
+        return [] if found is expected else ["reports"]
+    plain = [field.name for field in fields(found) if field.name != "values"]
+    wrong = [f"{name} of the reports" for name in plain if getattr(found, name) != getattr(expected, name)]
+    same = found.values.dtype == expected.values.dtype and np.array_equal(found.values, expected.values)
+    return wrong if same else ["values of the reports", *wrong]

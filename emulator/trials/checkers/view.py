@@ -3,7 +3,8 @@
 In every run: masks, nonces and the keys of noise are never used twice, and of one round and kind all shares have the
 same size. Against a second run of the same seed on neighbouring data: the same messages go between the same actors at
 the same times in the same sizes, and the shares differ at one node at most, where a full vector hides behind the seeds
-of all the others.
+of all the others. In a local round or one of reports nothing that the trainer keeps differs but the vector or report of
+the client whose data changed; all reports of a round have the same size.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from dca_proto.core.client_round import CONTRIBUTIONS
@@ -18,14 +20,17 @@ from dca_proto.core.codec import decode_frame
 from dca_proto.core.compute import SHARES
 from dca_proto.core.effects import Channel, Effect, Persist, Send, Write
 from dca_proto.core.events import Event
-from dca_proto.core.messages import Sealed, Share
+from dca_proto.core.mechanism import LOCAL_MECHANISMS
+from dca_proto.core.messages import Sealed, Share, Signed
+from dca_proto.core.records import decoded
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import SEED_BYTES, VECTOR, vector_node
+from dca_proto.core.trainer_round import RELEASES
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.sums import Recording
-from emulator.trials.checkers.witness import Witness
+from emulator.trials.checkers.recording import Recording
+from emulator.trials.checkers.witness import Witness, release_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -43,15 +48,17 @@ class Passed(NamedTuple):
 
 
 class Transcript(Observer):
-    """The shape of a run's traffic, and what its Compute nodes hold.
+    """The shape of a run's traffic, and what its Compute nodes and its trainer hold.
 
     Attributes:
         passed: all messages, in order. held: shares by node, round and position, as they were kept.
+        released: of local rounds and those of reports, by round and client, as the trainer keeps it.
     """
 
     def __init__(self, world: TrialWorld) -> None:
         self.passed: list[Passed] = []
         self.held: dict[tuple[bytes, bytes, int], bytes] = {}
+        self.released: dict[tuple[bytes, bytes], Signed] = {}
         self._simulator = world.simulator
 
     def on_send(self, process: Process, send: Send) -> None:
@@ -62,12 +69,15 @@ class Transcript(Observer):
         )
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Note the shares that a Compute node keeps."""
-        if process.role is Channel.COMPUTE:
-            for write in writes:
-                if isinstance(write, Persist) and write.table == SHARES:
-                    position = int.from_bytes(write.key[ID_BYTES:], "big")
-                    self.held[process.id, write.key[:ID_BYTES], position] = write.value
+        """Note the shares that a Compute node keeps, and the releases and reports that the trainer keeps."""
+        for write in writes:
+            if not isinstance(write, Persist):
+                continue
+            round_id, whose = write.key[:ID_BYTES], write.key[ID_BYTES:]
+            if write.table == SHARES:
+                self.held[process.id, round_id, int.from_bytes(whose, "big")] = write.value
+            elif write.table == RELEASES:
+                self.released[round_id, whose] = decoded(RELEASES, write.value, Signed)
 
 
 def neighbour(world: TrialWorld) -> bytes:
@@ -125,11 +135,20 @@ class View(Checker):
         who = f"{process.name}, round {send.round_id.hex()[:8]}"
         first = self._nonces.setdefault(frame.nonce, send.payload)
         self.expect(first == send.payload, f"{who}: a nonce is used for two ciphertexts")
-        if isinstance(frame, Sealed):
+        if isinstance(frame, Share):
+            kind = send.round_id, self._is_vector(send.round_id, process.id, send.to.id)
+        elif self._is_report(process, send):
+            kind = send.round_id, True
+        else:
             return
-        kind = send.round_id, self._is_vector(send.round_id, process.id, send.to.id)
         size = self._sizes.setdefault(kind, len(send.payload))
-        self.expect(size == len(send.payload), f"{who}: a share has {len(send.payload)} bytes, others {size}")
+        self.expect(size == len(send.payload), f"{who}: it sends {len(send.payload)} bytes, others {size}")
+
+    def _is_report(self, process: Process, send: Send) -> bool:
+        """Whether a message is a report: not one that declines, nor a data node's, whose number of rows is public."""
+        if not self.witness.is_release(process.id, send.round_id, send.payload):
+            return False
+        return self.witness.announcements[send.round_id].mechanism in LOCAL_MECHANISMS
 
     def _is_vector(self, round_id: bytes, client: bytes, node: bytes) -> bool:
         nodes = [one.id for one in self.world.computes]
@@ -170,6 +189,9 @@ class View(Checker):
         )
         for key in self._own.held.keys() & other.held.keys():
             self._compare_share(key, other.held[key], changed)
+        self.expect(self._own.released.keys() == other.released.keys(), "who releases depends on the data of a client")
+        for of in self._own.released.keys() & other.released.keys():
+            self._compare_release(of, other.released[of], changed)
 
     def _compare_traffic(self, other: Transcript) -> None:
         pairs = list(zip(self._own.passed, other.passed, strict=False))
@@ -191,6 +213,16 @@ class View(Checker):
         may_differ = client == changed and nodes[vector_node(round_id, client, len(nodes))] == node
         same = self._own.held[key] == theirs
         self.expect(same or may_differ, f"compute {node.hex()[:8]} sees what client {client.hex()[:8]} holds")
+
+    def _compare_release(self, of: tuple[bytes, bytes], theirs: Signed, changed: bytes) -> None:
+        """Equal, but for the vector or report of the client whose data are changed."""
+        mine, client = self._own.released[of], of[1]
+        if client == changed:
+            told, other = (msgspec.structs.replace(release_in(one), vector=b"") for one in (mine, theirs))
+            same = told == other and len(release_in(mine).vector) == len(release_in(theirs).vector)
+        else:
+            same = mine == theirs
+        self.expect(same, f"what client {client.hex()[:8]} says beside its release depends on the data of a client")
 
 
 def _shown(one: Passed) -> str:

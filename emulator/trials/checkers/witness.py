@@ -1,8 +1,8 @@
 """What all checkers need of a run, decoded once: rosters, frozen lists, durable shares, releases and ends.
 
-It reads what honest Compute nodes store and send, and honest data nodes of local rounds, with the trainer's reply keys
-where something is sealed to it. It
-trusts no number that an actor has worked out: N - T + c, the roster's members and its hash are worked out again here.
+It reads what honest Compute nodes store and send, and honest data nodes and clients that report, with the trainer's
+reply keys where something is sealed to it. It trusts no number that an actor has worked out: N - T + c, the roster's
+members and its hash are worked out again here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Release(NamedTuple):
 
 
 class Released(NamedTuple):
-    """What an honest data node sends to the trainer in a local round; `number` is 0 for its first one, then 1, ..."""
+    """What an honest data node releases to the trainer, or an honest client reports; `number` is 0 for its first one in
+    that round, then 1, ..."""
 
     client: bytes
     round_id: bytes
@@ -72,7 +73,7 @@ class Released(NamedTuple):
 
 
 def release_in(frame: Signed) -> ReleaseBody:
-    """What a data node has signed, and the trainer has checked."""
+    """What a data node or a client that reports has signed, and the trainer has checked."""
     body = decode_body(frame.body)
     assert isinstance(body, ReleaseBody), "the trainer keeps nothing else"
     return body
@@ -97,8 +98,8 @@ class Witness(Observer):
         rosters, lists, ends: of each honest node and round: its roster, its frozen list, and the end that is durable.
         shares: of each Compute node and round, hostile ones too: what it has ever kept, by position.
         on_release: called with each distinct partial sum of an honest node, when it is stored or leaves.
-        on_local: called with each distinct release of an honest data node, when it leaves.
-        gathered: of each local round, the releases that the trainer has stored, by client: the first of each.
+        on_local: called with each distinct release of an honest data node, or report of a client, when it leaves.
+        gathered: of each local or report round, what the trainer has stored of it, by client: the first of each.
     """
 
     def __init__(self, world: TrialWorld) -> None:
@@ -150,7 +151,7 @@ class Witness(Observer):
                     self._read_round(process.id, decoded(ROUNDS, write.value, StoredRound))
 
     def on_send(self, process: Process, send: Send) -> None:
-        """Read what honest Compute nodes and data nodes send to the trainer."""
+        """Read what honest Compute nodes, data nodes and clients that report send to the trainer."""
         if send.to.channel is not Channel.TRAINER or process.id in self.dishonest:
             return
         if process.role is Channel.COMPUTE:
@@ -159,12 +160,12 @@ class Witness(Observer):
             self._read_release(process.id, send.round_id, send.payload)
 
     def is_local(self, round_id: bytes) -> bool:
-        """Whether a round was announced as a local one."""
+        """Whether a round was announced as a local one, or as one of reports."""
         announced = self.announcements.get(round_id)
         return announced is not None and announced.local
 
     def is_release(self, client: bytes, round_id: bytes, payload: bytes) -> bool:
-        """Whether an honest client's message is a release of that round."""
+        """Whether an honest client's message is a release or a report of that round."""
         return payload in self._sent[client, round_id]
 
     def _read_trainer(self, writes: Sequence[Write]) -> None:
@@ -222,7 +223,7 @@ class Witness(Observer):
                 call(Release(node, round_id, len(known) - 1, body))
 
     def _read_release(self, client: bytes, round_id: bytes, payload: bytes) -> None:
-        """A data node's word in a local round: a release, or that it declines."""
+        """A client's word in a local round or one of reports: what it releases, or that it declines."""
         known = self._sent[client, round_id]
         if payload in known:
             return

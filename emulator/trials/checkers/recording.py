@@ -1,0 +1,74 @@
+"""What clients drew, and from which key: the production mechanisms, watched while honest clients use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dca_proto.core.client import ClientActor
+from dca_proto.core.client_round import Round
+from dca_proto.core.mechanism import LocalMechanism, Mechanism
+from dca_proto.core.plan import Question
+
+
+class Recording:
+    """The production mechanism of sums and data nodes, and around those of reports.
+
+    Attributes:
+        key: from which something was drawn last. drawn: what that was, noise or a report; None once it was looked at.
+    """
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self._mechanism = mechanism
+        self.key = b""
+        self.drawn: NDArray[Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._mechanism.name
+
+    @property
+    def private(self) -> bool:
+        return self._mechanism.private
+
+    def share_variance(self, sensitivity: float, mu: float, honest: int, dimension: int) -> int:
+        """As the production mechanism says."""
+        return self._mechanism.share_variance(sensitivity, mu, honest, dimension)
+
+    def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
+        """As the production mechanism draws, and kept."""
+        noise = self._mechanism.sample(variance, dimension, key)
+        self.key, self.drawn = key, noise
+        return noise
+
+    def watch(self, client: ClientActor) -> None:
+        """Have a client, as it was just made, draw by it."""
+        ask = client._ask
+
+        def asked(current: Round) -> Question:
+            question = ask(current)
+            if question.report is None:
+                return question
+            return msgspec.structs.replace(question, report=_Reports(question.report, self))
+
+        client._mechanism = self
+        client._ask = asked  # type: ignore[method-assign]
+
+
+class _Reports:
+    """A round's local mechanism, with what it draws kept."""
+
+    def __init__(self, mechanism: LocalMechanism, recording: Recording) -> None:
+        self._mechanism = mechanism
+        self._recording = recording
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mechanism, name)
+
+    def randomise(self, values: ArrayLike, key: bytes) -> NDArray[Any]:
+        reports = self._mechanism.randomise(values, key)
+        self._recording.key, self._recording.drawn = key, reports
+        return reports
