@@ -2,7 +2,7 @@
 
 Arrays have the shape ``(chain, draw, ...)``. What the draws rest on travels with them as attributes, which netCDF
 stores as numbers and texts: `attributes` makes these of the aggregates that a posterior was learnt from. What tells
-whether chains have mixed is ArviZ's too (`mixing`).
+whether chains have mixed is ArviZ's too (`mixing`; `about_mixing` says it in words).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from inference.errors import DataError
 Array = NDArray[np.float64]
 CHAINS, DRAWS = 4, 1000  # unless asked for others
 MIXING_DRAWS_MIN = 4  # of a chain, for ArviZ to say anything about it
+R_HAT_MAX, EFFECTIVE_DRAWS_MIN = 1.01, 400  # Vehtari et al. (2021)
 InferenceData: TypeAlias = Any
 """`arviz.InferenceData`; ArviZ has no types of its own that could be named without importing it."""
 
@@ -33,6 +34,7 @@ def inference_data(
     coords: Mapping[str, Sequence[Any]] | None = None,
     attrs: Mapping[str, object] | None = None,
     posterior_predictive: Mapping[str, Array] | None = None,
+    prior: Mapping[str, Array] | None = None,
     warmup_posterior: Mapping[str, Array] | None = None,
     sample_stats: Mapping[str, Array] | None = None,
 ) -> InferenceData:
@@ -43,7 +45,7 @@ def inference_data(
         dims: names of each parameter's axes after the first two. coords: labels along each named axis.
         attrs: what the draws rest on (`attributes`); truth values become 0 and 1, None is left out, the library's
             version is added. They stand on the whole and on the posterior.
-        posterior_predictive: draws of what is predicted, as `posterior`.
+        posterior_predictive: draws of what is predicted, as `posterior`. prior: of parameters, from their prior.
         warmup_posterior: draws that the chains made before they were taken to have converged, kept as a group apart.
         sample_stats: figures about each chain, such as how often it accepted, shape ``(chain,)``.
 
@@ -52,7 +54,7 @@ def inference_data(
     """
     _check_shapes(posterior)
     given = {"inference_library": "dca", "inference_library_version": _version(), **_storable(attrs or {})}
-    groups = {"posterior_predictive": posterior_predictive, "warmup_posterior": warmup_posterior}
+    groups = {"posterior_predictive": posterior_predictive, "prior": prior, "warmup_posterior": warmup_posterior}
     arviz = _arviz()
     data = arviz.from_dict(
         posterior=dict(posterior),
@@ -75,7 +77,8 @@ class Mixing(NamedTuple):
     """How well the chains agree on one number: R̂ and effective draws, rank-normalised (Vehtari et al. 2021).
 
     Attributes:
-        label: of the number, as in "theta[bmi]". r_hat: 1 where all chains are alike; nan with fewer than 4 draws.
+        label: of the number, as in "theta[bmi]". r_hat: 1 where all chains are alike; infinite where one stands still;
+            nan with fewer than 4 draws.
         bulk, tail: how many independent draws the chains are worth, for the middle and for the 5 % and 95 % quantiles.
     """
 
@@ -101,10 +104,48 @@ def mixing(draws: Mapping[str, Array], labels: Mapping[str, Sequence[str]]) -> l
         for label, column in zip(names, columns, strict=True):
             if column.shape[1] < MIXING_DRAWS_MIN:
                 found.append(Mixing(label, math.nan, math.nan, math.nan))
+            elif np.any(np.ptp(column, axis=1) == 0):
+                found.append(Mixing(label, math.inf, 0.0, 0.0))
             else:
                 sizes = (float(arviz.ess(column, method=method)) for method in ("bulk", "tail"))
                 found.append(Mixing(label, float(arviz.rhat(column)), *sizes))
     return found
+
+
+def about_mixing(found: Sequence[Mixing], advice: str) -> list[str]:
+    """Of all numbers, the worst in words, a sentence each; empty where nothing speaks against the chains.
+
+    Args:
+        advice: what to do where they have not mixed.
+    """
+    if any(math.isnan(one.r_hat) for one in found):
+        return ["too few draws to say whether the chains have mixed; take at least 4 of each chain, better 1000"]
+    words = []
+    apart = sorted((one for one in found if one.r_hat > R_HAT_MAX), key=lambda one: -one.r_hat)
+    if apart:
+        words.append(
+            f"chains have not mixed: R-hat of {apart[0].label} is {apart[0].r_hat:.4g}{_worst_of(apart)}, expected at "
+            f"most {R_HAT_MAX:g}; {advice}"
+        )
+    few = [one for one in found if min(one.bulk, one.tail) < EFFECTIVE_DRAWS_MIN]
+    if few:
+        worst = min(few, key=lambda one: min(one.bulk, one.tail))
+        words.append(
+            f"few effective draws: {worst.label} has {min(worst.bulk, worst.tail):.0f}{_worst_of(few)}, expected at "
+            f"least {EFFECTIVE_DRAWS_MIN}; means and intervals are rough until there are more draws"
+        )
+    return words
+
+
+def _worst_of(found: Sequence[Mixing]) -> str:
+    return f", the worst of {len(found)}" if len(found) > 1 else ""
+
+
+def tails_of(level: float) -> list[float]:
+    """The two probabilities that an equal-tailed interval lies between. Raises `DataError` unless 0 < level < 1."""
+    if not 0 < level < 1:
+        raise DataError(f"the level of an interval is {level:g}; give a probability between 0 and 1, such as 0.9")
+    return [(1 - level) / 2, (1 + level) / 2]
 
 
 def attributes(*aggregates: NoisyAggregate) -> dict[str, object]:

@@ -44,7 +44,6 @@ All functions broadcast over leading axes, so that the threshold search runs the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -59,20 +58,20 @@ Array = NDArray[np.float64]
 
 ITERATIONS = 4  # of the plug-in of β and λ into S; measured at ε = 1: the mean is then 0.003 sd from the fixed point
 
-GRID = 1e-4  # more than what a constant's square is off, relative to it, for the statistic's grid
-
 
 @dataclass(frozen=True, eq=False)
 class SufficientStatistics:
     """Sums over n rows with m features: ``xx`` of shape ``(..., m, m)``, ``xy`` of shape ``(..., m)``.
 
     Attributes:
-        n: number of rows. xx, xy: as above. yy: sum of squared targets, shape ``(...)``, or None if not asked for.
+        n: number of rows, one or as many as ``(...)``. xx, xy: as above.
+        yy: sum of squared targets, shape ``(...)``, or None if not asked for.
         noise_variance: s² of each unique term, broadcastable to ``(...)``, or one for each block; 0 without noise.
-        constant: whether the first feature is a public constant, whose own square carries no noise.
+        constant: whether the first feature is a constant, whose own square carries no noise but what
+            ``noise_variance`` says of it.
     """
 
-    n: int
+    n: int | Array
     xx: Array
     xy: Array
     yy: Array | None = None
@@ -105,19 +104,14 @@ def unpack(
     n: int,
     noise_variance: float,
     *,
-    intercept_bound: float | None = None,
     weights: tuple[float, float, float] = (1, 1, 1),
 ) -> SufficientStatistics:
     """The statistics in a released vector: unique terms of xxᵀ row by row, then xy, then y² if it is there.
 
     Args:
         value: shape ``(m(m+1)/2 + m,)`` or one longer.
-        features: m, a constant included. n: how many contributors the sum is over.
-        noise_variance: of each coordinate of ``value``.
-        intercept_bound: value c₀ of the constant first feature, if there is one. Its own square sums to n c₀², which is
-            public and takes the place of the noisy one, unless that is off by more than 4 standard deviations of the
-            noise: then many contributors had no valid row and counted as zero, or had several that were summed, and n
-            is estimated from it.
+        features: m, a constant included, whose own square is left as it was released (`complete_rows.counted`).
+        n: how many contributors the sum is over. noise_variance: of each coordinate of ``value``.
         weights: w that the terms of xxᵀ, xy and y² were multiplied by before the noise, whose variance in a block's own
             units is therefore 1/w² times that of ``value``.
 
@@ -130,15 +124,7 @@ def unpack(
     xx, xy = symmetric(value[:unique], features) / weights[0], value[unique : unique + features] / weights[1]
     yy = value[-1] / weights[2] if value.size > unique + features else None
     noise = Noise(*(noise_variance / weight**2 for weight in weights))
-    constant = False
-    if intercept_bound is not None:
-        square = n * intercept_bound**2
-        constant = bool(abs(xx[0, 0] - square) <= 4 * sqrt(noise_variance) / weights[0] + GRID * square)
-        if constant:
-            xx[0, 0] = square
-        else:
-            n = max(round(xx[0, 0] / intercept_bound**2), 1)
-    return SufficientStatistics(n, xx, xy, yy, noise, constant)
+    return SufficientStatistics(n, xx, xy, yy, noise)
 
 
 def symmetric(unique: Array, m: int) -> Array:

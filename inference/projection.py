@@ -210,7 +210,7 @@ class _Search:
         unique = m * (m + 1) // 2
         xx = x.T @ x * copies + symmetric(noise[..., :unique], m)
         if constant is not None:
-            xx[..., 0, 0] = aux.n * constant**2  # public
+            xx[..., 0, 0] = aux.n * constant**2  # all rows are complete, and that is known here
         yy = aux.yy * copies + noise[..., -1]
         xy = xy + noise[..., unique : unique + m]
         return SufficientStatistics(aux.n, xx, xy, yy, noise_std**2, constant=constant is not None)

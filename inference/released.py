@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from inference.complete_rows import counted
 from inference.errors import DataError
 from inference.linear_regression import Noise, Posterior, SufficientStatistics, posterior, unpack
 from inference.problem import Schema
@@ -38,10 +39,14 @@ MUST_AGREE = ("columns", "centre", "scale", "bound", "intercept", "intercept_bou
 def statistics_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> SufficientStatistics:
     """The sufficient statistics over all rows of these aggregates, standardised as their parameters say.
 
+    Where there is a constant, rows without a missing value are counted by its squares (`complete_rows.counted`).
+
     Raises:
         DataError: there is none, one is of another statistic, one is there twice, or they do not fit together.
     """
-    return _summed([unpacked(one) for one in checked(aggregates)])
+    listed = checked(aggregates)
+    summed, parameters = _summed([unpacked(one) for one in listed]), parameters_of(listed[0])
+    return counted(summed, parameters["intercept_bound"]) if parameters["intercept"] else summed
 
 
 def posterior_of(
@@ -161,6 +166,7 @@ def _plain(value: Any) -> Any:
 
 
 def unpacked(aggregate: NoisyAggregate) -> SufficientStatistics:
+    """The statistics of one aggregate, a constant's own square as noisy as it was released."""
     parameters = parameters_of(aggregate)
     features = len(parameters["columns"]) - 1 + bool(parameters["intercept"])
     return unpack(
@@ -168,13 +174,12 @@ def unpacked(aggregate: NoisyAggregate) -> SufficientStatistics:
         features,
         aggregate.contributors,
         aggregate.noise_variance,
-        intercept_bound=parameters["intercept_bound"] if parameters["intercept"] else None,
         weights=tuple(parameters["weights"]),
     )
 
 
 def _summed(parts: Sequence[SufficientStatistics]) -> SufficientStatistics:
-    """Sums and variances of all parts. The constant is public where it is in all of them."""
+    """Sums and variances of all parts."""
     noises = [part.noise for part in parts]
     squares = [part.yy for part in parts if part.yy is not None]
     return SufficientStatistics(
@@ -183,5 +188,4 @@ def _summed(parts: Sequence[SufficientStatistics]) -> SufficientStatistics:
         xy=np.sum([part.xy for part in parts], axis=0),
         yy=np.sum(squares, axis=0) if squares else None,
         noise_variance=Noise(*(np.sum([getattr(one, block) for one in noises]) for block in ("xx", "xy", "yy"))),
-        constant=all(part.constant for part in parts),
     )

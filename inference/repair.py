@@ -31,11 +31,16 @@ REPAIR = NOISE_AWARE  # unless asked for another
 
 @dataclass(frozen=True)
 class Noise:
-    """Variance of the privacy noise in each unique term of xx, of xy and of yy, each broadcastable to ``(...)``."""
+    """Variance of the noise in each unique term of xx, of xy and of yy, each broadcastable to ``(...)``.
+
+    Attributes:
+        constant: in the own square of a constant first feature, in the place of xx's; 0 where it is exact.
+    """
 
     xx: ArrayLike = 0.0
     xy: ArrayLike = 0.0
     yy: ArrayLike = 0.0
+    constant: ArrayLike = 0.0
 
     @property
     def present(self) -> bool:
@@ -64,7 +69,8 @@ def shrunk(A: Array, variance: ArrayLike, *, constant: bool = False) -> Array:
     (k - 3 for k - 2 then). One of fewer than three numbers beyond its centre stays as it is.
 
     Args:
-        variance: s² of each unique term, shape ``(...)``. constant: whether the first feature is a public constant.
+        variance: s² of each unique term, shape ``(...)``. constant: whether the first feature is a constant, whose own
+            square stays as it is.
     """
     result, m, first = A.copy(), A.shape[-1], int(constant)
     i, j = np.triu_indices(m, 1)
@@ -98,7 +104,7 @@ def noise_covariance(
 
     Args:
         beta: shape ``(..., m)``. noise: variances, or one for all blocks.
-        constant: whether the first feature is a public constant, whose own square is exact.
+        constant: whether the first feature is a constant, whose own square has a variance of its own.
         cov: of β about ``beta``, shape ``(..., m, m)``; None if β is known.
     """
     variances = noise if isinstance(noise, Noise) else Noise(noise, noise, noise)
@@ -109,6 +115,8 @@ def noise_covariance(
         diagonal[..., 0] -= squares[..., 0]
     eye = np.eye(beta.shape[-1])
     scaled: Array = _over(variances.xx) * (second + diagonal[..., None] * eye) + _over(variances.xy) * eye
+    if constant:
+        scaled[..., 0, 0] += np.asarray(variances.constant, float) * squares[..., 0]
     return scaled
 
 

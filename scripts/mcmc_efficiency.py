@@ -17,9 +17,8 @@ import sys
 from dataclasses import asdict
 from functools import partial
 
-from emulator.experiments.distributed import efficiency
-from emulator.experiments.distributed.efficiency import measured, rates_of
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
+from inference.distributed_regression.methods import ready
 
 REPEATS, QUICK_REPEATS = 3, 1
 
@@ -27,18 +26,21 @@ REPEATS, QUICK_REPEATS = 3, 1
 def run(options: argparse.Namespace) -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # before JAX starts its threads
+    ready("collapsed", {})  # without JAX, this is told, and what follows cannot be imported
+    from emulator.experiments.distributed import efficiency
+
     efforts = efficiency.QUICK if options.quick else efficiency.FULL
     settings = efficiency.QUICK_SETTINGS if options.quick else efficiency.SETTINGS
     cells = efficiency.cells_of(settings, QUICK_REPEATS if options.quick else REPEATS)
     results = run_cells(
         cells,
-        partial(measured, seed=options.seed, efforts=efforts),
+        partial(efficiency.measured, seed=options.seed, efforts=efforts),
         label="effective samples",
         resume=options.resume,
         processes=1,  # a second one would be measured along with the first
         settings={"seed": options.seed, "efforts": {name: asdict(effort) for name, effort in efforts.items()}},
     )
-    rates = rates_of(cells, results)
+    rates = efficiency.rates_of(cells, results)
     if options.plot:
         efficiency.draw(options.plot, rates)
     asked = [] if options.quick else efficiency.checks(cells, results)

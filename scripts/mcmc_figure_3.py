@@ -15,19 +15,21 @@ import argparse
 import sys
 from functools import partial
 
-from emulator.experiments.distributed import timing
 from emulator.experiments.distributed.kernels import SAMPLED
-from emulator.experiments.distributed.timing import Cell, measured
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
+from inference.distributed_regression.methods import ready
 
 
 def run(options: argparse.Namespace) -> int:
+    ready("collapsed", {})  # without JAX, this is told, and what follows cannot be imported
+    from emulator.experiments.distributed import timing
+
     nodes = timing.QUICK_NODES if options.quick else timing.NODES
     sizes = timing.QUICK_SIZES if options.quick else timing.SIZES
-    cells = [Cell(method, J, d) for method in SAMPLED for J in nodes for d in sizes]
+    cells = [timing.Cell(method, J, d) for method in SAMPLED for J in nodes for d in sizes]
     results = run_cells(
         cells,
-        partial(measured, seed=options.seed),
+        partial(timing.measured, seed=options.seed),
         label="time per iteration",
         resume=options.resume,
         processes=1,  # a second one would be measured along with the first

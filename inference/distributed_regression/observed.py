@@ -12,6 +12,14 @@ aggregate of the statistic "regression": one release of a local round, or a whol
 variances of S, z and u may differ. The statistic "averaged-regression" (appendix B.1), of averages of k rows, is the
 same for n/k rows with k as weights.
 
+**Rows with missing values** count as zero: S, z and u are sums over the m_j complete rows, and n_j, which is public, is
+not. `nodes_of` leaves the square of a constant, m_jc² and noise, as it was released. "intercept" draws m_j; fixed-s and
+fast take that square as any other term. Without a constant nothing tells m_j, and the models have n_j for it. Then Σ_x
+comes out smaller by the missing share, with bernstein-sheldon σ_y² too; θ and its intervals do not change, as S and z
+are sums over the same rows. Where nodes miss different shares, and noise is too small to hide it, normal-x and
+collapsed explain by σ_y² what no common Σ_x can: θ stays what it is, and its intervals are too wide (2.5 times, with
+20,000 rows of each node at ε = 1 and shares of 0, 0.1 and 0.3, where σ_y² comes out 45 times too large).
+
 **Is S possible?** The noise is E, symmetric, with unique terms of variance s². Its largest eigenvalue is 2s√d at most
 on average (Slepian; more noise on the diagonal, as the GOE has, only adds to it), and changes by at most √2 times what
 the vector of unique terms does, so that P(λ_max(E) > s(2√d + t)) <= exp(-t²/4). A smallest eigenvalue below minus that,
@@ -40,7 +48,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from inference.complete_rows import most
 from inference.errors import DataError
+from inference.linear_regression import SufficientStatistics
 from inference.projection import PRIOR_R2
 from inference.released import STATISTIC, checked, parameters_of, unpacked
 from inference.scale import PRIOR_MEAN_SD
@@ -58,11 +68,12 @@ class Observed(NamedTuple):
     """Noisy statistics of J nodes with d features, and their exact noise: NumPy, float64, a JAX pytree as it is.
 
     Attributes:
-        S: noisy XᵀX, symmetric, shape ``(J, d, d)``. z: noisy Xᵀy, shape ``(J, d)``. n: rows, shape ``(J,)``.
+        S: noisy XᵀX, symmetric, shape ``(J, d, d)``. z: noisy Xᵀy, shape ``(J, d)``.
+        n: rows, complete or not, shape ``(J,)``.
         variance_S: of the noise in each unique term of S, shape ``(J,)``. variance_z: in each of z, shape ``(J,)``.
         u: noisy yᵀy, shape ``(J,)``; nan where it was not released. variance_u: of its noise, shape ``(J,)``.
-        constant: value of the first feature where it is a public constant (an intercept), whose own square is exact;
-            0 where all features are columns. Shape ``()``.
+        constant: value of the first feature where it is a public constant (an intercept), whose own square is c² for
+            each complete row, and as noisy as the other terms; 0 where all features are columns. Shape ``()``.
     """
 
     S: Field
@@ -119,18 +130,17 @@ class Prior(NamedTuple):
         return cls(np.zeros(d), C, np.array(2.0), np.asarray(left), np.diag(spread[:-1]), np.array(columns + 2.0))
 
     @classmethod
-    def published(cls, d: int, Lambda: ArrayLike, *, as_coded: bool = False) -> Prior:
-        """That of the paper's experiments (section 5.1): a = 20, b = 0.5, m = 0, κ = d + 1.
+    def published(cls, d: int, Lambda: ArrayLike) -> Prior:
+        """That of the paper's experiments (section 5.1): a = 20, b = 0.5, m = 0, κ = d + 1, C = b/(a - 1)·I.
+
+        The paper's tables come out with this C; its code has the inverse.
 
         Args:
             Lambda: Λ = VᵀV with random V there, shape ``(d, d)``.
-            as_coded: C = (a - 1)/b·I as the published code has it, for b/(a - 1)·I as the paper says. The paper's
-                tables come out with the latter.
         """
         a, b = 20.0, 0.5
-        C = (a - 1) / b if as_coded else b / (a - 1)
         scale = np.asarray(Lambda, float)
-        return cls(np.zeros(d), C * np.eye(d), np.array(a), np.array(b), scale, np.array(d + 1.0))
+        return cls(np.zeros(d), b / (a - 1) * np.eye(d), np.array(a), np.array(b), scale, np.array(d + 1.0))
 
 
 def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Observed:
@@ -154,7 +164,7 @@ def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Observed:
         Observed(
             S=np.array([part.xx for part in parts]),
             z=np.array([part.xy for part in parts]),
-            n=np.array([part.n for part in parts], float),
+            n=np.array([_rows(node, part, constant) for node, part in zip(nodes, parts, strict=True)]),
             variance_S=np.array([noise.xx for noise in noises], float),
             variance_z=np.array([noise.xy for noise in noises], float),
             u=np.array([np.nan if part.yy is None else part.yy for part in parts], float),
@@ -162,6 +172,14 @@ def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Observed:
             constant=np.array(constant, float),
         )
     )
+
+
+def _rows(node: NoisyAggregate, part: SufficientStatistics, constant: float) -> float:
+    """How many rows the node has, complete or not. Clients who sum several rows each may be more rows than clients."""
+    if node.relation != OF_CLIENTS or not constant:
+        return float(node.contributors)
+    variance = float(np.asarray(part.noise.xx)) / constant**4
+    return float(most(float(part.xx[0, 0]) / constant**2, variance, node.contributors))
 
 
 def regressions(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
@@ -207,9 +225,11 @@ def check_observed(observed: Observed) -> Observed:
     """The same, as float64 arrays that fit together.
 
     Raises:
-        DataError: no node, shapes differ, a number is not finite, S is not symmetric or further from any positive
-            semi-definite matrix than its noise explains, a node has no row, or a variance is negative.
+        DataError: no node, shapes differ, between nodes too, a number is not finite, S is not symmetric or further from
+            any positive semi-definite matrix than its noise explains, a node has no row, or a variance is negative.
     """
+    for name in ("S", "z"):
+        _check_alike(name, getattr(observed, name))
     arrays = Observed(*(np.asarray(array, float) for array in observed))
     if arrays.S.ndim != 3 or arrays.S.shape[0] == 0:
         raise DataError(f"S has the shape {arrays.S.shape}, so there is no node; give S of at least one, (J, d, d)")
@@ -235,6 +255,17 @@ def check_prior(prior: Prior, d: int) -> None:
         matrix = np.asarray(getattr(prior, name), float)
         if not np.allclose(matrix, matrix.T) or np.linalg.eigvalsh(matrix)[0] <= 0:
             raise DataError(f"the prior's {name} is not symmetric and positive definite, as a covariance must be")
+
+
+def _check_alike(name: str, nodes: Field) -> None:
+    """Raise `DataError` where nodes in a list differ in shape, as no array can hold them then."""
+    shapes = [np.shape(node) for node in nodes] if np.iterable(nodes) else []
+    for place, shape in enumerate(shapes[1:], start=2):
+        if shape != shapes[0]:
+            raise DataError(
+                f"{name} of node {place} has the shape {shape}, that of node 1 {shapes[0]}; give nodes with the same "
+                "features only"
+            )
 
 
 def _check_node(observed: Observed, j: int) -> None:

@@ -9,7 +9,7 @@ than 400 effective draws (Vehtari et al. 2021), a chain that hardly ever moved, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
@@ -17,16 +17,15 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.draws import InferenceData, Mixing, inference_data, mixing
+from inference.draws import InferenceData, Mixing, about_mixing, inference_data, mixing, tails_of
 from inference.errors import DataError
 from inference.linear_regression import Posterior, predictive
 
 Array = NDArray[np.float64]
 
-R_HAT_MAX = 1.01
-EFFECTIVE_DRAWS_MIN = 400
 ACCEPTANCE_MIN = 0.01  # below, a chain has all but stood still
 DIAGNOSED = ("theta", "sigma_y2")
+ADVICE = "take a longer warm-up and more draws, or another method"
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +126,7 @@ class DistributedPosterior:
     @cached_property
     def warnings(self) -> list[str]:
         """What speaks against taking the draws at their word, a sentence each; empty if nothing does."""
-        return [*_about_mixing(self.mixing), *self._about_chains()]
+        return [*about_mixing(self.mixing, ADVICE), *self._about_chains()]
 
     def _about_chains(self) -> list[str]:
         found = []
@@ -164,35 +163,3 @@ class DistributedPosterior:
         """About each chain, shape ``(chains,)``: acceptance of each block, and how many iterations failed."""
         stats = {f"acceptance_{block}": rates for block, rates in self.acceptance.items()}
         return stats if self.divergences is None else {**stats, "divergences": np.asarray(self.divergences, float)}
-
-
-def tails_of(level: float) -> list[float]:
-    """The two probabilities that an equal-tailed interval lies between. Raises `DataError` unless 0 < level < 1."""
-    if not 0 < level < 1:
-        raise DataError(f"the level of an interval is {level:g}; give a probability between 0 and 1, such as 0.9")
-    return [(1 - level) / 2, (1 + level) / 2]
-
-
-def _about_mixing(found: Sequence[Mixing]) -> list[str]:
-    """Of all numbers, the worst in words."""
-    if any(np.isnan(one.r_hat) for one in found):
-        return ["too few draws to say whether the chains have mixed; take at least 4 of each chain, better 1000"]
-    words = []
-    apart = sorted((one for one in found if one.r_hat > R_HAT_MAX), key=lambda one: -one.r_hat)
-    if apart:
-        words.append(
-            f"chains have not mixed: R-hat of {apart[0].label} is {apart[0].r_hat:.4g}{_worst_of(apart)}, expected at "
-            f"most {R_HAT_MAX:g}; take a longer warm-up and more draws, or another method"
-        )
-    few = [one for one in found if min(one.bulk, one.tail) < EFFECTIVE_DRAWS_MIN]
-    if few:
-        worst = min(few, key=lambda one: min(one.bulk, one.tail))
-        words.append(
-            f"few effective draws: {worst.label} has {min(worst.bulk, worst.tail):.0f}{_worst_of(few)}, expected at "
-            f"least {EFFECTIVE_DRAWS_MIN}; means and intervals are rough until there are more draws"
-        )
-    return words
-
-
-def _worst_of(found: Sequence[Mixing]) -> str:
-    return f", the worst of {len(found)}" if len(found) > 1 else ""

@@ -25,7 +25,7 @@ from inference.distributed_regression import collapsed, fixed_s, intercept, nonc
 SMALL = Regime(2, (30, 50), 1.0)
 CHAINS, STEPS = 1500, 12
 
-DEGREES, PROPOSAL, JACOBIAN, NO_NOISE, PRIOR_MEAN, NOISE, MEAN = range(1, 8)
+DEGREES, PROPOSAL, JACOBIAN, NO_NOISE, PRIOR_MEAN, NOISE, MEAN, ROWS = range(1, 9)
 ERRORS = {
     "normal-x": {
         "Σ_x without the degrees of freedom of its prior": DEGREES,
@@ -49,6 +49,7 @@ ERRORS = {
     "intercept": {
         "the scatter with a proposal ratio of one": PROPOSAL,
         "means as if of a quarter of the rows": MEAN,
+        "rows without what their scatter's size does to its density": ROWS,
         "θ with a prior about zero": PRIOR_MEAN,
     },
 }
@@ -147,17 +148,23 @@ def plant_in_fixed_s(patch: pytest.MonkeyPatch) -> None:
 
 def plant_in_intercept(patch: pytest.MonkeyPatch) -> None:
     """Its θ is drawn by what is patched in `normal_x`."""
-    scatter, mean = intercept.scatter_log_ratio, intercept.mean_log_ratio
+    scatter, mean, rows = intercept.scatter_log_ratio, intercept.mean_log_ratio, intercept.rows_log_ratio
 
     def wrong_scatter(state: Any, proposed: Any, B: Any, observed: Any) -> Any:
         growth = 2 * jnp.log(jnp.diagonal(B, axis1=-2, axis2=-1)).sum(axis=-1)
         return scatter(state, proposed, B, observed) - if_planted(PROPOSAL, (len(B[0]) + 1) / 2, 0.0) * growth
 
     def wrong_mean(state: Any, proposed: Any, observed: Any) -> Any:
-        return mean(state, proposed, observed._replace(n=if_planted(MEAN, 0.25, 1.0) * observed.n))
+        fewer = if_planted(MEAN, 0.25, 1.0) * state.rows
+        return mean(state._replace(rows=fewer), proposed, observed)
+
+    def wrong_rows(state: Any, proposed: Any, observed: Any, missing: float) -> Any:
+        jacobian = SMALL.d * (SMALL.d + 1) / 2 * jnp.log(proposed.rows / state.rows)
+        return rows(state, proposed, observed, missing) - if_planted(ROWS, 1.0, 0.0) * jacobian
 
     patch.setattr(intercept, "scatter_log_ratio", wrong_scatter)
     patch.setattr(intercept, "mean_log_ratio", wrong_mean)
+    patch.setattr(intercept, "rows_log_ratio", wrong_rows)
 
 
 @pytest.mark.parametrize("sampler", ERRORS)

@@ -14,7 +14,15 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
 from dca_proto.statistics import resolve
 from emulator.ideal import IdealSwarm
-from inference.distributed_regression.observed import Observed, Prior, check_observed, check_prior, nodes_of, prior_of
+from inference.distributed_regression.observed import (
+    OF_CLIENTS,
+    Observed,
+    Prior,
+    check_observed,
+    check_prior,
+    nodes_of,
+    prior_of,
+)
 from inference.errors import DataError
 
 BITS = 24
@@ -29,17 +37,24 @@ def rows_of(n: int, seed: int = 1) -> np.ndarray:
     return np.column_stack([X, X @ [0.5, -0.3] + rng.normal(0, 0.2, n)])
 
 
-def aggregate(rows: np.ndarray, noise_variance: float = 1.0, relation: str = "", **changes: Any) -> NoisyAggregate:
+def aggregate(
+    rows: np.ndarray,
+    noise_variance: float = 1.0,
+    relation: str = "",
+    *,
+    contributors: int | None = None,
+    **changes: Any,
+) -> NoisyAggregate:
     """The exact sum of the rows, said to carry that noise."""
     averaged = "group" in changes
     parameters = PARAMETERS | changes
     name = "averaged-regression" if averaged else "regression"
     value = resolve(name, parameters).evaluate(rows, BITS).sum(axis=0) * 2.0**-BITS
     return NoisyAggregate(
-        value=value, noise_variance=noise_variance, statistic=name, parameters=parameters, contributors=len(rows),
-        clients=len(rows), tolerated=0, colluders=0, mechanism="none (test)", sensitivity=1.0, relation=relation,
-        sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3, round_id=next(IDS), session_hash=b"", contributors_hash=b"",
-        roster_hash=b"",
+        value=value, noise_variance=noise_variance, statistic=name, parameters=parameters,
+        contributors=contributors or len(rows), clients=len(rows), tolerated=0, colluders=0, mechanism="none (test)",
+        sensitivity=1.0, relation=relation, sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3, round_id=next(IDS),
+        session_hash=b"", contributors_hash=b"", roster_hash=b"",
     )  # fmt: skip
 
 
@@ -76,12 +91,22 @@ def test_weights_give_each_block_its_own_noise() -> None:
     assert found.u[0] == pytest.approx((rows[:, 2] ** 2).sum() / 4, abs=0.05)
 
 
-def test_a_constants_square_is_public() -> None:
-    noisy = aggregate(rows_of(60), 4.0, intercept=True, intercept_bound=0.5)
+def test_a_constants_square_is_of_the_complete_rows_and_as_noisy_as_all_else() -> None:
+    """n counts rows with missing values too, which is public; how many are complete is not."""
+    noisy = aggregate(rows_of(57), 4.0, contributors=60, intercept=True, intercept_bound=0.5)
     noisy.value[0] += 1.0
     found = nodes_of(noisy)
     assert float(found.constant) == 0.5
-    assert found.S[0, 0, 0] == 60 * 0.25
+    assert (found.n[0], found.S[0, 0, 0]) == (60, 57 * 0.25 + 1)
+
+
+def test_clients_who_sum_several_rows_are_more_rows_than_clients() -> None:
+    """Noise of 0.1 in 120 · 0.25 is 0.4 rows, and four of these more are possible."""
+    sums = {"contributors": 60, "intercept": True, "intercept_bound": 0.5}
+    several = aggregate(rows_of(120), 0.01, OF_CLIENTS, **sums)
+    assert nodes_of(several).n[0] == 121
+    assert nodes_of(aggregate(rows_of(60), 0.01, OF_CLIENTS, **sums)).n[0] == 60
+    assert nodes_of(aggregate(rows_of(120), 0.01, "replace-one-row", **sums)).n[0] == 60
 
 
 def test_averages_are_the_same_regression_on_fewer_rows() -> None:
@@ -150,6 +175,8 @@ def test_no_node_and_nodes_that_do_not_fit_are_refused() -> None:
     ("changes", "words"),
     [
         ({"S": np.empty((0, 2, 2))}, "there is no node"),
+        ({"S": [np.eye(2), np.eye(3)]}, r"S of node 2 has the shape \(3, 3\), that of node 1 \(2, 2\)"),
+        ({"z": [np.ones(2), np.ones(2), np.ones(1)]}, r"z of node 3 has the shape \(1,\), that of node 1 \(2,\)"),
         ({"z": np.ones((2, 3))}, r"z has the shape \(2, 3\); expected \(2, 2\)"),
         ({"n": np.ones(3)}, r"n has the shape \(3,\)"),
         ({"n": np.array([100.0, 0.0])}, "node 2 has 0 rows"),
@@ -191,10 +218,9 @@ def test_the_default_prior_expects_columns_of_a_third_of_their_bounds() -> None:
     np.testing.assert_allclose(np.diag(constant.C), [1, 0.25, 0.25])
 
 
-def test_the_published_prior_and_its_codes() -> None:
-    said, coded = Prior.published(2, np.eye(2)), Prior.published(2, np.eye(2), as_coded=True)
+def test_the_published_prior() -> None:
+    said = Prior.published(2, np.eye(2))
     np.testing.assert_allclose(said.C, np.eye(2) * 0.5 / 19)
-    np.testing.assert_allclose(coded.C, np.eye(2) * 38)
     assert (float(said.a), float(said.b), float(said.kappa)) == (20, 0.5, 3)
 
 

@@ -36,7 +36,7 @@ from inference.linear_regression import (
 )
 from inference.projection import Thresholds, prior_precision, search_thresholds
 from inference.regression import RegressionResult
-from inference.repair import NEAREST_PSD, noise_covariance, repaired
+from inference.repair import NEAREST_PSD, Noise, noise_covariance, repaired
 from inference.rounds import Job
 from inference.scale import standard_deviations
 
@@ -153,15 +153,15 @@ def test_predictive_adds_coefficient_and_residual_variance() -> None:
 # The repair
 
 
-@pytest.mark.parametrize("constant", [False, True])
-def test_noise_covariance_is_that_of_simulated_noise(constant: bool) -> None:
-    """Each of 9 entries within 5 standard errors: false alarms about 5e-6."""
+@pytest.mark.parametrize(("constant", "own"), [(False, 0.0), (True, 0.0), (True, 0.2)])
+def test_noise_covariance_is_that_of_simulated_noise(constant: bool, own: float) -> None:
+    """Each of 9 entries within 5 standard errors: false alarms about 5e-6. ``own`` is the sd in a constant's square."""
     rng, beta, draws = np.random.default_rng(7), np.array([1.0, -2.0, 0.5]), 100_000
     E = symmetric(rng.normal(size=(draws, 6)), 3) * 0.3
     if constant:
-        E[:, 0, 0] = 0
+        E[:, 0, 0] *= own / 0.3
     z = rng.normal(size=(draws, 3)) * 0.3 - E @ beta
-    expected = noise_covariance(beta, 0.09, constant=constant)
+    expected = noise_covariance(beta, Noise(0.09, 0.09, 0.09, own**2), constant=constant)
     error = 5 * np.sqrt(2 / draws) * expected.diagonal().max()
     np.testing.assert_allclose(z.T @ z / draws, expected, rtol=0, atol=error)
 
@@ -228,28 +228,10 @@ def test_unpack_reads_the_order_of_the_statistic() -> None:
     parameters |= {"intercept": True, "intercept_bound": 0.5, "target_square": True}
     released = resolve("regression", parameters).evaluate(rows, FRACTION_BITS).sum(axis=0) * 2.0**-FRACTION_BITS
     x = np.column_stack([np.full(2, 0.5), rows[:, :2]])
-    statistics = unpack(released, 3, 2, 0.0, intercept_bound=0.5)
+    statistics = unpack(released, 3, 2, 0.0)
     np.testing.assert_allclose(statistics.xx, x.T @ x, atol=1e-8)
     np.testing.assert_allclose(statistics.xy, x.T @ rows[:, 2], atol=1e-8)
     assert statistics.yy == pytest.approx(rows[:, 2] @ rows[:, 2])
-
-
-def test_unpack_puts_the_public_count_in_place_of_the_noisy_one() -> None:
-    value = np.array([103.0, 1, 50, 2, 3])
-    statistics = unpack(value, 2, 100, 4.0, intercept_bound=1.0)
-    assert (statistics.xx[0, 0], statistics.constant, statistics.yy) == (100.0, True, None)
-
-
-def test_unpack_does_not_take_the_grid_for_missing_rows() -> None:
-    """A third is 21845 / 2¹⁶ at the clients, whose 100,000 squares are three short of a third's."""
-    n, constant = 100_000, 21845 / 2**16
-    statistics = unpack(np.array([n * constant**2, 1, 50, 2, 3]), 2, n, 1e-6, intercept_bound=1 / 3)
-    assert (statistics.n, statistics.constant) == (n, True)
-
-
-def test_unpack_keeps_the_noisy_count_where_many_rows_were_missing() -> None:
-    statistics = unpack(np.array([60.0, 1, 50, 2, 3]), 2, 100, 4.0, intercept_bound=1.0)
-    assert (statistics.xx[0, 0], statistics.constant, statistics.n) == (60.0, False, 60)
 
 
 def test_unpack_refuses_another_length() -> None:

@@ -13,6 +13,7 @@ from sklearn.linear_model import Ridge
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import accounting
+from dca_proto.core.price import Price, total
 from dca_proto.statistics import resolve
 from inference import regression
 from inference.bounds import Interval
@@ -83,21 +84,22 @@ def test_what_a_round_leaves_out_is_the_statistics_own_default() -> None:
 def test_weighted_releases_are_read_in_their_own_units() -> None:
     rows = rows_of(80)
     plain, weighted = statistics_of(aggregate(rows)), statistics_of(aggregate(rows, 36.0, weights=[2, 3, 4]))
-    np.testing.assert_allclose(weighted.xx, plain.xx, atol=1e-9)
+    np.testing.assert_allclose(weighted.xx[:, 1:], plain.xx[:, 1:], atol=1e-9)
     np.testing.assert_allclose(weighted.xy, plain.xy, atol=1e-9)
     assert weighted.yy == pytest.approx(plain.yy)
-    assert weighted.noise == Noise(9.0, 4.0, 2.25)
+    assert 77 < weighted.xx[0, 0] < 80  # up to 80 rows may be complete, as far as noise of 3 tells
+    assert (weighted.noise.xx, weighted.noise.xy, weighted.noise.yy) == (9.0, 4.0, 2.25)
 
 
 def test_releases_of_different_clients_add_up_with_their_noise() -> None:
     rows = rows_of(100)
     parts = [aggregate(rows[:30], 4.0), aggregate(rows[30:], 36.0, weights=[2, 3, 4])]
-    together_, whole = statistics_of(parts), statistics_of(aggregate(rows))
+    together_, whole = statistics_of(parts), statistics_of(aggregate(rows, 13.0))
     np.testing.assert_allclose(together_.xx, whole.xx, atol=1e-9)
     np.testing.assert_allclose(together_.xy, whole.xy, atol=1e-9)
     assert together_.yy == pytest.approx(whole.yy)
-    assert (together_.n, together_.constant) == (100, True)
-    assert together_.noise == Noise(13.0, 8.0, 6.25)
+    assert (together_.n, together_.constant) == (whole.n, True)
+    assert together_.noise == Noise(13.0, 8.0, 6.25, whole.noise.constant)
 
 
 def test_the_posterior_is_that_of_the_statistics() -> None:
@@ -279,6 +281,16 @@ def test_epsilon_of_several_rounds_is_that_of_their_joint_mu() -> None:
     assert (epsilon, delta) == (pytest.approx(accounting.epsilon_of(0.5, 1e-5), rel=1e-6), 1e-5)
     assert together([one, replace(one, private=False)]) is None
     assert together([]) is None
+
+
+def test_rounds_of_reports_add_up_in_epsilon_and_beside_gaussian_ones_in_mu_as_a_ledger_has_it() -> None:
+    one, report = aggregate(rows_of(10)), Price.of_pure(0.5)
+    told = replace(one, epsilon=0.5, delta=0.0, mu=report.mu)
+    assert together([told]) == (0.5, 0.0)
+    assert together([told, told]) == (1.0, 0.0)
+    for count in (1, 40):
+        expected = total([Price.of_mu(one.mu), *[report] * count]).epsilon(1e-5)
+        assert together([one, *[told] * count]) == (pytest.approx(expected, rel=1e-6), 1e-5)
 
 
 @pytest.mark.parametrize("mu", [1e-6, 0.01, 0.3, 2.0, 20.0])

@@ -8,6 +8,7 @@ General layout:
     figure2, figure4          errors over ε and J; distance to the non-private posterior (MMD)
     timing                    Figure 3: time per iteration over d
     joint, subjects           whether samplers draw from the posterior (joint-distribution tests); what is tested
+    sampler_checks            all of these tests, over sizes and noise
     calibration, efficiency   coverage of credible intervals; effective samples per second
-    kernels                   samplers by the names of their methods; R̂ of many problems
+    kernels                   which methods are samplers of centred features; R̂ of many problems
 """

@@ -4,7 +4,10 @@
 simulation, whose prior IG(20, 0.5) has a mean of 0.026); rows are drawn given these; each of J = 5 nodes releases its
 statistic in a local round of the ideal functionality: replacement of one row, exact discrete noise, public bounds. A
 central interval of level L covers if the truth's place u among the draws has |u - ½| <= L/2. Under the right posterior
-u is uniform, for each data set independently: where there is no conflict MCMC-normalX must cover as often as it says.
+u is uniform, for each data set independently: where there is no conflict MCMC-normalX must cover as often as it says,
+and so must its form with an intercept. That one has data sets of its own: features about a mean from its prior, a
+constant, and `MISSING` of the rows without a value on average, which the noise hides at the smallest ε and does not at
+the largest.
 
 **The bounds** are public, and so wide that hardly a row is clipped, as no method models clipping: κ = 30 makes Σ_x vary
 around the identity by 28 % per variance, while with the paper's κ = d + 1, without a mean, half the rows of some data
@@ -12,7 +15,8 @@ sets would lie outside any bounds. How many rows were clipped is counted.
 
 **The band.** Of one method, K coverages are looked at (levels x coefficients and σ_y² x ε). If all are nominal each
 count is binomial, so the counts all lie between the binomial quantiles at 0.005/K and 1 - 0.005/K with a probability of
-99 % at least, whatever the dependence between them (Bonferroni).
+99 % at least, whatever the dependence between them (Bonferroni). Draws of chains that have not met are none of the
+posterior, so of the judged cells all but a few data sets must have an R̂ below `MIXED`.
 
 MCMC-B&S has a release of its own, with yᵀy, and another prior: θ given σ_y² is N(m, σ_y² Λ₀⁻¹). adaSSP is an estimate
 without intervals, and cannot take part.
@@ -31,15 +35,15 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from dca_proto.core.budget import Budget
-from emulator.experiments.distributed.kernels import SAMPLED, kernel_of, split_rhat
+from emulator.experiments.distributed.kernels import SAMPLED, split_rhat
 from emulator.experiments.distributed.releases import local_round
-from emulator.experiments.distributed.simulated import inverse_wishart
+from emulator.experiments.distributed.simulated import complete_rows, inverse_wishart
 from emulator.experiments.picture import BLACK, COLOURS, GREY, MARKERS, drawing
 from emulator.experiments.runner import Check, table
 from inference.distributed_regression import fixed_s_fast
 from inference.distributed_regression.methods import METHODS as METHOD_TABLE
+from inference.distributed_regression.methods import REQUIRED, kernel_of
 from inference.distributed_regression.observed import Observed, Prior
-from inference.distributed_regression.sampler import sample
 from inference.problem import stream
 
 Array = NDArray[np.float64]
@@ -51,10 +55,13 @@ KAPPA, SPREAD = 30.0, 0.25  # of Σ_x, and the prior variance of each coefficien
 CONFLICT = 1.0
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 BAND = 0.99
-JUDGED = "normal-x"
-FAST = "fast"
-METHODS = (*SAMPLED, FAST)
-MIXED = 1.05
+NORMAL_X, INTERCEPT, FAST = "normal-x", "intercept", "fast"
+JUDGED = (NORMAL_X, INTERCEPT)
+METHODS = (INTERCEPT, *SAMPLED, FAST)
+CONSTANT, PRIOR_ROWS, MISSING = 1.0, 4.0, 0.05
+"""Where there is an intercept: the constant, k_0 of the features' mean, and the expected share of missing rows."""
+OPTIONS = {INTERCEPT: {"prior_rows": PRIOR_ROWS, "missing": MISSING}}
+MIXED, MIXED_SHARE = 1.05, 0.9
 CHAINS = 2
 
 
@@ -72,6 +79,8 @@ class Length(NamedTuple):
 DEFAULT_LENGTH = Length(1000, 1000, 5)
 LENGTHS = {"collapsed": Length(500, 500, 1), "fixed-s": Length(500, 500, 2)}
 """Of samplers that need less than the others."""
+THIN_OF_JUDGED = {0.5: 20, 2.0: 10}
+"""At ε where the noise makes their chains crawl."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,8 @@ class Truths:
     """Data sets as released, with what they were made from.
 
     Attributes:
-        observed: of each data set. values: θ and σ_y², shape ``(data sets, d + 1)``. clipped: share of all rows.
+        observed: of each data set. values: θ and σ_y², shape ``(data sets, d + 1)``, and one more with a constant.
+        clipped: share of all rows.
     """
 
     observed: tuple[Observed, ...]
@@ -112,33 +122,43 @@ class Truths:
     clipped: float
 
 
-def prior() -> Prior:
+def prior(constant: bool = False) -> Prior:
     """The paper's for σ_y², and one for θ and Σ_x that public bounds can be stated under."""
-    Lambda = (KAPPA - D - 1) * np.eye(D)
-    return Prior(np.zeros(D), SPREAD * np.eye(D), np.array(20.0), np.array(0.5), Lambda, np.array(KAPPA))
+    d = D + constant
+    Lambda = (KAPPA - D - 1) * np.eye(d)
+    return Prior(np.zeros(d), SPREAD * np.eye(d), np.array(20.0), np.array(0.5), Lambda, np.array(KAPPA))
 
 
 @lru_cache(maxsize=1)
-def data_sets(epsilon: float, conflict: bool, square: bool, count: int, seed: int) -> Truths:
-    """The same for all methods but the one that needs yᵀy, whose rows are the same too."""
-    rng = stream(seed, f"calibration/{epsilon:g}/{conflict}")
-    noise = stream(seed, f"calibration/{epsilon:g}/{conflict}/noise")
-    drawn = [_rows(rng, conflict) for _ in range(count)]
-    bounds, budget = (BOUND_X, BOUND_Y), Budget(epsilon, DELTA)
-    observed = tuple(local_round(list(rows), bounds, budget, noise.bytes, target_square=square) for rows, _ in drawn)
+def data_sets(epsilon: float, conflict: bool, square: bool, constant: bool, count: int, seed: int) -> Truths:
+    """The same for all methods but those that need yᵀy, whose rows are the same too, or a constant."""
+    name = f"calibration/{epsilon:g}/{conflict}{'/intercept' if constant else ''}"
+    rng, noise = stream(seed, name), stream(seed, f"{name}/noise")
+    drawn = [_rows(rng, conflict, constant) for _ in range(count)]
+    bounds, budget, value = (BOUND_X, BOUND_Y), Budget(epsilon, DELTA), CONSTANT if constant else 0.0
+    observed = tuple(
+        local_round(list(rows), bounds, budget, noise.bytes, target_square=square, constant=value) for rows, _ in drawn
+    )
     outside = [_outside(rows) for rows, _ in drawn]
     return Truths(observed, np.array([values for _, values in drawn]), float(np.mean(outside)))
 
 
-def _rows(rng: np.random.Generator, conflict: bool) -> tuple[Array, Array]:
+def _rows(rng: np.random.Generator, conflict: bool, constant: bool) -> tuple[Array, Array]:
     """Features and target of all nodes, shape ``(J, n, d + 1)``, and the true θ and σ_y²."""
-    given = prior()
-    theta = given.m + np.linalg.cholesky(given.C) @ rng.standard_normal(D)
+    given = prior(constant)
+    theta = given.m + np.linalg.cholesky(given.C) @ rng.standard_normal(len(given.m))
     sigma_y2 = CONFLICT if conflict else float(given.b / rng.gamma(given.a))
-    Sigma_x = inverse_wishart(given.Lambda, int(KAPPA), rng)
-    x = rng.standard_normal((NODES, ROWS, D)) @ np.linalg.cholesky(Sigma_x).T
-    y = x @ theta + np.sqrt(sigma_y2) * rng.standard_normal((NODES, ROWS))
-    return np.concatenate([x, y[..., None]], axis=2), np.r_[theta, sigma_y2]
+    lower = np.linalg.cholesky(inverse_wishart(given.Lambda[-D:, -D:], int(KAPPA), rng))
+    x = rng.standard_normal((NODES, ROWS, D)) @ lower.T
+    if constant:
+        x += lower @ rng.standard_normal(D) / np.sqrt(PRIOR_ROWS)
+    y = x @ theta[-D:] + np.sqrt(sigma_y2) * rng.standard_normal((NODES, ROWS))
+    rows = np.concatenate([x, y[..., None]], axis=2)
+    if constant:
+        rows[..., -1] += CONSTANT * theta[0]
+        complete = complete_rows(rng, ROWS, D + 1, MISSING, NODES)
+        rows[np.arange(ROWS) >= complete[:, None]] = np.nan
+    return rows, np.r_[theta, sigma_y2]
 
 
 def _outside(rows: Array) -> float:
@@ -146,15 +166,27 @@ def _outside(rows: Array) -> float:
     return float(((np.linalg.norm(rows[..., :-1], axis=-1) > BOUND_X) | (np.abs(rows[..., -1]) > BOUND_Y)).mean())
 
 
+def length_of(cell: Cell) -> Length:
+    """Of its chains."""
+    length = LENGTHS.get(cell.method, DEFAULT_LENGTH)
+    if cell.method in JUDGED:
+        length = length._replace(thin=THIN_OF_JUDGED.get(cell.epsilon, length.thin))
+    return length
+
+
 def work(cell: Cell, plan: Plan) -> dict[str, Any]:
     """Where the truth lies among the draws, for each data set and parameter, and how well the chains mixed."""
-    truths = data_sets(cell.epsilon, cell.conflict, METHOD_TABLE[cell.method].target_square, plan.datasets, plan.seed)
+    method = METHOD_TABLE[cell.method]
+    constant = method.constant == REQUIRED
+    truths = data_sets(cell.epsilon, cell.conflict, method.target_square, constant, plan.datasets, plan.seed)
     shared = {"clipped": truths.clipped}
     if cell.method == FAST:
         return {**shared, "places": _places_of_fast(truths).tolist(), "mixed": None, "seconds": None}
-    length = LENGTHS.get(cell.method, DEFAULT_LENGTH).shortened(plan.shorter)
-    kernel = kernel_of(cell.method, truths.observed[0])
-    chains = sample(kernel, truths.observed, prior(), chains=CHAINS, seed=plan.seed, **length._asdict())
+    from inference.distributed_regression.sampler import sample  # needs JAX
+
+    length = length_of(cell).shortened(plan.shorter)
+    kernel = kernel_of(cell.method, truths.observed[0], **OPTIONS.get(cell.method, {}))
+    chains = sample(kernel, truths.observed, prior(constant), chains=CHAINS, seed=plan.seed, **length._asdict())
     draws = np.concatenate([chains.draws["theta"], chains.draws["sigma_y2"][..., None]], axis=-1)
     places = (np.sum(draws < truths.values[:, None, None, :], axis=(1, 2)) + 0.5) / (CHAINS * length.draws + 1)
     mixed = [float(np.mean(one < MIXED)) for one in split_rhat(draws).T]
@@ -178,12 +210,14 @@ def settings() -> dict[str, Any]:
     return {
         "chains": CHAINS,
         "warmup_draws_thin": {"others": list(DEFAULT_LENGTH), **lengths},
+        "thin_of_judged": {f"{epsilon:g}": thin for epsilon, thin in THIN_OF_JUDGED.items()},
         "d": D,
         "nodes": NODES,
         "rows": ROWS,
         "delta": DELTA,
         "levels": LEVELS,
         "conflict": CONFLICT,
+        "intercept": {"constant": CONSTANT, **OPTIONS[INTERCEPT]},
         **bounds,
     }
 
@@ -195,7 +229,7 @@ def figures_of(cells: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list
     for cell, result in zip(cells, results, strict=True):
         places = np.array(result["places"])
         off = np.abs(places - 0.5)
-        names = [*(f"θ{place + 1}" for place in range(D)), "σ_y²"][: places.shape[1]]
+        names = [*_coefficients(cell.method), "σ_y²"][: places.shape[1]]
         found.append({
             "method": cell.method,
             "epsilon": cell.epsilon,
@@ -208,6 +242,11 @@ def figures_of(cells: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list
             "seconds": result["seconds"],
         })  # fmt: skip
     return found
+
+
+def _coefficients(method: str) -> list[str]:
+    """Names, the constant's first."""
+    return [f"θ{place}" for place in range(METHOD_TABLE[method].constant != REQUIRED, D + 1)]
 
 
 def _coverage(off: Array) -> list[float]:
@@ -234,16 +273,31 @@ def outside(figures: dict[str, Any]) -> list[str]:
 
 
 def checks(found: Sequence[dict[str, Any]]) -> list[Check]:
-    """MCMC-normalX is calibrated where its prior is right, and that is no accident of clipping or of bad chains."""
-    judged = [one for one in found if one["method"] == JUDGED and not one["conflict"]]
+    """MCMC-normalX and its form with an intercept are calibrated where their prior is right.
+
+    And that is no accident of clipping, or of chains that have not met.
+    """
+    clipped = max(one["clipped"] for one in found)
+    asked = [_check_coverage(method, _judged(found, method)) for method in JUDGED]
+    asked += [_check_mixing(method, _judged(found, method)) for method in JUDGED]
+    return [*asked, Check("rows that the bounds change", "at most 1 in 1000", f"{clipped:.1e}", clipped <= 1e-3)]
+
+
+def _judged(found: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
+    return [one for one in found if one["method"] == method and not one["conflict"]]
+
+
+def _check_coverage(method: str, judged: Sequence[dict[str, Any]]) -> Check:
     wrong = [f"ε = {one['epsilon']:g}: {words}" for one in judged for words in outside(one)]
     looked_at = sum(len(LEVELS) * len(one["coverage"]) for one in judged)
     asked = f"all {looked_at} in a simultaneous {BAND:.0%} band of nominal"
-    clipped = max(one["clipped"] for one in found)
-    return [
-        Check(f"coverage of {JUDGED}, no conflict", asked, "; ".join(wrong) or "all inside", not wrong),
-        Check("rows that the bounds change", "at most 1 in 1000", f"{clipped:.1e}", clipped <= 1e-3),
-    ]
+    return Check(f"coverage of {method}, no conflict", asked, "; ".join(wrong) or "all inside", not wrong)
+
+
+def _check_mixing(method: str, judged: Sequence[dict[str, Any]]) -> Check:
+    least = min(share for one in judged for share in one["mixed"])
+    asked = f"R̂ below {MIXED:g} in {MIXED_SHARE:.0%} of the data sets, for each parameter and ε"
+    return Check(f"chains of {method} have met, no conflict", asked, f"{least:.1%} at least", least >= MIXED_SHARE)
 
 
 def coverage_table(found: Sequence[dict[str, Any]], conflict: bool) -> Table:
@@ -282,7 +336,7 @@ def _draw_cell(axes: Any, one: dict[str, Any], place: int) -> None:
     for name, coverages in one["coverage"].items():
         hollow = {"markerfacecolor": "none"} if name == "σ_y²" else {}
         what = "σ_y²" if hollow else "θ"
-        label = None if name == "θ2" else f"{what}, ε = {one['epsilon']:g}"
+        label = None if name in ("θ0", "θ2") else f"{what}, ε = {one['epsilon']:g}"
         style = {"color": COLOURS[place], "marker": MARKERS[place], "linewidth": 0.8, "markersize": 5}
         axes.plot(nominal, 100 * np.array(coverages) - nominal, label=label, **style, **hollow)
 

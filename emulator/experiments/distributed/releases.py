@@ -140,13 +140,20 @@ def symmetric_normals(rng: np.random.Generator, count: int, d: int) -> Array:
 
 
 def local_round(
-    parts: Sequence[Array], bounds: tuple[float, float], budget: Budget, random: Random, *, target_square: bool = False
+    parts: Sequence[Array],
+    bounds: tuple[float, float],
+    budget: Budget,
+    random: Random,
+    *,
+    target_square: bool = False,
+    constant: float = 0.0,
 ) -> Observed:
-    """What nodes release of rows that are centred already, by one local round in units of the bounds.
+    """What nodes release of rows as they are, by one local round in units of the bounds.
 
     Args:
         parts: of each node, shape ``(n_j, d + 1)``, the target last.
         bounds: radius of the features, and bound of the target. random: for ids and noise keys.
+        constant: of a feature before the others, in the units of the rows; 0 for none.
 
     Returns:
         In the units of the rows.
@@ -160,6 +167,8 @@ def local_round(
         "bound": [1.0] * (d + 1),
         "radius": 1.0,
         "target_square": target_square,
+        "intercept": constant > 0,
+        "intercept_bound": constant / X if constant else 1.0,
     }
     terms = JobTerms(budget=budget, clients=len(parts), tolerated=0, computes=())
     request = RoundRequest("regression", parameters, rows_max=len(parts[-1]), local=True)
@@ -171,6 +180,7 @@ def local_round(
         variance_S=found.variance_S * X**4,
         variance_z=found.variance_z * (X * Y) ** 2,
         variance_u=found.variance_u * Y**4,
+        constant=found.constant * X,
     )
 
 

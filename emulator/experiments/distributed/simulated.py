@@ -31,7 +31,7 @@ import numpy as np
 from dca_proto.core.budget import Budget
 from emulator.experiments.distributed import fits, releases
 from emulator.experiments.distributed.data import PUBLISHED, SETTINGS, Array, Statistics, blocks
-from emulator.experiments.distributed.fits import COSTS, SAMPLERS, Length
+from emulator.experiments.distributed.fits import COSTS, SAMPLERS, Length, enough_iterations
 from emulator.experiments.distributed.paper import (
     ADASSP,
     BERNSTEIN_SHELDON,
@@ -41,7 +41,6 @@ from emulator.experiments.distributed.paper import (
     NON_PRIVATE,
     REPEATS,
 )
-from emulator.experiments.runner import positive
 from inference.distributed_regression.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
 from inference.distributed_regression.observed import Observed, Prior
 from inference.problem import stream
@@ -151,6 +150,13 @@ def inverse_wishart(Lambda: Array, degrees: int, rng: np.random.Generator) -> Ar
     return np.asarray(np.linalg.inv(normals.T @ normals), float)
 
 
+def complete_rows(rng: np.random.Generator, n: int, least: int, missing: float, count: int) -> Array:
+    """How many of n rows have all their values: ``count`` draws of p(m) ∝ exp(-(n - m)/(n missing)), m >= ``least``."""
+    possible = np.arange(least, n + 1)
+    weights = np.exp((possible - n) / (missing * n))
+    return np.asarray(rng.choice(possible, size=count, p=weights / weights.sum()))
+
+
 def non_private(of: Population) -> tuple[Array, Array, float, float]:
     """The conjugate posterior without privacy: μ_n and A_n⁻¹ of θ ~ N(μ_n, σ_y² A_n⁻¹), a_n and b_n of σ_y² ~ IG."""
     d = len(of.theta)
@@ -216,9 +222,14 @@ def _released(setting: str, d: int, nodes: int, square: bool, plan: Plan) -> tup
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """--setting, --iterations and --bernstein-sheldon."""
     parser.add_argument("--setting", action="append", choices=SETTINGS, help="only this one")
-    parser.add_argument("--iterations", type=positive, default=ITERATIONS, metavar="K", help="of other samplers")
     parser.add_argument(
-        "--bernstein-sheldon", type=positive, metavar="K", help="MCMC-B&S too, with so many iterations (default: not)"
+        "--iterations", type=enough_iterations, default=ITERATIONS, metavar="K", help="of other samplers"
+    )
+    parser.add_argument(
+        "--bernstein-sheldon",
+        type=enough_iterations,
+        metavar="K",
+        help="MCMC-B&S too, with so many iterations (default: not)",
     )
 
 

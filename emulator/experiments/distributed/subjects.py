@@ -17,6 +17,7 @@ import numpy as np
 
 from emulator.experiments.distributed.joint import PARAMETER, Array, Enter, Position, Subject
 from emulator.experiments.distributed.releases import symmetric_normals
+from emulator.experiments.distributed.simulated import complete_rows
 from inference.distributed_regression import collapsed
 from inference.distributed_regression import fixed_s as fixed_s_kernel
 from inference.distributed_regression import intercept as intercept_kernel
@@ -26,6 +27,7 @@ from inference.distributed_regression.observed import Observed, Prior
 
 CONSTANT = 0.8  # value of the first feature where there is an intercept
 PRIOR_ROWS = 5.0  # k_0 there
+MISSING = 0.3  # share of rows that the prior there expects to lack a value
 
 
 class Regime(NamedTuple):
@@ -67,19 +69,26 @@ def _squares(rows: Array) -> Array:
 
 
 def statistics(
-    rng: np.random.Generator, true: dict[str, Array], regime: Regime, mean: Array | None = None
+    rng: np.random.Generator,
+    true: dict[str, Array],
+    regime: Regime,
+    mean: Array | None = None,
+    complete: Array | None = None,
 ) -> tuple[Array, Array]:
     """Exact S and z of rows that are drawn, shapes ``(count, J, d, d)`` and ``(count, J, d)``.
 
     Args:
         mean: of the features, shape ``(count, d)``; with one, there is a constant feature before them.
+        complete: how many rows of each node count, shape ``(count, J)``; by default all.
     """
     lower = np.linalg.cholesky(true["Sigma_x"])
     S, z = [], []
-    for n in regime.n:
+    for j, n in enumerate(regime.n):
         x = rng.standard_normal((len(lower), n, regime.d)) @ np.swapaxes(lower, -1, -2)
         if mean is not None:
             x = np.insert(x + mean[:, None], 0, CONSTANT, axis=-1)
+        if complete is not None:
+            x *= (np.arange(n) < complete[:, j, None])[..., None]
         y = (x @ true["theta"][:, :, None])[..., 0]
         y += np.sqrt(true["sigma_y2"])[:, None] * rng.standard_normal(y.shape)
         S.append(_squares(x))
@@ -123,13 +132,17 @@ def enter_normal_x(state: Any, position: Position, observed: Observed, prior: Pr
 
 
 def enter_intercept(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
-    """As MCMC-normalX's, but factors are those of the scatter; proposals of means are as wide as their noise."""
-    S, n = position["S"], observed.n[:, None]
-    mean = S[:, 0, 1:] / (n * observed.constant)
-    scatter = S[:, 1:, 1:] - n[..., None] * mean[:, :, None] * mean[:, None]
+    """As MCMC-normalX's, but factors are those of the scatter; proposals of means and m_j are as wide as their noise.
+
+    m_j is read off S, as whole as it is for the sampler.
+    """
+    S, c = position["S"], observed.constant
+    rows = jnp.round(S[:, 0, 0] / c**2)
+    mean = S[:, 0, 1:] / (rows[:, None] * c)
+    scatter = S[:, 1:, 1:] - rows[:, None, None] * mean[:, :, None] * mean[:, None]
     shared = enter_normal_x(state.shared, position, observed, prior)._replace(L=jnp.linalg.cholesky(scatter))
-    log_width = -jnp.log(1 + observed.constant**2 * observed.n / observed.variance_S) / 2
-    return state._replace(shared=shared, mean=mean, mu_x=position["mu_x"], log_width=log_width)
+    log_width = -jnp.log(1 + c**2 * observed.n / observed.variance_S) / 2
+    return state._replace(shared=shared, rows=rows, mean=mean, mu_x=position["mu_x"], log_width=log_width)
 
 
 def enter_fixed_s(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
@@ -178,7 +191,7 @@ def fixed_s(kernel: Kernel, regime: Regime, enter: Enter) -> Subject:
 
 
 def intercept(kernel: Kernel, regime: Regime, enter: Enter, prior_rows: float) -> Subject:
-    """Appendix B.2: a constant first feature, and d others about an unknown mean μ_x ~ N(0, Σ_x/k_0).
+    """Appendix B.2: a constant first feature, and d others about an unknown mean μ_x ~ N(0, Σ_x/k_0); rows are missing.
 
     Args:
         enter: one chain's state with θ, σ_y², Σ_x, μ_x and S put in the place of its own. prior_rows: k_0.
@@ -191,17 +204,13 @@ def intercept(kernel: Kernel, regime: Regime, enter: Enter, prior_rows: float) -
         true = parameters(rng, of_features, count)
         normals = rng.standard_normal((count, d, 1)) / np.sqrt(prior_rows)
         mu_x = (np.linalg.cholesky(true["Sigma_x"]) @ normals)[..., 0]
-        S, z = statistics(rng, true, regime, mu_x)
-        observed = released(rng, S, z, regime)
-        observed.S[:, :, 0, 0] = S[:, :, 0, 0]
-        return {**true, "mu_x": mu_x, "S": S}, observed._replace(constant=np.full(count, CONSTANT))
-
-    def renew(normals: Any, position: Position, observed: Observed) -> Observed:
-        renewed = _new_statistics(normals, position, observed)
-        return renewed._replace(S=renewed.S.at[:, 0, 0].set(observed.n * CONSTANT**2))
+        complete = np.stack([complete_rows(rng, n, d + 1, MISSING, count) for n in regime.n], axis=1)
+        S, z = statistics(rng, true, regime, mu_x, complete)
+        observed = released(rng, S, z, regime)._replace(constant=np.full(count, CONSTANT))
+        return {**true, "mu_x": mu_x, "S": S}, observed
 
     normals = len(regime.n) * (m * (m + 1) // 2 + m)
-    return Subject(kernel, prior, draw, renew, normals, enter, kernel.draw, _functions_of_intercept)
+    return Subject(kernel, prior, draw, _new_statistics, normals, enter, kernel.draw, _functions_of_intercept)
 
 
 def _given(rng: np.random.Generator, position: Position, variance_z: Array) -> Array:
@@ -258,12 +267,14 @@ def _functions_of_normal_x(position: Position, observed: Observed, released_S: A
     exact = S if released_S is None else released_S
     log_Sigma, log_S = np.linalg.slogdet(Sigma)[1], np.linalg.slogdet(S)[1]
     total = S.sum(axis=1)
-    return _functions_of_regression(position, observed) | {
+    correlations = {f"{PARAMETER}Σ12 scaled": _scaled(Sigma), f"{PARAMETER}S12 scaled": _scaled(S[:, -1])}
+    found = _functions_of_regression(position, observed)
+    if Sigma.shape[-1] > 1:  # of one feature they are always 1
+        found |= correlations
+    return found | {
         f"{PARAMETER}log |Σ|": log_Sigma,
-        f"{PARAMETER}Σ12 scaled": _scaled(Sigma),
         f"{PARAMETER}log |S1|": log_S[:, 0],
         f"{PARAMETER}log |SJ|": log_S[:, -1],
-        f"{PARAMETER}S12 scaled": _scaled(S[:, -1]),
         f"{PARAMETER}log |S1| - log |Σ|": log_S[:, 0] - log_Sigma,
         f"{PARAMETER}tr Σ⁻¹ΣS": np.trace(np.linalg.solve(Sigma, total), axis1=1, axis2=2),
         f"{PARAMETER}σ_y² |S1|": np.log(position["sigma_y2"]) + log_S[:, 0],
@@ -276,13 +287,14 @@ def _functions_of_normal_x(position: Position, observed: Observed, released_S: A
 
 
 def _functions_of_intercept(position: Position, observed: Observed) -> dict[str, Array]:
-    """Those of MCMC-normalX for the features' scatter about their mean, and of the means."""
+    """Those of MCMC-normalX for the features' scatter about their mean, and of the means and the complete rows."""
     S, mu_x = position["S"], position["mu_x"]
-    n, J = observed.n[0], S.shape[1]
-    mean = S[:, :, 0, 1:] / (n[:, None] * CONSTANT)
-    scatter = S[:, :, 1:, 1:] - n[:, None, None] * mean[..., :, None] * mean[..., None, :]
+    rows, J = np.round(S[:, :, 0, 0] / CONSTANT**2), S.shape[1]  # equal ones alike: a test of laws counts ties
+    mean = S[:, :, 0, 1:] / (rows[..., None] * CONSTANT)
+    scatter = S[:, :, 1:, 1:] - rows[..., None, None] * mean[..., :, None] * mean[..., None, :]
     apart = mean - mu_x[:, None]
     precision = np.linalg.inv(position["Sigma_x"])
+    log_scatter = np.linalg.slogdet(scatter[:, 0])[1]
     return _functions_of_normal_x({**position, "S": scatter}, observed, S) | {
         f"{PARAMETER}first μ_x": mu_x[:, 0],
         f"{PARAMETER}last μ_x": mu_x[:, -1],
@@ -292,6 +304,13 @@ def _functions_of_intercept(position: Position, observed: Observed) -> dict[str,
         f"{PARAMETER}|b1 - μ_x|": np.einsum("ci,cij,cj->c", apart[:, 0], precision, apart[:, 0]),
         f"{PARAMETER}|bJ - μ_x|": np.einsum("ci,cij,cj->c", apart[:, J - 1], precision, apart[:, J - 1]),
         f"{PARAMETER}intercept x first mean": position["theta"][:, 0] * mean[:, 0, 0],
+        f"{PARAMETER}m1": rows[:, 0],
+        f"{PARAMETER}mJ": rows[:, -1],
+        f"{PARAMETER}log |C1| - d log m1": log_scatter - mu_x.shape[1] * np.log(rows[:, 0]),
+        f"{PARAMETER}m1 |b1 - μ_x|": rows[:, 0] * np.einsum("ci,cij,cj->c", apart[:, 0], precision, apart[:, 0]),
+        f"{PARAMETER}intercept x m1": position["theta"][:, 0] * rows[:, 0],
+        "noisy m1": observed.S[:, 0, 0, 0],
+        "m1 · noisy m1": rows[:, 0] * observed.S[:, 0, 0, 0],
     }
 
 
@@ -311,7 +330,7 @@ SAMPLERS: Mapping[str, Callable[[Regime], Subject]] = {
     "collapsed": lambda regime: normal_x(collapsed.kernel(), regime, collapsed.entered),
     "fixed-s": lambda regime: fixed_s(fixed_s_kernel.kernel(), regime, enter_fixed_s),
     "intercept": lambda regime: intercept(
-        intercept_kernel.kernel(prior_rows=PRIOR_ROWS), regime, enter_intercept, PRIOR_ROWS
+        intercept_kernel.kernel(prior_rows=PRIOR_ROWS, missing=MISSING), regime, enter_intercept, PRIOR_ROWS
     ),
 }
 """Every sampler that has a joint distribution."""

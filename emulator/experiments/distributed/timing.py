@@ -24,11 +24,11 @@ from rich.table import Table
 
 from dca_proto.core.accounting import mu_of
 from emulator.experiments.distributed.data import Statistics
-from emulator.experiments.distributed.kernels import kernel_of
 from emulator.experiments.distributed.releases import with_noise
 from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, table
 from inference.distributed_regression.kernel import Kernel, Schedule
+from inference.distributed_regression.methods import kernel_of
 from inference.distributed_regression.observed import Observed, Prior
 from inference.problem import stream
 

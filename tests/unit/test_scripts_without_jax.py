@@ -1,0 +1,41 @@
+"""Without JAX, which is optional, scripts that need it say what to install, in a line and not in a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+NAMED = ("ldp_", "mcmc_", "check_samplers")
+SCRIPTS = sorted(path for path in (ROOT / "scripts").glob("*.py") if path.name.startswith(NAMED))
+PROBE = f"""
+import contextlib, io, json, runpy, sys, traceback
+sys.modules["jax"] = None  # an import of it fails
+found = {{}}
+for path in {[str(path) for path in SCRIPTS]!r}:
+    said, code = io.StringIO(), None
+    sys.argv = [path, "--quick"]
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as stop:
+            code = stop.code
+        except BaseException:
+            traceback.print_exc()
+    found[path.rpartition("/")[2]] = code, said.getvalue()
+print(json.dumps(found))
+"""
+
+
+def test_scripts_that_need_jax_say_so() -> None:
+    """One process for all of them."""
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == len(SCRIPTS) >= 12
+    for script, (code, said) in found.items():
+        assert code == 2, (script, said)
+        assert 'pip install "dca[samplers]"' in said, (script, said)
+        assert "Traceback" not in said, (script, said)
