@@ -12,6 +12,7 @@ General layout, in reading order (DESIGN.md beside this file says why):
     regression              their result, in the user's own units
     exponential_families    conjugate models of one column, plugged in or with the noise in the model (with `simplex`)
     distributed_regression  linear regression from many data nodes, by Markov chains with the noise in the model
+    local                   from local reports of clients, and regression from any noisy sum, by Markov chains
     variational             doubly stochastic variational inference for any clipped gradient; a Gaussian mixture
     baselines, spent        what to hold results against (with `logistic_regression`); what they cost
     draws                   ArviZ's InferenceData, the one door to it

@@ -18,7 +18,7 @@ FUNCTION_LINES_MAX, FILE_LINES_MAX = 60, 500
 STDLIB = set(sys.stdlib_module_names)
 DEVICE = {"numpy", "nacl", "msgspec", "aiomqtt", "structlog"}
 CORE = {"numpy", "nacl", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.aggregate"}
-NOT_ON_A_DEVICE = ("typer", "rich", "scipy", "sklearn", "matplotlib", "amqtt", "mpmath", "dp_accounting")
+NOT_ON_A_DEVICE = ("typer", "rich", "scipy", "sklearn", "matplotlib", "amqtt", "mpmath", "dp_accounting", "numpyro")
 
 # Which modules may import what, by their longest prefix here. The standard library is open to all.
 LAYERS = {
@@ -30,7 +30,10 @@ LAYERS = {
     "dca_proto.statistics.model_gradient": {"numpy", "msgspec", "jax", "dca_proto.statistics",
                                             "dca_proto.core.errors"},
     "dca_proto.testing": CORE,
-    "dca_proto.local": {"numpy", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.local"},
+    "dca_proto.core.mechanism": CORE | {"dca_proto.local"},  # types of what it describes
+    "dca_proto.core.plan": CORE | {"dca_proto.local"},  # its one door, opened with the first round of reports
+    "dca_proto.local": {"numpy", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.aggregate",
+                        "dca_proto.local"},
     "dca_proto.learning": CORE | {"dca_proto.learning", "dca_proto.device"},
     "dca_proto.net": DEVICE | {"paho", "dca_proto.core", "dca_proto.aggregate", "dca_proto.net"},
     "dca_proto.net.embedded": {"amqtt", "dca_proto.core", "dca_proto.net"},
@@ -39,6 +42,7 @@ LAYERS = {
     "dca_proto.privacy_loss": {"msgspec", "dp_accounting", "dca_proto.core"},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
                   "inference"},
+    "inference.local": {"numpy", "scipy", "matplotlib", "jax", "numpyro", "dca_proto.aggregate", "inference"},
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", "dca_proto.core",
                  "dca_proto.statistics", "dca_proto.testing"},
 }  # fmt: skip
@@ -89,6 +93,7 @@ LAYERS |= {
 EXPERIMENTS = TRIALS | {"inference", "scipy", "rich", "dca_proto.cli.output"}
 LAYERS |= {"emulator.experiments": EXPERIMENTS, "emulator.experiments.picture": EXPERIMENTS | {"matplotlib"}}
 LAYERS["emulator.experiments.distributed"] = EXPERIMENTS | {"jax"}
+LAYERS["emulator.experiments.local"] = EXPERIMENTS | {"dca_proto.local"}
 
 ENTRY_POINTS = {"dca_proto.testing", "dca_proto.net.memory", "dca_proto.core.play", "dca_proto.learning.sync"}
 """For users of the library."""

@@ -8,12 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 SECONDS_MAX = 1.0
-HEAVY = ("sklearn", "arviz", "jax", "matplotlib", "pooch", "pandas")
+HEAVY = ("sklearn", "arviz", "jax", "numpyro", "matplotlib", "pooch", "pandas")
+SAMPLERS = ("distributed_regression", "local")
 
 
 def is_sampler(path: Path) -> bool:
-    """One of those that the methods of distributed regression import when they are asked for."""
-    return path.parent.name == "distributed_regression" and "\nimport jax" in path.read_text()
+    """One of those that fits and methods import when they are asked for."""
+    return path.parent.name in SAMPLERS and "\nimport jax" in path.read_text()
 
 
 MODULES = sorted(

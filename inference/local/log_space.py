@@ -1,0 +1,89 @@
+"""Functions of the normal distribution that neither overflow nor cancel, and whose gradients do not either.
+
+With φ the standard normal density and Φ its distribution function, all follow from Mills' ratio R(u) = (1 - Φ(u))/φ(u):
+wherever a formula has a tiny Φ beside a huge exponential, their product is a moderate R. For u >= 0,
+R(u) = T((u - 3)/(u + 3))/(u + 3) with a smooth function T on [-1, 1] (Shepherd and Laframboise 1981, for erfc), here
+its Chebyshev interpolant of degree 24: the relative error is below 5e-15 for all u, and as there are neither branches
+nor exponentials, it is fast.
+"""
+
+from __future__ import annotations
+
+from math import log, pi, sqrt
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
+from scipy.special import erfcx
+
+Array: TypeAlias = Any
+"""A float64 array, JAX's or NumPy's, or a number."""
+
+LOG_ROOT_2PI = log(2 * pi) / 2
+_CENTRE, _DEGREE = 3.0, 24
+_EVEN_SERIES_MAX, _ASYMPTOTIC = 0.03, 100.0
+
+
+def _rational(y: NDArray[np.float64]) -> NDArray[np.float64]:
+    u = _CENTRE * (1 + y) / (1 - y)
+    value: NDArray[np.float64] = (u + _CENTRE) * sqrt(pi / 2) * erfcx(u / sqrt(2))
+    return value
+
+
+_PLACES = chebyshev.chebpts1(_DEGREE + 1)
+_COEFFICIENTS: list[float] = chebyshev.cheb2poly(chebyshev.chebfit(_PLACES, _rational(_PLACES), _DEGREE)).tolist()
+
+
+@jax.custom_jvp
+def mills(u: Array) -> Array:
+    """R(u) = (1 - Φ(u))/φ(u) for u >= 0: √(π/2) at 0, and about 1/u far out. Its derivative is uR(u) - 1."""
+    y = (u - _CENTRE) / (u + _CENTRE)
+    value = jnp.full_like(y, _COEFFICIENTS[-1])
+    for coefficient in _COEFFICIENTS[-2::-1]:
+        value = value * y + coefficient
+    return value / (u + _CENTRE)
+
+
+@mills.defjvp
+def _mills_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (u,), (du,) = primals, tangents
+    value = mills(u)
+    far = u > _ASYMPTOTIC  # there uR(u) - 1 would lose its digits
+    v = 1 / jnp.where(far, u, _ASYMPTOTIC) ** 2
+    return value, jnp.where(far, -v * (1 - v * (3 - v * (15 - 105 * v))), u * value - 1) * du
+
+
+def log_ndtr(u: Array) -> Array:
+    """ln Φ(u). (JAX's own is off by 1e-9 where its asymptotic series begins.)"""
+    u = jnp.asarray(u, dtype=float)
+    tail = mills(jnp.where(u < 0, -u, u))  # unlike |u| it has a slope at 0
+    far = -(u**2) / 2 - LOG_ROOT_2PI + jnp.log(tail)
+    near = jnp.log1p(-jnp.exp(-(u**2) / 2 - LOG_ROOT_2PI) * tail)
+    return jnp.where(u < 0, far, near)
+
+
+def log_interval(lower: Array, upper: Array) -> Array:
+    """ln ∫ exp((x₀² - x²)/2) dx from `lower` to `upper`, where x₀ is the point between them that is nearest to 0.
+
+    So the integrand's largest value is 1, and Φ(upper) - Φ(lower) is φ(x₀) times the integral, however far out it lies.
+    The relative error of the integral is some 1e-15, or 1e-16/(upper - lower) if that is more.
+    """
+    lower, upper = jnp.asarray(lower, dtype=float), jnp.asarray(upper, dtype=float)
+    near = jnp.minimum(jnp.abs(lower), jnp.abs(upper))
+    far = jnp.maximum(jnp.abs(lower), jnp.abs(upper))
+    beside = mills(near) - jnp.exp((near - far) * (near + far) / 2) * mills(far)
+    around = sqrt(pi / 2) * (jax.lax.erf(upper / sqrt(2)) - jax.lax.erf(lower / sqrt(2)))
+    return jnp.log(jnp.where((lower <= 0) & (upper >= 0), around, beside))
+
+
+def log_sinhc(y: Array) -> Array:
+    """ln (sinh(y)/y), 0 at 0."""
+    y = jnp.asarray(y, dtype=float)
+    small = jnp.abs(y) < _EVEN_SERIES_MAX
+    square = jnp.where(small, y, 0) ** 2
+    series = square * (1 / 6 - square * (1 / 180 - square / 2835))
+    size = jnp.where(small, 1, jnp.abs(y))
+    return jnp.where(small, series, size + jnp.log(-jnp.expm1(-2 * size) / (2 * size)))

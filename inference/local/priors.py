@@ -1,0 +1,176 @@
+"""What is believed before any report has been seen (LDP paper, section 8), and draws of it to hold posteriors against.
+
+    model          prior                                                               by default, of bounds
+    gaussian       mean ~ N(m, s²), sd ~ Gamma(a, rate r)                              m the middle; see `within`
+    exponential    rate ~ Gamma(a, rate r)
+    poisson        rate ~ Gamma(a, rate r)
+    geometric      probability ~ Beta(a, b)                                            uniform
+    histogram      shares ~ Dirichlet(α, ..., α)                                       α = 1
+    regressions    θ ~ N(0, 5 I), Σ = diag(τ) Ω diag(τ), Ω ~ LKJ(2), τ ~ N(0, 2.5 I)   in units of the statistic's scale
+
+The paper leaves the first three's numbers open. Here they follow from the public bounds by default: whoever states
+bounds means that nearly all values lie inside, so a standard deviation (or the mean of what is never negative) is about
+a third of the half-width (of the range), within a factor of some three either way.
+
+**Variance or standard deviation?** In N(0, 5 I) and N(0, 2.5 I) an identity matrix makes the second argument a
+covariance, so that the standard deviations here are √5 and √2.5.
+
+**Half-normal.** A scale τ_j and -τ_j with the signs of Ω's row and column j turned give the same Σ, and the LKJ density
+does not change under that. So the sign is not identified, and τ ~ N with either sign is the same prior of Σ as |τ|,
+which is half-normal and has one mode in the place of 2^d. The standard deviation of the residuals, of which the paper
+says nothing, is half-normal too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import inf, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.scale import PRIOR_BOUND_SDS
+
+Array = NDArray[np.float64]
+Draws = dict[str, Array]
+
+SHAPE = 2.0  # of a Gamma by default: zero has no density, and the 90 % between 0.18 and 2.4 means
+
+
+@dataclass(frozen=True)
+class GaussianPrior:
+    """mean ~ N(``mean``, ``mean_sd``²), sd ~ Gamma(``shape``, rate ``rate``); in the column's own units."""
+
+    mean: float
+    mean_sd: float
+    shape: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        _require_above_zero(self, "mean_sd", "shape", "rate")
+        if not abs(self.mean) < inf:
+            raise DataError(f"GaussianPrior: mean is {self.mean:g}; give a finite number")
+
+    @classmethod
+    def within(cls, bounds: Interval) -> GaussianPrior:
+        """That of a column with these public bounds: the mean is somewhere inside, the sd about a third of half."""
+        sd = bounds.half_width / PRIOR_BOUND_SDS
+        return cls(bounds.centre, bounds.half_width / 2, SHAPE, SHAPE / sd)
+
+    def draws(self, rng: np.random.Generator, count: int) -> Draws:
+        """``mean`` and ``sd``, each ``(count,)``."""
+        mean = self.mean + self.mean_sd * rng.standard_normal(count)
+        return {"mean": mean, "sd": rng.gamma(self.shape, 1 / self.rate, count)}
+
+
+@dataclass(frozen=True)
+class RatePrior:
+    """rate ~ Gamma(``shape``, rate ``rate``), of exponential or Poisson data; in the column's own units."""
+
+    shape: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        _require_above_zero(self, "shape", "rate")
+
+    @classmethod
+    def of_exponential(cls, high: float) -> RatePrior:
+        """That of data clipped to [0, high]: their mean is about a third of it, so the rate is 3/high."""
+        return cls(SHAPE, SHAPE * high / PRIOR_BOUND_SDS)
+
+    @classmethod
+    def of_poisson(cls, high: float) -> RatePrior:
+        """That of counts clipped to 0..high: their mean, the rate, is about a third of it."""
+        return cls(SHAPE, SHAPE * PRIOR_BOUND_SDS / high)
+
+    def draws(self, rng: np.random.Generator, count: int) -> Draws:
+        """``rate``, shape ``(count,)``."""
+        return {"rate": rng.gamma(self.shape, 1 / self.rate, count)}
+
+
+@dataclass(frozen=True)
+class ProbabilityPrior:
+    """probability ~ Beta(``successes``, ``failures``), of geometric data."""
+
+    successes: float = 1.0
+    failures: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require_above_zero(self, "successes", "failures")
+
+    def draws(self, rng: np.random.Generator, count: int) -> Draws:
+        """``probability``, shape ``(count,)``."""
+        return {"probability": rng.beta(self.successes, self.failures, count)}
+
+
+@dataclass(frozen=True)
+class DirichletPrior:
+    """shares ~ Dirichlet(``concentration``), the same for every category or one number for each."""
+
+    concentration: float | tuple[float, ...] = 1.0
+
+    def __post_init__(self) -> None:
+        if not np.all((given := np.asarray(self.concentration, float)) > 0) or not np.all(np.isfinite(given)):
+            raise DataError(f"DirichletPrior: concentration is {self.concentration}; give finite numbers above 0")
+
+    def of(self, categories: int) -> Array:
+        """α of each category, shape ``(categories,)``. Raises `DataError` where it is of another number of them."""
+        given = np.asarray(self.concentration, float)
+        if given.ndim and given.shape != (categories,):
+            raise DataError(
+                f"DirichletPrior: {given.size} concentrations for {categories} categories; give one for each, or one "
+                "number for all"
+            )
+        return np.broadcast_to(given, (categories,)).copy()
+
+    def draws(self, rng: np.random.Generator, count: int, categories: int) -> Draws:
+        """``shares``, shape ``(count, categories)``."""
+        return {"shares": rng.dirichlet(self.of(categories), count)}
+
+
+@dataclass(frozen=True)
+class RegressionPrior:
+    """Of linear and logistic regression, in units of the statistic's scale.
+
+    Attributes:
+        coefficient_sd: of each slope, about 0. intercept_sd: of what is predicted where all features are 0 (the public
+            centres), about 0.
+        lkj: η of Ω ~ LKJ(η); 1 is uniform over correlation matrices, more leans towards none.
+        feature_sd: of the half-normal standard deviations τ of the features.
+        feature_mean_sd: of the features' means, about the public centres, where there is an intercept. (Without one
+            the features are taken to be centred.)
+        residual_sd: of the half-normal standard deviation of the residuals; of no use in logistic regression.
+    """
+
+    coefficient_sd: float = sqrt(5.0)
+    intercept_sd: float = sqrt(5.0)
+    lkj: float = 2.0
+    feature_sd: float = sqrt(2.5)
+    feature_mean_sd: float = 1.0
+    residual_sd: float = sqrt(2.5)
+
+    def __post_init__(self) -> None:
+        _require_above_zero(self, *(field.name for field in fields(self)))
+
+    def draws(self, rng: np.random.Generator, count: int, features: int) -> Draws:
+        """By the models' sites: ``theta``, ``feature_sd``, ``feature_mean`` (count, features) and ``alpha``,
+        ``residual_sd`` (count,)."""
+        theta = self.coefficient_sd * rng.standard_normal((count, features))
+        return {
+            "theta": theta,
+            "alpha": self.intercept_sd * rng.standard_normal(count),
+            "feature_mean": self.feature_mean_sd * rng.standard_normal((count, features)),
+            "feature_sd": np.abs(self.feature_sd * rng.standard_normal((count, features))),
+            "residual_sd": np.abs(self.residual_sd * rng.standard_normal(count)),
+        }
+
+
+Prior = GaussianPrior | RatePrior | ProbabilityPrior | DirichletPrior | RegressionPrior
+
+
+def _require_above_zero(prior: Prior, *names: str) -> None:
+    for name in names:
+        if not 0 < (number := getattr(prior, name)) < inf:
+            raise DataError(f"{type(prior).__name__}: {name} is {number:g}; give a finite number above 0")

@@ -1,0 +1,158 @@
+"""What reports claim of themselves, and whether it can be so: the checks behind the door (`reports`).
+
+**What is said twice has to agree.** The noise's scale, ε (and δ) and the bounds say the same thing twice: Laplace noise
+has the scale (high - low)/ε, Gaussian noise a standard deviation for which δ(ε) is what is claimed (Balle and Wang
+2018, theorem 8), a bit or category the odds e^ε. Where they contradict each other, one of them is of another round, and
+any posterior would be wrong without a sign of it. Nor does noise carry a report arbitrarily far beyond the bounds: one
+that is further out than a chance of e^-40 allows is of another column or scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf, log, sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_ndtr
+
+from dca_proto.aggregate import LocalReports, NoisyAggregate
+from inference.errors import DataError
+
+Array = NDArray[np.float64]
+Given: TypeAlias = LocalReports | NoisyAggregate | Sequence[LocalReports | NoisyAggregate]
+"""Reports of one round, or of several of the same terms whose clients differ."""
+
+LAPLACE, GAUSSIAN = "grid-laplace", "analytic-gaussian"
+RESPONSE, UNARY = "randomised-response", "unary-encoding"
+SAME = 1e-3  # relative: how well what is said twice has to agree
+GRID = 1e-2  # the same of Gaussian noise, which is a little wider for the grid
+FAR = 40.0  # in Laplace scales or, squared and halved, in standard deviations: a chance of e^-40
+
+
+def together(given: Given, mechanisms: Sequence[str]) -> tuple[LocalReports, list[NoisyAggregate]]:
+    """All reports as one, and the rounds that they are of; none where the reports are bare."""
+    listed = [given] if isinstance(given, LocalReports | NoisyAggregate) else list(given)
+    if not listed:
+        raise DataError("no reports; give those of at least one round")
+    rounds = [one for one in listed if isinstance(one, NoisyAggregate)]
+    if rounds and len(rounds) < len(listed):
+        raise DataError("some reports are bare and some have a round's parameters; give either sort alone")
+    parts = [one if isinstance(one, LocalReports) else _reports(one) for one in listed]
+    for part in parts:
+        _check_terms(part, mechanisms)
+    _check_together(parts, rounds)
+    values = np.concatenate([np.asarray(part.values) for part in parts])
+    if not np.all(np.isfinite(values)):
+        raise DataError(
+            f"{np.sum(~np.isfinite(values))} numbers in the reports are not finite; no mechanism makes them"
+        )
+    return replace(parts[0], values=values), rounds
+
+
+def _reports(aggregate: NoisyAggregate) -> LocalReports:
+    if aggregate.reports is None:
+        raise DataError(
+            f"a sum of the statistic {aggregate.statistic!r} by {aggregate.mechanism!r} holds no reports; ask for a "
+            "round with a local mechanism"
+        )
+    return aggregate.reports
+
+
+def _check_terms(told: LocalReports, mechanisms: Sequence[str]) -> None:
+    if told.mechanism not in mechanisms:
+        wanted = " or ".join(repr(name) for name in mechanisms)
+        raise DataError(f"reports are by the mechanism {told.mechanism!r}; this model takes those by {wanted}")
+    if not 0 < told.epsilon < inf:
+        raise DataError(f"reports claim epsilon {told.epsilon:g}; expected a finite number above 0")
+    if told.mechanism == GAUSSIAN and not 0 < told.delta < 1:
+        raise DataError(f"reports by {GAUSSIAN!r} claim delta {told.delta:g}; expected a number between 0 and 1")
+    if told.mechanism != GAUSSIAN and told.delta != 0:
+        raise DataError(f"reports by {told.mechanism!r} claim delta {told.delta:g}; that mechanism's is 0")
+    if told.mechanism in (LAPLACE, GAUSSIAN) and not 0 < told.noise_scale < inf:
+        raise DataError(f"reports claim noise of scale {told.noise_scale:g}; expected a finite number above 0")
+
+
+def _check_together(parts: Sequence[LocalReports], rounds: Sequence[NoisyAggregate]) -> None:
+    """Raise `DataError` unless all are of the same terms, and each round is there once."""
+    for place, part in enumerate(parts[1:], start=2):
+        for name in ("mechanism", "epsilon", "delta", "noise_scale", "probabilities"):
+            if (found := getattr(part, name)) != (first := getattr(parts[0], name)):
+                raise DataError(
+                    f"reports {place} are of {name} {found}, the first of {first}; fit those alike together"
+                )
+        if part.values.shape[1:] != parts[0].values.shape[1:]:
+            shapes = f"{part.values.shape}, the first of {parts[0].values.shape}"
+            raise DataError(f"reports {place} have the shape {shapes}; fit those of the same columns together")
+    if len({one.round_id for one in rounds}) < len(rounds):
+        raise DataError("a round is there twice; give each once")
+    for place, one in enumerate(rounds[1:], start=2):
+        if (one.statistic, one.parameters) != (rounds[0].statistic, rounds[0].parameters):
+            raise DataError(f"round {place} is of another statistic or other parameters than the first; fit it alone")
+
+
+def check_noise(told: LocalReports, scale: float, width: float) -> None:
+    """Raise `DataError` where the noise is not what ε (and δ) ask for over bounds of that width, the sensitivity."""
+    if told.mechanism == GAUSSIAN:
+        check_gaussian(told, scale, width)
+    elif not close([scale * told.epsilon], [width], width):
+        raise DataError(
+            f"Laplace noise of scale {scale:.4g} at epsilon {told.epsilon:g} is for bounds {scale * told.epsilon:.4g} "
+            f"apart, and these are {width:.4g} apart; give the bounds and the epsilon that the clients used"
+        )
+
+
+def check_gaussian(told: LocalReports, sd: float, sensitivity: float) -> None:
+    """Raise `DataError` unless the least noise that is (ε, δ)-private at this sensitivity has about that deviation."""
+    most, least = (_log_delta(told.epsilon, sensitivity / (sd * slack)) for slack in (1 - GRID, 1 + GRID))
+    if not least <= log(told.delta) <= most:
+        raise DataError(
+            f"Gaussian noise of standard deviation {sd:.4g} is not that of epsilon {told.epsilon:g} and delta "
+            f"{told.delta:g} at the sensitivity {sensitivity:.4g}; give the bounds and terms that the clients used"
+        )
+
+
+def _log_delta(epsilon: float, mu: float) -> float:
+    """log δ(ε) of μ-Gaussian privacy, Balle and Wang (2018), theorem 8."""
+    first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    return float(first + np.log(-np.expm1(min(second - first, -1e-300))))
+
+
+def check_reach(z: Array, low: Array, high: Array, *, laplace: bool, scale: float) -> None:
+    """Raise `DataError` where a report, shape ``(n, k)``, is further out than noise ever carries one."""
+    chance = FAR + log(max(z.size, 1))
+    reach = scale * (chance if laplace else sqrt(2 * chance))
+    outside = int(np.sum((z < low - reach) | (z > high + reach)))
+    if outside:
+        raise DataError(
+            f"{outside} of {z.size} numbers in the reports are more than {reach:.4g} outside the bounds, where the "
+            "noise does not reach; look at whether they are of this column, scale and mechanism"
+        )
+
+
+def number_of_categories(told: LocalReports, values: NDArray[Any]) -> int:
+    """Of bits as many as there are; of randomised response from p + (k - 1) q = 1."""
+    p, q = told.probabilities or (0.0, 0.0)
+    if not 0 < q < p < 1:
+        raise DataError(f"reports claim the probabilities p = {p:g} and q = {q:g}; expected 0 < q < p < 1")
+    wanted = 2 if told.mechanism == UNARY else 1
+    if values.ndim != wanted:
+        expected = "bits (n, k)" if wanted == 2 else "categories (n,)"
+        raise DataError(f"reports by {told.mechanism!r} have the shape {values.shape}; expected {expected}")
+    return int(values.shape[1]) if wanted == 2 else 1 + round((1 - p) / q)
+
+
+def check_odds(told: LocalReports, p: float, q: float) -> None:
+    """Raise `DataError` where p and q are not those of ε: odds of e^ε at most, and not less than need be."""
+    odds = (1 - q) / q * p / (1 - p) if told.mechanism == UNARY else p / q
+    if not abs(log(odds) - told.epsilon) <= SAME * max(told.epsilon, SAME):
+        raise DataError(
+            f"p = {p:.6g} and q = {q:.6g} of {told.mechanism!r} are those of epsilon {log(odds):.6g}, and the reports "
+            f"claim {told.epsilon:g}; give the terms that the clients used"
+        )
+
+
+def close(left: ArrayLike, right: ArrayLike, scale: float) -> bool:
+    return bool(np.allclose(left, right, rtol=0, atol=SAME * scale))

@@ -1,0 +1,283 @@
+"""The door of local inference: what is refused of reports and sums, each with a line that says what to do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from exact_rounds import aggregate
+
+from dca_proto.aggregate import LocalReports, NoisyAggregate, RoundRequest
+from dca_proto.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
+from dca_proto.statistics.sensitivity import Sensitivity
+from inference import local
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.local.reports import categories_of, labelled_rows_of, rows_of, scalars_of, sums_of
+
+BITS = 20
+UNIT = 2.0**-BITS
+KEY = bytes(range(32))
+BOUNDS = Interval(-5.0, 5.0)
+BOX = Sensitivity(l1=10 << BITS, l2_squared=(10 << BITS) ** 2, bound=5 << BITS)
+"""Of one number clipped to `BOUNDS`."""
+
+
+def laplace(n: int = 50, epsilon: float = 1.0) -> LocalReports:
+    held = np.linspace(-4, 4, n)[:, None] / UNIT
+    mechanism = GridLaplace(epsilon, BOX)
+    return mechanism.told(mechanism.randomise(held.astype(np.int64), KEY), UNIT)
+
+
+def gaussian(n: int = 50, epsilon: float = 1.0, delta: float = 1e-5) -> LocalReports:
+    mechanism = AnalyticGaussian(epsilon, delta, BOX)
+    return mechanism.told(mechanism.randomise(np.zeros((n, 1), np.int64), KEY), UNIT)
+
+
+def bits(n: int = 50, epsilon: float = 1.0, k: int = 4) -> LocalReports:
+    mechanism = UnaryEncoding(epsilon, k)
+    return mechanism.told(mechanism.randomise(np.arange(n) % k, KEY), 1.0)
+
+
+def answers(n: int = 50, epsilon: float = 1.0, k: int = 4) -> LocalReports:
+    mechanism = RandomisedResponse(epsilon, k)
+    return mechanism.told(mechanism.randomise(np.arange(n) % k, KEY), 1.0)
+
+
+def vectors(n: int = 50, width: int = 3) -> LocalReports:
+    """Bare Gaussian rows."""
+    return replace(gaussian(), values=np.random.default_rng(1).normal(size=(n, width)))
+
+
+def held(told: LocalReports, statistic: str, number: int = 0, **parameters: Any) -> NoisyAggregate:
+    """The round that these reports are of."""
+    made = aggregate(told.values.sum(0), 1.0, RoundRequest(statistic, parameters), len(told.values), 10.0)
+    return replace(made, reports=told, mechanism=told.mechanism, round_id=bytes([number]) * 16)
+
+
+def column(told: LocalReports, centre: float = 0.0, scale: float = 1.0, number: int = 0, **more: Any) -> NoisyAggregate:
+    parameters = {"columns": ["age"], "centre": [centre], "scale": [scale], "bound": [5.0], **more}
+    return held(told, "sum", number, **parameters)
+
+
+def sums(rows: int = 100, **changes: Any) -> NoisyAggregate:
+    """Noisy sums of two features and a target."""
+    parameters = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3, **changes}
+    size = 5 + bool(parameters.get("target_square"))
+    return aggregate(np.full(size, 10.0), 4.0, RoundRequest("regression", parameters), rows)
+
+
+def test_reports_of_every_mechanism_come_in_at_all_epsilons() -> None:
+    """The noise that devices really add, which is widened for the grid, is what ε and the bounds ask for."""
+    for epsilon in (0.01, 0.5, 1.0, 8.0, 20.0):
+        assert scalars_of(laplace(epsilon=epsilon), BOUNDS, parameters=2).laplace
+        for delta in (1e-9, 1e-5, 1e-2):
+            assert not scalars_of(gaussian(epsilon=epsilon, delta=delta), BOUNDS, parameters=2).laplace
+        assert categories_of(bits(epsilon=epsilon)).categories == 4
+        assert categories_of(answers(epsilon=epsilon, k=7)).categories == 7
+
+
+def test_reports_of_a_round_are_told_in_the_columns_own_units() -> None:
+    told = laplace()
+    found = scalars_of(column(told, centre=40.0, scale=2.0), parameters=2)
+    assert (found.bounds.lower, found.bounds.upper, found.column) == (30.0, 50.0, "age")
+    assert found.scale == pytest.approx(20.0)
+    np.testing.assert_allclose(found.z, 40 + 2 * told.values[:, 0])
+    assert found.attrs["mechanism"] == "grid-laplace"
+    assert (found.attrs["epsilon"], found.attrs["delta"], found.attrs["n"]) == (1.0, 0.0, 50)
+
+
+def test_nothing_is_claimed_of_a_round_that_is_not_private() -> None:
+    attrs = scalars_of(replace(column(laplace()), private=False), parameters=2).attrs
+    assert (attrs["epsilon"], attrs["delta"], attrs["private"]) == (None, None, False)
+
+
+def test_several_rounds_of_the_same_terms_are_one() -> None:
+    assert len(scalars_of([column(laplace(30)), column(laplace(20), number=1)], parameters=2).z) == 50
+    assert len(categories_of([bits(30), bits(20)]).told) == 50
+
+
+BAD_SCALARS: list[tuple[Callable[[], Any], str]] = [
+    (bits, "by the mechanism 'unary-encoding'; this model takes those by 'grid-laplace' or 'analytic-gaussian'"),
+    (lambda: sums(), "a sum of the statistic 'regression' by 'test' holds no reports; ask for a round with a local"),
+    (lambda: held(laplace(), "moments"), "of the statistic 'moments'; expected 'sum' or 'mean'"),
+    (list, "no reports; give those of at least one round"),
+    (lambda: [laplace(), column(laplace())], "some reports are bare and some have a round's parameters"),
+    (lambda: [laplace(), laplace(epsilon=2.0)], "reports 2 are of epsilon 2.0, the first of 1.0"),
+    (lambda: [laplace(), replace(laplace(), values=np.zeros((5, 2)))], r"reports 2 have the shape \(5, 2\)"),
+    (lambda: [column(laplace()), column(laplace())], "a round is there twice"),
+    (lambda: [column(laplace()), column(laplace(), 3.0, number=1)], "round 2 is of another statistic or other param"),
+    (lambda: replace(laplace(), values=np.zeros((9, 2))), r"shape \(9, 2\); expected \(n,\) or \(n, 1\)"),
+    (lambda: column(laplace(), columns=["age", "bmi"]), "reports are of 2 columns; this model is of one"),
+    (lambda: replace(laplace(), values=np.array([[1.0], [np.nan]])), "1 numbers in the reports are not finite"),
+    (lambda: replace(laplace(), values=np.array([[1.0], [np.inf]])), "1 numbers in the reports are not finite"),
+    (
+        lambda: replace(laplace(), values=np.full((4, 1), 700.0)),
+        "4 of 4 numbers in the reports are more than 413.9 out",
+    ),
+    (lambda: laplace(1), "1 reports are too few: this model needs at least 2, as many as the model has parameters"),
+    (
+        lambda: replace(laplace(), epsilon=2.0),
+        "noise of scale 10 at epsilon 2 is for bounds 20 apart, and these are 10",
+    ),
+    (lambda: replace(laplace(), epsilon=0.0), "claim epsilon 0; expected a finite number above 0"),
+    (lambda: replace(laplace(), delta=1e-5), "by 'grid-laplace' claim delta 1e-05; that mechanism's is 0"),
+    (lambda: replace(laplace(), noise_scale=0.0), "claim noise of scale 0"),
+    (lambda: replace(gaussian(), delta=0.0), "by 'analytic-gaussian' claim delta 0; expected a number between 0 and 1"),
+    (lambda: replace(gaussian(), epsilon=1.1), "is not that of epsilon 1.1 and delta 1e-05 at the sensitivity 10"),
+    (lambda: replace(gaussian(), delta=2e-5), "is not that of epsilon 1 and delta 2e-05"),
+    (lambda: replace(gaussian(), noise_scale=30.0), "Gaussian noise of standard deviation 30 is not that of epsilon 1"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), BAD_SCALARS, ids=[said[:40] for _, said in BAD_SCALARS])
+def test_reports_that_cannot_be_a_columns_are_refused(given: Callable[[], Any], said: str) -> None:
+    with pytest.raises(DataError, match=said) as refused:
+        scalars_of(given(), BOUNDS, parameters=2)
+    assert "\n" not in str(refused.value)
+
+
+def test_bounds_have_to_be_known_and_to_agree() -> None:
+    with pytest.raises(DataError, match=r"bounds are missing: .* give bounds=Interval\(low, high\)"):
+        scalars_of(laplace(), parameters=2)
+    with pytest.raises(DataError, match="bounds -4:4 were given, and the clients clipped to -5:5; leave them out"):
+        scalars_of(column(laplace()), Interval(-4, 4), parameters=2)
+    assert scalars_of(column(laplace()), BOUNDS, parameters=2).bounds.upper == 5.0
+
+
+def test_families_that_start_at_zero_want_bounds_that_do() -> None:
+    with pytest.raises(DataError, match="exponential data start at 0, and the clients clipped theirs to -5:5"):
+        local.exponential(laplace(), bounds=BOUNDS)
+    with pytest.raises(DataError, match=r"poisson data are counts, and the clients clipped theirs at 2\.5"):
+        local.poisson(replace(laplace(), epsilon=0.25), bounds=Interval(0, 2.5))
+
+
+BAD_CATEGORIES: list[tuple[Callable[[], Any], str]] = [
+    (laplace, "by the mechanism 'grid-laplace'; this model takes those by 'randomised-response' or 'unary-encoding'"),
+    (lambda: held(bits(), "sum", columns=["a"]), "of the statistic 'sum'; expected 'histogram'"),
+    (lambda: held(bits(), "histogram", edges=[0, 1, 2]), "of 4 categories, and the round's histogram has 2 bins"),
+    (lambda: replace(bits(), values=bits().values * 2), "'unary-encoding': a bit is neither 0 nor 1"),
+    (lambda: replace(answers(), values=np.arange(5)), "'randomised-response': a category is outside 0 to 3"),
+    (lambda: replace(answers(), values=-np.arange(5)), "a category is outside 0 to 3"),
+    (lambda: replace(answers(), values=np.zeros(9)), "reports are of type float64; expected whole numbers"),
+    (lambda: replace(answers(), values=bits().values), r"shape \(50, 4\); expected categories \(n,\)"),
+    (lambda: replace(bits(), values=answers().values), r"shape \(50,\); expected bits \(n, k\)"),
+    (lambda: replace(bits(), probabilities=None), "without probabilities"),
+    (lambda: replace(bits(), probabilities=(0.2, 0.5)), "p = 0.2 and q = 0.5; expected 0 < q < p < 1"),
+    (lambda: replace(bits(), epsilon=2.0), "are those of epsilon 1, and the reports claim 2"),
+    (lambda: replace(answers(), epsilon=2.0), "are those of epsilon 1, and the reports claim 2"),
+    (lambda: bits(2), "2 reports are too few: this model needs at least 3"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), BAD_CATEGORIES, ids=[said[:40] for _, said in BAD_CATEGORIES])
+def test_reports_that_cannot_be_categories_are_refused(given: Callable[[], Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        categories_of(given())
+
+
+def test_labels_and_concentrations_are_one_for_each_category() -> None:
+    with pytest.raises(DataError, match="2 labels for 4 categories; give one for each"):
+        local.histogram(answers(), labels=("a", "b"))
+    with pytest.raises(DataError, match="2 concentrations for 4 categories"):
+        local.histogram(bits(), local.DirichletPrior((1.0, 2.0)))
+
+
+def test_perturbed_rows_are_refused_where_they_cannot_be() -> None:
+    assert rows_of(vectors()).names == ("x0", "x1")
+    with pytest.raises(DataError, match=r"shape \(50, 1\); expected \(n, d \+ 1\)"):
+        rows_of(vectors(width=1))
+    with pytest.raises(DataError, match="5 reports are too few: this model needs at least 6"):
+        rows_of(vectors(5))
+    with pytest.raises(DataError, match="by the mechanism 'grid-laplace'"):
+        rows_of(laplace())
+    parameters = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [5.0] * 3}
+    with pytest.raises(DataError, match="at the sensitivity 17"):
+        rows_of(replace(held(vectors(), "sum", **parameters), sensitivity=17.0))
+
+
+def test_labels_have_to_be_the_same_clients() -> None:
+    found = labelled_rows_of(vectors(), answers(k=2))
+    assert (found.variance_y, set(found.y)) == (0.0, {0.0, 1.0})
+    assert found.p == pytest.approx(np.e / (1 + np.e))
+    with pytest.raises(DataError, match="40 labels for 50 clients' features"):
+        labelled_rows_of(vectors(), answers(40, k=2))
+    with pytest.raises(DataError, match="labels are one of 3 categories; expected randomised response of two"):
+        labelled_rows_of(vectors(), answers(k=3))
+    with pytest.raises(DataError, match="labels are one of 2 categories"):
+        labelled_rows_of(vectors(), bits(k=2))
+
+
+def test_sums_come_with_their_weights_divided_out_and_variances_of_their_own() -> None:
+    found = sums_of(sums(weights=[1, 2, 5], target_square=True), labels=False)
+    np.testing.assert_allclose(found.value, [10, 10, 10, 5, 5, 2])
+    np.testing.assert_allclose(found.variance, [4, 4, 4, 1, 1, 0.16])
+    assert (found.n, found.features, found.constant, found.square) == (100, 2, None, True)
+    assert len(sums_of(sums(target_square=True), labels=True).value) == 5
+    assert (found.attrs["mechanism"], found.attrs["n"], found.attrs["epsilon"]) == ("test", 100, 1.0)
+
+
+def test_sums_are_refused_where_they_are_no_regressions() -> None:
+    with pytest.raises(DataError, match="expected 'regression'"):
+        sums_of(column(laplace()), labels=False)
+    with pytest.raises(DataError, match="4 rows are too few: this model needs at least 5, as many as there are sums"):
+        sums_of(sums(4), labels=False)
+    with pytest.raises(DataError, match="clipped to ±2 in units of its scale; logistic regression takes labels of -1"):
+        sums_of(sums(bound=[1.0, 1.0, 2.0]), labels=True)
+    with pytest.raises(DataError, match="a sum is not finite"):
+        sums_of(replace(sums(), value=np.full(5, np.nan)), labels=False)
+
+
+def test_no_error_holds_a_report() -> None:
+    """A report is private already, but nobody else's affair."""
+    for given in (np.array([[1234.5], [0.0]]), np.array([[1234.5], [np.nan]])):
+        with pytest.raises(DataError) as refused:
+            scalars_of(replace(laplace(), values=given), BOUNDS, parameters=2)
+        assert "1234" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("prior", "said"),
+    [
+        (lambda: local.GaussianPrior(np.nan, 1, 1, 1), "GaussianPrior: mean is nan"),
+        (lambda: local.GaussianPrior(0, 0, 1, 1), "GaussianPrior: mean_sd is 0; give a finite number above 0"),
+        (lambda: local.RatePrior(1, np.inf), "RatePrior: rate is inf"),
+        (lambda: local.ProbabilityPrior(failures=-1), "ProbabilityPrior: failures is -1"),
+        (lambda: local.DirichletPrior((1.0, 0.0)), r"DirichletPrior: concentration is \(1.0, 0.0\)"),
+        (lambda: local.DirichletPrior((1.0, 1.0)).of(3), "2 concentrations for 3 categories"),
+        (lambda: local.RegressionPrior(lkj=0), "RegressionPrior: lkj is 0"),
+    ],
+)
+def test_priors_are_distributions(prior: Callable[[], Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        prior()
+
+
+def test_default_priors_follow_from_the_bounds() -> None:
+    """Means of 100,000 draws within 5 standard errors of what the bounds say: false alarm below 1e-5."""
+    rng, count = np.random.default_rng(1), 100_000
+    drawn = local.GaussianPrior.within(Interval(20, 80)).draws(rng, count)
+    assert drawn["mean"].mean() == pytest.approx(50, abs=5 * 15 / count**0.5)
+    assert drawn["sd"].mean() == pytest.approx(10, abs=5 * 10 / count**0.5)
+    assert local.RatePrior.of_poisson(12).draws(rng, count)["rate"].mean() == pytest.approx(4, abs=0.05)
+    assert local.RatePrior.of_exponential(12).draws(rng, count)["rate"].mean() == pytest.approx(0.25, abs=0.005)
+
+
+@pytest.mark.parametrize("missing", ["numpyro", "jax"])
+def test_without_the_samplers_packages_the_error_says_what_to_install(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("inference.local.")]:
+        if any(
+            part in name for part in ("models", "nuts", "rectified", "moments", "summed", "perturbed", "categories")
+        ):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(
+        DataError, match=r'fits of local reports need NumPyro and JAX, .*; pip install "dca\[samplers\]"'
+    ):
+        local.gaussian(laplace(), bounds=BOUNDS)

@@ -1,0 +1,405 @@
+"""Fits of local reports: against conjugate posteriors, with and without the noise in the model, and in user's units.
+
+Compiling is most of what these cost, so each model is compiled once (`compiling`), and several tests look at one fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compiling import quick_and_double
+from exact_rounds import aggregate
+
+from dca_proto.aggregate import LocalReports, RoundRequest
+from inference import local
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.linear_regression import Posterior
+from inference.local.posterior import LocalPosterior, Sampling
+from inference.local.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON, CategoryClient, ScalarClient
+from inference.local.regression import LocalRegression, regression, unit_of_rows, unit_of_sums
+from inference.local.reports import Categories, Rows, Scalars, Sums
+from inference.local.run import Options, Sampled
+from inference.problem import Schema
+from inference.regression import RegressionResult
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("numpyro")
+pytest.importorskip("arviz")
+
+N, HIGH = 150, 10.0
+QUICK = {"warmup": 200, "draws": 300}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quickly() -> Iterator[None]:
+    with quick_and_double():
+        yield
+
+
+def values(seed: int = 1, n: int = N) -> np.ndarray:
+    return np.random.default_rng(seed).exponential(1.0, n)
+
+
+def reports(x: np.ndarray, epsilon: float, seed: int = 2) -> LocalReports:
+    scale = HIGH / epsilon
+    noise = np.random.default_rng(seed).laplace(0.0, scale, x.size)
+    return LocalReports(np.clip(x, 0, HIGH) + noise, "grid-laplace", epsilon, 0.0, scale)
+
+
+@cache
+def rate(epsilon: float = 1.0, seed: int = 0, **run: Any) -> LocalPosterior:
+    prior = local.RatePrior(2.0, 2.0)
+    return local.exponential(reports(values(), epsilon), prior, bounds=Interval(0, HIGH), seed=seed, **QUICK, **run)
+
+
+def test_with_hardly_any_noise_a_rates_posterior_is_the_conjugate_one() -> None:
+    """At epsilon 100 the noise has a hundredth of the data's variance. 1200 draws, worth 300 at least: a mean within
+    a quarter of the standard deviation, which is four of its errors, and that within a fifth (false alarm 1e-4)."""
+    found, x = rate(100.0), values()
+    shape, total = 2.0 + N, 2.0 + x.sum()
+    assert found.mean["rate"] == pytest.approx(shape / total, abs=0.25 * shape**0.5 / total)
+    assert found.sd["rate"] == pytest.approx(shape**0.5 / total, rel=0.2)
+    assert found.sampling.divergences.sum() == 0
+
+
+def test_with_noise_a_posterior_is_wider_and_still_within_the_prior() -> None:
+    """At epsilon 10 the noise has twice the data's variance, which for 150 values is no matter for the prior yet."""
+    found = rate(10.0)
+    assert 1.3 * rate(100.0).sd["rate"] < found.sd["rate"] < 0.5 * found.prior["rate"].std()
+
+
+def test_seeds_say_all_and_data_of_one_shape_compile_once() -> None:
+    from inference.local import nuts
+
+    heard: list[tuple[int, int]] = []
+    first = rate(seed=7, on_progress=None)
+    programs = nuts._program.cache_info().currsize
+    kept = local.exponential(
+        reports(values(), 1.0),
+        local.RatePrior(2.0, 2.0),
+        bounds=Interval(0, HIGH),
+        seed=7,
+        keep_warmup=True,
+        on_progress=lambda done, total: heard.append((done, total)),
+        **QUICK,
+    )
+    np.testing.assert_array_equal(first.draws["rate"], kept.draws["rate"])
+    assert not np.any(first.draws["rate"] == rate(seed=8).draws["rate"])
+    assert (first.warmup, kept.warmup["rate"].shape) == ({}, (4, 200))
+    assert heard == [(100, 500), (200, 500), (300, 500), (400, 500), (500, 500)]
+    assert nuts._program.cache_info().currsize == programs
+    assert nuts._program.cache_info().hits > 0
+
+
+def test_a_model_without_a_density_anywhere_is_refused() -> None:
+    from inference.local import nuts
+    from inference.local.models import ClippedColumn
+
+    model = ClippedColumn(EXPONENTIAL, laplace=True)
+    prior = {"shape": 2.0, "rate": 2.0}
+    data = {"prior": prior, "z": np.full(N, np.nan), "weight": np.ones(N), "low": 0.0, "high": HIGH, "scale": 1.0}
+    with pytest.raises(DataError, match="no start with a finite density was found in 20 attempts"):
+        nuts.sample(model, data, warmup=QUICK["warmup"])
+    for name in ("chains", "warmup", "draws"):
+        with pytest.raises(DataError, match=f"{name} is 0; it must be at least 1"):
+            nuts.sample(model, data, **{name: 0})
+
+
+def test_chains_can_be_exchanged() -> None:
+    """What is said of the posterior does not depend on which chain is called the first."""
+    found = rate()
+    turned = replace(found, draws={"rate": found.draws["rate"][[2, 0, 3, 1]]})
+    for given in (0.5, 0.9):
+        np.testing.assert_allclose(turned.intervals(given)["rate"], found.intervals(given)["rate"])
+    assert turned.mixing[0].r_hat == pytest.approx(found.mixing[0].r_hat)
+
+
+COLUMNS = ("x", "y")
+PARAMETERS = {
+    "columns": list(COLUMNS),
+    "centre": [0.0, 0.0],
+    "scale": [1.0, 1.0],
+    "bound": [1.0, 1.0],
+    "target_square": True,
+}
+SLOPE, SD_X, SD_Y, ROWS = 0.5, 0.3, 0.2, 2000
+
+
+@cache
+def line(noise_sds: tuple[float, ...] = (), sd: float = 0.0, noise_aware: bool = True) -> LocalRegression:
+    """From the expected sums of `ROWS` rows, so many standard deviations of the noise off."""
+    xx = SD_X**2
+    expected = ROWS * np.array([xx, xx * SLOPE, xx * SLOPE**2 + SD_Y**2])
+    value = expected + sd * np.array(noise_sds or (0.0, 0.0, 0.0))
+    given = aggregate(value, sd**2, RoundRequest("regression", PARAMETERS), ROWS)
+    return local.linear(given, noise_aware=noise_aware, **QUICK)
+
+
+def test_without_noise_a_regression_is_least_squares() -> None:
+    """σ/(s_x √n) is what the coefficient's standard deviation tends to. 1200 draws: as for a rate."""
+    found = line()
+    sd = SD_Y / (SD_X * ROWS**0.5)
+    assert found.mean["coefficients"][0] == pytest.approx(SLOPE, abs=0.3 * sd)
+    assert found.sd["coefficients"][0] == pytest.approx(sd, rel=0.2)
+    assert found.mean["residual_sd"] == pytest.approx(SD_Y, rel=0.02)
+    assert found.mean["feature_sd"][0] == pytest.approx(SD_X, rel=0.02)
+    assert found.warnings[1:] == []  # but perhaps few effective draws
+
+
+def test_noise_aware_intervals_cover_where_noise_naive_ones_are_far_too_narrow() -> None:
+    """xy is 1.5 standard deviations of its noise off: a chance that a model of the noise reckons with."""
+    aware, naive = line((0.0, 1.5, 0.0), 20.0), line((0.0, 1.5, 0.0), 20.0, noise_aware=False)
+    low, high = aware.intervals(0.95)["coefficients"][0]
+    assert low < SLOPE < high
+    low, high = naive.intervals(0.95)["coefficients"][0]
+    assert low > SLOPE + 3 * (high - low)
+    assert aware.sd["coefficients"][0] > 5 * naive.sd["coefficients"][0]
+    assert (aware.attrs["noise_aware"], naive.attrs["noise_aware"]) == (True, False)
+
+
+SAMPLING = Sampling(np.zeros(4, int), np.full(4, 0.9), np.zeros(4, int), np.full(4, 0.5), 1.0)
+
+
+def posterior(seed: int = 1, chains: int = 4, draws: int = 500, **changes: Any) -> LocalPosterior:
+    """Independent draws, as if a sampler had made them."""
+    drawn = {"mean": np.random.default_rng(seed).normal(size=(chains, draws))}
+    return LocalPosterior(**{"model": "gaussian", "draws": drawn, "sampling": SAMPLING, **changes})
+
+
+def test_mixed_chains_give_no_warning_and_pass() -> None:
+    found = posterior()
+    assert found.warnings == []
+    assert found.require_mixed() is found
+
+
+def test_chains_that_have_not_mixed_are_warned_of_and_then_refused() -> None:
+    slightly = posterior()
+    slightly.draws["mean"][0] += 0.4
+    assert slightly.warnings[0].startswith("chains have not mixed: R-hat of mean is 1.0")
+    assert "expected at most 1.01; take a longer warm-up and more draws" in slightly.warnings[0]
+    assert slightly.require_mixed() is slightly
+    apart = posterior()
+    apart.draws["mean"][0] += 3
+    with pytest.raises(DataError, match=r"R-hat of mean is 1\.\d+, required below 1.1; take a longer warm-up"):
+        apart.require_mixed()
+    still = posterior()
+    still.draws["mean"][2] = 0.1
+    with pytest.raises(DataError, match="R-hat of mean is inf"):
+        still.require_mixed()
+    with pytest.raises(DataError, match="too few draws to say whether the chains have mixed"):
+        posterior(draws=3).require_mixed()
+    assert Options().require_mixed
+    with pytest.raises(DataError, match="required below"):
+        Options().checked(apart)
+    assert Options(require_mixed=False).checked(apart) is apart
+
+
+def test_divergences_and_full_trees_are_warned_of() -> None:
+    found = posterior(sampling=SAMPLING._replace(divergences=np.array([0, 3, 0, 1]), depth_hits=np.array([9, 0, 0, 0])))
+    diverged, deep = found.warnings
+    assert diverged.startswith("4 iterations after warm-up diverged")
+    assert deep.startswith("9 iterations after warm-up stopped at the largest tree")
+    assert posterior(notes=("as noted",)).warnings == ["as noted"]
+
+
+def test_draws_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(DataError, match="draws of mean are not finite in model 'gaussian'"):
+        replace(posterior(), draws={"mean": np.full((4, 9), np.nan)})
+
+
+def test_inference_data_says_what_it_rests_on() -> None:
+    found = rate()
+    data = found.inference_data(found.new_clients(5))
+    assert set(data.groups()) == {"posterior", "posterior_predictive", "prior", "sample_stats"}
+    assert data.posterior.attrs["mechanism"] == "grid-laplace"
+    assert (data.posterior.attrs["epsilon"], data.posterior.attrs["delta"], data.posterior.attrs["n"]) == (1.0, 0.0, N)
+    assert data.posterior_predictive["report"].shape == (4, 300, 5)
+    assert data.sample_stats["divergences"].shape == (4,)
+    shares = {"shares": np.random.default_rng(1).dirichlet(np.ones(3), (4, 9))}
+    names = {"axes": {"shares": ("category",)}, "coords": {"category": ("a", "b", "c")}}
+    labelled = replace(posterior(), draws=shares, warmup=shares, **names).inference_data()
+    assert labelled.posterior["shares"].sel(category="b").shape == (4, 9)
+    assert "warmup_posterior" in labelled.groups()
+    with pytest.raises(DataError, match="predicts targets of given rows, and no client's report"):
+        posterior().new_clients()
+    with pytest.raises(DataError, match="level of an interval is 95"):
+        found.intervals(95)
+
+
+@pytest.mark.parametrize(
+    ("family", "parameter", "mean", "sd"),
+    [
+        (GAUSSIAN, {"mean": 2.0, "sd": 1.5}, 2.0, 1.5),
+        (EXPONENTIAL, {"rate": 0.5}, 2.0, 2.0),
+        (POISSON, {"rate": 2.0}, 2.0, 2.0**0.5),
+        (GEOMETRIC, {"probability": 0.25}, 3.0, 12.0**0.5),
+    ],
+)
+def test_new_clients_are_of_their_family(family: str, parameter: dict[str, float], mean: float, sd: float) -> None:
+    """20,000 values: means within 5 standard errors, deviations within a twentieth (false alarm 1e-6)."""
+    client = ScalarClient(family, Scalars(np.zeros(3), Interval(0, 2), laplace=True, scale=0.01))
+    drawn = client.draws(
+        {name: np.full((4, 50), number) for name, number in parameter.items()}, 100, np.random.default_rng(3)
+    )
+    assert drawn["value"].shape == (4, 50, 100)
+    assert drawn["value"].mean() == pytest.approx(mean, abs=5 * sd / 20_000**0.5)
+    assert drawn["value"].std() == pytest.approx(sd, rel=0.05)
+    noise = drawn["report"] - np.clip(drawn["value"], 0, 2)
+    assert noise.std() == pytest.approx(0.01 * 2**0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("unary", [True, False])
+def test_new_clients_of_categories_tell_as_the_mechanism_does(unary: bool) -> None:
+    """20,000 categories: shares within 5 standard errors (false alarm 1e-5)."""
+    p, q = (0.5, 0.2) if unary else (0.6, 0.2)
+    told = np.zeros((3, 3), bool) if unary else np.zeros(3, int)
+    shares = np.array([0.5, 0.3, 0.2])
+    client = CategoryClient(Categories(told, 3, p, q))
+    drawn = client.draws({"shares": np.broadcast_to(shares, (4, 50, 3))}, 100, np.random.default_rng(4))
+    near = 5 * 0.5 / 20_000**0.5
+    np.testing.assert_allclose([(drawn["value"] == k).mean() for k in range(3)], shares, atol=near)
+    named = drawn["report"].mean((0, 1, 2)) if unary else [(drawn["report"] == k).mean() for k in range(3)]
+    np.testing.assert_allclose(named, q + (p - q) * shares, atol=near)
+    assert drawn["report"].ndim == 3 + unary
+
+
+def drawn_by_sites(intercept: bool = True, logistic: bool = False) -> Sampled:
+    """As if a regression of two features had been sampled."""
+    rng = np.random.default_rng(5)
+    root = np.broadcast_to(np.linalg.cholesky(np.array([[1.0, 0.6], [0.6, 1.0]])), (4, 50, 2, 2))
+    draws = {
+        "theta": np.array([0.5, -0.2]) + 0.01 * rng.normal(size=(4, 50, 2)),
+        "feature_sd": np.array([0.3, 0.4]) + 0.01 * rng.random((4, 50, 2)),
+        "correlation_root": root,
+    }
+    if intercept:
+        draws |= {"alpha": 0.1 + 0.01 * rng.normal(size=(4, 50)), "feature_mean": np.full((4, 50, 2), 0.05)}
+    if not logistic:
+        draws["residual_sd"] = np.full((4, 50), 0.2)
+    return Sampled(draws, {}, SAMPLING)
+
+
+SCHEMA = Schema(
+    ("age", "bmi"), "bp", {"age": Interval(20, 80), "bmi": Interval(15, 35), "bp": Interval(80, 180)}, {"bp": "mmHg"}
+)
+
+
+def of_sums(intercept: bool = True, logistic: bool = False, square: bool = True, **changes: Any) -> LocalRegression:
+    parameters = {
+        "columns": list(SCHEMA.columns),
+        "centre": SCHEMA.centres.tolist(),
+        "scale": SCHEMA.half_widths.tolist(),
+        "bound": [1.0] * 3,
+        "target_square": square,
+        **({"intercept": True, "intercept_bound": 0.5} if intercept else {}),
+        **changes,
+    }
+    size = 3 + 2 + 3 * intercept + square
+    given = aggregate(np.ones(size), 1.0, RoundRequest("regression", parameters), 100)
+    sampled = drawn_by_sites(intercept, logistic)
+    sums = Sums(given.value, np.ones(size), 100, 2 + intercept, 0.5 if intercept else None, square)
+    unit = unit_of_sums(sampled.draws, given, sums, SCHEMA, logistic=logistic)
+    return regression(sampled, unit, local.RegressionPrior(), Options(), {})
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_regression_is_told_in_the_columns_own_units(intercept: bool) -> None:
+    found, sites = of_sums(intercept), drawn_by_sites(intercept).draws
+    slopes = sites["theta"] * 50 / np.array([30, 10])
+    np.testing.assert_allclose(found.draws["coefficients"], slopes)
+    at_centre = 130 + 50 * sites.get("alpha", 0.0)
+    np.testing.assert_allclose(found.draws["intercept"], at_centre - slopes @ np.array([50, 25]))
+    np.testing.assert_allclose(found.draws["residual_sd"], 10.0)
+    np.testing.assert_allclose(found.draws["feature_sd"], sites["feature_sd"] * [30, 10])
+    np.testing.assert_allclose(found.draws["feature_correlation"][0, 0], [[1, 0.6], [0.6, 1]])
+    if intercept:
+        np.testing.assert_allclose(found.draws["feature_mean"][0, 0], [51.5, 25.5])
+    assert isinstance(found.linear, RegressionResult)
+    np.testing.assert_allclose(found.linear.coefficients, found.mean["coefficients"])
+    np.testing.assert_allclose(found.linear.intercept, found.mean["intercept"])
+    assert found.linear.schema.slope_unit("age") == "mmHg per unit of age"
+    assert set(found.prior) == set(found.draws) - {"feature_correlation"}
+    assert found.coords["feature"] == ("age", "bmi")
+
+
+def test_predictions_are_clipped_as_clients_clip_and_have_both_spreads() -> None:
+    """200 draws; the mean is exact, the deviation within what 200 draws leave open (a fifth)."""
+    found = of_sums()
+    X = np.array([[50.0, 25.0], [200.0, 25.0], [80.0, 25.0]])
+    mean, sd = found.predict(X)
+    np.testing.assert_allclose(mean[0], 135, atol=0.5)
+    np.testing.assert_allclose(mean[1], mean[2])
+    np.testing.assert_allclose((mean, sd), found.linear.predict(X), rtol=0.01)
+    drawn = found.targets(X, np.random.default_rng(1))
+    assert drawn.shape == (4, 50, 3)
+    np.testing.assert_allclose(drawn.std((0, 1)), sd, rtol=0.2)
+    assert found.inference_data({"target": drawn}).posterior_predictive["target"].dims == ("chain", "draw", "row")
+    with pytest.raises(DataError, match=r"rows have the shape \(2,\); expected \(k, 2\)"):
+        found.predict(np.zeros(2))
+    with pytest.raises(DataError, match="has no probabilities; see predict"):
+        found.probability(X)
+
+
+def test_a_logistic_regression_predicts_probabilities_and_labels() -> None:
+    """The label's centre and scale are of no concern: what is predicted are log odds."""
+    found = of_sums(logistic=True)
+    X = np.array([[50.0, 25.0], [80.0, 15.0]])
+    p = found.probability(X)
+    np.testing.assert_allclose(p, 1 / (1 + np.exp(-np.array([0.1, 0.1 + 0.5 + 0.2]))), atol=0.01)
+    assert set(np.unique(found.targets(X, np.random.default_rng(1)))) == {0.0, 1.0}
+    np.testing.assert_allclose(found.draws["coefficients"][0, 0], drawn_by_sites().draws["theta"][0, 0] / [30, 10])
+    assert "residual_sd" not in {*found.draws, *found.prior}
+    with pytest.raises(DataError, match="predicts labels; see probability"):
+        found.predict(X)
+
+
+def test_what_a_regressions_model_leaves_out_is_said() -> None:
+    assert of_sums().notes == ()
+    (unknown,) = of_sums(square=False).notes
+    assert unknown.startswith("the squares of bp were not released, so the residuals' standard deviation rests on its")
+    (clipped,) = of_sums(bound=[0.5, 1.0, 1.0]).notes
+    assert clipped.startswith("the fitted model expects 10 % of the values of age or more outside its bounds")
+    (target,) = of_sums(bound=[1.0, 1.0, 0.3]).notes
+    assert "values of bp or more" in target
+    assert of_sums(logistic=True, square=False, bound=[1.0, 1.0, 0.3]).notes == ()
+
+
+def test_regressions_from_rows_have_no_bounds_to_speak_of() -> None:
+    rows = Rows(
+        np.zeros((9, 2)),
+        np.zeros(9),
+        1.0,
+        1.0,
+        1.0,
+        ("age", "bmi"),
+        np.array([50.0, 25, 130]),
+        np.array([30.0, 10, 50]),
+    )
+    sampled = drawn_by_sites()
+    found = regression(
+        sampled, unit_of_rows(sampled.draws, rows, intercept=True), local.RegressionPrior(), Options(), {}
+    )
+    np.testing.assert_allclose(found.draws["intercept"], of_sums().draws["intercept"])
+    assert found.predict(np.array([[200.0, 25.0]]))[0] > of_sums().predict(np.array([[200.0, 25.0]]))[0] + 10
+    centred = drawn_by_sites(intercept=False)
+    unit = unit_of_rows(centred.draws, rows, intercept=False)
+    assert isinstance(unit.linear.posterior, Posterior)
+    np.testing.assert_allclose(
+        regression(centred, unit, local.RegressionPrior(), Options(), {}).draws["intercept"],
+        of_sums(intercept=False).draws["intercept"],
+    )
+
+
+def test_pictures_are_written(tmp_path: Path) -> None:
+    path = of_sums().plot(tmp_path / "line.png", without_privacy=of_sums(), names=["coefficients", "residual_sd"])
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    assert rate().plot(tmp_path / "rate.png", without_privacy=rate(100.0)).stat().st_size > 10_000
+    with pytest.raises(DataError, match="the posterior has no parameter 'slope'; it has coefficients"):
+        of_sums().plot(path, names=["slope"])

@@ -1,0 +1,261 @@
+"""What the fits hand to the sampler: each model's prior, and what its likelihood is asked.
+
+Sampler and likelihoods are stand-ins here: the one keeps the model and the data that it is given, and hands out draws
+from nowhere, the others keep their arguments. (What likelihoods answer, and whether fits find what is true, have tests
+of their own.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from compiling import quick_and_double
+from exact_rounds import aggregate
+from scipy import stats
+
+from dca_proto.aggregate import LocalReports, RoundRequest
+from inference import local
+from inference.bounds import Interval
+from inference.complete_rows import MISSING
+from inference.local.posterior import Sampling
+
+jax = pytest.importorskip("jax")
+numpyro = pytest.importorskip("numpyro")
+pytest.importorskip("arviz")
+
+Point = dict[str, Any]
+SAMPLING = Sampling(np.zeros(4, int), np.full(4, 0.9), np.zeros(4, int), np.full(4, 0.5), 1.0)
+PRIOR = local.RegressionPrior(coefficient_sd=1.5, intercept_sd=0.7, lkj=3.0, feature_sd=0.8, feature_mean_sd=0.4)
+RNG = np.random.default_rng(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quickly() -> Iterator[None]:
+    with quick_and_double():
+        yield
+
+
+class StandIn:
+    """In the places of `nuts.sample` and of a likelihood."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, likelihood: str, point: Point) -> None:
+        from inference.local import nuts
+
+        self._point, self._chains = point, nuts.Chains
+        self.model: Any = None
+        self.data: Any = None
+        self.start: Any = None
+        self.asked: tuple[Any, ...] = ()
+        self.known: dict[str, Any] = {}
+        monkeypatch.setattr(nuts, "sample", self._sample)
+        monkeypatch.setattr(f"inference.local.{likelihood}", self._likelihood)
+
+    def _sample(self, model: Any, data: Any, start: Any, *, chains: int, draws: int, **_: Any) -> Any:
+        self.model, self.data, self.start = model, data, start
+        spread = RNG.normal(1.0, 1e-3, (chains, draws))
+        drawn = {
+            name: np.asarray(value, float) * spread.reshape(chains, draws, *[1] * np.ndim(value))
+            for name, value in self._point.items()
+        }
+        return self._chains(drawn, {}, SAMPLING)
+
+    def _likelihood(self, *asked: Any, **known: Any) -> Any:
+        self.asked, self.known = asked, known
+        return np.zeros(1)
+
+    def check(self, other: Point, log_prior: Callable[[Point], Any], *asked: Any) -> None:
+        """The prior's density between the two points, and what the likelihood was asked at this one."""
+        from numpyro.infer.util import log_density
+
+        there, here = (float(log_density(self.model, (self.data,), {}, at)[0]) for at in (other, self._point))
+        assert there - here == pytest.approx(float(log_prior(other) - log_prior(self._point)), rel=1e-9, abs=1e-9)
+        assert len(self.asked) == len(asked)
+        for found, expected in zip(self.asked, asked, strict=True):
+            if expected is not None:
+                np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def gamma(number: float) -> Any:
+    return stats.gamma.logpdf(number, 3.0, scale=1 / 1.5)
+
+
+@pytest.mark.parametrize("mechanism", ["grid-laplace", "analytic-gaussian"])
+@pytest.mark.parametrize("family", ["gaussian", "exponential", "poisson", "geometric"])
+def test_a_columns_model_is_its_prior_and_its_likelihood(
+    family: str, mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low, high, z = -4.0 if family == "gaussian" else 0.0, 4.0, np.array([-3.0, 0.4, 1.1, 2.7, 6.0])
+    laplace = mechanism == "grid-laplace"
+    scale = (high - low) / 2 if laplace else 3.7305 * (high - low)
+    reports = LocalReports(z, mechanism, *((2.0, 0.0) if laplace else (1.0, 1e-5)), scale)
+    prior, here, there, log_prior = {
+        "gaussian": (
+            local.GaussianPrior(0.5, 2.0, 3.0, 1.5),
+            {"mean": 0.3, "sd": 1.2},
+            {"mean": 1.1, "sd": 2.0},
+            lambda at: stats.norm.logpdf(at["mean"], 0.5, 2.0) + gamma(at["sd"]),
+        ),
+        "geometric": (
+            local.ProbabilityPrior(3.0, 1.5),
+            {"probability": 0.3},
+            {"probability": 0.6},
+            lambda at: stats.beta.logpdf(at["probability"], 3.0, 1.5),
+        ),
+    }.get(family, (local.RatePrior(3.0, 1.5), {"rate": 0.4}, {"rate": 1.3}, lambda at: gamma(at["rate"])))
+    summed = laplace and family == "gaussian"
+    name = "gaussian_laplace_sum" if summed else f"{family}_{'laplace' if laplace else 'gaussian'}"
+    stand_in = StandIn(monkeypatch, f"rectified.{name}", here)
+    found = getattr(local, family)(reports, prior, bounds=Interval(low, high), draws=50)
+    assert (found.model, set(found.draws), set(found.prior)) == (family, set(here), set(here))
+    if summed:
+        stand_in.check(there, log_prior, None, *here.values())
+        told = stand_in.asked[0]
+        np.testing.assert_array_equal(told.nodes, np.clip(z, low, high))
+        assert (told.low, told.high, told.scale) == (low, high, scale)
+    else:
+        edges = (low, high) if family == "gaussian" else (high,)
+        stand_in.check(there, log_prior, z, *here.values(), *edges, scale)
+
+
+@pytest.mark.parametrize("width", [0.5, 2.0, 4.0])
+def test_many_reports_with_gaussian_noise_cost_a_few_points(width: float) -> None:
+    """Clients at both ends of the bounds, in any proportion, are what few points describe worst."""
+    from inference.local.few_points import few_points
+
+    held = RNG.choice([0.0, width], 3000)
+    z = held + RNG.standard_normal(3000)
+    points, weights = few_points(z, width, 1.0)
+    assert len(points) == len(weights) == 128
+    assert weights.sum() == pytest.approx(3000)
+    for share in (0.5, 0.1, 1e-3, 0.0):
+
+        def log_p(z: np.ndarray, share: float = share) -> np.ndarray:
+            return np.log(share * stats.norm.pdf(z - width) + (1 - share) * stats.norm.pdf(z))
+
+        assert weights @ log_p(points) == pytest.approx(log_p(z).sum(), abs=1e-7)
+    few, ones = few_points(z[:100], width, 1.0)
+    np.testing.assert_array_equal(few, z[:100])
+    assert set(ones) == {1.0}
+    assert len(few_points(z, 4.1, 1.0)[0]) == 3000
+
+
+def test_shares_have_a_dirichlet_prior_and_are_asked_of_what_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = {"shares": np.array([0.5, 0.3, 0.2])}, {"shares": np.array([0.1, 0.3, 0.6])}
+    q = 1 / (np.e + 2)
+    given = LocalReports(np.array([0, 0, 1, 2, 2, 2]), "randomised-response", 1.0, 0.0, 0.0, (np.e * q, q))
+    stand_in = StandIn(monkeypatch, "categories.randomised_response_sum", here)
+    found = local.histogram(given, local.DirichletPrior((1.0, 2.0, 0.5)), labels=("a", "b", "c"), draws=50)
+    assert [one.label for one in found.mixing] == ["shares[a]", "shares[b]", "shares[c]"]
+
+    def log_prior(at: Point) -> Any:
+        return stats.dirichlet.logpdf(at["shares"], [1.0, 2.0, 0.5])
+
+    stand_in.check(there, log_prior, [2, 1, 3], np.log(here["shares"]), np.e * q, q)
+    bits, q = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 0]], bool), 1 / (np.e + 1)
+    stand_in = StandIn(monkeypatch, "categories.unary_encoding", here)
+    local.histogram(LocalReports(bits, "unary-encoding", 1.0, 0.0, 0.0, (0.5, q)), draws=50)
+    stand_in.check(there, lambda _: 0.0, bits, np.log(here["shares"]), 0.5, q)
+    np.testing.assert_array_equal(stand_in.data["counts"], np.ones(4))
+
+
+def features(scale: float = 1.0, intercept: bool = True, residual: bool = True) -> Point:
+    """A point of a regression of two features."""
+    root = np.linalg.cholesky(np.array([[1.0, 0.3 * scale], [0.3 * scale, 1.0]]))
+    point = {
+        "theta": scale * np.array([0.4, -0.3]),
+        "feature_sd": scale * np.array([0.5, 0.6]),
+        "correlation_root": root,
+    }
+    if intercept:
+        point |= {"alpha": 0.2 * scale, "feature_mean": scale * np.array([0.1, -0.2])}
+    return {**point, "residual_sd": 0.5 * scale} if residual else point
+
+
+def believed(at: Point) -> float:
+    """ln of `PRIOR`."""
+    correlation = at["correlation_root"] @ at["correlation_root"].T
+    found = stats.norm.logpdf(at["theta"], 0, 1.5).sum() + stats.halfnorm.logpdf(at["feature_sd"], scale=0.8).sum()
+    found += 2 * np.log(np.linalg.det(correlation))  # LKJ(3), which its root's density is too: the slope is 1 there
+    if "alpha" in at:
+        found += stats.norm.logpdf(at["alpha"], 0, 0.7) + stats.norm.logpdf(at["feature_mean"], 0, 0.4).sum()
+    if "residual_sd" in at:
+        found += stats.halfnorm.logpdf(at["residual_sd"], scale=PRIOR.residual_sd)
+    return float(found)
+
+
+def covariance(at: Point) -> np.ndarray:
+    root = at["feature_sd"][:, None] * at["correlation_root"]
+    return np.asarray(root @ root.T)
+
+
+PARAMETERS = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
+
+
+@pytest.mark.parametrize("logistic", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_a_model_of_sums_is_its_prior_and_their_law(
+    logistic: bool, intercept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is a constant, its noisy square counts the rows that are complete."""
+    more = {"intercept": True, "intercept_bound": 0.5} if intercept else {}
+    parameters = {**PARAMETERS, **more, "target_square": not logistic, "weights": [1, 2, 3]}
+    d = 2 + intercept
+    blocks = np.array([1] * (d * (d + 1) // 2) + [2] * d + [3] * (not logistic))
+    value = RNG.normal(20, 3, len(blocks))
+    here, there = (features(scale, intercept, not logistic) for scale in (1.0, 1.2))
+    if intercept:
+        here, there, value[0] = {**here, "missing": 0.05}, {**there, "missing": 0.1}, 0.25 * 72
+    given = aggregate(value, 36.0, RoundRequest("regression", parameters), 80)
+    stand_in = StandIn(monkeypatch, "summed.logistic" if logistic else "summed.linear", here)
+    fit = local.logistic if logistic else local.linear
+    assert fit(given, PRIOR, noise_aware=False, draws=50).logistic == logistic
+    assert not stand_in.model.counted
+    assert not np.any(stand_in.data["noise"])
+    fit(given, PRIOR, draws=50)
+
+    def log_prior(at: Point) -> Any:
+        if "missing" not in at:
+            return believed(at)
+        counted = stats.norm.logpdf(value[0], 0.25 * 80 * (1 - at["missing"]), 6.0)
+        return believed(at) - at["missing"] / MISSING + counted
+
+    n, theta = 80 * (1 - here.get("missing", 0.0)), here["theta"]
+    theta = np.r_[here["alpha"] / 0.5, theta] if intercept else theta
+    variance = () if logistic else (0.25,)
+    squares = value[[3, 5]] if intercept else value[[0, 2]]
+    np.testing.assert_allclose(stand_in.start["feature_sd"] ** 2 * 80, np.maximum(squares, 6), rtol=1e-4)
+    stand_in.check(there, log_prior, value / blocks, n, 36 / blocks**2, theta, *variance, covariance(here))
+    assert stand_in.known["constant"] == (0.5 if intercept else None)
+    np.testing.assert_array_equal(stand_in.known["mean"], here.get("feature_mean"))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An intercept and means are taken off what was told; a scatter is that about them."""
+    rows = RNG.normal(0, 4, (12, 3))
+    here, there = (features(scale, intercept) for scale in (1.0, 1.2))
+    mean = here.get("feature_mean", np.zeros(2))
+    offset = float(here.get("alpha", 0.0) + mean @ here["theta"])
+    stand_in = StandIn(monkeypatch, "perturbed.linear_scatter", here)
+    told = LocalReports(rows, "analytic-gaussian", 1.0, 1e-5, 3.0)
+    local.linear_inputs(told, PRIOR, intercept=intercept, noise_aware=False, draws=50)
+    assert (stand_in.data["var_x"], stand_in.data["var_y"]) == (0.0, 0.0)
+    found = local.linear_inputs(told, PRIOR, intercept=intercept, draws=50)
+    assert found.coords["feature"] == ("x0", "x1")
+    w = rows - np.r_[mean, offset]
+    stand_in.check(there, believed, w.T @ w, 12, here["theta"], 0.25, covariance(here), 9.0, 9.0)
+
+    here, there = (features(scale, intercept, residual=False) for scale in (1.0, 1.2))
+    stand_in = StandIn(monkeypatch, "perturbed.logistic", here)
+    p = np.e / (1 + np.e)
+    labels = LocalReports((rows[:, 2] > 0).astype(int), "randomised-response", 1.0, 0.0, 0.0, (p, 1 - p))
+    x = LocalReports(rows[:, :2], "analytic-gaussian", 1.0, 1e-5, 3.0)
+    local.logistic_inputs(x, labels, PRIOR, intercept=intercept, noise_aware=False, draws=50)
+    assert (stand_in.data["var_x"], stand_in.data["p"]) == (0.0, 1.0)
+    local.logistic_inputs(x, labels, PRIOR, intercept=intercept, order=3, draws=50)
+    theta, Sigma = here["theta"], covariance(here)
+    stand_in.check(there, believed, rows[:, :2] - mean, labels.values, theta, Sigma, 9.0, p, 3)
+    assert float(stand_in.known["offset"]) == pytest.approx(offset)
