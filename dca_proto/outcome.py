@@ -65,7 +65,7 @@ def outcome(aggregate: NoisyAggregate) -> dict[str, Any]:
         "contributors_hash": aggregate.contributors_hash.hex(),
         "roster_hash": aggregate.roster_hash.hex(),
         "nodes": list(map(_node, aggregate.nodes)),
-        "reports": None if aggregate.reports is None else _reports(aggregate.reports),
+        "reports": None if aggregate.reports is None else plain_reports(aggregate.reports),
     }
 
 
@@ -81,7 +81,7 @@ def _node(node: NoisyAggregate) -> dict[str, Any]:
     }
 
 
-def _reports(reports: LocalReports) -> dict[str, Any]:
+def plain_reports(reports: LocalReports) -> dict[str, Any]:
     """What each client reported, in the order of their ids, bits as 0 and 1; epsilon and delta stand beside."""
     told = reports.values if reports.probabilities is None else reports.values.astype(int)
     return {"values": told.tolist(), "noise_scale": reports.noise_scale, "probabilities": reports.probabilities}

@@ -30,6 +30,14 @@ def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:
         )
 
 
+def check_reporters(clients: int, dropped: int) -> None:
+    """Refuse to let all clients drop that report by themselves. Raises `UsageError`."""
+    if not 0 <= dropped < clients:
+        raise UsageError(
+            f"--drop {dropped}: 0 to {clients - 1} of {clients} clients may drop, for at least one has to report"
+        )
+
+
 def check_counts(clients: int, computes: int, tolerated: int, colluders: int, dropped: int) -> None:
     """Refuse numbers that no round can have. Raises `UsageError` that says which to change."""
     if computes < 2:

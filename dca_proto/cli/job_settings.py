@@ -26,11 +26,15 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.forecast import EXACT, planned
-from dca_proto.core.job import JobTerms, tolerated_of
-from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.job import FRACTION_BITS, JobTerms, tolerated_of
+from dca_proto.core.mechanism import PURE_MECHANISMS, Mechanism
+from dca_proto.core.price import Price
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS, SEED
 from dca_proto.core.wording import nearest
+from dca_proto.statistics import resolve
+from dca_proto.statistics.regression import Regression
+from dca_proto.statistics.weights import best_regression_weights
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs import NAMES, find, require_local
@@ -46,7 +50,8 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         name: of the job. features, target: columns of the clients' data.
         bounds: public lower and upper bound of each column, in its own units. units: by column, for people.
-        epsilon, delta: what all rounds together cost each participant.
+        epsilon, delta: what all rounds together cost each participant. Of a job on reports that are private by epsilon
+            alone delta may be left out, and is spent in no case.
         clients: N, how many are expected; a round starts as soon as so many have answered.
         tolerate: T, how many may drop out or collude in a round. colluders: c, how many of the T only collude.
         computes: names of the Compute nodes; by default all of the federation.
@@ -54,7 +59,9 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         retries: how often a round that was aborted is held anew.
         seed: of auxiliary data and Monte Carlo draws; never of keys or noise.
         local: whether the clients are data nodes that release by themselves, each row another person's; by default
-            where the federation has no Compute nodes. Then T = c = 0, and `join_s` and `share_s` is waited for them.
+            where the federation has no Compute nodes. Then T = c = 0, and `join_s` and `share_s` is waited for them. Of
+            a job on reports the clients are none, and all the same T = c = 0.
+        invite: a folder of certificates: among these clients a job picks mini-batches that begins with one.
     """
 
     name: str = NAMES[0]
@@ -63,7 +70,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     bounds: dict[str, tuple[float, float]]
     units: dict[str, str] = {}
     epsilon: float
-    delta: float
+    delta: float | None = None
     clients: int
     tolerate: int = 0
     colluders: int = 0
@@ -75,9 +82,12 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     retries: int = 2
     seed: int = 0
     local: bool | None = None
+    invite: str = ""
 
 
-_FREE = ("units", "join_s", "share_s", "commit_s", "retries")
+DELTA = 1e-5  # at which budgets are kept whose rounds spend none
+_FREE = ("units", "join_s", "share_s", "commit_s", "retries", "invite")
+_NEEDED = ("target", "bounds", "epsilon", "delta", "clients")
 TERMS = tuple(field.name for field in msgspec.structs.fields(JobSettings))
 
 
@@ -87,7 +97,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         job, own: the job and its own settings. settings: the others, as given.
         schema: the columns. terms: of all rounds. table: everything as plain values.
-        local: whether rounds are local ones.
+        local: whether clients are data nodes, each of which releases by itself. reports: the mechanism by which each
+            client reports; "" of any other job.
     """
 
     job: LearningJob
@@ -97,6 +108,18 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     terms: JobTerms
     table: dict[str, Any]
     local: bool = False
+    reports: str = ""
+
+    @property
+    def delta(self) -> float:
+        """What the rounds spend: none, where reports are private by epsilon alone."""
+        return 0.0 if self.reports in PURE_MECHANISMS else self.terms.budget.delta
+
+    @property
+    def price(self) -> Price:
+        """What all rounds together cost each participant."""
+        budget = self.terms.budget
+        return Price.of_pure(budget.epsilon) if self.reports in PURE_MECHANISMS else budget.price
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -122,18 +145,19 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
         if key not in TERMS and key not in own_keys:
             known = (*TERMS, *own_keys)
             raise UsageError(f"job: unknown key {key!r}{nearest(key, known)}; known: {', '.join(known)}")
-    missing = [
-        field.name for field in msgspec.structs.fields(JobSettings) if field.required and field.name not in table
-    ]
+    own = settings_from(job.settings, {key: value for key, value in table.items() if key not in TERMS}, job.name)
+    reports = job.reports(own)
+    pure = reports in PURE_MECHANISMS
+    missing = [name for name in _NEEDED if table.get(name) is None and not (name == "delta" and pure)]
     if missing:
         options = ", ".join(f"--{name}" for name in missing)
         raise UsageError(f"job: nothing says its {', '.join(missing)}; give them in [job] of the file, or {options}")
     settings = convert("job:", {key: value for key, value in table.items() if key in TERMS}, JobSettings)
-    own = settings_from(job.settings, {key: value for key, value in table.items() if key not in TERMS}, job.name)
-    local = not federation.computes if settings.local is None else settings.local
+    local = not (federation.computes or reports) if settings.local is None else settings.local
     if local:
         require_local(job)
-        _check_local(settings)
+    if local or reports:
+        _check_alone(settings, reports)
     else:
         _check_counts(settings, job.batch(own, settings.clients))
     _check_waiting(settings)
@@ -144,6 +168,8 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
     schema = Schema(features, settings.target, bounds, settings.units, alone=not job.scored)
     job.check(schema, own)
     table = {**asdict(settings), **{key: getattr(own, key) for key in own_keys}}
+    if pure:
+        table["delta"] = 0.0  # whatever is said of it is not spent
     del table["local"]  # journals of before there were local rounds know nothing of it
     if local:
         table["local"] = True
@@ -152,9 +178,10 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
         own=own,
         settings=settings,
         schema=schema,
-        terms=_terms(settings, federation, local=local),
+        terms=_terms(settings, federation, reports, alone=local or bool(reports)),
         table=msgspec.json.decode(msgspec.json.encode(table)),
         local=local,
+        reports=reports,
     )
 
 
@@ -190,14 +217,15 @@ def _check_counts(settings: JobSettings, batch: int) -> None:
             )
 
 
-def _check_local(settings: JobSettings) -> None:
-    """The terms of data nodes that release by themselves."""
+def _check_alone(settings: JobSettings, reports: str) -> None:
+    """The terms of data nodes that release, or of clients that report, by themselves."""
     if settings.clients < 1 or settings.retries < 0:
         raise UsageError("job: clients must be 1 or more; retries cannot be below 0")
     if settings.tolerate or settings.colluders or settings.computes or settings.encoding != SEED:
+        who = f"clients that report by {reports}" if reports else "data nodes that release by themselves"
         raise UsageError(
-            "job: data nodes that release by themselves add the whole noise each, and there are no Compute nodes and "
-            "no shares: leave out tolerate, colluders, computes and encoding"
+            f"job: {who} add the whole noise each, and there are no Compute nodes and no shares: leave out tolerate, "
+            "colluders, computes and encoding"
         )
 
 
@@ -209,14 +237,15 @@ def _check_waiting(settings: JobSettings) -> None:
             raise UsageError(f"job: {name} is {getattr(settings, name):g}; give a number of seconds above 0")
 
 
-def _terms(settings: JobSettings, federation: Federation, *, local: bool) -> JobTerms:
+def _terms(settings: JobSettings, federation: Federation, reports: str, *, alone: bool) -> JobTerms:
+    delta = DELTA if settings.delta is None or reports in PURE_MECHANISMS else settings.delta
     return JobTerms(
-        budget=Budget(settings.epsilon, settings.delta),
+        budget=Budget(settings.epsilon, delta),
         clients=settings.clients,
         tolerated=settings.tolerate,
         colluders=settings.colluders,
         encoding=settings.encoding,
-        computes=() if local else _computes(settings, federation),
+        computes=() if alone else _computes(settings, federation),
         join_window_ms=round(1000 * settings.join_s),
         share_window_ms=round(1000 * settings.share_s),
         commit_window_ms=round(1000 * settings.commit_s),
@@ -233,6 +262,13 @@ def _computes(settings: JobSettings, federation: Federation) -> tuple[bytes, ...
     if len(set(names)) < max(2, len(names)):
         raise UsageError(f"job: found {len(set(names))} Compute nodes, expected at least 2, each named once")
     return tuple(by_name[name] for name in names)
+
+
+def best_weights(parameters: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Of the blocks of the statistic "regression" with these parameters: those of the least error in all."""
+    statistic = resolve("regression", dict(parameters))
+    assert isinstance(statistic, Regression), "it is registered under that name"
+    return best_regression_weights(statistic, FRACTION_BITS)
 
 
 def check_plan(

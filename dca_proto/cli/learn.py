@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from dca_proto.cli.book import as_plain, book_of
-from dca_proto.cli.job_settings import Task, check_plan, task_of
+from dca_proto.cli.job_settings import Task, best_weights, check_plan, task_of
 from dca_proto.cli.learn_view import Teller, counted, iteration_row, require_arviz, round_row, show
 from dca_proto.cli.options import parse_bounds, parse_names
 from dca_proto.cli.output import (
@@ -27,8 +27,10 @@ from dca_proto.cli.output import (
 from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.sealing import actor_id
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.device import Device, complete, load
+from dca_proto.keyfile import read_certificate
 from dca_proto.learning.journal import Journal, journal_path
 from dca_proto.learning.runner import HeldRound
 from dca_proto.learning.runner import learn as learn_over
@@ -74,9 +76,25 @@ Example of a file: [trainer], [broker] and [account] as `dca trainer --help` sho
 Clients may be data nodes with the rows of many people each, that release by themselves, for job regression-mcmc; so it
 is without Compute nodes in the federation file, or with local = true. Leave out tolerate then.
 
+Jobs ldp-histogram, ldp-mean, ldp-regression and ldp-sgd ask each client for one report that is private by itself, and
+need neither Compute nodes nor tolerate; the first two need no delta, but for mechanism = "analytic-gaussian". A
+file's [job] for the first:
+
+  [job]
+  name = "ldp-histogram"
+  target = "age"
+  bounds = { age = [0, 120] }
+  edges = [0, 18, 40, 65, 120]       # or bins = 6, or categories = 5 of a column of 0, 1, 2, 3, 4
+  epsilon = 1
+  clients = 5000
+
+ldp-sgd asks groups of clients, one after the other, so it has to know them: invite = "certificates", a folder of their
+certificates as `dca federation` writes them.
+
 What a job has got is kept beside the trainer's store, in trainer.regression.journal for example; to learn anew, at a
 new price, name another --journal. Job regression-mcmc makes more of what it has at no price: other draws, or another
-method, with released_for = the first one where the two differ in what nodes release.
+method, with released_for = the first one where the two differ in what nodes release. So do jobs ldp-*: other draws,
+another prior, of ldp-mean another family.
 
 Exit codes: 0 done, 2 wrong call or input, 3 a round was aborted, 130 Ctrl-C.
 """.replace("NAMES", ", ".join(NAMES[:4]) + ", ...")
@@ -126,6 +144,9 @@ def learn(
     task = task_of({**(actor.config.job or {}), **given, **parse_words(sets or ())}, actor.config.federation)
     outputs = Outputs(json_to, plot, draws)
     outputs.check()
+    if draws is not None and task.job.draws is None:
+        raise UsageError(f"--draws {draws}: job {task.job.name!r} gives a point and no posterior; leave it out")
+    invite = _invited(actor, config.parent / task.settings.invite) if task.settings.invite else ()
     held_out = None
     if test is not None:
         if not task.job.scored:
@@ -134,7 +155,16 @@ def learn(
             )
         held_out = from_csv(test, task.schema.target, task.schema.bounds, task.schema.features)
     path = journal or journal_path(actor.config.files.store, task.job.name)
-    return _Run(actor, task, held_out, outputs, path).play()
+    return _Run(actor, task, held_out, outputs, path, invite).play()
+
+
+def _invited(actor: Device, folder: Path) -> tuple[bytes, ...]:
+    """The ids of the clients whose certificates are in a folder. Raises `UsageError` for none, and for a bad one."""
+    federation, now_ms = actor.config.federation, _now_ms()
+    found = [read_certificate(path, federation, now_ms) for path in sorted(folder.glob("*.cert"))]
+    if not found:
+        raise UsageError(f"job: invite names {folder}, where there is no certificate of a client (*.cert)")
+    return tuple(sorted({actor_id(one.client_key) for one in found}))
 
 
 class Outputs(NamedTuple):
@@ -161,10 +191,20 @@ class _Run:
     Args:
         actor: the trainer. task: what is learned. test: rows to score it on, if there are any. outputs: where it goes.
         journal: what was held before, and is.
+        invite: ids of the clients among whom mini-batches are picked before there was a round of everybody.
     """
 
-    def __init__(self, actor: Device, task: Task, test: Problem | None, outputs: Outputs, journal: Path) -> None:
+    def __init__(
+        self,
+        actor: Device,
+        task: Task,
+        test: Problem | None,
+        outputs: Outputs,
+        journal: Path,
+        invite: tuple[bytes, ...],
+    ) -> None:
         self._actor = actor
+        self._invite = invite
         self._task = task
         self._test = test
         self._outputs = outputs
@@ -214,6 +254,7 @@ class _Run:
                     trainer,
                     self._task.terms,
                     journal,
+                    clients=self._invite,
                     retries=self._task.settings.retries,
                     on_round=self._ended,
                 )
@@ -242,7 +283,7 @@ class _Run:
             AccountError: it has not, and the job cannot do without the last ones.
         """
         try:
-            trainer.check_job([self._task.terms.budget.price], _now_ms())
+            trainer.check_job([self._task.price], _now_ms())
         except AccountError as refusal:
             if not self._task.job.iterative:
                 raise
@@ -252,8 +293,13 @@ class _Run:
         """The plan; a round for each share of the budget is planned as its participants will."""
         task = self._task
         stages = list(task.job.plan(task.schema, task.own, self._conditions()))
-        said = f"job: epsilon {task.settings.epsilon:g}, delta {task.settings.delta:g}"
+        said = f"job: epsilon {task.settings.epsilon:g}, delta {task.delta:g}"
         check_plan(self._job(), stages, task.terms, said)
+        if stages[0].batch and task.settings.clients > len(self._invite):
+            raise UsageError(
+                f"job {task.job.name!r} asks {task.settings.clients} clients by groups, and knows {len(self._invite)}; "
+                "name a folder of the clients' certificates in [job] of the file, invite = FOLDER, or lower clients"
+            )
         return stages
 
     def _job(self) -> Job[Any]:
@@ -269,6 +315,8 @@ class _Run:
             on_iteration=self._iterated,
             held_out=self._test,
             local=task.local,
+            epsilon=task.settings.epsilon,
+            weights=best_weights,
         )
 
     def _ended(self, held: HeldRound) -> None:
@@ -283,11 +331,15 @@ class _Run:
 
     def _say_plan(self, stages: list[Stage]) -> None:
         task = self._task
-        terms = f"epsilon {task.settings.epsilon:g}, delta {task.settings.delta:g} {plan_words(stages)}"
+        terms = f"epsilon {task.settings.epsilon:g}, delta {task.delta:g} {plan_words(stages)}"
         say(self._console, "job", f"{task.job.name}: {task.job.model(task.schema, task.own)}")
         n = task.settings.clients
-        who = f"J = {n} data nodes, of which each adds the whole noise for one row"
-        say(self._console, "plan", f"{terms}; {who if task.local else f'N = {n}, T = {task.settings.tolerate}'}")
+        who = f"N = {n}, T = {task.settings.tolerate}"
+        if task.local:
+            who = f"J = {n} data nodes, of which each adds the whole noise for one row"
+        elif task.reports:
+            who = f"N = {n} clients, each with a report of its own by {task.reports}, private by itself"
+        say(self._console, "plan", f"{terms}; {who}")
 
     def _say_held(self, remedy: str = "the same command goes on from there") -> None:
         """After whatever ended it."""
@@ -314,9 +366,10 @@ class _Run:
             "federation": self._actor.config.federation.name,
             "settings": task.table,
             "local": task.local,
+            "reports": task.reports or None,
             "private": private,
             "epsilon": task.settings.epsilon if private else None,
-            "delta": task.settings.delta if private else None,
+            "delta": task.delta if private else None,
             "rounds": [round_row(one) for one in self._held],
             "iterations": [iteration_row(one) for one in self._iterations],
         }
@@ -331,7 +384,7 @@ class _Run:
             with whole_file(outputs.plot) as place:
                 title = task.job.picture_title(task.schema)
                 plot_estimates(summary, place, title=title, private=summary["private"], caption=self._caption(summary))
-        if outputs.draws is not None:
+        if outputs.draws is not None and task.job.draws is not None:
             drawn = task.job.draws(result, stream(task.settings.seed, "draws"))
             with whole_file(outputs.draws) as place:
                 drawn.to_netcdf(str(place))
@@ -341,8 +394,9 @@ class _Run:
     def _caption(self, summary: dict[str, Any]) -> str:
         if not summary["private"]:
             return "not private"
-        most = max(one["contributors"] or 0 for one in summary["rounds"])
-        who = "rows of data nodes" if self._task.local else "contributors"
+        counts = [one["contributors"] or 0 for one in summary["rounds"]]
+        most = sum(counts) if self._task.reports else max(counts)  # each client reports once
+        who = "rows of data nodes" if self._task.local else "reports" if self._task.reports else "contributors"
         return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {most} {who}"
 
     def _say_account(self) -> None:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,19 +17,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.spinner import Spinner
 from rich.table import Table
 
-from dca_proto.aggregate import NoisyAggregate
+from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.cli.narrator import Narrator
 from dca_proto.cli.output import say
 from dca_proto.core import facts
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.learning.runner import HeldRound
+from dca_proto.outcome import plain_reports
 from inference.jobs.base import Stage
-from inference.jobs.estimates import digits, rows_of, sampling_words
+from inference.jobs.estimates import rows_of, sampling_words, table_of
 from inference.variational.progress import Iteration
 
 NARRATED_MAX = 4  # rounds whose phases are told; of more, only their ends are
+BY_ITSELF = "each report is private by itself; nobody had to be trusted"
 _SHOWN_ESTIMATES = 40
+_NUMBERS_MAX = 10**6  # of reports, that are written to a file
+_BINS = 30
 _PHASES = (facts.Announced, facts.Rostered, facts.SharingStarted)
 
 
@@ -199,7 +204,33 @@ def round_row(held: HeldRound) -> dict[str, Any]:
         "relation": aggregate.relation,
         "mechanism": aggregate.mechanism,
         "nodes": [_node_row(node) for node in aggregate.nodes],
+        "reports": None if aggregate.reports is None else reports_row(aggregate.reports),
     }
+
+
+def reports_row(reports: LocalReports) -> dict[str, Any]:
+    """What clients reported in one round, in the order of their ids; very many numbers are left out."""
+    told = plain_reports(reports)
+    if reports.values.size > _NUMBERS_MAX:
+        told["values"] = None
+    if reports.probabilities is not None:
+        return {**told, "told": _named(reports)}
+    return {**told, "histogram": _histogram(reports) if reports.values.shape[1] == 1 else None}
+
+
+def _named(reports: LocalReports) -> list[int]:
+    """How many reports name each category."""
+    if reports.values.ndim == 2:
+        return [int(count) for count in reports.values.sum(axis=0)]
+    assert reports.probabilities is not None, "it is of categories"
+    p, q = reports.probabilities
+    return [int(count) for count in np.bincount(reports.values, minlength=1 + round((1 - p) / q))]
+
+
+def _histogram(reports: LocalReports) -> dict[str, Any]:
+    """How many reports of one number lie in each of some bins of equal width."""
+    counts, edges = np.histogram(reports.values[:, 0], _BINS)
+    return {"low": float(edges[0]), "high": float(edges[-1]), "counts": counts.tolist()}
 
 
 def _node_row(node: NoisyAggregate) -> dict[str, Any]:
@@ -239,19 +270,16 @@ def show(console: Console, summary: dict[str, Any]) -> None:
     if summary["private"]:
         whose = "row's" if summary.get("local") else "participant's"
         spent = f"at most epsilon {summary['epsilon']:g}, delta {summary['delta']:g} of every {whose} budget"
-        say(console, "spent", spent)
+        say(console, "spent", spent + (f"; {BY_ITSELF}" if summary.get("reports") else ""))
     else:
         say(console, "spent", "nothing is claimed: this is not private")
 
 
 def _estimates_table(summary: dict[str, Any]) -> Table:
-    label = "private" if summary["private"] else "not private"
-    title = "posterior, mean ± standard deviation"
+    title, names, rows = table_of(summary, rows_of(summary)[:_SHOWN_ESTIMATES], compared=False)
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("")
-    table.add_column(label, justify="right", no_wrap=True)
-    table.add_column("unit", justify="right")
-    for row in rows_of(summary)[:_SHOWN_ESTIMATES]:
-        spread = "" if row["estimate_sd"] is None else f" ± {digits(row['estimate_sd'], 2)}"
-        table.add_row(row["name"], f"{digits(row['estimate'], 4)}{spread}", row["unit"])
+    for name in names:
+        table.add_column(name, justify="right" if name else "left", no_wrap=name not in ("", "unit"))
+    for row in rows:
+        table.add_row(*row)
     return table

@@ -29,6 +29,8 @@ class Coefficient(msgspec.Struct, frozen=True):
     unit: str = ""
     interval: tuple[Real, Real] | None = None
     nonprivate_interval: tuple[Real, Real] | None = None
+    naive: Real | None = None
+    naive_sd: Amount | None = None
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -124,6 +126,27 @@ def estimates(found: Sequence[Coefficient], names: tuple[str, str]) -> Iterator[
         caption = "Posterior means with 95 % intervals; each row has a scale of its own, the dotted line is zero. "
         caption += "The numbers are means ± standard deviations."
         yield intervals(rows, names, caption=caption)
+
+
+def compared(found: Sequence[Coefficient], names: tuple[str, str], naive: str | None) -> Iterator[Child]:
+    """Each estimate beside what the same reports say without a model of their noise, where that is known.
+
+    Args:
+        naive: what the latter is called.
+    """
+    if naive is None:
+        return
+    rows = [
+        (
+            one.name,
+            _pair(one.estimate, one.estimate_sd),
+            UNKNOWN if one.interval is None else f"{number(one.interval[0])} to {number(one.interval[1])}",
+            _pair(one.naive, one.naive_sd),
+            _pair(one.nonprivate, one.nonprivate_sd),
+        )
+        for one in found[:_ROWS_MAX]
+    ]
+    yield table(("", names[0], "95 % interval", naive, names[1]), rows)
 
 
 def scores(test: HeldOut, names: tuple[str, str]) -> Iterator[Child]:

@@ -13,6 +13,7 @@ from emulator.report.learned import (
     HeldOut,
     Iteration,
     baseline_fact,
+    compared,
     course,
     estimate_words,
     estimates,
@@ -23,6 +24,7 @@ from emulator.report.learned import (
 from emulator.report.markup import Child, table
 from emulator.report.nodes import Node, Sampling, released, worth
 from emulator.report.page import Page, Section, Verdict
+from emulator.report.reports import Reports, told
 from emulator.report.types import Amount, Count
 
 _ROUNDS_MAX = 100
@@ -49,10 +51,13 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     noise_variance: Amount | None = None
     error: str | None = None
     nodes: list[NodeRelease] = []
+    reports: Reports | None = None
 
     @property
     def who(self) -> str:
         """Whose data are in it."""
+        if self.reports is not None:
+            return counted(self.contributors or 0, "private report")
         if self.nodes:
             return f"{counted(self.contributors or 0, 'row')} of {counted(len(self.nodes), 'data node')}"
         return f"{count(self.contributors)} of {count(self.clients)}"
@@ -78,6 +83,8 @@ class Learning(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
     repair: str | None = None
     sampling: Sampling | None = None
+    reports: str | None = None
+    naive_title: str | None = None
 
     @property
     def nodes(self) -> list[Node]:
@@ -97,10 +104,14 @@ def page(run: Learning) -> Page:
     badge = ("private" if run.private else "not private") if run.ok else "ended without a result"
     sections = [
         Section("Warnings", [*warned(run.warnings)]),
-        Section("Estimates", [*estimates(run.every_estimate, _NAMES)]),
+        Section(
+            "Estimates",
+            [*estimates(run.every_estimate, _NAMES), *compared(run.every_estimate, _NAMES, run.naive_title)],
+        ),
         Section("Score", [] if run.test is None else [*scores(run.test, _NAMES)]),
         Section("Draws", [*worth(run.sampling)]),
         Section("Data nodes", [*released(run.nodes)]),
+        Section("Reports", [*told(run.reports, run.rounds, [one.name for one in run.estimates])]),
         Section("Iterations", [*course(run.iterations, run.test)]),
         Section("Rounds", [*_rounds(run)]),
     ]
@@ -120,6 +131,8 @@ def _title(run: Learning) -> str:
         return f"No result: {run.error or 'the reason was not recorded'}"
     most = max((one.contributors or 0 for one in run.rounds), default=0)  # of mini-batches, none is everybody
     who = run.rounds[-1].who if run.nodes else counted(most, "client")
+    if run.reports is not None:
+        who = counted(sum(one.contributors or 0 for one in run.rounds), "private report")
     if run.test is not None:
         return f"Learned from {who}: {score_words(run.test)}"
     return f"Learned from {who}: {estimate_words(run.every_estimate)}" if run.every_estimate else f"Learned from {who}"
@@ -133,7 +146,8 @@ def _answer(run: Learning) -> str:
     if run.epsilon is None or run.delta is None:
         return f"{held}{early}"
     whom = "row" if run.nodes else "client"
-    return f"{held}{early} They cost each {whom} at most epsilon {short(run.epsilon)} at delta {short(run.delta)}."
+    own = "" if run.reports is None else " Each report is private by itself."
+    return f"{held}{early} They cost each {whom} at most epsilon {short(run.epsilon)} at delta {short(run.delta)}.{own}"
 
 
 def _facts(run: Learning) -> Iterator[tuple[str, str]]:

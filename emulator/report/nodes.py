@@ -60,7 +60,7 @@ def worth(sampling: Sampling | None) -> Iterator[Child]:
         ("effective draws for the tails, at least", _whole(sampling.ess_tail_min)),
         *((f"accepted moves of {block}", f"{100 * rate:.0f} %") for block, rate in sampling.acceptance.items()),
         ("iterations that failed", count(sampling.divergences)),
-        ("time, compiling aside", seconds(sampling.seconds)),
+        ("time", seconds(sampling.seconds)),
     ]
     if sampling.r_hat_max is None and not sampling.acceptance:
         yield note(f"Method {sampling.method} has the posterior in closed form; its draws are independent.")

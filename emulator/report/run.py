@@ -9,6 +9,7 @@ import msgspec
 from emulator.report.figures import UNKNOWN
 from emulator.report.learned import Coefficient, HeldOut, Iteration
 from emulator.report.nodes import Node, Sampling
+from emulator.report.reports import Reports
 from emulator.report.types import Amount, Count, Real, Traffic
 
 PHASES = ("join", "start", "share", "commit")
@@ -46,6 +47,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     mu: Amount | None = None
     value: list[Real] | None = None
     exact: list[Real] | None = None
+    reports: Reports | None = None
     vanished_clients: list[Count] = []
 
     @property
@@ -62,7 +64,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     """What the page reads of `dca swarm --json`; the optional parts are a learning job's, or a fleet's.
 
-    Of local rounds, clients are data nodes, and contributors their rows.
+    Of data nodes' rounds, clients are data nodes, and contributors their rows. `reports` is the mechanism of a job on
+    clients' reports, `reported` how many came in all rounds.
     """
 
     ok: bool
@@ -103,6 +106,14 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     local: bool = False
     nodes: list[Node] = []
     sampling: Sampling | None = None
+    reports: str | None = None
+    reported: Count | None = None
+    naive_title: str | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether each of them releases or reports by itself, without Compute nodes."""
+        return self.local or self.reports is not None
 
     @property
     def who(self) -> str:
@@ -112,4 +123,4 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def phases(self) -> tuple[str, ...]:
         """Of each round."""
-        return LOCAL_PHASES if self.local else PHASES
+        return LOCAL_PHASES if self.alone else PHASES

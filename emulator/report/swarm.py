@@ -10,6 +10,7 @@ from emulator.report.figures import count, counted, listed, number, seconds, sho
 from emulator.report.lanes import Lane, Mark, Piece, lanes
 from emulator.report.learned import (
     baseline_fact,
+    compared,
     course,
     estimate_words,
     estimates,
@@ -21,6 +22,7 @@ from emulator.report.markup import Child, element, table
 from emulator.report.nodes import released, worth
 from emulator.report.page import Page, Section, Verdict, note
 from emulator.report.plot import Axis, Point, Series, axis_over, plot
+from emulator.report.reports import told
 from emulator.report.run import Round, Swarm
 from emulator.report.traffic import traffic
 from emulator.report.types import MIB
@@ -42,6 +44,7 @@ def page(run: Swarm) -> Page:
     sections = [
         Section("Warnings", [*warned(run.warnings)]),
         Section("Data nodes", [*released(run.nodes)]),
+        Section("Reports", [*told(run.reports, run.rounds, [one.name for one in run.estimates])]),
         Section("Iterations", [*course(run.iterations, run.test)]),
         Section("Rounds in time", [*_timeline(run)]),
         Section("Messages and bytes", [*_traffic(run)]),
@@ -66,6 +69,8 @@ def _headline(run: Swarm) -> _Headline:
     who = f"{count(most)} of {counted(run.clients, 'client')}"
     if run.local:
         who = f"{counted(most or 0, 'row')} of {counted(len(run.nodes), 'data node')}"
+    if run.reports is not None:
+        who = counted(run.reported or 0, "private report")
     if not run.ok:
         return _Headline(f"No result: {run.error or 'the reason was not recorded'}", "ended without a result", "bad")
     badge: tuple[str, Verdict] = ("private", "good") if run.private else ("not private", "bad")
@@ -83,7 +88,7 @@ def _last(run: Swarm) -> str:
 def _answer(run: Swarm) -> str:
     """The run in two sentences: what came out, what it cost."""
     rounds = counted(len(run.rounds), "round")
-    with_whom = counted(run.clients, "data node") if run.local else counted(run.computes, "Compute node")
+    with_whom = counted(run.clients, run.who) if run.alone else counted(run.computes, "Compute node")
     held = f"{rounds} with {with_whom}"
     held += f" took {seconds(run.wall_s)}." if run.wall_s is not None else "."
     if not run.private:
@@ -92,8 +97,9 @@ def _answer(run: Swarm) -> str:
     spent = f"Each {whom} spent at most epsilon {short(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
     of = f" of {short(run.epsilon)}" if spent and run.epsilon is not None else ""
     at = f" at delta {short(run.delta)}" if spent and run.delta is not None else ""
-    if run.local:
-        return f"{held} {spent}{of}{at}{'.' if spent else ''} Each data node adds the whole noise for one row itself."
+    if run.alone:
+        own = "data node adds the whole noise for one row itself" if run.local else "report is private by itself"
+        return f"{held} {spent}{of}{at}{'.' if spent else ''} Each {own}."
     fewest = _needed(run)
     needed = f" At least {counted(fewest, 'contribution')} {'was' if fewest == 1 else 'were'} needed in each round."
     return f"{held} {spent}{of}{at}{'.' if spent else ''}{needed}"
@@ -118,7 +124,7 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
     if run.test is not None:
         yield from baseline_fact(run.test)
     yield "broker", f"{run.broker} {run.broker_version or ''}".strip()
-    if not run.local:
+    if not run.alone:
         yield "share encoding", run.share_encoding
     if run.connections is not None:
         yield "connections", "one per client" if run.connections == "each" else run.connections
@@ -138,6 +144,13 @@ def _who(run: Swarm) -> Iterator[tuple[str, str]]:
         yield "Compute nodes", "none"
         return
     yield "clients (N)", count(run.clients)
+    if run.reports is not None:
+        if run.batch:
+            yield "clients of a step (B)", count(run.batch)
+        yield "reports, one of each client", count(run.reported)
+        yield "mechanism", run.reports
+        yield "Compute nodes", "none"
+        return
     if run.batch:
         yield "clients of a mini-batch (B)", count(run.batch)
     yield "contributed to the last sum", count(run.contributors)
@@ -161,7 +174,7 @@ def _timeline(run: Swarm) -> Iterator[Child]:
         legend = [(phase, place) for place, phase in enumerate(run.phases)]
         yield lanes(rows, longest, seconds, caption="Wall time from each round's announcement.", legend=legend)
         yield table(
-            ("round", "values", "released" if run.local else "joined", *run.phases, "in all"),
+            ("round", "values", _came(run), *run.phases, "in all"),
             [
                 (label, count(group[0].dimension), count(group[0].joined),
                  *(seconds(_sum(one.phases.get(phase) for one in group)) for phase in run.phases),
@@ -176,6 +189,11 @@ def _timeline(run: Swarm) -> Iterator[Child]:
             ("round", "client", "phase", "after"),
             [(name, str(one.client), one.phase, seconds(one.s)) for name, one in slow],
         )
+
+
+def _came(run: Swarm) -> str:
+    """What those did that took part."""
+    return "released" if run.local else "reported" if run.reports is not None else "joined"
 
 
 def _groups(rounds: list[Round]) -> list[tuple[str, list[Round]]]:
@@ -226,14 +244,14 @@ def _drops(run: Swarm) -> Iterator[Child]:
     rows = []
     for place, one in enumerate(run.rounds[:_LANES_MAX], 1):
         marks = [Mark(client, 1, f"{run.who} {client}") for client in one.absent_clients or one.vanished_clients]
-        asked = run.clients if run.local else one.joined
+        asked = run.clients if run.alone else one.joined
         rows.append(Lane(f"{place}. {one.name}", marks=marks, text=f"{count(one.dropped)} of {count(asked)}"))
     if any(row.marks for row in rows):
-        missing = "that released nothing" if run.local else "whose contribution is not in the sum"
+        missing = f"that {_came(run)} nothing" if run.alone else "whose contribution is not in the sum"
         caption = f"Each line is a {run.who} {missing}, placed by its number from 0."
         yield lanes(rows, run.clients - 1, lambda at: count(round(at)), caption=caption, legend=[])
     elif run.rounds and all(one.dropped == 0 for one in run.rounds):
-        everyone = "every data node released" if run.local else "every client that joined is in the sum"
+        everyone = f"every {run.who} {_came(run) if run.alone else 'that joined is in the sum'}"
         yield note(f"Nobody: {everyone}, in each round.")
     else:
         said = [f"{one.name}: {count(one.dropped)} of {count(one.joined)}" for one in run.rounds]
@@ -252,7 +270,7 @@ def _noise(run: Swarm) -> Iterator[Child]:
         last = ", the last" if len(group) > 1 else ""
         yield element("h3", f"{label}, {counted(one.dimension, 'value')}{last}")
         rows = [Bar("noise in each value", one.noise_sd, f"sd {number(one.noise_sd)}", 0)]
-        if one.floor_sd is not None:
+        if one.floor_sd is not None and run.reports is None:
             whose = " of each data node" if run.local else ""
             rows.append(Bar(f"floor: what the claim needs{whose}", one.floor_sd, f"sd {number(one.floor_sd)}", 1))
         if one.sensitivity is not None:
@@ -293,5 +311,6 @@ def _learned(run: Swarm) -> Iterator[Child]:
     names = ("private" if run.private else "as learned, not private", "without privacy")
     found = [*run.coefficients, *run.estimates, *([run.intercept] if run.intercept else [])]
     yield from estimates(found, names)
+    yield from compared(found, names, run.naive_title)
     if run.test is not None:
         yield from scores(run.test, names)

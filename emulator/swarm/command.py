@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dca_proto.cli.job_settings import DELTA
 from dca_proto.cli.options import parse_names
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import EXACT
+from dca_proto.core.mechanism import PURE_MECHANISMS
 from dca_proto.core.shares import SEED
 from dca_proto.logs import configure_logs
 from emulator.inexact import RoundedGaussian
-from emulator.swarm.data import TEST_FRACTION, DataOptions, problem_of
+from emulator.swarm.data import TEST_FRACTION, DataOptions, first_rows, problem_of
 from emulator.swarm.fleet_command import CLIENTS, hold_fleet
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.learn import Lesson, check_outputs, learn
@@ -24,8 +27,9 @@ from inference.jobs import NAMES, find, require_local
 from inference.jobs.settings import parse_words, settings_from
 from inference.problem import split
 
-SUMS = ("clients", "computes", "tolerate", "colluders", "share_encoding")
-"""Options about sums over many clients."""
+SHARED = ("computes", "tolerate", "colluders", "share_encoding")
+SUMS = ("clients", *SHARED)
+"""Options about sums over many clients; all but the first mean nothing, either, where each client reports by itself."""
 
 EXAMPLES = """Examples:
 
@@ -36,6 +40,10 @@ EXAMPLES = """Examples:
   dca swarm --tolerate 40 --drop 40           as many drop as are tolerated
 
   dca swarm --job regression-mcmc --nodes 3 --epsilon 8     3 hospitals that release by themselves
+
+  dca swarm --job ldp-histogram --epsilon 2   442 patients, each report private by itself; nobody is trusted
+
+  dca swarm --job ldp-mean --set family=gaussian --set column=bmi
 
   dca swarm --csv houses.csv --target price --bounds "rooms=0:10,area=0:400,price=0:1e6" --epsilon 4
 
@@ -77,7 +85,9 @@ def swarm(
     ] = None,
     computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
     epsilon: Annotated[float, typer.Option(help="Privacy budget over all rounds.")] = 2.0,
-    delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-5,
+    delta: Annotated[
+        float, typer.Option(help="Its delta; not spent where reports are private by epsilon alone.")
+    ] = 1e-5,
     tolerate: Annotated[int | None, typer.Option(help="T, by default N / 10.")] = None,
     colluders: Annotated[int, typer.Option(help="c, how many of the T are reserved for colluders.")] = 0,
     drop: Annotated[
@@ -139,12 +149,15 @@ def swarm(
     )
     local = nodes is not None
     if local:
-        _refuse_sums(context)
+        _refuse(context, SUMS, _WITH_NODES)
     lesson = _lesson(job, sets, data, nodes if local else clients, seed, output or Path("run"), json_to, local=local)
-    tolerated = _tolerated(lesson, tolerate, local=local)
+    if lesson.reports:
+        _refuse(context, (*SHARED, "fast_noise"), f"in job {lesson.job.name!r} {_WITH_REPORTS}")
+    alone = local or bool(lesson.reports)
+    tolerated = _tolerated(lesson, tolerate, alone=alone)
     options = SwarmOptions(
-        computes=0 if local else computes,
-        budget=Budget(epsilon, delta),
+        computes=0 if alone else computes,
+        budget=Budget(epsilon, DELTA if lesson.reports in PURE_MECHANISMS else delta),
         tolerated=tolerated,
         colluders=colluders,
         dropped=_dropped(lesson, tolerated) if drop is None else drop,
@@ -154,13 +167,14 @@ def swarm(
         batch=lesson.batch,
         mechanism=mechanism,
         local=local,
+        reports=lesson.reports,
     )
     return learn(lesson, options)
 
 
-def _tolerated(lesson: Lesson, given: int | None, *, local: bool) -> int:
-    """T; 0 where each data node adds the whole noise, so that any may be missing."""
-    if local:
+def _tolerated(lesson: Lesson, given: int | None, *, alone: bool) -> int:
+    """T; 0 where each data node or client adds the whole noise, so that any may be missing."""
+    if alone:
         return 0
     return lesson.clients // 10 if given is None else given
 
@@ -195,6 +209,8 @@ def _lesson(
     train, test = problem, None
     if found.scored:
         train, test = split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)
+    if found.reports(settings) and clients is not None:
+        train = first_rows(train, clients)
     return Lesson(
         job=found,
         settings=settings,
@@ -206,16 +222,17 @@ def _lesson(
     )
 
 
-def _refuse_sums(context: typer.Context) -> None:
-    """Refuse options that say nothing of data nodes."""
-    sources = {name: context.get_parameter_source(name) for name in SUMS}
+_WITH_NODES = "with --nodes J each data node releases by itself, and there are neither Compute nodes nor shares"
+_WITH_REPORTS = "each client reports by itself, exactly, and there are neither Compute nodes nor shares; leave it out"
+
+
+def _refuse(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Refuse options that say nothing of those who release or report by themselves."""
+    sources = {name: context.get_parameter_source(name) for name in names}
     given = [f"--{name.replace('_', '-')}" for name, source in sources.items() if source and source.name != "DEFAULT"]
     if given:
-        names, verb = ", ".join(given), "go" if given[1:] else "goes"
-        raise UsageError(
-            f"{names} {verb} with sums over many clients; with --nodes J each data node releases by itself, and there "
-            "are neither Compute nodes nor shares"
-        )
+        verb = "go" if given[1:] else "goes"
+        raise UsageError(f"{', '.join(given)} {verb} with sums over many clients; {why}")
 
 
 def _refuse_the_others(dimension: int | None, learning: dict[str, Any], fleet: dict[str, Any]) -> None:

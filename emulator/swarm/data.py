@@ -71,6 +71,14 @@ def problem_of(options: DataOptions, *, alone: bool = False) -> Problem:
         raise MissingBoundsError(error.columns, _BOUNDS_ADVICE) from None
 
 
+def first_rows(train: Problem, clients: int) -> Problem:
+    """As many rows as clients, each of whom reports one. Raises `UsageError` where there are fewer."""
+    rows = len(train.y)
+    if not 1 <= clients <= rows:
+        raise UsageError(f"--clients {clients}: each reports one of the {rows} training rows, so give 1 to {rows}")
+    return train.take(np.arange(clients))
+
+
 def deal(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
     """Deal rows to clients as evenly as possible; each contributes the mean of its own, a data node the sum."""
     return [rows[index::clients] for index in range(clients)]

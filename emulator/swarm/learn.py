@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 
 from dca_proto.aggregate import NoAggregate
-from dca_proto.cli.job_settings import check_plan
+from dca_proto.cli.job_settings import best_weights, check_plan
 from dca_proto.cli.learn_view import iteration_row
 from dca_proto.cli.output import (
     STDOUT,
@@ -30,7 +30,7 @@ from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.shares import ENCODINGS
 from dca_proto.device import complete
 from dca_proto.learning.runner import RETRIES
-from emulator.counts import check_counts, check_nodes
+from emulator.counts import check_counts, check_nodes, check_reporters
 from emulator.swarm import usage
 from emulator.swarm.data import deal
 from emulator.swarm.live import Swarm, SwarmOptions, check_broker
@@ -42,6 +42,7 @@ from emulator.swarm.view import (
     estimates_table,
     nodes_table,
     nodes_words,
+    reporters_words,
     rounds_table,
     scores_table,
     times_table,
@@ -60,7 +61,8 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         job, settings: by whom. train, test: rows for the clients, and those that are held out.
-        clients: N, among whom the training rows are dealt; J, where they are data nodes.
+        clients: N, among whom the training rows are dealt; J, where they are data nodes. Where clients report, each
+            has one of the rows.
         output: the folder of the result's files. json_to: a further file, or - for stdout.
     """
 
@@ -71,6 +73,11 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     output: Path
     json_to: str | None = None
+
+    @property
+    def reports(self) -> str:
+        """By which local mechanism clients report; "" where the job learns from sums."""
+        return self.job.reports(self.settings)
 
     @property
     def batch(self) -> int:
@@ -140,6 +147,8 @@ class _Run:
         if options.local:
             least = lesson.job.rows_least(lesson.train.schema, lesson.settings)
             check_nodes(lesson.clients, len(lesson.train.y), options.dropped, least)
+        elif options.reports:
+            check_reporters(lesson.clients, options.dropped)
         else:
             self._check_sums()
         check_broker(options.broker)
@@ -147,6 +156,8 @@ class _Run:
         advice = "lower --nodes" if options.local else "lower --clients"
         usage.require_connections(self._connections, self._connections if is_ours else None, advice)
         self._stages = self._planned()
+        if options.reports:  # how many are asked at a time follows from the plan
+            self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
         self._reference = lesson.job.reference(lesson.train, lesson.settings)
 
     def _check_sums(self) -> None:
@@ -180,7 +191,7 @@ class _Run:
             colluders=options.colluders,
             computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes)),
         )
-        said = f"--epsilon {options.budget.epsilon:g} --delta {options.budget.delta:g}"
+        said = f"--epsilon {options.budget.epsilon:g} --delta {options.delta:g}"
         job = lesson.job.make(lesson.train.schema, lesson.settings, conditions)
         check_plan(job, stages, terms, said, options.mechanism)
         return stages
@@ -195,6 +206,8 @@ class _Run:
             on_iteration=self._iterated,
             held_out=lesson.test,
             local=options.local,
+            epsilon=options.budget.epsilon,
+            weights=best_weights,
         )
 
     # --- playing --------------------------------------------------------------------------------------------------
@@ -234,12 +247,13 @@ class _Run:
         clients = self._lesson.clients
         if not self._lesson.job.iterative:
             return (Bars if self._console.is_terminal else Lines)(self._console, clients)
-        return (IterationBars if self._console.is_terminal else IterationLines)(self._console, clients)
+        asked = self._options.batch or clients if self._options.reports else clients
+        return (IterationBars if self._console.is_terminal else IterationLines)(self._console, asked)
 
     @property
     def _room(self) -> int:
         """How many may drop; where more do, another attempt would end alike."""
-        if self._options.local:
+        if self._options.alone:
             return self._lesson.clients - 1
         return self._options.smallest(self._lesson.clients)[1] - self._options.colluders
 
@@ -294,13 +308,15 @@ class _Run:
         self._say("federation", self._who())
         held_out = "" if lesson.test is None else f"; {len(lesson.test.y)} rows held out"
         self._say("model", f"{lesson.job.model(lesson.train.schema, lesson.settings)}{held_out}")
-        plan = f"epsilon {options.budget.epsilon:g}, delta {options.budget.delta:g} {plan_words(self._stages)}"
+        plan = f"epsilon {options.budget.epsilon:g}, delta {options.delta:g} {plan_words(self._stages)}"
         self._say("plan", f"a trial that is not private: {'; '.join(self._doubts)}" if self._doubts else plan)
 
     def _who(self) -> str:
         options = self._options
         if options.local:
             return nodes_words([len(rows) for rows in self._rows], options.dropped)
+        if options.reports:
+            return reporters_words(self._lesson.clients, options.reports, options.dropped)
         return (
             f"{self._lesson.clients} clients, {options.computes} Compute nodes, T = {options.tolerated} "
             f"(c = {options.colluders} reserved for colluders), K = {options.dropped} drop in each round"
@@ -347,6 +363,8 @@ class _Run:
             self._say("next", f"this machine is too slow or too busy for {clients} clients; lower --clients")
         elif options.local:
             self._say("next", "no release came in time: lower --nodes or --drop")
+        elif options.reports:
+            self._say("next", "no report came in time: lower --clients or --drop")
 
     def _write_files(self, summary: dict[str, Any]) -> None:
         output = self._lesson.output
@@ -366,5 +384,7 @@ def _caption(summary: dict[str, Any]) -> str:
     if not summary["private"]:
         return f"not private: {'; '.join(summary['not_private_because'])}"
     most = max(row["contributors"] or 0 for row in summary["rounds"])  # of mini-batches, none is everybody
+    if summary["reports"]:
+        return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {summary['reported']} reports"
     of = f"{most} rows of {len(summary['nodes'])} data nodes" if summary["local"] else f"{most} contributors"
     return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {of}"

@@ -1,6 +1,7 @@
 """A live swarm: a broker, M Compute nodes, N clients and a trainer, all real actors over real MQTT connections.
 
-Or a broker, J data nodes and a trainer: clients with the rows of many people each, that release by themselves.
+Or a broker, J data nodes and a trainer: clients with the rows of many people each, that release by themselves. Or a
+broker, N clients that report by themselves, each its own row, and a trainer.
 
 Every client has its own identity, certificate, connection and records; keys and noise come from the operating system,
 never from a seed. Everything that is started is stopped again, whatever happens.
@@ -30,7 +31,7 @@ from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.federation import Federation, Member, enrol
 from dca_proto.core.job import JobTerms, tolerated_of
 from dca_proto.core.machine import Actor
-from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.mechanism import PURE_MECHANISMS, DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Timing
 from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.sealing import KEY_BYTES, Identity
@@ -46,7 +47,14 @@ from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
 from emulator.swarm.dropout import Dropouts, SwarmTransport
-from emulator.swarm.rules import certificate_expiry_ms, floors, node_policy, policy, unless_one_ends
+from emulator.swarm.rules import (
+    certificate_expiry_ms,
+    floors,
+    node_policy,
+    policy,
+    reporter_policy,
+    unless_one_ends,
+)
 from emulator.swarm.timeline import RoundLog, Timeline
 
 R = TypeVar("R")
@@ -55,7 +63,7 @@ _BROKERS = ("auto", "embedded", "mosquitto")
 _CONNECTING_MAX = 32
 _PATIENCE_MAX = 8
 _TIMING = Timing(resend_first_ms=5_000)
-_RELEASING_MS = 2_000  # half of how long is waited where a data node drops, and a little for each node
+_RELEASING_MS = 2_000  # half of how long is waited where a data node or a reporting client drops, and a little for each
 _RELEASING_EACH_MS = 20
 
 
@@ -72,6 +80,7 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         mechanism: of every actor; by default the exact one, without which nothing is private.
         local: whether clients are data nodes, each with the rows of many people, that add the whole noise by themselves
             and release to the trainer; then M = T = c = 0.
+        reports: the local mechanism by which clients report by themselves; "" where they do not. Then M = T = c = 0.
     """
 
     computes: int
@@ -86,6 +95,17 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     share_window_ms: int = 0
     mechanism: Mechanism = msgspec.field(default_factory=DistributedDiscreteGaussian)
     local: bool = False
+    reports: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether each client releases or reports by itself."""
+        return self.local or bool(self.reports)
+
+    @property
+    def delta(self) -> float:
+        """What the rounds spend: none, where reports are private by epsilon alone."""
+        return 0.0 if self.reports in PURE_MECHANISMS else self.budget.delta
 
     def smallest(self, clients: int) -> tuple[int, int]:
         """N and T of the smallest round, where so many clients are there in all."""
@@ -180,7 +200,7 @@ class Swarm:
         on_connect: Callable[[int, int], None],
         on_change: Callable[[RoundLog], None],
     ) -> None:
-        self.timeline = Timeline(self._traffic, on_change, local=options.local)
+        self.timeline = Timeline(self._traffic, on_change, local=options.alone, reports=bool(options.reports))
         self.broker_kind = "external"
         self.broker_version = ""
         self._options = options
@@ -190,7 +210,7 @@ class Swarm:
         self._on_connect = on_connect
         self._cast = fresh_cast(len(rows), options.computes)
         ids = [one.id for one in self._cast.clients]
-        self._dropouts = Dropouts(ids, options.dropped, options.seed, local=options.local)
+        self._dropouts = Dropouts(ids, options.dropped, options.seed, local=options.alone)
         self._timing_rng = random.Random(options.seed)  # noqa: S311 - waiting times only
         self._ramp = asyncio.Semaphore(_CONNECTING_MAX)
         self._runners: list[Runner] = []
@@ -269,6 +289,8 @@ class Swarm:
         options, budget = self._options, self._options.budget
         if options.local:
             return node_policy(budget.epsilon, budget.delta)
+        if options.reports:
+            return reporter_policy(budget.epsilon, budget.delta)
         return policy(
             *options.smallest(len(self._rows)),
             colluders=options.colluders,
@@ -339,7 +361,7 @@ class Swarm:
             computes=tuple(one.id for one in self._cast.computes),
             share_window_ms=options.share_window_ms or self._share_window_ms(),
         )
-        if not (options.local and options.dropped):
+        if not (options.alone and options.dropped):
             return terms
         half_ms = _RELEASING_MS + _RELEASING_EACH_MS * len(self._rows)
         return msgspec.structs.replace(terms, join_window_ms=half_ms, share_window_ms=half_ms)

@@ -55,9 +55,10 @@ class Lines:
         counts = {
             "join": f"{log.joined} of {self._clients} ",
             "share": f"{log.shared} of {len(log.clients)} ",
-            "release": f"{log.joined} of {self._clients} data nodes ",
+            "release": f"{log.joined} of {self._clients} {'clients' if log.reports else 'data nodes'} ",
         }
-        return f"{counts.get(phase, '')}{_ENDED[phase]}, {log.phase_s()[phase]:.1f} s"
+        ended = "reported" if log.reports else _ENDED[phase]
+        return f"{counts.get(phase, '')}{ended}, {log.phase_s()[phase]:.1f} s"
 
 
 class Bars:
@@ -99,7 +100,7 @@ class Bars:
         if log.began_s not in self._rounds:
             self._rounds.append(log.began_s)
         if log.local:
-            self._show(log, "release", log.joined, self._clients)
+            self._show(log, "report" if log.reports else "release", log.joined, self._clients)
             return
         self._show(log, "join", log.joined, self._clients)
         if "join" in log.ends_s:
@@ -113,7 +114,7 @@ class Bars:
             number = self._rounds.index(log.began_s) + 1
             self._bars[key] = self._progress.add_task(f"round {number} {log.statistic}: {phase}", total=total)
         self._progress.update(self._bars[key], completed=count)
-        if phase in log.ends_s or log.failure is not None:
+        if phase in log.ends_s or log.ended_s:
             self._progress.stop_task(self._bars[key])
 
 
@@ -158,7 +159,7 @@ class IterationBars:
     """Progress of an iterative job on a terminal: one bar over its rounds, one for what the present round waits for.
 
     Args:
-        console: where to draw. clients: N.
+        console: where to draw. clients: N, or B where each round is of so many that report.
     """
 
     def __init__(self, console: Console, clients: int) -> None:
@@ -193,8 +194,11 @@ class IterationBars:
 
     def changed(self, log: RoundLog) -> None:
         """A round has gone on."""
-        if "join" not in log.ends_s:
+        if "join" not in log.ends_s and not log.local:
             self._progress.update(self._now, description=f"  {log.statistic}: join", completed=log.joined)
+            return
+        if log.local:
+            self._progress.update(self._now, description=f"  {log.statistic}: report", completed=log.joined)
             return
         total = len(log.clients)
         self._progress.update(self._now, description=f"  {log.statistic}: share", completed=log.shared, total=total)
@@ -206,4 +210,6 @@ View = Lines | Bars | IterationLines | IterationBars
 def _course(log: RoundLog) -> str:
     """A round that is over, in one line."""
     end = "" if log.aggregate is not None else "aborted, "
+    if log.local:
+        return f"{log.statistic}: {log.joined} reported, {end}{log.wall_s:.1f} s"
     return f"{log.statistic}: {log.shared} of {len(log.clients)} shared, {end}{log.wall_s:.1f} s"

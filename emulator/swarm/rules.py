@@ -42,6 +42,11 @@ def node_policy(epsilon: float, delta: float) -> Policy:
     return Policy(epsilon_per_round_max=epsilon, epsilon_per_period_max=epsilon, delta_max=delta, rows_of_many=True)
 
 
+def reporter_policy(epsilon: float, delta: float) -> Policy:
+    """Of a client that reports by itself, whose whole budget may go to one report; nobody else is relied on."""
+    return Policy(epsilon_per_round_max=epsilon, epsilon_per_period_max=epsilon, delta_max=delta)
+
+
 def certificate_expiry_ms() -> int:
     """When certificates that are made now expire."""
     return int((time.time() + _CERTIFICATE_DAYS * 24 * 3600) * 1000)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.cli.learn_view import reports_row
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.price import Price, total
 from dca_proto.core.shares import LOCAL
@@ -29,8 +30,7 @@ def summarise(
         doubts: why no epsilon may be claimed, if so. outcome: of the job: its summary, or `failed`.
     """
     private = not doubts
-    who = _released_by if options.local else _absent
-    rounds = [{**round_row(log, private), **who(log, swarm.numbers)} for log in swarm.timeline.rounds]
+    rounds = [{**round_row(log, private), **_who(log, options, swarm.numbers)} for log in swarm.timeline.rounds]
     released = [row for row in rounds if row["ok"]] if outcome["ok"] else rounds
     last = released[-1] if released else {}
     fewest, tolerated = options.smallest(clients)
@@ -41,22 +41,24 @@ def summarise(
         "computes": options.computes,
         "tolerated": options.tolerated,
         "colluders": options.colluders,
-        "unknown_noises": None if options.local else fewest - tolerated - 1,
+        "unknown_noises": None if options.alone else fewest - tolerated - 1,
         "local": options.local,
+        "reports": options.reports or None,
         "epsilon": options.budget.epsilon if private else None,
-        "delta": options.budget.delta if private else None,
-        "epsilon_spent": spent(swarm.timeline.charges, options.budget.delta) if private else None,
+        "delta": options.delta if private else None,
+        "epsilon_spent": spent(swarm.timeline.charges, options.delta) if private else None,
         "private": private,
         "not_private_because": list(doubts),
-        "mechanism": options.mechanism.name,
+        "mechanism": options.reports or options.mechanism.name,
         "broker": swarm.broker_kind,
         "broker_version": swarm.broker_version,
-        "share_encoding": LOCAL if options.local else options.encoding,
+        "share_encoding": LOCAL if options.alone else options.encoding,
         "seed": options.seed,
         **outcome,
         "rounds": rounds,
         **{name: last.get(name) for name in ("dropped", "contributors", "relation")},
         **({"nodes": last.get("nodes", [])} if options.local else {}),
+        **({"reported": sum(row["contributors"] or 0 for row in rounds)} if options.reports else {}),
     }
 
 
@@ -116,6 +118,13 @@ def _released(aggregate: NoisyAggregate, private: bool) -> dict[str, Any]:
     }
 
 
+def _who(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, int]) -> dict[str, Any]:
+    """Who is missing, and what each has released by itself where they do."""
+    if options.reports:
+        return _reported_by(log, options, numbers)
+    return _released_by(log, numbers) if options.local else _absent(log, numbers)
+
+
 def _absent(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
     """Who is missing from a sum, by id and by number."""
     if log.aggregate is None:
@@ -124,15 +133,28 @@ def _absent(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
     return {"absent": [client.hex() for client in absent], "absent_clients": [numbers[client] for client in absent]}
 
 
-def _released_by(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
-    """What each data node has released in a local round, and which have not."""
+def _missing(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
+    """Who has released nothing in a local round of everybody."""
     absent = sorted((client for client in numbers if client not in log.rows), key=numbers.__getitem__)
-    found: dict[str, Any] = {
+    return {
         "absent": [client.hex() for client in absent],
         "absent_clients": [numbers[client] for client in absent],
         "dropped": len(absent) - sum(log.why.values()),
-        "nodes": [],
     }
+
+
+def _reported_by(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, int]) -> dict[str, Any]:
+    """What clients reported; who has not is not told of a mini-batch, whose invitations are the trainer's affair."""
+    released = log.aggregate.reports if log.aggregate else None
+    told = {"reports": None if released is None else reports_row(released)}
+    if options.batch:
+        return {"dropped": options.batch - log.joined - sum(log.why.values()), **told}
+    return {**_missing(log, numbers), **told}
+
+
+def _released_by(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
+    """What each data node has released in a local round, and which have not."""
+    found: dict[str, Any] = {**_missing(log, numbers), "nodes": []}
     if log.aggregate is None:
         return found
     names = [client for client, rows in sorted(log.rows.items()) if rows]  # as the aggregate has them

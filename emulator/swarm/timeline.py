@@ -12,7 +12,7 @@ from dca_proto.core.price import Price
 
 PHASES = ("join", "start", "share", "commit")
 LOCAL_PHASES = ("release",)
-"""Of a local round, in which each data node releases by itself."""
+"""Of a local round, in which each data node releases, or each client reports, by itself."""
 
 
 @dataclass
@@ -23,7 +23,8 @@ class RoundLog:
         statistic, dimension: what was asked. began_s, ended_s: monotonic seconds.
         ends_s: when each phase ended. joined, declined: counts; why: reasons of the declines, with their counts.
         shares: contributions held by each Compute node. clients: ids on the roster, in order.
-        local: whether data nodes release by themselves. rows: of those that have, by id.
+        local: whether each releases by itself. reports: whether what it releases is a client's report. rows: of those
+            that have, by id.
         aggregate: the result, or None where the round failed with `failure`.
         messages, bytes: sent by all actors during the round.
     """
@@ -44,6 +45,7 @@ class RoundLog:
     messages: int = 0
     bytes: int = 0
     local: bool = False
+    reports: bool = False
 
     def phase_s(self) -> dict[str, float]:
         """Seconds of each phase that ended."""
@@ -71,20 +73,25 @@ class Timeline:
     Args:
         traffic: returns messages and bytes sent so far by all actors.
         on_change: called with the current round after every fact that changed it.
-        local: whether rounds are local ones.
+        local: whether rounds are local ones. reports: whether they are of clients' reports.
 
     Attributes:
         rounds: so far. charges: what clients were charged and not given back, by client and round id.
     """
 
     def __init__(
-        self, traffic: Callable[[], tuple[int, int]], on_change: Callable[[RoundLog], None], *, local: bool = False
+        self,
+        traffic: Callable[[], tuple[int, int]],
+        on_change: Callable[[RoundLog], None],
+        *,
+        local: bool = False,
+        reports: bool = False,
     ) -> None:
         self.rounds: list[RoundLog] = []
         self.charges: dict[tuple[bytes, bytes], Price] = {}
         self._traffic = traffic
         self._on_change = on_change
-        self._local = local
+        self._local, self._reports = local, reports
         self._before = (0, 0)
 
     def note(self, actor: bytes, fact: object, at_s: float | None = None) -> None:
@@ -92,7 +99,8 @@ class Timeline:
         now_s = time.monotonic() if at_s is None else at_s
         if isinstance(fact, facts.Announced):
             self._before = self._traffic()
-            self.rounds.append(RoundLog(fact.statistic, fact.dimension, now_s, local=self._local))
+            log = RoundLog(fact.statistic, fact.dimension, now_s, local=self._local, reports=self._reports)
+            self.rounds.append(log)
         if not self.rounds:
             return
         log = self.rounds[-1]

@@ -9,33 +9,45 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from dca_proto.cli.learn_view import BY_ITSELF
 from emulator.swarm.timeline import LOCAL_PHASES, PHASES
-from inference.jobs.estimates import digits, rows_of, sampling_words
+from inference.jobs.estimates import rows_of, sampling_words, table_of
 
 _SHOWN_ABSENT = 4
 _SHOWN_ROUNDS = 4
 _SHOWN_ESTIMATES = 12
 _SHOWN_NODES = 12
+_SUMMED = ("joined", "shared")
 Line = tuple[str, str]
 """A label and a text, as `say` prints them."""
 
 
 def rounds_table(summary: dict[str, Any]) -> Table:
     """Who took part in each round, and the noise in its sum; many rounds of one sort share a line."""
-    local = summary.get("local")
-    names = ("round", "numbers", *(("released", "rows") if local else ("joined", "shared")), "dropped", "σ of noise")
+    who = ("released", "rows") if summary.get("local") else ("reported",) if summary.get("reports") else _SUMMED
+    names = ("round", "numbers", *who, "dropped", "σ of noise")
     rows = [
         (
             _name(group),
             str(group[0]["dimension"]),
-            _range([row["joined"] for row in group]),
-            _range([row["contributors"] for row in group]),
+            *(_range([row[key] for row in group]) for key in ("joined", "contributors")[: len(who)]),
             _range([row["dropped"] for row in group]),
             _noise(group),
         )
         for group in _groups(summary["rounds"])
     ]
     return _table("rounds", names, rows, texts=(0,))
+
+
+def reporters_words(clients: int, mechanism: str, dropped: int) -> str:
+    """Who takes part in rounds of reports.
+
+    Args:
+        clients: N. mechanism: by which they report. dropped: K.
+    """
+    drop = f"; K = {dropped} drop{'s' if dropped == 1 else ''} in each round" if dropped else ""
+    who = "1 client with one row; it" if clients == 1 else f"{clients} clients with one row each; each"
+    return f"{who} reports once, by {mechanism}, private by itself; no Compute nodes, nobody to be trusted{drop}"
 
 
 def nodes_words(sizes: Sequence[int], dropped: int) -> str:
@@ -60,7 +72,7 @@ def nodes_table(summary: dict[str, Any]) -> Table:
 
 def times_table(summary: dict[str, Any]) -> Table:
     """Seconds of each round and phase, and what all actors sent; those of a line with many rounds are added up."""
-    phases = LOCAL_PHASES if summary.get("local") else PHASES
+    phases = LOCAL_PHASES if summary.get("local") or summary.get("reports") else PHASES
     names = ("seconds", *phases, "in all", "messages", "MB")
     rows = [
         (
@@ -173,23 +185,14 @@ def estimates_table(summary: dict[str, Any]) -> Table:
     entries = rows_of(summary)
     if len(entries) > _SHOWN_ESTIMATES and summary.get("coefficients"):
         entries = sorted(entries, key=_strength, reverse=True)[:_SHOWN_ESTIMATES]
-    rows = [(row["name"], _pair(row, "estimate"), _pair(row, "nonprivate"), row["unit"]) for row in entries]
-    label = "private" if summary["private"] else "not private"
-    hidden = len(rows_of(summary)) - len(rows)
-    of = f" ({len(rows)} of {len(rows) + hidden})" if hidden else ""
-    return _table(
-        f"posterior, mean ± standard deviation{of}", ("", label, "without privacy", "unit"), rows, texts=(0, 3)
-    )
+    title, names, rows = table_of(summary, entries, compared=True)
+    every = len(rows_of(summary))
+    of = f" ({len(rows)} of {every})" if len(rows) < every else ""
+    return _table(f"{title}{of}", names, rows, texts=(0, *(names.index(name) for name in ("unit",) if name in names)))
 
 
 def _strength(row: dict[str, Any]) -> float:
     return abs(row["estimate"]) / row["estimate_sd"] if row["estimate_sd"] else math.inf
-
-
-def _pair(row: dict[str, Any], kind: str) -> str:
-    if row[kind] is None:
-        return "–"
-    return digits(row[kind], 4) + (f" ± {digits(row[f'{kind}_sd'], 2)}" if row[f"{kind}_sd"] is not None else "")
 
 
 def scores_table(summary: dict[str, Any]) -> Table | None:
@@ -257,6 +260,8 @@ def _trial_lines(summary: dict[str, Any]) -> list[Line]:
 def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
     if summary.get("local"):
         return _local_privacy_lines(summary)
+    if summary.get("reports"):
+        return _report_privacy_lines(summary)
     reserved = summary["colluders"]
     beyond = f"{reserved} more colluding clients" if reserved else "no colluding client beside the one who looks"
     unknown = (
@@ -289,5 +294,19 @@ def _local_privacy_lines(summary: dict[str, Any]) -> list[Line]:
             "holds for",
             f"everybody but a row's own data node: {alone} the whole noise for one row before anything leaves it, and "
             "tells how many rows it has",
+        ),
+    ]
+
+
+def _report_privacy_lines(summary: dict[str, Any]) -> list[Line]:
+    return [
+        (
+            "spent",
+            f"epsilon {summary['epsilon_spent']:.3g} of {summary['epsilon']:.3g} per client, "
+            f"delta {summary['delta']:.1g}; {BY_ITSELF}",
+        ),
+        (
+            "holds for",
+            "everybody but a client itself, however many collude: its report had its whole noise before it left",
         ),
     ]

@@ -6,6 +6,8 @@ General layout, in reading order:
     estimates, picture      rows of a summary: private beside non-private; drawn
     variational             what the jobs of many rounds share
     regression, regression_bounded, regression_mcmc, logistic, mixture, families     the jobs
+    reports                 what those share that learn from reports, private each by itself
+    ldp_histogram, ldp_mean, ldp_regression, ldp_sgd                                 these jobs
 
 `find` gives a job by name and imports no other.
 """
@@ -25,6 +27,10 @@ _MODULES = {
     "logistic": "inference.jobs.logistic",
     "mixture": "inference.jobs.mixture",
     **dict.fromkeys(FAMILIES, "inference.jobs.families"),
+    "ldp-histogram": "inference.jobs.ldp_histogram",
+    "ldp-mean": "inference.jobs.ldp_mean",
+    "ldp-regression": "inference.jobs.ldp_regression",
+    "ldp-sgd": "inference.jobs.ldp_sgd",
 }
 NAMES = tuple(_MODULES)
 """Of all jobs; the first is the default."""
@@ -42,6 +48,5 @@ def require_local(job: LearningJob) -> None:
     """Refuse a job that learns from sums only. Raises `DataError` that names those that data nodes can release for."""
     if not job.local:
         others = ", ".join(name for name in NAMES if find(name).local)
-        raise DataError(
-            f"job {job.name!r} learns from sums over all clients; data nodes can release by themselves for: {others}"
-        )
+        how = "reports of single clients" if job.reports(job.settings()) else "sums over all clients"
+        raise DataError(f"job {job.name!r} learns from {how}; data nodes can release by themselves for: {others}")

@@ -5,7 +5,7 @@ The parts of a job are functions, kept together under its name. A command needs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ class Conditions:
         held_out: rows to score iterations on, if there are any.
         local: whether rounds are local ones, whose clients are data nodes that release by themselves; T is 0 then.
         on_sampling: called while draws are made after the rounds, with the iterations done and their total.
+        epsilon: of all rounds together.
+        weights: of the blocks of the statistic "regression" with these parameters, for the least error in all.
     """
 
     clients: int
@@ -42,6 +44,8 @@ class Conditions:
     held_out: Problem | None = None
     local: bool = False
     on_sampling: Callable[[int, int], None] = lambda done, total: None
+    epsilon: float = 0.0
+    weights: Callable[[Mapping[str, Any]], tuple[int, int, int]] = lambda parameters: (1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class LearningJob:
         settings: the dataclass of its settings (`inference.jobs.settings`).
         iterative: whether its rounds are many, one for each iteration.
         local: whether it can learn from what data nodes release by themselves, in local rounds.
+        reports: the local mechanism by which each client reports once, given the settings; "" where it learns from
+            sums, whose noise is drawn together.
         batch: B, given the settings and N: clients in the smallest round, or 0 where all are asked in all rounds.
         picture_title: what the estimates are, above a picture of them. model: in words, given the settings.
         scored: whether there is a score on rows that were held out; else all rows are learned from.
@@ -100,7 +106,8 @@ class LearningJob:
         reference: the same model without privacy, from rows of the caller's own. Raises `DataError` if too few.
         summary: what a result says as plain JSON values, given the reference, the rows that were learned from and those
             to test on, where there are any, and the schema.
-        draws: of the posterior, given a generator for those that are drawn now. Raises `DataError` without ArviZ.
+        draws: of the posterior, given a generator for those that are drawn now. Raises `DataError` without ArviZ. None
+            where there is no posterior.
     """
 
     name: str
@@ -110,11 +117,12 @@ class LearningJob:
     reference: Callable[[Problem, Any], Any]
     summary: Callable[[Any, Any, Problem | None, Problem | None, Schema], Summary]
     picture_title: Callable[[Schema], str]
-    draws: Callable[[Any, np.random.Generator], InferenceData] = lambda result, rng: result.inference_data(rng)
+    draws: Callable[[Any, np.random.Generator], InferenceData] | None = lambda result, rng: result.inference_data(rng)
     model: Callable[[Schema, Any], str] = target_on_features
     scored: bool = True
     iterative: bool = False
     local: bool = False
+    reports: Callable[[Any], str] = lambda settings: ""
     finish: Callable[[Any, Schema, Any, Conditions], Any] | None = None
     changeable: tuple[str, ...] = ()
     rows_least: Callable[[Schema, Any], int] = lambda schema, settings: 1

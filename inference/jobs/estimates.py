@@ -2,19 +2,21 @@
 
     {"name": "bmi", "unit": "points per kg/m²", "estimate": 8.1, "estimate_sd": 1.2, "nonprivate": 7.6, ...}
 
-Where the posterior is known by its draws, rows have credible intervals too (`with_interval`).
+Where the posterior is known by its draws, rows have credible intervals too (`with_interval`), and of reports what they
+say without a model of their noise (`with_naive`); the summary then says under `NAIVE` what that estimate is called.
 
 What is not known is None: a real federation's trainer has no rows to compute the non-private one from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from statistics import NormalDist
 from typing import Any
 
 Row = dict[str, Any]
+NAIVE = "naive_title"
 Figure = tuple[float, float | None]
 """A mean and a standard deviation, if that is known."""
 
@@ -46,6 +48,11 @@ def with_interval(row: Row, interval: Iterable[float], level: float) -> Row:
     }
 
 
+def with_naive(row: Row, naive: Figure) -> Row:
+    """A row with the estimate that leaves the reports' noise out of the model."""
+    return {**row, "naive": _plain(naive[0]), "naive_sd": _plain(naive[1])}
+
+
 def score(name: str, private: float, nonprivate: float | None, constant: float, *, higher_is_better: bool) -> Row:
     """A score on rows that were held out, beside the one without privacy and that of a constant prediction."""
     return {
@@ -60,6 +67,48 @@ def score(name: str, private: float, nonprivate: float | None, constant: float, 
 def digits(value: float, count: int) -> str:
     """A figure for people, rounded to so many significant digits: 150 and not 1.5e+02."""
     return f"{float(f'{value:.{count}g}'):.6g}"
+
+
+def table_of(summary: Row, rows: Sequence[Row], *, compared: bool) -> tuple[str, list[str], list[list[str]]]:
+    """A table of estimates for people: its title, the names of its columns, and a text for each of its cells.
+
+    With naive estimates beside the others there are intervals in the place of standard deviations.
+
+    Args:
+        rows: of the summary that are to be shown. compared: whether the estimates without privacy are among them.
+    """
+    naive = summary.get(NAIVE)
+    kinds = {"estimate": "private" if summary["private"] else "not private"}
+    kinds |= {"naive": naive} if naive else {}
+    kinds |= {"nonprivate": "without privacy"} if compared else {}
+    if naive:
+        title = f"posterior, mean and {100 * summary['interval_level']:g} % interval"
+        return title, ["", *kinds.values()], [[_named(row), *(_brief(row, kind) for kind in kinds)] for row in rows]
+    cells = [[row["name"], *(_words(row, kind) for kind in kinds), row["unit"]] for row in rows]
+    is_point = rows and all(row["estimate_sd"] is None for row in rows)
+    return "estimates" if is_point else "posterior, mean ± standard deviation", ["", *kinds.values(), "unit"], cells
+
+
+def _words(row: Row, kind: str, count: int = 4) -> str:
+    """One estimate with its standard deviation."""
+    if row[kind] is None:
+        return "–"
+    sd = row[f"{kind}_sd"]
+    return digits(row[kind], count) + (f" ± {digits(sd, 2)}" if sd is not None else "")
+
+
+def _brief(row: Row, kind: str) -> str:
+    """One estimate in three digits: the posterior's with its interval, a naive one alone."""
+    if row[kind] is None or kind == "nonprivate":
+        return _words(row, kind, 3)
+    if kind == "naive":
+        return digits(row[kind], 3)
+    low, high = (digits(end, 3) for end in row["interval"])
+    return f"{digits(row[kind], 3)} ({low} to {high})"
+
+
+def _named(row: Row) -> str:
+    return f"{row['name']} ({row['unit']})" if row["unit"] else str(row["name"])
 
 
 def sampling_words(sampling: Row) -> str:

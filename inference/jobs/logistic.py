@@ -50,7 +50,7 @@ class Settings:
 def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[GeneralisedLinearFit]:
     """The job's rounds. Iterations are scored on the held-out rows where these are of both classes."""
     held_out = conditions.held_out
-    if held_out is not None and len(np.unique(_positive(held_out))) < 2:
+    if held_out is not None and len(np.unique(is_positive(held_out))) < 2:
         held_out = None
     return generalised_linear_regression(
         schema,
@@ -89,7 +89,7 @@ def reference(train: Problem, settings: Settings) -> LogisticPosterior:
             f"target {train.schema.target!r} has {len(np.unique(train.y))} values; job 'logistic' needs the two that "
             f"are its bounds, {bounds.lower:g} and {bounds.upper:g}"
         )
-    return laplace(train.X, _positive(train), settings.prior_sd)
+    return laplace(train.X, is_positive(train), settings.prior_sd)
 
 
 # --- what it says -----------------------------------------------------------------------------------------------------
@@ -110,28 +110,29 @@ def summary(
     others = [None] * len(own) if reference is None or sd is None else list(zip(reference.mean, sd, strict=True))
     return {
         "coefficients": [
-            row(name, _unit(schema, name), own[place], others[place]) for place, name in enumerate(schema.features, 1)
+            row(name, unit(schema, name), own[place], others[place]) for place, name in enumerate(schema.features, 1)
         ],
         "intercept": figures(own[0], others[0]),
         "stopped": result.fit.stopped or None,
-        "test": None if test is None else _scores(result, reference, train, test),
+        "test": None if test is None else scores(result.predict_proba(test.X), reference, train, test),
     }
 
 
-def _unit(schema: Schema, name: str) -> str:
+def unit(schema: Schema, name: str) -> str:
     """Of a coefficient."""
     return f"log odds per {schema.units[name]}" if name in schema.units else "log odds"
 
 
-def _scores(
-    result: GeneralisedLinearFit, reference: LogisticPosterior | None, train: Problem | None, test: Problem
-) -> Summary:
-    """AUC, where there are rows of both classes, and the mean log likelihood of a row."""
-    positive = _positive(test)
-    private = result.predict_proba(test.X)
+def scores(private: Array, reference: LogisticPosterior | None, train: Problem | None, test: Problem) -> Summary:
+    """AUC, where there are rows of both classes, and the mean log likelihood of a row.
+
+    Args:
+        private: the probability of the upper class of the test's rows, shape ``(k,)``.
+    """
+    positive = is_positive(test)
     other = None if reference is None else reference.probability(test.X)
-    share = np.full(len(test.y), _positive(train or test).mean())
-    scores = [
+    share = np.full(len(test.y), is_positive(train or test).mean())
+    found = [
         score(
             "log likelihood",
             _log_likelihood(private, positive),
@@ -142,11 +143,11 @@ def _scores(
     ]
     if len(np.unique(positive)) == 2:
         auc = None if other is None else area_under_curve(other, positive)
-        scores.insert(0, score("AUC", area_under_curve(private, positive), auc, 0.5, higher_is_better=True))
-    return {"rows": len(test.y), "scores": scores}
+        found.insert(0, score("AUC", area_under_curve(private, positive), auc, 0.5, higher_is_better=True))
+    return {"rows": len(test.y), "scores": found}
 
 
-def _positive(rows: Problem) -> NDArray[np.bool_]:
+def is_positive(rows: Problem) -> NDArray[np.bool_]:
     """Which rows are of the class that the target's upper bound stands for."""
     return np.asarray(rows.y > rows.schema.centres[-1])
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inference.algorithm2 import CENTRES, ESTIMATE, PUBLIC, STD_SHARE, regression_with_projection
 from inference.baselines import ZeroPredictor, nonprivate_regression, rmse
 from inference.errors import DataError
@@ -14,6 +17,8 @@ from inference.linear_regression import REPAIR, REPAIRS
 from inference.problem import Problem, Schema
 from inference.regression import RegressionResult
 from inference.rounds import Job
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -75,17 +80,19 @@ def summary(
             None if reference is None else (reference.intercept, reference.intercept_sd),
         ),
         "repair": result.repair,
-        "test": None if test is None else _errors(result, reference, train, test),
+        "test": None if test is None else errors(result.predict(test.X)[0], reference, train, test),
     }
 
 
-def _errors(
-    result: RegressionResult, reference: RegressionResult | None, train: Problem | None, test: Problem
-) -> Summary:
-    """Root mean square errors; without training rows at hand, those of the test's own mean stand for the constant's."""
+def errors(predicted: Array, reference: RegressionResult | None, train: Problem | None, test: Problem) -> Summary:
+    """Root mean square errors; without training rows at hand, those of the test's own mean stand for the constant's.
+
+    Args:
+        predicted: the target of the test's rows, shape ``(k,)``.
+    """
     return {
         "rows": len(test.y),
-        "rmse_private": rmse(result.predict(test.X)[0], test.y),
+        "rmse_private": rmse(predicted, test.y),
         "rmse_nonprivate": None if reference is None else rmse(reference.predict(test.X)[0], test.y),
         "rmse_zero": rmse(ZeroPredictor().fit(train or test).predict(test.X)[0], test.y),
     }

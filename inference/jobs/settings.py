@@ -4,7 +4,8 @@
     class Settings:
         repair: str = setting("noise-aware", "How an indefinite matrix is dealt with.")
 
-A field's type is what it accepts: ``int``, ``float`` (also a whole number), ``bool``, ``str``, or one of them or None.
+A field's type is what it accepts: ``int``, ``float`` (also a whole number), ``bool``, ``str``, or one of them or None,
+or ``tuple[float, ...] | None``: a list, or a text such as ``0,40,80``, which needs no quotes in a shell.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from inference.errors import DataError, unknown
 
 S = TypeVar("S")
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "nothing"}
+Numbers = tuple[float, ...]
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    NoneType: "nothing",
+    Numbers: "a list of numbers, such as 0,40,80",
+}
 
 
 def setting(default: Any, meaning: str) -> Any:
@@ -45,14 +54,17 @@ def settings_from(kind: type[S], table: Mapping[str, Any], job: str) -> S:
                 else DataError(f"setting {key!r}: job {job!r} has no settings of its own; leave it out")
             )
         _check(key, value, types[key])
-    given = {key: _as_float(value, types[key]) for key, value in table.items()}
+    given = {key: _converted(value, types[key]) for key, value in table.items()}
     return kind(**given)
 
 
 def _check(key: str, value: object, wanted: Any) -> None:
     accepted = get_args(wanted) or (wanted,)
     plain = type(value)
-    if plain in accepted or (plain is int and float in accepted):
+    if Numbers in accepted and value is not None:
+        if (numbers := _numbers(value)) is not None and all(map(isfinite, numbers)):
+            return
+    elif plain in accepted or (plain is int and float in accepted):
         if isinstance(value, float) and not isfinite(value):
             raise DataError(f"setting {key!r} is {value}; expected a finite number")
         return
@@ -60,9 +72,23 @@ def _check(key: str, value: object, wanted: Any) -> None:
     raise DataError(f"setting {key!r} is {value!r}, expected {expected}")
 
 
-def _as_float(value: object, wanted: Any) -> object:
+def _converted(value: object, wanted: Any) -> object:
     accepted = get_args(wanted) or (wanted,)
+    if Numbers in accepted and value is not None:
+        return _numbers(value)
     return float(value) if type(value) is int and int not in accepted else value
+
+
+def _numbers(value: object) -> Numbers | None:
+    """None of what is no list of numbers."""
+    if isinstance(value, str):
+        try:
+            return tuple(float(part) for part in value.split(","))
+        except ValueError:
+            return None
+    if not isinstance(value, list | tuple) or not all(type(one) in (int, float) for one in value):
+        return None
+    return tuple(map(float, value))
 
 
 def parse_words(words: Iterable[str]) -> dict[str, Any]:

@@ -1,0 +1,146 @@
+"""What the jobs on reports share: how their posteriors are drawn, and what is said of these.
+
+Each client reports once, by a local mechanism and so private by itself; the posterior has the reports' noise in its
+model (`inference.local`). Once the clients have reported, other draws and another prior cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import isfinite, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import NoisyAggregate
+from inference.draws import CHAINS, DRAWS, InferenceData
+from inference.errors import DataError, unknown
+from inference.jobs.base import Conditions
+from inference.jobs.estimates import Figure, Row
+from inference.jobs.settings import setting
+from inference.local.posterior import LocalPosterior
+from inference.local.run import WARMUP, Run
+from inference.problem import Schema
+
+Array = NDArray[np.float64]
+LEVEL = 0.95  # of the credible intervals
+SAMPLED = ("chains", "warmup", "draws", "require_mixed", "seed")
+"""Settings of how draws are made."""
+
+
+@dataclass(frozen=True)
+class SamplerSettings:
+    """How draws are made."""
+
+    chains: int = setting(CHAINS, "How many chains are drawn side by side.")
+    warmup: int = setting(WARMUP, "Iterations of each chain before its first draw.")
+    draws: int = setting(DRAWS, "Draws that are kept of each chain.")
+    require_mixed: bool = setting(True, "false takes draws of chains that have not mixed, R-hat being 1.1 or more.")
+
+    def __post_init__(self) -> None:
+        for name in ("chains", "warmup", "draws"):
+            if (value := getattr(self, name)) < 1:
+                raise DataError(f"setting {name!r} is {value}, expected at least 1")
+
+    def run(self, conditions: Conditions) -> Run:
+        """As the fits take it."""
+        return {
+            "chains": self.chains,
+            "warmup": self.warmup,
+            "draws": self.draws,
+            "seed": int(conditions.rng.integers(2**31)),
+            "on_progress": conditions.on_sampling,
+            "keep_warmup": True,
+            "require_mixed": self.require_mixed,
+        }
+
+    @property
+    def words(self) -> str:
+        """In words."""
+        return f"{self.chains} chains of {self.warmup + self.draws} iterations"
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A posterior, and the round of reports that it is from."""
+
+    posterior: LocalPosterior
+    released: NoisyAggregate
+
+
+def check_installed() -> None:
+    """Refuse to ask clients for what could not be learned from. Raises `DataError` that says what to install."""
+    missing = [said for name, said in _NEEDED.items() if find_spec(name) is None]
+    if missing:
+        raise DataError(
+            "draws from the posterior given reports need NumPyro, JAX and ArviZ; missing here: "
+            f'{", ".join(missing)}; pip install "dca[samplers]"'
+        )
+
+
+_NEEDED = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}
+
+
+def check_clients(clients: int, least: int, of: str) -> None:
+    """Refuse fewer clients than a fit takes, before any is asked. Raises `DataError`.
+
+    Args:
+        least: how many it takes. of: what, in words.
+    """
+    if clients < least:
+        raise DataError(f"{clients} clients are too few: {of} needs the reports of at least {least}")
+
+
+def column_of(schema: Schema, name: str | None) -> str:
+    """The column that is described, by default the target. Raises `DataError` for one that is not there."""
+    if name is not None and name not in schema.columns:
+        raise unknown("column", name, "the data", schema.columns)
+    return schema.target if name is None else name
+
+
+def sampling(posterior: LocalPosterior) -> Row:
+    """What the draws are worth."""
+    drawn, mixing = posterior.sampling, posterior.mixing
+    chains, draws = next(iter(posterior.draws.values())).shape[:2]
+    return {
+        "method": "NUTS",
+        "chains": chains,
+        "draws": draws,
+        "seconds": drawn.seconds,
+        "r_hat_max": _extreme(max, [one.r_hat for one in mixing]),
+        "ess_bulk_min": _extreme(min, [one.bulk for one in mixing]),
+        "ess_tail_min": _extreme(min, [one.tail for one in mixing]),
+        "acceptance": {"proposals": float(np.mean(drawn.acceptance))},
+        "divergences": int(np.sum(drawn.divergences)),
+    }
+
+
+def draws(result: Fitted, rng: np.random.Generator) -> InferenceData:
+    """The chains' own with their warm-up, the prior's, and of each draw a new client and its report."""
+    posterior = result.posterior
+    if posterior.predictive is None:
+        return posterior.inference_data()
+    return posterior.inference_data(posterior.new_clients(seed=int(rng.integers(2**31))))
+
+
+def figure(array: Array) -> Figure:
+    """Mean and standard deviation of draws."""
+    return float(np.mean(array)), float(np.std(array))
+
+
+def share_figures(told: Array, n: int, p: float = 1.0, q: float = 0.0) -> list[Figure]:
+    """Unbiased estimates of shares, each with its standard deviation.
+
+    Args:
+        told: part of the n clients that told each category, or of those that are in it. p, q: of telling one's own
+            category, and each other one.
+    """
+    return [(float((r - q) / (p - q)), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in told]
+
+
+def _extreme(choose: Any, figures: Sequence[float]) -> float | None:
+    """None of nothing, and of what ArviZ cannot say."""
+    return float(choose(figures)) if figures and all(map(isfinite, figures)) else None

@@ -1,0 +1,336 @@
+"""Jobs on reports as their users meet them, `dca swarm --job ldp-*` and `dca learn`: a real broker, a tiny run of each.
+
+Compiling is most of what draws cost here, so that chains are short and models small; what posteriors are worth has
+tests of its own. `dca learn` gets its draws from nowhere.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import Dca
+from rich.console import Console
+from test_learn import Actors
+
+from dca_proto.cli import main
+from dca_proto.cli.book import read_book
+from dca_proto.core.errors import RoundAborted
+from dca_proto.core.trainer_round import OpenRound
+from dca_proto.net.broker import Broker
+from dca_proto.net.live import LiveTrainer
+from emulator.swarm import live
+from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines
+from emulator.swarm.timeline import RoundLog
+from inference.local.posterior import Sampling
+from inference.local.run import Options, Sampled
+
+ROWS = 60
+QUICK = ("--set", "chains=2", "--set", "warmup=30", "--set", "draws=30", "--set", "require_mixed=false")
+sampled = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("numpyro", "jax", "arviz")), reason="without the extra samplers"
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quickly() -> Iterator[None]:
+    """Programs that run so shortly gain nothing from most of what the compiler does."""
+    if find_spec("jax") is None:
+        yield
+        return
+    import jax
+
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    jax.config.update(name, True)
+    yield
+    jax.config.update(name, before)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Counts, and a number that is twice another and noise."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=ROWS).clip(-3, 3)
+    y = (2 * x + rng.normal(scale=0.3, size=ROWS)).clip(-6, 6)
+    calls = rng.poisson(2.0, ROWS).clip(0, 5)
+    path = tmp_path_factory.mktemp("reports") / "rows.csv"
+    path.write_text("\n".join(["x,y,calls", *(f"{a},{b},{c}" for a, b, c in zip(x, y, calls, strict=True))]) + "\n")
+    return path
+
+
+def own(table: Path, url: str, target: str, *more: str) -> list[str]:
+    features = ("--features", "x") if target == "y" else ()
+    given = ("--csv", str(table), "--target", target, "--bounds", "x=-3:3,y=-6:6,calls=0:5", *features)
+    return [*given, "--broker", url, *more]
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def page_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """What `dca report` makes of the run in its folder."""
+    capsys.readouterr()
+    assert main(["report", "run/result.json"]) == 0
+    capsys.readouterr()
+    return Path("run/result.html").read_text()
+
+
+@sampled
+def test_a_histogram_of_reports(
+    dca: Dca, table: Path, any_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = dca(*own(table, any_broker.url, "calls", "--job", "ldp-histogram", "--epsilon", "6", *QUICK, "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["reports"], result["mechanism"], result["share_encoding"]) == (*["unary-encoding"] * 2, "local")
+    assert (result["clients"], result["computes"], result["tolerated"], result["unknown_noises"]) == (ROWS, 0, 0, None)
+    assert (result["epsilon"], result["delta"], result["epsilon_spent"], result["reported"]) == (6.0, 0.0, 6.0, ROWS)
+    (one,) = result["rounds"]
+    assert (one["joined"], one["contributors"], one["dropped"], one["absent"]) == (ROWS, ROWS, 0, [])
+    assert (one["relation"], set(one["phases"])) == ("replace-one-client", {"release"})
+    assert one["reports"]["told"] == np.sum(one["reports"]["values"], axis=0).tolist()
+    shares = result["estimates"]
+    assert [share["name"] for share in shares] == [f"calls = {k}" for k in range(6)]
+    assert sum(share["estimate"] for share in shares) == pytest.approx(1)
+    # of 60 reports with p = 1/2 and q = 1/404: within 6 standard deviations, and a report; false alarm 1e-8
+    assert all(abs(share["naive"] - share["nonprivate"]) < 6 * share["naive_sd"] + 1 / 30 for share in shares)
+    told = words(done.stderr)
+    assert "60 clients with one row each; each reports once, by unary-encoding, private by itself" in told
+    assert "plan epsilon 6, delta 0 in one round: all of the budget on the category of calls" in told
+    assert re.search(r"^round 1 +histogram: 60 of 60 clients reported, ", done.stderr, re.MULTILINE)
+    assert (
+        "spent epsilon 6 of 6 per client, delta 0; each report is private by itself; nobody had to be trusted" in told
+    )
+    assert "too few draws" in told or "few effective draws" in told
+    assert max(map(len, done.stderr.splitlines())) <= 80
+    assert (tmp_path / "run" / "coefficients.png").read_bytes().startswith(b"\x89PNG")
+    page = page_of(capsys)
+    for text in ("Learned from 60 private reports", "Each report is private by itself", "60 reports by unary-encoding",
+                 "How many reports name each category", "unbiased", "every client reported"):  # fmt: skip
+        assert text in page
+    assert "Compute nodes (M)" not in page
+
+
+@sampled
+def test_a_mean_of_reports_of_which_some_are_missing(
+    dca: Dca,
+    table: Path,
+    embedded_broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(live, "_RELEASING_MS", 250)
+    monkeypatch.setattr(live, "_RELEASING_EACH_MS", 0)
+    given = ("--job", "ldp-mean", "--set", "family=poisson", "--epsilon", "4", "--clients", "50", "--drop", "2")
+    done = dca(*own(table, embedded_broker.url, "calls", *given, *QUICK, "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (one,) = result["rounds"]
+    assert (one["contributors"], one["dropped"], len(one["absent_clients"]), result["reported"]) == (48, 2, 2, 48)
+    assert (result["clients"], result["epsilon_spent"], result["delta"]) == (50, 4.0, 0.0)
+    assert one["noise_variance"] == pytest.approx(48 * one["sigma_local"] ** 2)
+    mean, _ = result["estimates"]
+    told = 2.5 + 2.5 * np.array(one["reports"]["values"])[:, 0]
+    assert mean["naive"] == pytest.approx(told.mean())
+    assert mean["nonprivate"] == pytest.approx(np.loadtxt(table, delimiter=",", skiprows=1)[:50, 2].mean())
+    assert re.search(r"^dropped +round 1: clients \d+ \(", done.stderr, re.MULTILINE)
+    assert "K = 2 drop in each round" in words(done.stderr)
+    assert "How the reports are spread" in page_of(capsys)
+
+
+@sampled
+def test_a_regression_from_reports(dca: Dca, table: Path, embedded_broker: Broker) -> None:
+    given = ("--job", "ldp-regression", "--epsilon", "8", "--delta", "1e-6", "--set", "radius=1")
+    done = dca(*own(table, embedded_broker.url, "y", *given, *QUICK, "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (one,) = result["rounds"]
+    assert (one["name"], one["contributors"], one["dimension"]) == ("regression", 46, 6)
+    assert (result["delta"], result["epsilon_spent"]) == (1e-6, pytest.approx(8))
+    (slope,) = result["coefficients"]
+    assert slope["interval"][0] < slope["estimate"] < slope["interval"][1]
+    assert set(result["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
+    assert result["sampling"]["method"] == "NUTS"
+
+
+def test_gradient_steps_over_groups_of_clients(
+    dca: Dca, table: Path, embedded_broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--job", "ldp-sgd", "--epsilon", "8", "--set", "group=10")
+    done = dca(*own(table, embedded_broker.url, "y", *given, "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [one["contributors"] for one in result["rounds"]] == [11, 11, 11, 11], "of 46 clients, two are left over"
+    assert (result["batch"], result["reported"], result["groups"]) == (11, 44, {"number": 4, "size": 11})
+    assert result["epsilon_spent"] == pytest.approx(8), "each was asked once"
+    assert [one["name"] for one in result["iterations"]] == ["held-out error"] * 4
+    assert result["coefficients"][0]["estimate_sd"] is None
+    assert re.search(r"^round 4 +gradient: 11 reported, [\d.]+ s; held-out error [\d.]+$", done.stderr, re.MULTILINE)
+    assert "by groups of 11 clients each" in words(done.stderr)
+    assert Path("run/coefficients.png").exists()
+    assert "clients of a step (B)" in page_of(capsys)
+
+
+def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
+    dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(trainer: LiveTrainer, request: OpenRound) -> None:
+        raise RoundAborted("no client released anything; 0 declined")
+
+    monkeypatch.setattr(LiveTrainer, "hold", lost)
+    done = dca(*own(table, embedded_broker.url, "y", "--job", "ldp-sgd", "--json", "-"))
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["error"] == "no client released anything; 0 declined"
+    assert "no report came in time: lower --clients or --drop" in words(done.stderr)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (["--computes", "3"], "--computes goes with sums over many clients; in job 'ldp-sgd' each client reports"),
+    (["--tolerate", "3", "--colluders", "1"], "--tolerate, --colluders go with sums"),
+    (["--fast-noise"], "--fast-noise goes with sums over many clients; in job 'ldp-sgd' each client reports"),
+    (["--nodes", "3"], "job 'ldp-sgd' learns from reports of single clients; data nodes can release by themselves for"),
+    (["--clients", "70"], "--clients 70: each reports one of the 46 training rows, so give 1 to 46"),
+    (["--clients", "9", "--drop", "9"], "--drop 9: 0 to 8 of 9 clients may drop, for at least one has to report"),
+    (["--job", "ldp-histogram", "--set", "edges=3"], "setting 'edges' is 3, expected a list of numbers, such as"),
+    (["--job", "ldp-mean", "--set", "family=poisson"], "family 'poisson' describes numbers from 0 on, and y is"),
+    (["--job", "ldp-mean", "--epsilon", "1e-9"], "--epsilon 1e-09 --delta 0: no round can be held with 100 % of that"),
+    (["--job", "ldp-histogram", "--clients", "3", "--set", "bins=6"], "3 clients are too few: a histogram of 6"),
+])  # fmt: skip
+def test_what_reports_cannot_do_is_one_line(options: list[str], said: str, dca: Dca, table: Path) -> None:
+    job = () if "--job" in options else ("--job", "ldp-sgd")
+    done = dca(*own(table, "mqtt://127.0.0.1:1", "y", *job, *options))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not Path("run").exists()
+
+
+def test_progress_of_reports_on_a_terminal_and_in_a_log() -> None:
+    """Of a round of everybody, and of a step of three clients."""
+    log = RoundLog("mean", 1, began_s=0.0, joined=3, local=True, reports=True)
+    over = RoundLog("mean", 1, 0.0, ended_s=2.0, joined=4, local=True, reports=True, ends_s={"release": 2.0})
+    told = {}
+    for kind in (Lines, Bars, IterationLines, IterationBars):
+        screen = io.StringIO()
+        clients = 3 if kind is IterationBars else 4
+        with kind(Console(file=screen, width=100, force_terminal="Bars" in kind.__name__), clients) as view:
+            view.changed(log)
+            view.changed(over)
+        told[kind] = screen.getvalue()
+    assert told[Lines] == "round 1     mean: 4 of 4 clients reported, 2.0 s\n"
+    assert told[IterationLines] == "round 1     mean: 4 reported, aborted, 2.0 s\n"
+    assert re.search(r"round 1 mean: report .*4/4", told[Bars])
+    assert "iteration" in told[IterationBars]
+
+
+@pytest.mark.parametrize("job", ["ldp-histogram", "ldp-mean", "ldp-regression"])
+def test_without_numpyro_nothing_is_started(
+    job: str, dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "numpyro", None)
+    done = dca(*own(table, embedded_broker.url, "y", "--job", job))
+    assert done.returncode == 2
+    assert 'missing here: NumPyro; pip install "dca[samplers]"' in done.stderr
+    assert done.stdout == ""
+
+
+# --- a federation of one's own ----------------------------------------------------------------------------------------
+
+CLIENTS = 6
+JOB = f"""
+[account]
+epsilon = 2
+[job]
+name = "ldp-histogram"
+target = "calls"
+bounds = {{ calls = [0, 2], x = [-3, 3] }}
+epsilon = 1
+clients = {CLIENTS}
+"""
+
+
+def federation(folder: Path, broker: Broker) -> None:
+    """Clients with one row each and policies of no words, Compute nodes that nobody asks, and a trainer with a job."""
+    given = ("--name", "reporters", "--local", "--clients", str(CLIENTS), "--broker", broker.url)
+    assert main(["federation", "init", str(folder), *given]) == 0
+    for index in range(1, CLIENTS + 1):
+        (folder / f"client-{index}.csv").write_text(f"calls,x\n{index % 3},{index - 3}\n")
+    with (folder / "trainer.toml").open("a") as file:
+        file.write(JOB)
+
+
+def shares_of_three(options: Options, model: Any, data: Any, *start: Any) -> Sampled:
+    """In place of the sampler: draws about the prior's mean."""
+    rng, chains = np.random.default_rng(options.seed), np.zeros(options.chains)
+    shape = (options.chains, options.draws)
+    shares = rng.dirichlet(100 * np.asarray(data["prior"]["concentration"]), shape)
+    return Sampled({"shares": shares}, {}, Sampling(chains.astype(int), chains + 0.9, chains.astype(int), chains, 1.0))
+
+
+@sampled
+def test_a_trainer_learns_from_reports_and_pays_once(
+    embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation(tmp_path, embedded_broker)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Options, "sample", shares_of_three)
+    capsys.readouterr()
+    with Actors(tmp_path):
+        assert main(["learn", "trainer.toml", "--json", "l.json", "--plot", "l.png", "--draws", "l.nc"]) == 0
+        told = words(capsys.readouterr().out)
+        assert main(["learn", "trainer.toml", "--job", "ldp-sgd", "--delta", "1e-5", "--target", "x"]) == 2
+        said = words(capsys.readouterr().err)
+        assert "job 'ldp-sgd' asks 6 clients by groups, and knows 0; name a folder of the clients' certificates" in said
+    assert "epsilon 1, delta 0 in one round" in told
+    assert "N = 6 clients, each with a report of its own by unary-encoding, private by itself" in told
+    assert "epsilon 1, delta 0 of every participant's budget; each report is private by itself" in told
+    assert "another concentration, chains, warmup, draws, require_mixed, seed costs nothing" in told
+    result = json.loads(Path("l.json").read_text())
+    (one,) = result["rounds"]
+    assert (one["contributors"], one["mechanism"], len(one["reports"]["values"])) == (6, "unary-encoding", 6)
+    assert (result["reports"], result["delta"], result["local"]) == ("unary-encoding", 0.0, False)
+    assert [share["estimate"] for share in result["estimates"]] == pytest.approx([1 / 3] * 3, abs=0.05)
+    assert Path("l.nc").stat().st_size > 1000
+    more = ("--set", "concentration=2", "--set", "draws=50", "--set", "seed=7", "--delta", "1e-6")
+    assert main(["learn", "trainer.toml", "--json", "more.json", *more]) == 0, "nobody is there, and nobody is asked"
+    assert json.loads(Path("more.json").read_text())["sampling"]["draws"] == 50
+    assert main(["learn", "trainer.toml", "--set", "bins=2"]) == 2
+    assert "is the journal of a job with another bins" in words(capsys.readouterr().err)
+    (charge,) = read_book(tmp_path / "trainer.toml").ledger.charges
+    assert (charge.epsilon, charge.delta) == (1.0, 0.0)
+    assert main(["learn", "trainer.toml", "--epsilon", "1.5", "--journal", "other.journal"]) == 2
+    assert "the federation's account: found a total of epsilon 2.5 with this round" in words(capsys.readouterr().err)
+    assert main(["report", "l.json"]) == 0
+    page = Path("l.html").read_text()
+    for text in ("Learned from 6 private reports", "Each report is private by itself", "How many reports name each"):
+        assert text in page
+
+
+def test_a_trainer_asks_groups_of_clients_whose_certificates_it_has(
+    embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation(tmp_path, embedded_broker)
+    monkeypatch.chdir(tmp_path)
+    job = ["learn", "trainer.toml", "--job", "ldp-sgd", "--target", "x", "--delta", "1e-5", "--set", "group=3"]
+    capsys.readouterr()
+    assert main([*job, "--set", "invite=nowhere"]) == 2
+    assert "job: invite names nowhere, where there is no certificate of a client (*.cert)" in capsys.readouterr().err
+    assert main([*job, "--set", "invite=.", "--draws", "d.nc"]) == 2
+    assert "--draws d.nc: job 'ldp-sgd' gives a point and no posterior; leave it out" in capsys.readouterr().err
+    with Actors(tmp_path):
+        assert main([*job, "--set", "invite=.", "--json", "s.json"]) == 0
+    result = json.loads(Path("s.json").read_text())
+    assert [one["contributors"] for one in result["rounds"]] == [3, 3]
+    assert [one["name"] for one in result["iterations"]] == ["log likelihood gained"] * 2
+    invited = [set(charge.clients) for charge in read_book(tmp_path / "trainer.toml").ledger.charges]
+    assert len(invited[0] | invited[1]) == CLIENTS, "each of them once"

@@ -1,0 +1,444 @@
+"""Jobs on reports: what they ask, what they say of a posterior, and what is refused before any client is asked.
+
+Reports are the ideal functionality's, by the real mechanisms from seeded keys. The sampler is replaced, so that nothing
+is compiled here: posteriors have tests of their own, and each job a whole run in `test_swarm_reports`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.cli.job_settings import best_weights, check_plan
+from dca_proto.core.budget import Budget
+from dca_proto.core.job import JobTerms
+from dca_proto.core.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS
+from dca_proto.statistics import resolve
+from dca_proto.statistics.weights import best_regression_weights
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.datasets import load
+from inference.errors import DataError
+from inference.jobs import NAMES, find, ldp_histogram, ldp_regression, reports
+from inference.jobs.base import Conditions
+from inference.jobs.estimates import digits, rows_of, table_of
+from inference.jobs.picture import plot_estimates
+from inference.jobs.settings import settings_from
+from inference.local.posterior import Sampling
+from inference.local.run import Options, Sampled
+from inference.problem import Problem, Schema
+from inference.rounds import run
+
+N = 400
+LDP = tuple(name for name in NAMES if name.startswith("ldp-"))
+JOBS = {name: find(name) for name in LDP}
+sampled = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("numpyro", "jax", "arviz")), reason="without the extra samplers"
+)
+
+
+def problem(kind: str = "number", n: int = N) -> Problem:
+    """y = a - b + noise, or whether that is above 0; or counts of mean 3, described alone."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(n, 2)).clip(-4, 4)
+    y = X @ [1.0, -1.0] + rng.normal(scale=0.3, size=n)
+    bounds = {"a": Interval(-4, 4), "b": Interval(-4, 4), "y": Interval(-6, 6)}
+    if kind == "class":
+        return Problem("made", Schema(("a", "b"), "y", {**bounds, "y": Interval(0, 1)}), X, (y > 0).astype(float))
+    if kind == "count":
+        schema = Schema((), "y", {"y": Interval(0, 12)}, {"y": "calls"}, alone=True)
+        return Problem("made", schema, np.empty((n, 0)), rng.poisson(3.0, n).clip(0, 12).astype(float))
+    return Problem("made", Schema(("a", "b"), "y", bounds, {"y": "kg"}), X, y)
+
+
+def conditions(epsilon: float = 2.0, clients: int = N, **more: Any) -> Conditions:
+    given = {"clients": clients, "tolerated": 0, "mu": 1.0, "rng": np.random.default_rng(2), "epsilon": epsilon}
+    return Conditions(**{**given, "weights": best_weights, **more})
+
+
+def settings(name: str, **given: Any) -> Any:
+    return settings_from(JOBS[name].settings, given, name)
+
+
+def clients_of(data: Problem, epsilon: float) -> IdealSwarm:
+    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(data.y), tolerated=0, computes=())
+    return IdealSwarm(data.rows, data.schema.columns, terms, random=np.random.default_rng(3).bytes)
+
+
+def asked(name: str, data: Problem, known: Conditions | None = None, **given: Any) -> RoundRequest:
+    """A job's first request."""
+    return next(JOBS[name].make(data.schema, settings(name, **given), known or conditions(clients=len(data.y))))
+
+
+# --- in place of the sampler ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Drawn:
+    """What the sampler was given last."""
+
+    model: Any = None
+    data: Any = None
+    options: Any = None
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
+    """Draws from nowhere, by the model's sites."""
+    kept = Drawn()
+
+    def sample(options: Options, model: Any, data: Any, *start: Any) -> Sampled:
+        kept.model, kept.data, kept.options = model, data, options
+        rng, shape = np.random.default_rng(options.seed), (options.chains, options.draws)
+        kind, d = type(model).__name__, getattr(model, "features", 0)
+        sites = {
+            "Histogram": lambda: {"shares": rng.dirichlet(np.ones(len(data["prior"]["concentration"])), shape)},
+            "ClippedColumn": lambda: {
+                "mean": rng.normal(1.0, 0.1, shape),
+                "sd": rng.gamma(50.0, 0.02, shape),
+                "rate": rng.gamma(100.0, 0.03, shape),
+                "probability": rng.beta(50.0, 150.0, shape),
+            },
+        }.get(kind, lambda: regression_sites(rng, shape, d, linear=not getattr(model, "logistic", False)))()
+        chains = np.zeros(options.chains)
+        sampling = Sampling(chains.astype(int), chains + 0.9, chains.astype(int), chains + 0.5, 1.5)
+        return Sampled(sites, sites if options.keep_warmup else {}, sampling)
+
+    monkeypatch.setattr(Options, "sample", sample)
+    return kept
+
+
+def regression_sites(rng: np.random.Generator, shape: tuple[int, int], d: int, *, linear: bool) -> dict[str, Any]:
+    found = {
+        "theta": rng.normal([0.6, -0.6][:d], 0.05, (*shape, d)),
+        "alpha": rng.normal(0.0, 0.05, shape),
+        "feature_sd": rng.gamma(400.0, 0.25 / 400, (*shape, d)),
+        "feature_mean": rng.normal(0.0, 0.01, (*shape, d)),
+        "correlation_root": np.broadcast_to(np.eye(d), (*shape, d, d)),
+    }
+    return {**found, **({"residual_sd": rng.gamma(400.0, 0.05 / 400, shape)} if linear else {})}
+
+
+def learnt(name: str, data: Problem, epsilon: float = 2.0, **given: Any) -> tuple[Any, dict[str, Any], NoisyAggregate]:
+    """A job's result, its summary as JSON has it, and what was released."""
+    job, own, known = JOBS[name], settings(name, chains=2, draws=200, **given), conditions(epsilon, len(data.y))
+    assert job.finish is not None
+    released = run(job.make(data.schema, own, known), clients_of(data, epsilon))
+    result = job.finish(released, data.schema, own, known)
+    alone = job.summary(result, None, None, None, data.schema)
+    assert {one["nonprivate"] for one in rows_of(alone)} == {None}
+    summary = job.summary(result, job.reference(data, own), data, data, data.schema)
+    return result, json.loads(json.dumps(summary, allow_nan=False)), released
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def test_each_job_on_reports_names_its_mechanism_and_no_other_job_has_one() -> None:
+    named = {name: find(name).reports(find(name).settings()) for name in NAMES}
+    assert {name: one for name, one in named.items() if one} == {
+        "ldp-histogram": "unary-encoding",
+        "ldp-mean": "grid-laplace",
+        "ldp-regression": "analytic-gaussian",
+        "ldp-sgd": "analytic-gaussian",
+    }
+    other = settings("ldp-histogram", mechanism="randomised-response")
+    assert JOBS["ldp-histogram"].reports(other) == "randomised-response"
+    assert set(named.values()) <= {"", *LOCAL_MECHANISMS}
+
+
+@pytest.mark.parametrize("name", LDP)
+def test_every_round_can_be_held_and_costs_each_client_its_budget_once(name: str) -> None:
+    """At half of ε, too, a request is what the plan says: one report of one row, with all of the budget."""
+    data, job = problem(), JOBS[name]
+    own, budget = job.settings(), Budget(2.0, 1e-5)
+    stages = job.plan(data.schema, own, conditions())
+    terms = JobTerms(budget=budget, clients=N, tolerated=0, computes=())
+    check_plan(job.make(data.schema, own, conditions()), stages, terms, "the budget")
+    request = asked(name, data)
+    assert (request.rows_max, request.local, request.mechanism) == (1, False, job.reports(own))
+    assert request.budget_share == 1.0
+    assert [stage.total for stage in stages] == [1.0]
+    opened = terms.open(request, bytes(16), tuple(bytes([i]) * 16 for i in range(request.batch)))
+    pure = request.mechanism in PURE_MECHANISMS
+    assert (opened.epsilon, opened.delta, opened.computes) == (2.0, 0.0 if pure else 1e-5, ())
+
+
+@pytest.mark.parametrize(("given", "edges", "names"), [
+    ({}, [-6, -4, -2, 0, 2, 4, 6], ["y < -4", "y -4 to -2", "y -2 to 0", "y 0 to 2", "y 2 to 4", "y ≥ 4"]),
+    ({"bins": 2}, [-6, 0, 6], ["y < 0", "y ≥ 0"]),
+    ({"edges": [-1, 0, 2.5]}, [-1, 0, 2.5], ["y < 0", "y ≥ 0"]),
+    ({"edges": "-1,0,2.5,3"}, [-1, 0, 2.5, 3], ["y < 0", "y 0 to 2.5", "y ≥ 2.5"]),
+    ({"categories": 3}, [-0.5, 0.5, 1.5, 2.5], ["y = 0", "y = 1", "y = 2"]),
+    ({"column": "a", "bins": 2}, [-4, 0, 4], ["a < 0", "a ≥ 0"]),
+    ({"column": "a"}, [-4.5, -3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5, 4.5], [f"a = {k}" for k in range(-4, 5)]),
+])  # fmt: skip
+def test_the_bins_of_a_histogram_are_public(given: dict[str, Any], edges: list[float], names: list[str]) -> None:
+    """By default as many as whole numbers between the bounds, up to 16 apart, and else 6; y's are 12 apart, in kg."""
+    data = problem()
+    schema = data.schema
+    if not given:  # not whole, so that they are cut into six
+        schema = replace(schema, bounds={**schema.bounds, "y": Interval(-6 - 1e-12, 6)})
+    request = next(JOBS["ldp-histogram"].make(schema, settings("ldp-histogram", **given), conditions()))
+    assert request.parameters["edges"] == pytest.approx(edges)
+    assert resolve(request.statistic, request.parameters).categories == len(names)
+    column = request.parameters["columns"][0]
+    assert list(ldp_histogram.labels(column, [round(one, 6) for one in request.parameters["edges"]])) == names
+
+
+def test_built_in_data_need_no_settings() -> None:
+    for name, categories in (("diabetes", 6), ("breast-cancer", 2)):
+        schema = load(name).schema
+        assert len(ldp_histogram.edges_of(schema, settings("ldp-histogram"))) == categories + 1
+        for job in ("ldp-histogram", "ldp-mean"):
+            if job == "ldp-mean" or find_spec("numpyro"):
+                next(JOBS[job].make(schema, settings(job), conditions()))
+
+
+def test_a_mean_is_asked_for_within_the_bounds_that_are_set() -> None:
+    request = asked("ldp-mean", problem())
+    assert request.parameters == {"columns": ["y"], "centre": [0.0], "scale": [6.0], "bound": [1.0]}
+    narrow = asked("ldp-mean", problem(), column="a", lower=0, upper=2, family="exponential")
+    assert narrow.parameters == {"columns": ["a"], "centre": [1.0], "scale": [1.0], "bound": [1.0]}
+
+
+@pytest.mark.parametrize("given", [{}, {"family": "logistic"}, {"radius": 1.2}])
+def test_a_regression_is_asked_for_with_the_weights_of_least_error(given: dict[str, Any]) -> None:
+    data = problem("class" if given.get("family") else "number")
+    request = asked("ldp-regression", data, **given)
+    statistic = resolve("regression", request.parameters)
+    assert tuple(request.parameters["weights"]) == best_regression_weights(statistic, 24)  # type: ignore[arg-type]
+    assert request.parameters["target_square"] == (not given.get("family"))
+    assert request.parameters.get("radius") == given.get("radius")
+
+
+def test_rows_are_asked_for_in_place_of_products() -> None:
+    request = asked("ldp-regression", problem(), inputs=True)
+    assert (request.statistic, request.parameters["columns"]) == ("sum", ["a", "b", "y"])
+
+
+# --- what is refused before anybody is asked --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "given", "said"), [
+    ("ldp-histogram", {"column": "c"}, "'c' is not in the data"),
+    ("ldp-histogram", {"categories": 1}, "setting 'categories' is 1, expected 2 to 65536"),
+    ("ldp-histogram", {"bins": 70000}, "setting 'bins' is 70000, expected 2 to 65536"),
+    ("ldp-histogram", {"bins": 3, "edges": [0, 1, 2]}, "settings 'edges' and 'bins' say the same thing"),
+    ("ldp-histogram", {"edges": [0, 1]}, "setting 'edges' has 2 numbers, expected at least 3"),
+    ("ldp-histogram", {"edges": [0, 2, 2]}, "setting 'edges' does not increase"),
+    ("ldp-histogram", {"edges": "0:1:2"}, "setting 'edges' is '0:1:2', expected a list of numbers, such as 0,40,80"),
+    ("ldp-histogram", {"edges": [0, True, 2]}, "expected a list of numbers"),
+    ("ldp-histogram", {"edges": "0,nan,2"}, "expected a list of numbers"),
+    ("ldp-histogram", {"edges": 3}, "expected a list of numbers"),
+    ("ldp-histogram", {"mechanism": "grid-laplace"}, "mechanism 'grid-laplace' is unknown"),
+    ("ldp-histogram", {"mechanism": "unary-encodin"}, "did you mean 'unary-encoding'"),
+    ("ldp-histogram", {"concentration": 0}, "setting 'concentration' is 0, expected a number above 0"),
+    ("ldp-histogram", {"draws": 0}, "setting 'draws' is 0, expected at least 1"),
+    ("ldp-mean", {"family": "gauss"}, "did you mean 'gaussian'"),
+    ("ldp-mean", {"family": "exponential"}, "describes numbers from 0 on, and y is clipped to -6:6; set lower=0"),
+    ("ldp-mean", {"family": "poisson", "lower": 0, "upper": 2.5}, "describes counts, and y is clipped at 2.5"),
+    ("ldp-mean", {"lower": 7}, "bounds 7:6 are no interval"),
+    ("ldp-mean", {"prior_mean": 3, "family": "poisson"}, "'prior_mean' is not of the prior of family 'poisson', which"),
+    ("ldp-mean", {"prior_mean_sd": -1}, "mean_sd is -1; give a finite number above 0"),
+    ("ldp-mean", {"mechanism": "unary-encoding"}, "mechanism 'unary-encoding'"),
+    ("ldp-regression", {"family": "ridge"}, "family 'ridge'"),
+    ("ldp-regression", {"inputs": True, "family": "logistic"}, "a client would report twice, its features and its"),
+    ("ldp-regression", {"radius": 0}, "setting 'radius' is 0"),
+    ("ldp-regression", {"lkj": -1}, "setting 'lkj' is -1"),
+    ("ldp-sgd", {"group": 0}, "setting 'group' is 0, expected at least 1"),
+    ("ldp-sgd", {"clip": -1}, "setting clip is -1"),
+    ("ldp-sgd", {"chains": 4}, "setting 'chains' is not in job 'ldp-sgd'"),
+])  # fmt: skip
+def test_settings_that_cannot_be_are_refused_in_words(name: str, given: dict[str, Any], said: str) -> None:
+    def ready() -> None:
+        JOBS[name].check(problem().schema, settings(name, **given))
+
+    with pytest.raises(DataError) as refused:
+        ready()
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "given", "least"), [
+    ("ldp-histogram", {"categories": 9}, 8),
+    ("ldp-mean", {}, 2),
+    ("ldp-regression", {}, 6 + 3 + 1),
+    ("ldp-regression", {"family": "logistic"}, 6 + 3),
+    ("ldp-regression", {"inputs": True}, 2 + 3 + 1),
+])  # fmt: skip
+def test_too_few_clients_are_not_asked(
+    name: str, given: dict[str, Any], least: int, drawn: Drawn, request: pytest.FixtureRequest
+) -> None:
+    """And as many as the job asks for are enough for the fit, which has a check of its own."""
+    kind = "class" if given.get("family") else "number"
+    job, own = JOBS[name], settings(name, chains=2, draws=10, require_mixed=False, **given)
+    few = problem(kind, max(least - 1, 1))
+    with pytest.raises(DataError, match=f"{least - 1} clients are too few: .* the reports of at least {least}$"):
+        next(job.make(few.schema, own, conditions(clients=least - 1)))
+    if not find_spec("numpyro"):
+        return
+    enough = problem(kind, least)
+    released = run(job.make(enough.schema, own, conditions(clients=least)), clients_of(enough, 2.0))
+    assert job.finish is not None
+    job.finish(released, enough.schema, own, conditions(clients=least))
+
+
+@pytest.mark.parametrize("missing", ["numpyro", "jax", "arviz"])
+def test_what_is_not_installed_is_said_before_anything_is_started(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "find_spec", lambda name: None if name == missing else object())
+    known = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}[missing]
+    for name in ("ldp-histogram", "ldp-mean", "ldp-regression"):
+        with pytest.raises(DataError, match=rf'missing here: {known}; pip install "dca\[samplers\]"$'):
+            JOBS[name].check(problem().schema, settings(name))
+    JOBS["ldp-sgd"].check(problem().schema, settings("ldp-sgd"))
+
+
+# --- what is said of a posterior --------------------------------------------------------------------------------------
+
+
+@sampled
+@pytest.mark.parametrize("mechanism", ["unary-encoding", "randomised-response"])
+def test_shares_stand_beside_the_unbiased_ones_of_the_same_reports(
+    mechanism: str, drawn: Drawn, tmp_path: Path
+) -> None:
+    data = problem("count")
+    result, summary, released = learnt("ldp-histogram", data, bins=4, mechanism=mechanism, concentration=0.5)
+    assert released.reports is not None
+    assert (drawn.options.chains, drawn.options.draws, drawn.options.keep_warmup) == (2, 200, True)
+    assert drawn.data["prior"]["concentration"].tolist() == [0.5] * 4
+    rows = summary["estimates"]
+    assert [one["name"] for one in rows] == ["y < 3", "y 3 to 6", "y 6 to 9", "y ≥ 9"]
+    assert [one["naive"] for one in rows] == pytest.approx(released.value / N), "n times the unbiased shares"
+    counts = np.histogram(data.y, [0, 3, 6, 9, 12.1])[0]
+    assert [one["nonprivate"] for one in rows] == pytest.approx(counts / N)
+    # by the exact standard deviation of a report's bit: within 5 of them, false alarm 2e-6
+    assert all(abs(one["naive"] - one["nonprivate"]) < 5 * one["naive_sd"] for one in rows)
+    assert all(one["interval"][0] < one["estimate"] < one["interval"][1] for one in rows)
+    assert summary["sampling"]["acceptance"] == {"proposals": 0.9}
+    made = plot_estimates(summary, tmp_path / "shares.svg", title="Shares", private=True)
+    assert "unbiased" in svg_words(made)
+    inference_data = JOBS["ldp-histogram"].draws(result, np.random.default_rng(0))  # type: ignore[misc]
+    assert inference_data.warmup_posterior["shares"].shape == (2, 200, 4)
+    assert list(inference_data.posterior["category"].values) == [one["name"] for one in rows]
+    assert set(inference_data.posterior_predictive) == {"value", "report"}
+
+
+def svg_words(path: Path) -> str:
+    """Matplotlib draws texts as glyphs, and says in comments what they are."""
+    return " ".join(path.read_text().split())
+
+
+@sampled
+@pytest.mark.parametrize("mechanism", ["grid-laplace", "analytic-gaussian"])
+def test_a_mean_and_a_spread_stand_beside_those_of_the_reports(mechanism: str, drawn: Drawn) -> None:
+    data = problem()
+    _, summary, released = learnt("ldp-mean", data, mechanism=mechanism, prior_mean=0.25)
+    assert released.reports is not None
+    assert drawn.data["prior"]["mean"] == 0.25
+    mean, sd = summary["estimates"]
+    assert [(one["name"], one["unit"]) for one in (mean, sd)] == [("mean of y", "kg"), ("sd of y", "kg")]
+    told = 6.0 * released.reports.values[:, 0]
+    assert (mean["naive"], sd["naive"]) == pytest.approx((told.mean(), told.std(ddof=1)))
+    assert mean["nonprivate"] == pytest.approx(data.y.mean())
+    assert sd["naive"] > 2 * sd["nonprivate"], "the noise is taken for spread"
+    _, _, (cells, _) = table_of({**summary, "private": True}, summary["estimates"], compared=True)
+    low, high = (digits(end, 3) for end in mean["interval"])
+    assert cells[:2] == ["mean of y (kg)", f"{digits(mean['estimate'], 3)} ({low} to {high})"]
+
+
+@sampled
+def test_a_family_has_its_parameter_beside_mean_and_spread(drawn: Drawn) -> None:
+    """Of the draws that the sampler gave: a rate of 3, a probability of 1/4."""
+    data = problem("count")
+    told = {family: learnt("ldp-mean", data, family=family)[1] for family in ("exponential", "poisson", "geometric")}
+    found = {
+        family: [(one["name"], one["estimate"], one["nonprivate"]) for one in summary["estimates"]]
+        for family, summary in told.items()
+    }
+    mean = data.y.mean()
+    assert [name for name, _, _ in found["exponential"]] == ["mean of y", "sd of y", "rate of y"]
+    assert [value for _, value, _ in found["exponential"]] == pytest.approx([1 / 3, 1 / 3, 3], rel=0.05)
+    assert found["exponential"][2][2] == pytest.approx(1 / mean)
+    assert [value for _, value, _ in found["poisson"]] == pytest.approx([3, 3**0.5], rel=0.05)
+    assert [name for name, _, _ in found["geometric"]][2] == "probability of y"
+    assert [value for _, value, _ in found["geometric"]] == pytest.approx([3, 12**0.5, 0.25], rel=0.15)
+    assert found["geometric"][2][2] == pytest.approx(1 / (1 + mean))
+
+
+@sampled
+def test_another_family_is_fitted_to_the_same_reports(drawn: Drawn) -> None:
+    data, job = problem("count"), JOBS["ldp-mean"]
+    assert "family" in job.changeable
+    assert not {"column", "lower", "upper", "mechanism"} & set(job.changeable)
+    first, other = settings("ldp-mean"), settings("ldp-mean", family="poisson")
+    released = run(job.make(data.schema, first, conditions()), clients_of(data, 2.0))
+    assert next(job.make(data.schema, other, conditions())) == asked("ldp-mean", data)
+    assert job.finish is not None
+    result = job.finish(released, data.schema, other, conditions())
+    summary = job.summary(result, None, None, None, data.schema)
+    assert drawn.model.family == "poisson"
+    assert len(summary["estimates"]) == 2
+
+
+@sampled
+@pytest.mark.parametrize("inputs", [False, True])
+def test_a_linear_regression_is_told_in_own_units_and_scored(inputs: bool, drawn: Drawn) -> None:
+    """The sampler gave slopes of ±0.6 in units of the bounds, ±4 and ±6: ±0.9."""
+    result, summary, _ = learnt("ldp-regression", problem(), epsilon=8.0, inputs=inputs, noise_aware=inputs, lkj=3.0)
+    assert drawn.data["prior"]["lkj"] == 3.0
+    assert (float(np.max(drawn.data["var_x"])) > 0) if inputs else not np.any(drawn.data["noise"])
+    slopes = summary["coefficients"]
+    assert [(one["name"], one["unit"]) for one in slopes] == [("a", "kg per unit of a"), ("b", "kg per unit of b")]
+    assert [one["estimate"] for one in slopes] == pytest.approx([0.9, -0.9], abs=0.02)
+    assert [one["nonprivate"] for one in slopes] == pytest.approx([1, -1], abs=0.1)
+    assert slopes[0]["interval"][0] < 0.9 < slopes[0]["interval"][1]
+    assert set(summary["intercept"]) >= {"estimate", "interval"}
+    assert "name" not in summary["intercept"]
+    assert summary["test"]["rmse_nonprivate"] < summary["test"]["rmse_private"] < summary["test"]["rmse_zero"]
+    assert JOBS["ldp-regression"].draws(result, np.random.default_rng(0)).posterior  # type: ignore[misc]
+
+
+@sampled
+def test_a_logistic_regression_is_scored_by_its_probabilities(drawn: Drawn) -> None:
+    _, summary, _ = learnt("ldp-regression", problem("class"), epsilon=8.0, family="logistic")
+    assert [one["name"] for one in summary["test"]["scores"]] == ["AUC", "log likelihood"]
+    assert summary["test"]["scores"][0]["private"] > 0.9, "the sampler gave the right signs"
+    assert summary["coefficients"][0]["nonprivate"] > 0 > summary["coefficients"][1]["nonprivate"]
+    rows = ldp_regression.PREDICTED_ROWS
+    data = problem("class", rows + 1)
+    assert len(learnt("ldp-regression", data, epsilon=8.0, family="logistic")[1]["test"]["scores"]) == 2
+
+
+@sampled
+def test_chains_that_have_not_mixed_give_no_result_unless_it_is_asked_for(
+    drawn: Drawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed = Options.sample
+
+    def apart(*given: Any) -> Sampled:
+        found = mixed(*given)
+        found.draws["rate"][0] += 5.0
+        return found
+
+    monkeypatch.setattr(Options, "sample", apart)
+    data = problem("count")
+    with pytest.raises(DataError, match=r"the chains have not mixed: R-hat of rate is .*, required below 1\.1"):
+        learnt("ldp-mean", data, family="poisson")
+    _, summary, _ = learnt("ldp-mean", data, family="poisson", require_mixed=False)
+    assert "chains have not mixed: R-hat of rate is" in summary["warnings"][0]
+    assert summary["sampling"]["r_hat_max"] > 1.1
+
+
+def test_draws_follow_from_the_jobs_seed() -> None:
+    first, again = (settings("ldp-histogram").run(conditions()) for _ in range(2))
+    assert first["seed"] == again["seed"]
+    assert (first["require_mixed"], first["keep_warmup"]) == (True, True)

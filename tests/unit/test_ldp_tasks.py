@@ -1,0 +1,190 @@
+"""Jobs on reports: the descent over groups of clients, a trainer's [job], what may change at no price, what is told.
+
+As in `test_ldp_jobs`, whose data and clients these are.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from test_ldp_jobs import JOBS, N, asked, clients_of, conditions, problem, settings
+
+from dca_proto.aggregate import NoAggregate
+from dca_proto.cli.job_settings import DELTA, Task, task_of
+from dca_proto.cli.learn_view import reports_row, show
+from dca_proto.core.budget import Budget
+from dca_proto.core.errors import UsageError
+from dca_proto.core.price import Price
+from emulator.swarm.live import fresh_cast
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.jobs import ldp_sgd
+from inference.jobs.base import plan_words
+from inference.jobs.estimates import rows_of, table_of
+from inference.jobs.settings import parse_words, settings_from
+from inference.rounds import run
+from inference.variational.progress import Iteration
+
+# --- LDP-SGD ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("family", "score"), [("linear", "held-out error"), ("logistic", "held-out AUC")])
+def test_a_descent_uses_each_client_once_and_is_scored(family: str, score: str) -> None:
+    told: list[Iteration] = []
+    data = problem("number" if family == "linear" else "class")
+    job, own = JOBS["ldp-sgd"], settings("ldp-sgd", family=family, group=20, rate=4.0)
+    known = conditions(100.0, held_out=data, on_iteration=told.append)
+    (stage,) = job.plan(data.schema, own, known)
+    assert (stage.rounds, stage.batch, stage.uses) == (20, 20, 1)
+    assert plan_words([stage]) == (
+        "over 20 rounds: 100 % of the budget in each client's one report, by groups of 20 clients each"
+    )
+    swarm = clients_of(data, 100.0)
+    result = run(job.make(data.schema, own, known), swarm)
+    assert set(swarm._batches._uses.values()) == {1}
+    assert (result.steps, result.contributors, {one.name for one in told}) == (20, N, {score})
+    summary = job.summary(result, job.reference(data, own), data, data, data.schema)
+    assert [one["estimate_sd"] for one in summary["coefficients"]] == [None, None]
+    title, _, cells = table_of({**summary, "private": True}, rows_of(summary), compared=True)
+    assert title == "estimates"
+    assert "±" not in cells[0][1]
+    signs = [one["estimate"] > 0 for one in summary["coefficients"]]
+    assert signs == [True, False]
+    assert summary["groups"] == {"number": 20, "size": 20}
+
+
+def test_groups_follow_from_the_budget_and_one_group_is_one_round() -> None:
+    data, job = problem(), JOBS["ldp-sgd"]
+    sizes = [job.plan(data.schema, settings("ldp-sgd"), conditions(epsilon))[0].batch for epsilon in (0.1, 0.5, 4.0)]
+    assert sizes == [400, 14, 1], "3 max(ln 3, 1)/ε², rounded up; of 400 clients"
+    one = job.plan(data.schema, settings("ldp-sgd", group=1000), conditions())
+    assert plan_words(one) == "in one round: all of the budget on one gradient step"
+
+
+def test_held_out_rows_of_one_class_score_nothing() -> None:
+    data = problem("class")
+    own = settings("ldp-sgd", family="logistic")
+    assert ldp_sgd._score(data.schema, own, data.take(np.flatnonzero(data.y == 1))) is None
+    assert ldp_sgd._score(data.schema, own, None) is None
+
+
+def test_a_descent_whose_round_fails_tells_why_it_stopped() -> None:
+    data, job = problem(), JOBS["ldp-sgd"]
+    generator = job.make(data.schema, settings("ldp-sgd", group=200), conditions())
+    swarm = clients_of(data, 2.0)
+    generator.send(swarm.hold(next(generator)))
+    with pytest.raises(StopIteration) as ended:
+        generator.throw(NoAggregate("nobody reported"))
+    summary = job.summary(ended.value.value, None, None, None, data.schema)
+    assert summary["stopped"] == "nobody reported"
+
+
+# --- a trainer's [job] ------------------------------------------------------------------------------------------------
+
+
+def task(name: str = "ldp-histogram", nodes: int = 2, **given: Any) -> Task:
+    """Of a federation with so many Compute nodes."""
+    table = {"name": name, "target": "y", "bounds": {"a": [0, 1], "y": [0, 12]}, "epsilon": 2, "clients": 50}
+    return task_of({**table, **given}, fresh_cast(0, nodes).federation)
+
+
+def test_a_job_on_pure_reports_needs_no_delta_and_spends_none() -> None:
+    for found in (task(), task(delta=1e-3), task("ldp-mean", delta=0)):
+        assert (found.delta, found.table["delta"], found.terms.budget) == (0.0, 0.0, Budget(2, DELTA))
+        assert found.price == Price.of_pure(2.0)
+        assert (found.local, found.terms.computes, found.terms.tolerated) == (False, (), 0)
+    assert task(delta=1e-3).identity == task().identity, "a journal is gone on with, whatever is said of delta"
+    with pytest.raises(UsageError, match="nothing says its delta; give them in"):
+        task("ldp-mean", mechanism="analytic-gaussian")
+    gaussian = task("ldp-regression", delta=1e-6)
+    assert (gaussian.delta, gaussian.price) == (1e-6, Budget(2, 1e-6).price)
+    with pytest.raises(UsageError, match="nothing says its delta"):
+        task("regression", delta=None)
+
+
+def test_reports_need_no_compute_nodes_and_take_none() -> None:
+    assert task(nodes=0).local is False
+    for wrong in ({"tolerate": 3}, {"colluders": 1}, {"encoding": "vector"}, {"computes": ["compute-1"]}):
+        with pytest.raises(
+            UsageError, match="clients that report by unary-encoding add the whole noise each, and there"
+        ):
+            task(**wrong)
+    with pytest.raises(DataError, match="'ldp-mean' learns from reports of single clients; data nodes can release by"):
+        task("ldp-mean", local=True)
+    with pytest.raises(DataError, match="'regression' learns from sums over all clients; data nodes can"):
+        task("regression", local=True, delta=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ldp-histogram", "ldp-mean", "ldp-regression"])
+def test_what_finish_alone_reads_may_change_at_no_price(name: str) -> None:
+    """Every setting that may change leaves the request as it is; every other one is the journal's to compare."""
+    job, data = JOBS[name], problem()
+    values = {"family": "poisson", "noise_aware": False, "require_mixed": False, "chains": 3, "warmup": 7, "draws": 9}
+    for setting in job.changeable:
+        if setting == "seed" or setting.startswith("prior_"):
+            continue
+        own = settings(name, **{setting: values.get(setting, 0.75)})
+        schema = replace(data.schema, bounds={**data.schema.bounds, "y": Interval(0, 12)})
+        before = next(job.make(schema, settings(name), conditions()))
+        assert next(job.make(schema, own, conditions())) == before, setting
+    found = task(name, delta=1e-5, draws=9, seed=4)
+    assert found.identity == task(name, delta=1e-5).identity
+
+
+# --- what is told of reports ------------------------------------------------------------------------------------------
+
+
+def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = problem("count", 60)
+    for mechanism in ("unary-encoding", "randomised-response"):
+        generator = JOBS["ldp-histogram"].make(
+            data.schema, settings("ldp-histogram", mechanism=mechanism, categories=13), conditions()
+        )
+        told = clients_of(data, 2.0).hold(next(generator)).reports
+        assert told is not None
+        row = json.loads(json.dumps(reports_row(told)))
+        assert len(row["told"]) == 13
+        assert row["told"] == (np.sum(row["values"], axis=0).tolist() if mechanism == "unary-encoding" else
+                               [row["values"].count(k) for k in range(13)])  # fmt: skip
+    number = clients_of(data, 2.0).hold(asked("ldp-mean", data)).reports
+    assert number is not None
+    row = reports_row(number)
+    assert sum(row["histogram"]["counts"]) == 60
+    assert row["histogram"]["low"] == min(number.values)[0]
+    monkeypatch.setattr("dca_proto.cli.learn_view._NUMBERS_MAX", 59)
+    assert reports_row(number)["values"] is None
+
+
+def test_a_trainer_is_shown_intervals_and_the_naive_estimate_beside_them() -> None:
+    row = {"name": "mean of x", "unit": "kg", "estimate": 1.5, "estimate_sd": 0.1, "interval": [1.25, 1.75],
+           "naive": 2.5, "naive_sd": 1.0, "nonprivate": None, "nonprivate_sd": None}  # fmt: skip
+    told = {"private": True, "estimates": [row], "naive_title": "as reported", "interval_level": 0.95, "test": None,
+            "epsilon": 1.0, "delta": 0.0, "reports": "grid-laplace"}  # fmt: skip
+    screen = io.StringIO()
+    show(Console(file=screen, width=200), told)
+    assert "mean of x (kg)   1.5 (1.25 to 1.75)           2.5" in screen.getvalue()
+    assert "delta 0 of every participant's budget; each report is private by itself" in screen.getvalue()
+
+
+def test_lists_of_numbers_come_from_words_and_tables() -> None:
+    @dataclass(frozen=True)
+    class Own:
+        edges: tuple[float, ...] | None = None
+
+    def read(table: dict[str, Any]) -> Own:
+        return settings_from(Own, table, "own")
+
+    cases: list[tuple[Callable[[], dict[str, Any]], tuple[float, ...] | None]] = [
+        (lambda: parse_words(["edges=[0, 1.5]"]), (0.0, 1.5)),
+        (lambda: parse_words(["edges=0,1.5"]), (0.0, 1.5)),
+        (lambda: {"edges": [0, 1.5]}, (0.0, 1.5)),
+        (lambda: {"edges": None}, None),
+    ]
+    assert [read(table()).edges for table, _ in cases] == [expected for _, expected in cases]
