@@ -1,0 +1,245 @@
+"""Calibration of posteriors from local reports: its bands and checks, where truths lie, and what is drawn and reported.
+
+Statistical tests are seeded; each states how often it would fail by chance with another seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from emulator.experiments.local import column_calibration as calibration
+from emulator.experiments.local import column_coverage as coverage
+from emulator.experiments.local import column_fits as fits
+from emulator.experiments.local.column_calibration import GAMES, Cell, Plan
+from emulator.experiments.local.column_fits import EPSILONS, Diagnosis
+from inference.bounds import Interval
+from inference.local.posterior import Sampling
+
+WELL = Diagnosis(r_hat=1.004, effective=800.0, attempts=1, divergences=0, seconds=1.5)
+Places = dict[tuple[str, float], np.ndarray]
+
+
+def uniform(seed: int = 1) -> Places:
+    """Where truths lie if every posterior is right: as many repeats as in the paper, at each ε."""
+    rng = np.random.default_rng(seed)
+    return {
+        (game.name, epsilon): rng.random((game.repeats, len(game.parameters)))
+        for game in GAMES.values()
+        for epsilon in EPSILONS
+    }
+
+
+def overconfident(places: np.ndarray, width: float) -> np.ndarray:
+    """Where they lie in normal posteriors whose standard deviations are so many of the right ones."""
+    return np.asarray(norm.cdf(norm.ppf(places) / width))
+
+
+def results_of(places: Places, clipped: float = 0.1, fit: Diagnosis = WELL) -> coverage.Results:
+    shares = {key: np.full(len(found), clipped if GAMES[key[0]].clips else 0.0) for key, found in places.items()}
+    return coverage.Results(places, shares, {key: [fit] * len(found) for key, found in places.items()})
+
+
+# --- bands and checks
+
+
+def test_the_bands_are_exact_and_hold_together() -> None:
+    """Outside of each lies at most 1 % of a K-th, half of it on either side; with one count less it would be more."""
+    made = coverage.coverages(uniform())
+    looked_at = sum(one.covered.size for one in made)
+    assert looked_at == 4 * (2 + 6 + 1) * (len(EPSILONS) + 1)
+    tail = 0.01 / looked_at / 2
+    for one in made:
+        for level, (low, high) in zip(coverage.LEVELS, one.bands, strict=True):
+            least, most = round(low * one.repeats), round(high * one.repeats)
+            assert binom.cdf(least - 1, one.repeats, level) < tail <= binom.cdf(least, one.repeats, level)
+            assert binom.sf(most, one.repeats, level) <= tail < binom.sf(most - 1, one.repeats, level)
+
+
+def test_repeats_of_all_epsilons_are_counted_together() -> None:
+    made = [one for one in coverage.coverages(uniform()) if one.game.name == "Gaussian"]
+    assert [one.repeats for one in made] == [500] * 6 + [3000]
+    assert np.array_equal(made[-1].covered, sum(one.covered for one in made[:-1]))
+    assert made[-1].epsilon is None
+    single = coverage.coverages({("exponential", 1.0): np.full((80, 1), 0.3)})
+    assert len(single) == 1
+    assert single[0].covered.tolist() == [[80, 80, 80, 80]]
+
+
+def test_central_intervals_hold_what_lies_within_half_their_level_of_the_middle() -> None:
+    found = np.array([[0.5], [0.26], [0.24], [0.84], [0.86], [0.96], [0.02], [0.99]])
+    (one,) = coverage.coverages({("exponential", 1.0): found})
+    assert one.covered.tolist() == [[2, 4, 5, 6]]
+
+
+def test_right_posteriors_pass() -> None:
+    """False alarm 1 % at most, by what the band is."""
+    assert all(check.holds for check in coverage.checks(results_of(uniform()), coverage.coverages(uniform())))
+
+
+@pytest.mark.parametrize(("model", "width"), [("Gaussian", 0.8), ("histogram", 0.7), ("exponential", 0.65)])
+def test_overconfident_posteriors_are_found_by_their_own_check(model: str, width: float) -> None:
+    """Of one model alone, at all ε: it fails, and those of the others do not (1 %)."""
+    planted = {key: overconfident(found, width) if key[0] == model else found for key, found in uniform(2).items()}
+    checks = list(coverage.check_coverage(coverage.coverages(planted)))
+    assert len(checks) == 3
+    for check in checks:
+        assert check.holds == (model not in check.name), check
+        assert check.holds == (check.found == "all inside")
+
+
+def test_a_single_parameter_off_at_a_single_epsilon_is_found_and_named() -> None:
+    """Its posterior is off by 0.8 of its standard deviation: at 50 % covered 36 times in 100, of 500."""
+    planted = uniform(3)
+    planted["Gaussian", 0.1][:, 1] = norm.cdf(norm.ppf(planted["Gaussian", 0.1][:, 1]) + 0.8)
+    check = next(coverage.check_coverage(coverage.coverages(planted)))
+    assert not check.holds
+    assert "sd at ε = 0.1, 50%" in check.found
+    assert "mean" not in check.found
+
+
+def test_checks_of_chains_clipping_and_time_can_fail() -> None:
+    made = coverage.coverages(uniform())
+
+    def failing(found: coverage.Results) -> list[str]:
+        return [check.name for check in coverage.checks(found, made) if not check.holds]
+
+    assert failing(results_of(uniform(), fit=WELL._replace(r_hat=1.1))) == ["R-hat"]
+    assert failing(results_of(uniform(), clipped=0.001)) == ["values clipped, Gaussian", "values clipped, exponential"]
+    assert failing(results_of(uniform(), clipped=0.6)) == ["values clipped, Gaussian", "values clipped, exponential"]
+    slow = results_of(uniform(), fit=WELL._replace(seconds=9.7))  # 500 times this are 40.4 minutes of two cores
+    assert failing(slow) == ["time of 500 repeats, Gaussian, at the slowest ε"]
+    assert coverage.minutes([WELL._replace(seconds=9.6)] * 3, 500) == pytest.approx(40.0)
+
+
+def test_figures_are_plain_and_tables_mark_what_is_outside(tmp_path: Path) -> None:
+    planted = uniform(4)
+    planted["exponential", 0.5] = np.full((80, 1), 0.01)
+    found, made = results_of(planted), coverage.coverages(planted)
+    figures = json.loads(json.dumps(coverage.figures(found, made, Plan(1)), allow_nan=False))
+    one = next(one for one in figures["coverage"] if (one["model"], one["epsilon"]) == ("exponential", 0.5))
+    assert one["parameters"] == {"rate": [0, 0, 0, 0]}
+    assert figures["looked_at"] == 252
+    shown = {made.title.split(":")[0]: made for made in coverage.tables(found, made) if made.title}
+    cells = [list(column.cells) for column in shown["Figure 11, exponential"].columns]
+    assert [column[2] for column in cells[:4]] == ["0.5", "rate", "0.0*", "0.0*"]
+    assert all("*" not in str(cell) for column in shown["Figure 1, Gaussian"].columns for cell in column.cells)
+    coverage.draw(tmp_path / "figure.png", made)
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+# --- the game
+
+
+def test_cells_hold_every_repeat_of_the_paper_once() -> None:
+    asked = calibration.cells(Plan(1))
+    assert len({str(cell) for cell in asked}) == len(asked)
+    for name, repeats in (("Gaussian", 500), ("histogram", 100), ("exponential", 80)):
+        for epsilon in EPSILONS:
+            own = [cell for cell in asked if (cell.model, cell.epsilon) == (name, epsilon)]
+            assert [r for cell in own for r in range(cell.first, cell.first + cell.count)] == list(range(repeats))
+    assert {cell.model for cell in calibration.cells(Plan(1, figures=(11,)))} == {"exponential"}
+    assert sum(cell.count for cell in calibration.cells(Plan.quick(1, (1,)))) == 16
+
+
+def test_places_are_the_shares_of_draws_below() -> None:
+    draws = {"a": np.arange(8.0).reshape(2, 4), "b": np.stack([np.zeros((2, 4)), np.ones((2, 4))], axis=-1)}
+    found = calibration.places(draws, {"a": np.array([2.5]), "b": np.array([[0.5, 0.5]])})
+    assert found == pytest.approx([3.5 / 9, 8.5 / 9, 0.5 / 9], abs=1e-5)
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("Gaussian", 0.08, 0.14), ("exponential", 0.12, 0.20)])
+def test_priors_clip_some_values_and_not_others(name: str, least: float, most: float) -> None:
+    """Of 400 data sets of 50 clients each: means within five of their errors (false alarm 1e-6)."""
+    game, rng = GAMES[name], np.random.default_rng(6)
+    clipped = np.array([game.draw(50, 1.0, rng).clipped for _ in range(400)])
+    assert least < clipped.mean() < most
+    assert np.mean(clipped == 0) > 0.1
+    assert np.mean(clipped > 0.3) > 0.05
+
+
+def test_reports_of_numbers_are_in_their_own_units_with_the_noise_of_epsilon() -> None:
+    """40,000 reports at noise of scale 2.5: the mean within five errors, the spread within 4 % (1e-6)."""
+    x = np.repeat([-3.0, 1.0, 4.0, 9.0], 10_000)  # two are clipped, to 0 and 5
+    told = fits.number_reports(x, Interval(0, 5), 2.0, np.random.default_rng(1))
+    assert (told.mechanism, told.epsilon, told.delta, told.values.shape) == ("grid-laplace", 2.0, 0.0, (40_000,))
+    assert told.noise_scale == pytest.approx(2.5, rel=1e-6)
+    noise = told.values - np.clip(x, 0, 5)
+    assert abs(noise.mean()) < 5 * 2.5 * np.sqrt(2 / 40_000)
+    assert np.abs(noise).mean() == pytest.approx(2.5, rel=0.04)
+
+
+# --- fits
+
+
+def stand_in(r_hats: Sequence[float], asked: list[dict[str, Any]]) -> Any:
+    """A fit whose attempts have these R̂."""
+
+    def fit(**how: Any) -> Any:
+        mixing = [SimpleNamespace(r_hat=r_hats[len(asked)], bulk=500.0, tail=300.0)]
+        asked.append(how)
+        return SimpleNamespace(mixing=mixing, sampling=SimpleNamespace(divergences=np.array([0, 2])))
+
+    return fit
+
+
+def test_chains_that_have_not_mixed_are_sampled_anew_and_longer() -> None:
+    asked: list[dict[str, Any]] = []
+    _, told = fits.mixed(stand_in([1.3, 1.1, 1.02], asked), 1000, 7)
+    assert [(how["warmup"], how["draws"], how["seed"]) for how in asked] == [
+        (500, 500, 7),
+        (1000, 1000, 8),
+        (2000, 2000, 9),
+    ]
+    assert all(how["chains"] == 4 and how["require_mixed"] is False for how in asked)
+    assert told[:4] == (1.02, 300.0, 3, 2)
+    _, bad = fits.mixed(stand_in([np.inf] * 3, []), 1000, 7)
+    assert (bad.r_hat, bad.attempts) == (1000.0, 3)
+    assert fits.check_mixed([told]).holds
+    assert not fits.check_mixed([told, bad]).holds
+    assert fits.described([told, bad, WELL])["above_1.01"] == 2
+    assert fits.described([told, bad, WELL])["sampled_again"] == 2
+
+
+@pytest.mark.parametrize("name", list(GAMES))
+def test_every_game_goes_through_the_door_to_the_sampler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real reports, whose bounds, noise and ε the fits hold against one another; the sampler is a stand-in.
+
+    Repeats have streams of their own: the second one of a cell is the same alone.
+    """
+    nuts = pytest.importorskip("inference.local.nuts")
+    sampling = Sampling(np.zeros(4, int), np.full(4, 0.9), np.zeros(4, int), np.full(4, 0.5), 1.0)
+    heard: list[Any] = []
+
+    def sample(model: Any, data: Any, *_: Any, draws: int, seed: int, **__: Any) -> Any:
+        heard.append(data["prior"])
+        rng = np.random.default_rng(seed)
+        shapes = {"Gaussian": {"mean": (), "sd": ()}, "exponential": {"rate": ()}, "histogram": {"shares": (6,)}}[name]
+        drawn = {site: rng.gamma(2.0, size=(4, draws, *shape)) for site, shape in shapes.items()}
+        return nuts.Chains(drawn, {}, sampling)
+
+    monkeypatch.setattr(nuts, "sample", sample)
+    monkeypatch.setitem(GAMES, name, replace(GAMES[name], clients=100))
+    plan = Plan(5)
+    both = calibration.work(Cell(name, 1.0, 0, 2), plan)
+    alone = calibration.work(Cell(name, 1.0, 1, 1), plan)
+    assert both["places"][1] == alone["places"][0] != both["places"][0]
+    assert both["clipped"][1] == alone["clipped"][0]
+    found = coverage.gathered([Cell(name, 1.0, 0, 2)], [json.loads(json.dumps(both))])
+    assert found.places[name, 1.0].shape == (2, len(GAMES[name].parameters))
+    assert coverage.coverages(found.places)[0].repeats == 2
+    expected = {
+        "Gaussian": {"mean": 0.0, "mean_sd": 2.5, "shape": 2.0, "rate": 1.2},
+        "exponential": {"shape": 2.0, "rate": 10 / 3},
+        "histogram": {"concentration": np.ones(6)},
+    }[name]
+    for number, value in expected.items():
+        np.testing.assert_allclose(heard[0][number], value)

@@ -1,0 +1,199 @@
+"""Figures 2, 3 and 9 of the LDP paper: distances between posteriors, estimates on the simplex, and their checks.
+
+Statistical tests are seeded; each states how often it would fail by chance with another seed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from emulator.experiments.local import click_distance as clicks
+from emulator.experiments.local import share_estimates as shares
+from emulator.experiments.local.column_fits import Diagnosis
+from emulator.experiments.local.share_estimates import POSTERIOR, PROJECTED, TRUE, Compared
+from inference.local.posterior import Sampling
+
+FIT = Diagnosis(r_hat=1.004, effective=800.0, attempts=1, divergences=0, seconds=0.2)
+
+
+# --- Figure 2
+
+
+def test_clicks_have_the_published_shape_and_are_one_data_set() -> None:
+    """Counts within five standard deviations of n/rank's part (1e-5)."""
+    records = clicks.clicks(1)
+    assert (len(records), records.min(), records.max()) == (11_000, 0, 9)
+    p = 1 / np.arange(1, 11) / np.sum(1 / np.arange(1, 11))
+    counts = np.bincount(records)
+    assert np.all(np.abs(counts - 11_000 * p) < 5 * np.sqrt(11_000 * p * (1 - p)))
+    assert np.array_equal(records, clicks.clicks(1))
+    assert not np.array_equal(records, clicks.clicks(2))
+
+
+def test_distances_of_the_posterior_to_itself_are_small_and_far_off_they_are_known() -> None:
+    """4,000 independent draws: E|F̂ - F| is 0.006 at most, and 0.02 is never seen (1e-6)."""
+    counts = np.array([300, 500, 200])
+    right = np.random.default_rng(1).dirichlet(1 + counts, 4000)
+    found = clicks.distances(right, counts)
+    assert found["draws"].max() < 0.02
+    assert found["unit"].max() < 0.02 * 0.1  # F̂ and F differ on a tenth of [0, 1] at most
+    moved = clicks.distances(right + np.array([0.4, -0.3, 0.2]), counts)
+    np.testing.assert_allclose(moved["unit"], [0.4, 0.3, 0.2], atol=1e-3)  # W1 of a shift is the shift
+    np.testing.assert_allclose(moved["draws"], 0.5, atol=1e-3)
+
+
+def test_an_empirical_distribution_function_counts_half_of_what_is_equal() -> None:
+    points = np.array([0.0, 1.0, 1.5, 2.0, 3.0])
+    assert clicks.empirical(np.array([1.0, 2.0]), points).tolist() == [0, 0.25, 0.5, 0.75, 1]
+
+
+def found_clicks(means: list[float], limit: float, r_hat: float = 1.0) -> clicks.Results:
+    by_epsilon = {epsilon: np.full((3, 10), mean) for epsilon, mean in zip((0.1, 1.0, 5.0), means, strict=True)}
+    by_epsilon[clicks.LIMIT] = np.full((3, 10), limit)
+    return clicks.Results(dict.fromkeys(clicks.DISTANCES, by_epsilon), [FIT._replace(r_hat=r_hat)])
+
+
+@pytest.mark.parametrize(
+    ("found", "failing"),
+    [
+        (found_clicks([0.05, 0.02, 0.006], 0.005), 0),
+        (found_clicks([0.05, 0.06, 0.006], 0.005), 1),  # does not fall
+        (found_clicks([0.05, 0.02, 0.006], 0.003), 2),  # does not end near, by either distance
+        (found_clicks([0.05, 0.04, 0.02], 0.02), 1),  # falls too little
+        (found_clicks([0.05, 0.02, 0.006], 0.005, r_hat=1.2), 1),
+    ],
+)
+def test_checks_of_figure_2_can_fail(found: clicks.Results, failing: int) -> None:
+    assert sum(not check.holds for check in clicks.checks(found)) == failing
+
+
+# --- Figures 3 and 9
+
+
+def compared(posterior: np.ndarray, projected: np.ndarray, clients: int = 500, epsilon: float = 0.5) -> Compared:
+    return Compared(shares.Cell(epsilon, clients), {POSTERIOR: posterior, PROJECTED: projected}, [FIT])
+
+
+def estimates(spread: float, repeats: int = 200, seed: int = 3) -> np.ndarray:
+    return np.array(TRUE) + spread * np.random.default_rng(seed).standard_normal((repeats, 3))
+
+
+def test_errors_are_root_mean_squares_over_shares() -> None:
+    found = shares.errors(np.array([[0.7, 0.2, 0.1], [0.8, 0.1, 0.1], [1.0, 0.0, 0.0]]))
+    np.testing.assert_allclose(found, [0, np.sqrt(0.02 / 3), np.sqrt((0.09 + 0.04 + 0.01) / 3)], atol=1e-12)
+    assert shares.useless() == pytest.approx(0.2625, abs=1e-4)
+
+
+def test_trivial_and_unordered_solutions_are_counted_apart_and_together() -> None:
+    found = shares.unusable(np.array([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.8, 0.2, 0.0], [1.0, 0.0, 0.0]]))
+    assert found == (0.5, 0.25, 0.5, 0.75)
+
+
+def test_the_reduction_is_of_means_and_its_interval_is_students_of_a_pair() -> None:
+    rng = np.random.default_rng(4)
+    projected = rng.gamma(4.0, 0.02, 200)
+    exact = shares.reduction_of(0.8 * projected, projected, 1)
+    assert exact == pytest.approx((0.2, 0.2, 0.2))
+    posterior = 0.8 * projected + 0.01 * rng.random(200)
+    found = shares.reduction_of(posterior, projected, 4)
+    ratio = posterior.mean() / projected.mean()
+    sd = np.std(posterior - ratio * projected, ddof=1) / projected.mean()
+    assert found.mean == pytest.approx(1 - ratio)
+    assert found.high - found.mean == pytest.approx(t.ppf(1 - 0.05 / 8, 199) * sd / np.sqrt(200))
+    assert found.low + found.high == pytest.approx(2 * found.mean)
+
+
+def test_the_reductions_interval_holds_the_true_one_as_often_as_it_says() -> None:
+    """1,000 times 50 pairs at 95 %: outside of 93 % to 97 % in three seeds of a thousand."""
+    rng = np.random.default_rng(5)
+    projected = rng.gamma(4.0, 0.02, (1000, 50))
+    posterior = 0.7 * projected + rng.gamma(4.0, 0.002, (1000, 50))
+    true = 1 - (0.7 + 0.1)
+    found = [shares.reduction_of(*pair, 1) for pair in zip(posterior, projected, strict=True)]
+    assert 0.93 < np.mean([one.low < true < one.high for one in found]) < 0.97
+
+
+def test_checks_of_figure_3_can_fail() -> None:
+    def failing(one: Compared) -> list[str]:
+        return [check.name.split(",")[0] for check in shares.checks([one]) if not check.holds]
+
+    near, far = estimates(0.04), estimates(0.05)
+    assert failing(compared(near, far)) == []
+    assert failing(compared(far, far)) == ["posterior mean ahead"]
+    assert failing(compared(far, near)) == ["posterior mean ahead", "behind nowhere", "unusable solutions"]
+    assert failing(compared(far, near, clients=5000)) == ["behind nowhere"]
+    assert failing(replace(compared(near, far), fits=[FIT._replace(r_hat=1.15)])) == ["R-hat"]
+
+
+def test_figures_are_plain_and_tell_the_papers_repeats_apart(tmp_path: Path) -> None:
+    plan = shares.Plan(1)
+    found = [
+        compared(estimates(0.4 / e, seed=n), estimates(0.5 / e, seed=n), n, e) for e in (0.5, 2.0) for n in (100, 2000)
+    ]
+    figures = json.loads(json.dumps(shares.figures(found, plan), allow_nan=False))
+    assert [one["judged"] for one in figures["cells"]] == [True, False, False, False]
+    first = figures["cells"][0]
+    assert first["reduction"]["mean"] == pytest.approx(0.2)
+    assert set(first["reduction_of_first_50"]) == {"mean", "low", "high"}
+    assert len(shares.tables(found)) == 2
+    shares.draw(tmp_path / "figure.png", found)
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+# --- from real reports on
+
+
+@pytest.fixture
+def weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the sampler's place, which takes long to compile: draws from the prior, weighed by section 11's likelihood."""
+    nuts = pytest.importorskip("inference.local.nuts")
+
+    def sample(model: Any, data: Any, *_: Any, chains: int, draws: int, seed: int, **__: Any) -> Any:
+        rng = np.random.default_rng(seed)
+        theta = rng.dirichlet(data["prior"]["concentration"], 20_000)
+        named, p, q = theta @ np.transpose(data["told"]), data["p"], data["q"]
+        log_weights = np.log((1 - p) / (1 - q) * (1 - named) + p / q * named) @ data["counts"]
+        weights = np.exp(log_weights - log_weights.max())
+        drawn = rng.choice(20_000, (chains, draws), p=weights / weights.sum())
+        none = np.zeros(chains, int)
+        return nuts.Chains({"shares": theta[drawn]}, {}, Sampling(none, none + 0.9, none, none + 0.5, 1.0))
+
+    monkeypatch.setattr(nuts, "sample", sample)
+
+
+def test_both_estimates_are_of_the_same_reports(weighed: None) -> None:
+    """At ε = 5 with 500 clients both are within 0.15 of the truth, six of their deviations (1e-8)."""
+    cell, plan = shares.Cell(5.0, 500), shares.Plan(1, repeats=2)
+    result = json.loads(json.dumps(shares.work(cell, plan)))
+    (one,) = shares.gathered([cell], [result])
+    for found in one.estimates.values():
+        np.testing.assert_allclose(found, [TRUE, TRUE], atol=0.15)
+        np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
+    assert 0 < np.abs(one.estimates[POSTERIOR] - one.estimates[PROJECTED]).max() < 0.06
+    assert len(one.fits) == 2
+
+
+def test_figure_2_from_reports_to_picture(weighed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer records and items: nearer at a larger ε (twenty times less noise: no chance otherwise)."""
+    monkeypatch.setattr(clicks, "ITEMS", 3)
+    monkeypatch.setattr(clicks, "RECORDS", 1000)
+    clicks.clicks.cache_clear()
+    plan = clicks.Plan(1, repeats=2, epsilons=(0.1, 5.0))
+    asked = clicks.cells(plan)
+    found = clicks.gathered(asked, [json.loads(json.dumps(clicks.work(cell, plan))) for cell in asked])
+    assert found.epsilons == [0.1, 5.0]
+    assert found.distances["unit"][5.0].shape == (2, 3)
+    assert found.mean("unit", 5.0) < 0.5 * found.mean("unit", 0.1)
+    figures = json.loads(json.dumps(clicks.figures(found, plan), allow_nan=False))
+    assert figures["data"].startswith("simulated: 1000 records")
+    assert len(clicks.tables(found)) == 2
+    clicks.draw(tmp_path / "figure.png", found)
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    clicks.clicks.cache_clear()

@@ -1,0 +1,430 @@
+"""Figures 4 and 5 of the LDP paper: data as published and valid, reports, comparisons, and checks that can fail.
+
+Statistical tests are seeded; each states how often it would fail by chance with another seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import to_builtins
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from dca_proto.aggregate import NoAggregate, RoundRequest
+from dca_proto.core.budget import Budget
+from dca_proto.core.errors import UsageError
+from dca_proto.core.job import JobTerms
+from dca_proto.local import AnalyticGaussian
+from emulator.experiments.local import regression_data as data
+from emulator.experiments.local import regression_methods as methods
+from emulator.experiments.local import regression_reports as reports
+from emulator.experiments.local import regression_script as script
+from emulator.experiments.local import regression_summary as summary
+from emulator.experiments.local import regression_work as work
+from emulator.experiments.local.regression_data import ADULT, PUBLISHED, VALID, WINE, Choices, Split
+from emulator.experiments.local.regression_drawing import draw
+from emulator.experiments.local.regression_methods import (
+    BAYES,
+    CLASSICAL,
+    COROLLARY,
+    INPUTS,
+    INPUTS_2,
+    NO_MODEL,
+    SGD,
+    TIGHT,
+    Conditions,
+)
+from emulator.experiments.local.regression_reports import Reporters, Terms
+from emulator.experiments.local.regression_summary import HINDSIGHT, Comparison, Results
+from emulator.experiments.local.regression_work import FIGURE_4, FIGURE_5, Cell, Plan
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.datasets.wine import schema as wine_schema
+from inference.problem import Problem, Schema
+
+needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
+TERMS = Terms(1.0, 1e-5)
+
+
+def rows(n: int = 400, *, label: bool = False, private: bool = False, seed: int = 5) -> Split:
+    """A made-up split of two features, of which half lie outside of the ball."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2)) * [1.0, 0.6]
+    y = X @ [0.8, -0.4] + 0.5 * rng.standard_normal(n)
+    y = np.where(y > 0, 1.0, -1.0) if label else y
+    k = n // 5
+    return Split(X[k:], y[k:], X[:k], y[:k], 1.0 if label else 2.0, 1.5, intercept=private, private=private)
+
+
+def wines(n: int = 200) -> Problem:
+    """Made-up rows of wine's columns."""
+    known, rng = wine_schema("red"), np.random.default_rng(6)
+    names = (*known.features, data.COLOUR)
+    bounds = {**known.bounds, data.COLOUR: Interval(0, 1)}
+    schema = Schema(names, known.target, bounds)
+    X = schema.centres[:-1] + schema.half_widths[:-1] * rng.uniform(-1, 1, (n, len(names)))
+    return Problem(WINE, schema, X, rng.integers(3, 9, n).astype(float))
+
+
+# --- data
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "n", "columns"), [(WINE, 6497, 12), (ADULT, 48_842, 90)])
+def test_the_data_are_whole(name: str, n: int, columns: int) -> None:
+    whole = data.problem(name, None)
+    assert whole.X.shape == (n, columns)
+    learnt = data.split(name, None, VALID, 0, 1, Choices())
+    assert len(learnt.y) == math.ceil(0.8 * n)
+    assert len(learnt.y) + len(learnt.y_test) == n
+
+
+def split_of(whole: Problem, prepare: Any) -> Split:
+    order = np.arange(len(whole.y))
+    made: Split = prepare(whole, order[40:], order[:40], Choices(), np.random.default_rng(1))
+    return made
+
+
+def test_as_published_rows_are_centred_components_with_half_of_them_in_the_ball() -> None:
+    found = split_of(wines(), data._published)
+    assert found.X.shape == (160, 4)
+    assert_allclose(found.X.mean(axis=0), 0, atol=1e-12)
+    assert np.median(np.linalg.norm(found.X, axis=1)) == pytest.approx(1)
+    assert found.y.mean() == pytest.approx(0)
+    covariance = np.cov(found.X.T)
+    assert_allclose(covariance, np.diag(np.diag(covariance)), atol=1e-12)
+    assert (np.diff(np.diag(covariance)) < 0).all()
+    assert (found.target_bound, found.intercept, found.private) == (2.0, False, False)
+    assert found.seen_test is found.X_test
+
+
+@pytest.mark.parametrize(("prepare", "reads"), [(data._published, True), (data._public, False)])
+def test_only_the_valid_setting_reads_nothing_from_rows(prepare: Any, reads: bool) -> None:
+    whole = wines()
+    X, y = whole.X.copy(), whole.y.copy()
+    X[-1], y[-1] = 1e3, 0.0
+    before, after = split_of(whole, prepare), split_of(replace(whole, X=X, y=y), prepare)
+    assert np.allclose(before.X[:-1], after.X[:-1]) != reads
+    assert np.allclose(before.X_test, after.X_test) != reads
+    assert np.allclose(before.y[:-1], after.y[:-1]) != reads
+
+
+def test_valid_rows_are_in_public_units() -> None:
+    found = split_of(wines(), data._public)
+    assert (found.target_bound, found.intercept, found.private) == (3.0, True, True)
+    assert_allclose(found.unit * found.y, wines().y[40:] - 5)  # the middle of the tasters' scale
+    assert np.linalg.norm(found.seen_test, axis=1).max() <= 1 + 1e-12
+
+
+def test_public_units_say_what_is_known_of_people_and_wines() -> None:
+    names = ("age", "capital-gain", data.SEX)
+    bounds = {"age": Interval(17, 90), "capital-gain": Interval(0, 12), data.SEX: Interval(0, 1), "t": Interval(-1, 1)}
+    people = Problem(ADULT, Schema(names, "t", bounds), np.zeros((1, 3)), np.ones(1))
+    centres, scales = data.public_units(people)
+    assert_allclose(centres, [53.5, 0, 0.5, 0])
+    assert_allclose(scales, [36.5 / 3, 2, 0.5, 1 / 3])
+    centres, _ = data.public_units(wines())
+    assert centres[11] == pytest.approx(4898 / 6497)
+    assert centres[-1] == 5
+
+
+def test_projections_are_orthonormal_and_differ_by_stream() -> None:
+    first, second = (data.projection(6, 4, np.random.default_rng(seed)) for seed in (1, 2))
+    assert_allclose(first.T @ first, np.eye(4), atol=1e-12)
+    assert not np.allclose(first, second)
+
+
+@needs_data
+def test_all_methods_of_a_repeat_see_the_same_rows() -> None:
+    plan = Plan(FIGURE_5, None, 1)
+    first, again = (work.rows_of(Cell(VALID, method, 1.0), plan, 2) for method in (SGD, INPUTS_2))
+    assert_allclose(first.X, again.X)
+    assert len(first.y) == work.RECORDS
+    assert len(work.rows_of(Cell(VALID, TIGHT, 1.0), plan, 2).y) == 39_074
+
+
+# --- reports
+
+
+def test_the_corollaries() -> None:
+    assert reports.corollary(2.0, label=False) == pytest.approx(34)
+    assert reports.corollary(1.0, label=True) == 4.5
+
+
+@pytest.mark.parametrize(("label", "ratio"), [(False, 34 / 22), (True, 1.0)])
+def test_the_papers_noise_is_no_less_than_the_exact(label: bool, ratio: float) -> None:
+    """Of equal weights: 34 for the exact 22 at R_y = 2; of labels the same."""
+    split, rng = rows(label=label), np.random.default_rng(1)
+    statistic = reports.statistic_of(split, label=label, weighted=False)
+    exact = AnalyticGaussian(*TERMS, reports.exact_sensitivity(statistic), statistic.dimension)
+    told = reports.sufficient(split, TERMS, rng, label=label, tight=False)
+    assert told.contributors == 320
+    assert told.noise_variance / (320 * exact.noise_variance * reports.UNIT**2) == pytest.approx(ratio, rel=1e-5)
+
+
+def test_the_papers_noise_is_not_for_an_intercept() -> None:
+    with pytest.raises(UsageError, match="constant"):
+        reports.sufficient(rows(private=True), TERMS, np.random.default_rng(1), label=False, tight=False)
+
+
+@pytest.mark.parametrize("label", [False, True])
+def test_tight_noise_has_the_smaller_total_error(label: bool) -> None:
+    errors = {}
+    for tight in (True, False):
+        told = reports.sufficient(rows(label=label), TERMS, np.random.default_rng(1), label=label, tight=tight)
+        statistic = reports.resolve(told.statistic, told.parameters)
+        errors[tight] = float((statistic.noise_std(math.sqrt(told.noise_variance)) ** 2).sum())  # type: ignore[attr-defined]
+    assert errors[True] < errors[False]
+
+
+def test_reports_carry_the_stated_noise() -> None:
+    """A sample variance of 6 x 4,000 normals is off by more than 5 % once in 10⁷ seeds."""
+    split = rows(5000)
+    told = reports.sufficient(split, TERMS, np.random.default_rng(2), label=False, tight=True)
+    assert told.reports is not None
+    quiet = reports.unnoised(split, label=False)
+    assert told.reports.values.shape == (4000, 6)
+    statistic = reports.resolve(told.statistic, told.parameters)
+    held = statistic.evaluate(np.column_stack([split.X, split.y]), reports.FRACTION_BITS) * reports.UNIT
+    assert (told.reports.values - held).var() == pytest.approx(told.noise_variance / 4000, rel=0.05)
+    assert_allclose(held.sum(axis=0), quiet.value)
+    assert (quiet.noise_variance, quiet.private, quiet.epsilon) == (0.0, False, None)
+
+
+def test_sums_without_noise_are_of_the_clipped_rows() -> None:
+    split = rows()
+    told = reports.unnoised(split, label=False)
+    X, y = data.within_ball(split.X), np.clip(split.y, -2, 2)
+    xx, xy, yy = reports.resolve(told.statistic, told.parameters).unpack(told.value)  # type: ignore[attr-defined]
+    assert_allclose(xx, X.T @ X, atol=0.1)  # the grid of 2^-12
+    assert_allclose(xy, X.T @ y, atol=0.1)
+    assert yy == pytest.approx(y @ y, abs=0.2)
+
+
+def request(**changes: Any) -> RoundRequest:
+    ball = {"columns": ["x1", "x2", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
+    terms = {"statistic": "sum", "parameters": ball, "rows_max": 1, "mechanism": "analytic-gaussian"}
+    return RoundRequest(**{**terms, **changes})
+
+
+class Fixed(np.random.Generator):
+    """Everybody in order, and the same keys for ever."""
+
+    def permutation(self, x: Any, axis: int = 0) -> Any:
+        return np.arange(x)
+
+    def bytes(self, length: int) -> bytes:
+        return bytes(range(length))
+
+
+def test_reporters_are_the_ideal_functionality() -> None:
+    split = rows()
+    statistic = reports.statistic_of(split, label=False, weighted=True)
+    asked = RoundRequest("regression", to_builtins(statistic), rows_max=1, mechanism="analytic-gaussian")
+    told = reports.sufficient(split, TERMS, Fixed(np.random.PCG64(1)), label=False, tight=True)
+    job = JobTerms(budget=Budget(*TERMS), clients=320, tolerated=0, computes=())
+    table = np.column_stack([split.X, split.y])
+    ideal = IdealSwarm(table, reports.names_of(split), job, random=lambda n: bytes(range(n))).hold(asked)
+    assert told.reports is not None
+    assert ideal.reports is not None
+    assert np.array_equal(told.reports.values, ideal.reports.values)
+    assert np.array_equal(told.value, ideal.value)
+    for name in ("contributors", "clients", "parameters", "relation", "epsilon", "delta", "mechanism"):
+        assert getattr(told, name) == getattr(ideal, name), name
+    for name in ("noise_variance", "sensitivity", "sigma_local", "mu"):
+        assert getattr(told, name) == pytest.approx(getattr(ideal, name), rel=1e-12), name
+
+
+def test_clients_report_once() -> None:
+    clients = Reporters(np.zeros((10, 3)), ("x1", "x2", "y"), TERMS, np.random.default_rng(1))
+    assert [clients.hold(request(batch=size)).contributors for size in (4, 5)] == [4, 5]
+    with pytest.raises(NoAggregate, match="2 clients are asked for, and 1"):
+        clients.hold(request(batch=2))
+
+
+@pytest.mark.parametrize("wrong", [{"mechanism": ""}, {"rows_max": 0}, {"budget_share": 0.5}])
+def test_requests_on_other_terms_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        Reporters(np.zeros((9, 3)), ("x1", "x2", "y"), TERMS, np.random.default_rng(1)).hold(request(**wrong))
+    with pytest.raises(UsageError, match="columns"):
+        Reporters(np.zeros((9, 3)), ("x2", "x1", "y"), TERMS, np.random.default_rng(1)).hold(request())
+
+
+def test_inputs_share_the_budget() -> None:
+    split = rows(label=True)
+    features, labels = reports.inputs(split, Terms(2.0, 1e-5), 0.25, np.random.default_rng(1))
+    assert (features.epsilon, features.delta) == (1.5, 1e-5)
+    assert labels.probabilities is not None
+    p, q = labels.probabilities
+    assert math.log(p / q) == pytest.approx(0.5)
+    assert features.values.shape == split.X.shape
+    assert set(labels.values.tolist()) == {0, 1}
+
+
+# --- methods
+
+
+def test_what_uses_no_noise() -> None:
+    split, conditions, rng = rows(2000), Conditions(TERMS, label=False), np.random.default_rng(1)
+    least_squares = methods.scored(CLASSICAL, split, conditions, rng).score
+    assert least_squares == pytest.approx(1.5 * 0.5, rel=0.2)  # the residuals' sd, in units of the data
+    assert methods.scored(NO_MODEL, split, conditions, rng).score == pytest.approx(1.5 * split.y_test.std(), rel=0.05)
+    labelled = rows(2000, label=True)
+    assert methods.scored(NO_MODEL, labelled, Conditions(TERMS, label=True), rng).score == 0.5
+    assert methods.scored(CLASSICAL, labelled, Conditions(TERMS, label=True), rng).score > 0.85
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("label", [False, True])
+def test_ldp_sgd_runs_in_both_settings(label: bool, private: bool) -> None:
+    split = rows(1500, label=label, private=private)
+    found = methods.scored(SGD, split, Conditions(Terms(30.0, 1e-5), label), np.random.default_rng(1))
+    nothing = methods.scored(NO_MODEL, split, Conditions(TERMS, label), np.random.default_rng(1)).score
+    assert found.score > 0.8 if label else found.score < nothing
+    assert found.report["groups"] * found.report["group_size"] <= 1200
+
+
+def test_predictions_are_means_over_draws() -> None:
+    rng, X = np.random.default_rng(8), np.array([[1.0, 2.0], [0.0, -1.0]])
+    draws = {"coefficients": rng.standard_normal((2, 50, 2)), "intercept": rng.standard_normal((2, 50))}
+    found: Any = SimpleNamespace(draws=draws)
+    scores = draws["coefficients"].reshape(100, 2) @ X.T + draws["intercept"].reshape(100, 1)
+    assert_allclose(methods._predicted(found, X, label=False), scores.mean(axis=0))
+    assert_allclose(methods._predicted(found, X, label=True), (1 / (1 + np.exp(-scores))).mean(axis=0))
+
+
+# --- cells
+
+
+def test_cells() -> None:
+    plan = Plan(FIGURE_5, None, 1, input_repeats=((INPUTS_2, 2), (INPUTS, 0)))
+    made = work.cells(plan)
+    assert len({str(cell) for cell in made}) == len(made)
+    assert not [cell for cell in made if cell.method == COROLLARY and cell.setting == VALID]
+    assert not [cell for cell in made if cell.method == INPUTS]
+    assert {cell.repeats for cell in made if cell.method == INPUTS_2} == {2}
+    assert {cell.epsilon for cell in made if cell.method == TIGHT} == set(work.EPSILONS)
+    assert 0.8 in work.EPSILONS
+
+
+@needs_data
+def test_more_repeats_leave_the_first_as_they_are() -> None:
+    plan, cell = Plan(FIGURE_4, None, 1), Cell(VALID, SGD, 0.4, repeats=2)
+    two, three = (work.work(replace(cell, repeats=count), plan)["scores"] for count in (2, 3))
+    assert three[:2] == two
+    assert len(set(three)) == 3
+
+
+def test_a_quick_look_has_few_cells() -> None:
+    options = script.parser_of(None).parse_args(["--quick"])
+    plan = script.plan_of(argparse.Namespace(**vars(options), inputs=3, exact_inputs=0), FIGURE_5)
+    assert not plan.input_repeats
+    assert len(work.cells(plan)) < 40
+
+
+# --- comparisons
+
+
+def test_intervals_are_students_and_joint() -> None:
+    rng = np.random.default_rng(2)
+    first, second = rng.standard_normal(30), rng.standard_normal(30) + 1
+    mean, low, high = summary.advantage(first, second, -1, 1)
+    expected = stats.ttest_rel(second, first).confidence_interval(0.95)
+    assert_allclose((mean, low, high), ((second - first).mean(), *expected))
+    _, lower, higher = summary.advantage(first, second, -1, 40)
+    assert_allclose((lower, higher), stats.ttest_rel(second, first).confidence_interval(1 - 0.05 / 40))
+    assert summary.advantage(first[:1], second, 1, 1)[1:] == (-math.inf, math.inf)
+
+
+def test_verdicts_and_turns() -> None:
+    def one(epsilon: float, low: float, high: float) -> Comparison:
+        return Comparison(VALID, SGD, epsilon, 0.0, low, high)
+
+    made = [one(0.1, 0.01, 0.2), one(0.8, -0.1, 0.1), one(6.4, -0.2, -0.1)]
+    assert [made_one.verdict for made_one in made] == ["ahead", "open", "behind"]
+    assert summary.turn(made) == "ahead at ε = 0.1; open at ε = 0.8; behind at ε = 6.4"
+
+
+PLANTED = {TIGHT: (0.2, 0.015), SGD: (0.5, 0.01), COROLLARY: (0.3, 0.08), BAYES: (0.0, 0.0), CLASSICAL: (0.001, 0.001)}
+"""How far from the best, at the smallest and at the largest ε."""
+Gaps = dict[str, tuple[float, float]]
+
+
+def planted(task: work.Task = FIGURE_4, changes: Gaps | None = None) -> Results:
+    """Results of five repeats in which all is as the paper has it, but for the changes."""
+    plan, rng, gaps = Plan(task, None, 1, repeats=5), np.random.default_rng(3), PLANTED | (changes or {})
+    made = [cell for cell in work.cells(plan) if cell.method in (*PLANTED, NO_MODEL)]
+    best, sign = (0.9, 1) if task.label else (0.7, -1)
+    splits = 0.02 * rng.standard_normal(5)
+    results = []
+    for cell in made:
+        first, last = gaps.get(cell.method, (0.25, 0.25))
+        part = math.log(cell.epsilon / 0.1, 128) if cell.epsilon else 0.0
+        gap = (first + part * (last - first)) * (2.0 if cell.rate == 3.0 else 1.0)
+        scores = best - sign * gap + splits + 1e-4 * rng.standard_normal(5)
+        told = {"r_hat": [1.01] * 5} if cell.method in (TIGHT, COROLLARY, BAYES) else {}
+        results.append({"scores": scores.tolist(), "reports": told})
+    return summary.gathered(made, results, plan)
+
+
+def failing(found: Results) -> list[str]:
+    return [one.name for one in summary.checks(found, summary.comparisons(found)) if not one.holds]
+
+
+@pytest.mark.parametrize("task", [FIGURE_4, FIGURE_5])
+def test_checks_hold_where_all_is_as_in_the_paper(task: work.Task) -> None:
+    found = planted(task)
+    assert failing(found) == []
+    own = [one for one in summary.comparisons(found) if (one.setting, one.opponent) == (PUBLISHED, SGD)]
+    assert own[0].verdict == "ahead"
+    assert own[-1].verdict == "behind"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({SGD: (0.1, 0.01)}, "ahead of LDP-SGD at small"),
+        ({SGD: (0.9, 0.9)}, "catches up"),
+        ({SGD: (0.5, -0.1)}, "is best"),
+        ({TIGHT: (0.2, 0.2)}, "near no privacy, Bayes"),
+    ],
+)
+def test_planted_figures_fail(changes: Gaps, named: str) -> None:
+    names = failing(planted(changes=changes))
+    assert len([name for name in names if named in name]) == 2  # in both settings
+
+
+def test_chains_that_have_not_mixed_fail() -> None:
+    found = planted()
+    cell = next(cell for cell in found.reports if cell.method == TIGHT)
+    broken = replace(found, reports={**found.reports, cell: {"r_hat": [1.01, 1.2]}})
+    assert failing(broken) == ["R-hat"]
+
+
+@pytest.mark.parametrize(("task", "best"), [(FIGURE_4, min), (FIGURE_5, max)])
+def test_hindsight_takes_the_best_rate(task: work.Task, best: Any) -> None:
+    found = planted(task)
+    means = [found.scores[Cell(VALID, SGD, 0.8, rate)].mean() for rate in (None, *work.RATES)]
+    assert found.of(VALID, HINDSIGHT, 0.8).mean() == best(means)
+    assert HINDSIGHT in found.methods(VALID)
+
+
+def test_results_are_told(tmp_path: Path) -> None:
+    found = planted()
+    made = summary.comparisons(found)
+    report = json.loads(json.dumps(summary.figures(found, made), allow_nan=False))
+    assert report["kind"] == "ldp-figure-4"
+    assert len(report["cells"]) == len(found.scores)
+    assert [table.row_count for table in summary.tables(found, made)] == [7, 4, 6, 3]
+    draw(found, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
