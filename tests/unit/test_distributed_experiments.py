@@ -21,6 +21,7 @@ from dca_proto.core.budget import Budget
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.experiments.distributed import (
     data,
+    efficiency,
     figure2,
     figure4,
     fits,
@@ -361,3 +362,16 @@ def test_the_simulated_population_is_as_hard_as_the_papers() -> None:
     for d, (estimation, prediction) in paper.NON_PRIVATE.items():
         of = simulated.population(d, 1)
         assert np.trace(np.linalg.inv(of.Sigma_x)) / d == pytest.approx(d * estimation / prediction, rel=0.1)
+
+
+def test_a_sampler_that_leaves_a_part_where_it_is_gets_no_credit_for_the_others() -> None:
+    """θ may be drawn quickly from wherever S stands still: the slowest part is what counts."""
+    cells = [efficiency.Cell(5, 10, 1000, 1.0, 0)]
+    run = {"draws_s": 2.0, "warmup_s": 1.0, "iterations": 100, "r_hat": 1.0}
+    good = run | {"ess": {"regression": 1000.0, "Sigma_x": 800.0, "S": 600.0}}
+    stuck = run | {"ess": {"regression": 9000.0, "Sigma_x": 700.0, "S": 5.0}}
+    for other, holds in ((stuck, True), (stuck | {"ess": dict.fromkeys(stuck["ess"], 150.0)}, False)):
+        asked, mixed = efficiency.checks(cells, [{"collapsed": good, "normal-x": other}])
+        assert bool(asked.holds) is holds
+        assert mixed.holds
+    assert asked.found == "4 to 4 times"

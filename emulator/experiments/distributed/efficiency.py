@@ -3,8 +3,10 @@
 Both run compiled by the same sampler, with as many chains, on the same problem, one after the other on one core, with
 their own adaptation (α_j of each node and the walk over σ_y² of MCMC-normalX). Seconds are those of the processor, so
 that other load on the machine does not count; compiling is left out. The effective sample size is ArviZ's bulk one over
-all chains (Vehtari et al. 2021): the smallest of θ and σ_y², and beside it those of Σ_x (its eigenvalues' logarithms)
-and of S (the diagonals). Where chains have not mixed (R̂ well above 1.01) it says too much, in favour of MCMC-normalX.
+all chains (Vehtari et al. 2021): the smallest of θ and σ_y², that of Σ_x (its eigenvalues' logarithms) and that of S
+(the diagonals). **What is judged is the smallest of all**: where the chains of S stand still, θ is drawn quickly from
+where S happens to be, and its own effective size says nothing of the posterior. (In one of three repeats at ε = 0.1,
+MCMC-normalX's is 11,000 for θ and 5 for S.) Where chains have not mixed any figure says too much, in its favour.
 
 The data are the paper's simulated ones (section 5.1) and its prior, with the exact Gaussian mechanism; every repeat has
 other data and noise. MCMC-normalX gets many more iterations, in a like share of warm-up.
@@ -173,6 +175,11 @@ class Rates:
     iteration_us: float
     r_hat: float
 
+    @property
+    def slowest(self) -> list[float]:
+        """Of each repeat, the smallest of all parts' rates."""
+        return [min(rates) for rates in zip(*self.rates.values(), strict=True)]
+
 
 def rates_of(cells: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[Rates]:
     """Of each setting and sampler."""
@@ -200,9 +207,9 @@ def checks(cells: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list[Che
     found, made = rates_of(cells, results), []
     for better, other in zip(found[::2], found[1::2], strict=True):
         if better.setting in asked:
-            gains = gains_of(better.rates["regression"], other.rates["regression"])
+            gains = gains_of(better.slowest, other.slowest)
             words = f"{gains.min():.0f} to {gains.max():.0f} times"
-            name = f"effective samples per second, {better.setting}"
+            name = f"effective samples per second, the slowest of all parts, {better.setting}"
             made.append(Check(name, f"{WANTED:g} times MCMC-normalX's in every repeat", words, gains.min() >= WANTED))
     worst = max(one[collapsed.NAME]["r_hat"] for one in results)
     return [*made, Check("the collapsed chains have mixed", "R̂ at most 1.01", f"{worst:.4f}", worst <= 1.01)]
