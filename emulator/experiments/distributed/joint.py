@@ -22,8 +22,7 @@ number bounds the probability that a right sampler is called wrong: Bonferroni, 
 each step starts from `Kernel.init` for the current data, gets the position put in its place, and runs beyond warm-up.
 
 **Standing still** leaves everything invariant. So it is no pass if what a sampler must move is where it started in more
-than the share `STILL` of the chains, beyond what chance does to whole numbers; and the correlation of start and end
-says how far chains got.
+than the share `STILL` of the chains; and the correlation of start and end says how far chains got.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class Verdict(NamedTuple):
     Attributes:
         p: of each test, by test function and test.
         memory: correlation of start and end by test function, of those of parameters alone. unmoved: of the same, the
-            share of chains where they are equal, beyond that of independent draws (Cohen's κ; whole numbers meet).
+            share of chains where they are equal.
         acceptance: mean acceptance probability by block.
     """
 
@@ -201,18 +200,12 @@ def verdict(subject: Subject, advance: Advance, *, chains: int, steps: int, seed
         found, correlation = compared(first, last, independent)
         p |= {(name, test): value for test, value in found.items()}
         if name.startswith(PARAMETER):
-            memory[name], unmoved[name] = correlation, unmoved_beyond_chance(first, last)
+            memory[name], unmoved[name] = correlation, float(np.mean(first == last))
     return Verdict(p, memory, unmoved, {block: float(np.mean(one)) for block, one in acceptance.items()})
 
 
 REFERENCE = 4  # independent draws for each chain
 PARAMETER = "p: "  # what the names of test functions begin with that depend on moving parameters alone
-
-
-def unmoved_beyond_chance(start: Array, end: Array) -> float:
-    """(P - c)/(1 - c) of the share P of chains where they are equal, and that of different chains' starts, c."""
-    by_chance = float(np.mean(start == np.roll(start, 1)))
-    return 1.0 if by_chance == 1 else max(0.0, (float(np.mean(start == end)) - by_chance) / (1 - by_chance))
 
 
 def compared(start: Array, end: Array, reference: Array) -> tuple[dict[str, float], float]:

@@ -295,6 +295,8 @@ def _functions_of_intercept(position: Position, observed: Observed) -> dict[str,
     apart = mean - mu_x[:, None]
     precision = np.linalg.inv(position["Sigma_x"])
     log_scatter = np.linalg.slogdet(scatter[:, 0])[1]
+    told = np.sqrt(observed.variance_S.max()) <= CONSTANT**2  # to a row: m_j, a whole number, then ends where it began
+    moving = "" if told else PARAMETER
     return _functions_of_normal_x({**position, "S": scatter}, observed, S) | {
         f"{PARAMETER}first μ_x": mu_x[:, 0],
         f"{PARAMETER}last μ_x": mu_x[:, -1],
@@ -304,8 +306,8 @@ def _functions_of_intercept(position: Position, observed: Observed) -> dict[str,
         f"{PARAMETER}|b1 - μ_x|": np.einsum("ci,cij,cj->c", apart[:, 0], precision, apart[:, 0]),
         f"{PARAMETER}|bJ - μ_x|": np.einsum("ci,cij,cj->c", apart[:, J - 1], precision, apart[:, J - 1]),
         f"{PARAMETER}intercept x first mean": position["theta"][:, 0] * mean[:, 0, 0],
-        f"{PARAMETER}m1": rows[:, 0],
-        f"{PARAMETER}mJ": rows[:, -1],
+        f"{moving}m1": rows[:, 0],
+        f"{moving}mJ": rows[:, -1],
         f"{PARAMETER}log |C1| - d log m1": log_scatter - mu_x.shape[1] * np.log(rows[:, 0]),
         f"{PARAMETER}m1 |b1 - μ_x|": rows[:, 0] * np.einsum("ci,cij,cj->c", apart[:, 0], precision, apart[:, 0]),
         f"{PARAMETER}intercept x m1": position["theta"][:, 0] * rows[:, 0],
