@@ -10,10 +10,14 @@ What is not known is None: a real federation's trainer has no rows to compute th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from statistics import NormalDist
 from typing import Any
+
+import numpy as np
+
+from inference.draws import Mixing
 
 Row = dict[str, Any]
 NAIVE = "naive_title"
@@ -128,6 +132,38 @@ def rows_of(summary: Row) -> list[Row]:
     if summary.get("intercept"):
         found.append({"name": "intercept", "unit": "", **summary["intercept"]})
     return found
+
+
+def sampling_row(
+    method: str,
+    size: tuple[int, int],
+    seconds: float,
+    mixing: Sequence[Mixing],
+    acceptance: Mapping[str, Any],
+    divergences: Any,
+) -> Row:
+    """What draws are worth; None where the posterior is known in closed form, and draws are independent.
+
+    Args:
+        size: how many chains, and draws of each. mixing: of each number that was drawn, if that is to be told.
+        acceptance: by block, of each chain. divergences: of each chain; None where there can be none.
+    """
+    return {
+        "method": method,
+        "chains": size[0],
+        "draws": size[1],
+        "seconds": seconds,
+        "r_hat_max": _extreme(max, [one.r_hat for one in mixing]),
+        "ess_bulk_min": _extreme(min, [one.bulk for one in mixing]),
+        "ess_tail_min": _extreme(min, [one.tail for one in mixing]),
+        "acceptance": {block: float(np.mean(rates)) for block, rates in acceptance.items()},
+        "divergences": None if divergences is None else int(np.sum(divergences)),
+    }
+
+
+def _extreme(choose: Any, numbers: Sequence[float]) -> float | None:
+    """None of nothing, and of what ArviZ cannot say."""
+    return float(choose(numbers)) if numbers and all(map(isfinite, numbers)) else None
 
 
 def _plain(value: float | None) -> float | None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import isfinite
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +19,7 @@ from inference.draws import CHAINS, InferenceData
 from inference.errors import DataError
 from inference.jobs import regression
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
-from inference.jobs.estimates import Row, with_interval
+from inference.jobs.estimates import Row, sampling_row, with_interval
 from inference.jobs.settings import require_choice, setting
 from inference.problem import Problem, Schema
 from inference.regression import RegressionResult
@@ -151,22 +149,7 @@ def _sampling(result: DistributedFit) -> Row:
     """What the draws are worth; None where the posterior is known in closed form, and draws are independent."""
     drawn, mixing = result.sampled, result.sampled.mixing
     chains, draws = drawn.theta.shape[:2]
-    return {
-        "method": drawn.method,
-        "chains": chains,
-        "draws": draws,
-        "seconds": drawn.seconds,
-        "r_hat_max": _extreme(max, [one.r_hat for one in mixing]),
-        "ess_bulk_min": _extreme(min, [one.bulk for one in mixing]),
-        "ess_tail_min": _extreme(min, [one.tail for one in mixing]),
-        "acceptance": {block: float(np.mean(rates)) for block, rates in drawn.acceptance.items()},
-        "divergences": None if drawn.divergences is None else int(np.sum(drawn.divergences)),
-    }
-
-
-def _extreme(choose: Any, figures: list[float]) -> float | None:
-    """None of nothing, and of what ArviZ cannot say."""
-    return float(choose(figures)) if figures and all(map(isfinite, figures)) else None
+    return sampling_row(drawn.method, (chains, draws), drawn.seconds, mixing, drawn.acceptance, drawn.divergences)
 
 
 def draws(result: DistributedFit, rng: np.random.Generator) -> InferenceData:

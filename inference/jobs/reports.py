@@ -6,11 +6,9 @@ model (`inference.local`). Once the clients have reported, other draws and anoth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import isfinite, sqrt
-from typing import Any
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +17,7 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.draws import CHAINS, DRAWS, InferenceData
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions
-from inference.jobs.estimates import Figure, Row
+from inference.jobs.estimates import Figure, Row, sampling_row
 from inference.jobs.settings import setting
 from inference.local.posterior import LocalPosterior
 from inference.local.run import WARMUP, Run
@@ -105,17 +103,8 @@ def sampling(posterior: LocalPosterior) -> Row:
     """What the draws are worth."""
     drawn, mixing = posterior.sampling, posterior.mixing
     chains, draws = next(iter(posterior.draws.values())).shape[:2]
-    return {
-        "method": "NUTS",
-        "chains": chains,
-        "draws": draws,
-        "seconds": drawn.seconds,
-        "r_hat_max": _extreme(max, [one.r_hat for one in mixing]),
-        "ess_bulk_min": _extreme(min, [one.bulk for one in mixing]),
-        "ess_tail_min": _extreme(min, [one.tail for one in mixing]),
-        "acceptance": {"proposals": float(np.mean(drawn.acceptance))},
-        "divergences": int(np.sum(drawn.divergences)),
-    }
+    acceptance = {"proposals": drawn.acceptance}
+    return sampling_row("NUTS", (chains, draws), drawn.seconds, mixing, acceptance, drawn.divergences)
 
 
 def draws(result: Fitted, rng: np.random.Generator) -> InferenceData:
@@ -139,8 +128,3 @@ def share_figures(told: Array, n: int, p: float = 1.0, q: float = 0.0) -> list[F
             category, and each other one.
     """
     return [(float((r - q) / (p - q)), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in told]
-
-
-def _extreme(choose: Any, figures: Sequence[float]) -> float | None:
-    """None of nothing, and of what ArviZ cannot say."""
-    return float(choose(figures)) if figures and all(map(isfinite, figures)) else None
