@@ -2,10 +2,10 @@
 """Figure 3 of the third paper: time per iteration of the samplers over d, at J = 1, 5 and 10.
 
 Each sampler runs compiled, one chain on one core, five times; compiling is timed apart. Exit code 4 where one of ours
-grows faster than d³ (slope of the logarithms from d = 8 on), or MCMC-B&S does not grow visibly faster than all of ours.
+grows faster than d³ (slope of the logarithms from d = 15 on), or MCMC-B&S does not, or not visibly faster than ours.
 Times are those of this machine while nothing else runs on it.
 
-    scripts/mcmc_figure_3.py --json figure_3.json --plot figure_3.png      some 4 minutes
+    scripts/mcmc_figure_3.py --json figure_3.json --plot figure_3.png      some 7 minutes
     scripts/mcmc_figure_3.py --quick
 """
 

@@ -2,8 +2,8 @@
 
 Section 4.3: an iteration of MCMC-normalX and of MCMC-fixedS takes O(d³), one of MCMC-B&S O(d⁶), whose matrices are of
 size d(d + 1)/2 + d + 1. Here one chain runs compiled on one core, beyond warm-up; what compiling takes is measured
-apart. Below d = 8 or so a step takes as long as its many small operations take to start, whatever d is, so the slopes
-are fitted above.
+apart. Of small d a step takes as long as its many small operations take to start, and a matrix product is the faster
+for each number the larger it is. So d goes on to 40 (the paper's ends at 20), and slopes are fitted from 15 on.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from inference.distributed_regression.observed import Observed, Prior
 from inference.problem import stream
 
 ROWS, EPSILON, DELTA = 10_000, 1.0, 1e-4
-SIZES, QUICK_SIZES = (1, 3, 8, 11, 15, 20), (2, 8, 12)
+SIZES, QUICK_SIZES = (1, 3, 8, 15, 20, 30, 40), (2, 15, 20)
 NODES, QUICK_NODES = (1, 5, 10), (5,)
-FIT_FROM = 8
+FIT_FROM = 15
 REPEATS = 5
 RUN_S, WARM_S = 0.15, 0.5
 WARMUP = 200
@@ -147,7 +147,7 @@ def slope(d: Any, seconds: Any) -> float:
 
 
 def checks(curves: list[dict[str, Any]]) -> list[Check]:
-    """Ours grow no faster than d³, and Bernstein and Sheldon's visibly faster than ours."""
+    """Ours grow no faster than d³, and Bernstein and Sheldon's faster than that, and visibly faster than ours."""
     found = []
     for curve in curves:
         if curve["method"] != OPPONENT:
@@ -159,9 +159,10 @@ def checks(curves: list[dict[str, Any]]) -> list[Check]:
         ratio = [np.array(theirs["median_s"]) / curve["median_s"] for curve in ours]
         grows = [float(one[-1] / one[theirs["d"].index(FIT_FROM)]) for one in ratio]
         name = f"{OPPONENT} grows faster, J = {theirs['nodes']}"
-        asked = f"slope {APART:g} above the steepest of ours; ratios of times grow from d = {FIT_FROM} on"
+        asked = f"slope above {CUBIC:g}, and {APART:g} above ours; ratios of times grow from d = {FIT_FROM} on"
+        holds = theirs["slope"] > CUBIC and theirs["slope"] >= steepest + APART and min(grows) > 1
         words = f"{theirs['slope']:.2f} against {steepest:.2f}; ratios grow {min(grows):.1f} times and more"
-        found.append(Check(name, asked, words, theirs["slope"] >= steepest + APART and min(grows) > 1))
+        found.append(Check(name, asked, words, holds))
     return found
 
 
