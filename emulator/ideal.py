@@ -46,13 +46,12 @@ from dca_proto.core.plan import Plan
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Random
 from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics import Statistic
-from dca_proto.statistics.contribution import client_sensitivity, contribution, counted_rows, joint_contribution
+from dca_proto.statistics.contribution import contributions, counted_rows, joint_contribution
 
 Rows = NDArray[np.float64] | Sequence[NDArray[np.float64]]
 """An array (N, columns) of one row per client, (N, m, columns) of m each, or each client's own (m_i, columns)."""
 TRUSTED = "trusted-aggregator:"
 """What a result's mechanism begins with where a trusted aggregator added the noise."""
-_CHUNK_WORDS = 2**18  # integers that are worked out at once, so that they stay in the cache
 
 
 class IdealSwarm:
@@ -99,7 +98,7 @@ class IdealSwarm:
         self._random = random
         self._mechanism = mechanism
         self._trusted = trusted
-        self._ids = [index.to_bytes(ID_BYTES, "big") for index in range(terms.clients)]
+        self._ids = [_id_of(index) for index in range(terms.clients)]
         self._batches = Batches()
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
@@ -157,6 +156,11 @@ def noisy_sum(
     clients = Clients.of(rows, columns)
     _check_absent(absent, len(clients))
     return _release(request, clients, absent, _Noise(random, mechanism, keys=keys, trusted=trusted))
+
+
+def _id_of(index: int) -> bytes:
+    """Of a client."""
+    return index.to_bytes(ID_BYTES, "big")
 
 
 def _check_absent(absent: frozenset[int], clients: int) -> None:
@@ -217,7 +221,7 @@ class Clients(msgspec.Struct, frozen=True):
         counts = np.empty(len(self), dtype=np.int64)
         for indices, tables in self.groups:
             counts[indices] = counted_rows(statistic, tables.shape[1], rows_max)
-            values[indices] = _of_each(statistic, self._read(tables, statistic), rows_max, fraction_bits)
+            values[indices] = contributions(statistic, self._read(tables, statistic), rows_max, fraction_bits)
         return values, counts
 
     def _read(self, tables: NDArray[np.float64], statistic: Statistic) -> NDArray[np.float64]:
@@ -228,39 +232,6 @@ class Clients(msgspec.Struct, frozen=True):
                 raise UsageError(f"column {column[:64]!r} is not in the rows; ask for some of {known}")
         places = [self.columns.index(column) for column in statistic.columns]
         return tables if places == list(range(len(self.columns))) else tables[:, :, places]
-
-
-def _of_each(statistic: Statistic, tables: NDArray[np.float64], rows_max: int, fraction_bits: int) -> NDArray[np.int64]:
-    """What each of some clients with as many rows each contributes, shape ``(n, dimension)``: sums over few rows for
-    many clients at once, anything else one by one."""
-    clients, rows, width = tables.shape
-    rows = min(rows, rows_max or rows)
-    values = np.empty((clients, statistic.dimension), dtype=np.int64)
-    is_sum = statistic.rows_per_value == 1 and rows > 0 and (rows_max > 0 or rows == 1)
-    step = _CHUNK_WORDS // (rows * max(width, statistic.dimension)) if is_sum else 0
-    if not step:
-        for value, table in zip(values, tables, strict=True):
-            value[:] = contribution(statistic, table, rows_max, fraction_bits)
-        return values
-    bound = client_sensitivity(statistic, 1, fraction_bits).bound
-    for first in range(0, clients, step):
-        chunk = np.ascontiguousarray(tables[first : first + step, :rows])
-        values[first : first + step] = _sums_of_each(statistic, chunk, bound, fraction_bits)
-    return values
-
-
-def _sums_of_each(
-    statistic: Statistic, tables: NDArray[np.float64], bound: int, fraction_bits: int
-) -> NDArray[np.int64]:
-    """Of each client the sum over its rows, as `contribution` has it: each clamped, zero where a value is missing."""
-    clients, rows, width = tables.shape
-    table = tables.reshape(clients * rows, width)
-    there = np.isfinite(table).all(axis=1)
-    values = np.zeros((len(table), statistic.dimension), dtype=np.int64)
-    if there.any():
-        values[there] = np.clip(statistic.evaluate(table[there], fraction_bits), -bound, bound)
-    sums: NDArray[np.int64] = values.reshape(clients, rows, -1).sum(axis=1)
-    return sums
 
 
 def _stacked(tables: Sequence[NDArray[np.float64]], columns: tuple[str, ...]) -> NDArray[np.float64]:
@@ -344,7 +315,11 @@ def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise
                 "a trusted aggregator has no part in a local round, whose data nodes or clients add their own noise; "
                 "leave trusted out"
             )
-        return (_release_locally if plan.question.report is None else _report)(announcement, plan, there, noise)
+        if plan.question.report is None:
+            return _release_locally(announcement, plan, there, noise)
+        expected = request.invited or tuple(map(_id_of, range(len(clients))))
+        ids = tuple(one for place, one in enumerate(expected) if place not in absent)
+        return _report(announcement, plan, there, ids, noise)
     if len(there) < plan.needed:
         raise RoundAborted("too few contributions", contributors=len(there), needed=plan.needed)
     total = there.contribution(plan.question.statistic, request.rows_max, request.fraction_bits)
@@ -377,11 +352,13 @@ def _release_locally(announcement: Announcement, plan: Plan, there: Clients, noi
     return together(nodes, Hashes())
 
 
-def _report(announcement: Announcement, plan: Plan, there: Clients, noise: _Noise) -> NoisyAggregate:
+def _report(
+    announcement: Announcement, plan: Plan, there: Clients, ids: tuple[bytes, ...], noise: _Noise
+) -> NoisyAggregate:
     """A report round: what each client that is present tells, whatever it holds, and the sum of it."""
     mechanism = plan.question.report
     assert mechanism is not None, "it is a report round"
     if not len(there):
         raise RoundAborted("no client has reported anything", contributors=0, needed=1)
     values, _ = there.contributions(plan.question.statistic, announcement.rows_max, announcement.fraction_bits)
-    return reported(announcement, plan, mechanism, noise.of_reports(mechanism, values), Hashes())
+    return reported(announcement, plan, mechanism, noise.of_reports(mechanism, values), ids, Hashes())

@@ -129,13 +129,18 @@ def together(nodes: Sequence[NoisyAggregate], hashes: Hashes) -> NoisyAggregate:
 
 
 def reported(
-    body: Announcement, plan: Plan, mechanism: LocalMechanism, reports: NDArray[Any], hashes: Hashes
+    body: Announcement,
+    plan: Plan,
+    mechanism: LocalMechanism,
+    reports: NDArray[Any],
+    clients: tuple[bytes, ...],
+    hashes: Hashes,
 ) -> NoisyAggregate:
     """What clients reported in one round, and the sum over them that it tells of.
 
     Args:
-        plan: of each report. mechanism: by which they report. reports: one or more, sorted by client id, as it decodes
-            them.
+        plan: of each report. mechanism: by which they report. reports: one or more, as it decodes them. clients: the
+            ids of those who told them, sorted.
     """
     count, variance = len(reports), mechanism.variance_in_sum(plan.unit)
     return _described(
@@ -147,7 +152,7 @@ def reported(
         contributors=count,
         clients=count,
         sigma_local=math.sqrt(variance),
-        reports=mechanism.told(reports, plan.unit),
+        reports=dataclasses.replace(mechanism.told(reports, plan.unit), clients=clients),
     )
 
 

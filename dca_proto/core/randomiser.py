@@ -103,7 +103,8 @@ class Reporting(msgspec.Struct, frozen=True):
     def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
         """All reports, and the sum that they tell of."""
         reports = np.array([self.mechanism.decode(opened_release(frame).vector) for _, frame in members])
-        return reported(opened.body, self.plan, self.mechanism, reports, _hashes(opened, members))
+        clients = tuple(client for client, _ in members)
+        return reported(opened.body, self.plan, self.mechanism, reports, clients, _hashes(opened, members))
 
 
 def randomiser_of(plan: Plan, mechanism: Mechanism) -> Randomiser:

@@ -139,6 +139,31 @@ def joint_contribution(
     return _sum((_rounded_means(statistic, chunk, bound, fraction_bits) for chunk in chunks), d)
 
 
+def contributions(
+    statistic: Statistic, tables: NDArray[np.float64], rows_max: int, fraction_bits: int
+) -> NDArray[np.int64]:
+    """What each of many clients contributes, before noise, shape ``(n, dimension)``: the same integers as of
+    `contribution`. Sums over few rows are worked out for many clients at once, anything else one by one.
+
+    Args:
+        tables, statistic, rows_max, fraction_bits: as of `joint_contribution`, and so is what is raised.
+    """
+    bound, d = _value_sensitivity(statistic, rows_max, fraction_bits).bound, statistic.dimension
+    clients, rows, width = tables.shape
+    rows = min(rows, rows_max or rows)
+    values = np.empty((clients, d), dtype=np.int64)
+    is_sum = statistic.rows_per_value == 1 and rows > 0 and (rows_max > 0 or rows == 1)
+    step = _CHUNK_WORDS // (rows * max(width, d)) if is_sum else 0
+    for start in range(0, clients, step or 1):
+        part = slice(start, start + (step or 1))
+        if step:
+            chunk = np.ascontiguousarray(tables[part, :rows])
+            values[part] = _values_of_each(statistic, chunk, bound, fraction_bits).sum(axis=1)
+        else:
+            values[start] = contribution(statistic, tables[start], rows_max, fraction_bits)
+    return values
+
+
 def _values(
     statistic: Statistic,
     table: NDArray[np.float64],
@@ -182,15 +207,23 @@ def _rounded_means(
     statistic: Statistic, tables: NDArray[np.float64], bound: int, fraction_bits: int
 ) -> NDArray[np.int64]:
     """What `_rounded_mean` gives of each of a few clients, shape ``(n, dimension)``."""
+    rows = tables.shape[1]
+    quotients, remainders = np.divmod(_values_of_each(statistic, tables, bound, fraction_bits), rows)
+    means: NDArray[np.int64] = quotients.sum(axis=1) + (2 * remainders.sum(axis=1) + rows) // (2 * rows)
+    return means
+
+
+def _values_of_each(
+    statistic: Statistic, tables: NDArray[np.float64], bound: int, fraction_bits: int
+) -> NDArray[np.int64]:
+    """The statistic of each row of a few clients, zero where a value is missing, shape ``(n, m, dimension)``."""
     clients, rows, width = tables.shape
     table = tables.reshape(clients * rows, width)
     finite = np.isfinite(table).all(axis=1)
     values = np.zeros((len(table), statistic.dimension), dtype=np.int64)
     if finite.any():
         values[finite] = _evaluated(statistic, table[finite], bound, fraction_bits)
-    quotients, remainders = np.divmod(values.reshape(clients, rows, -1), rows)
-    means: NDArray[np.int64] = quotients.sum(axis=1) + (2 * remainders.sum(axis=1) + rows) // (2 * rows)
-    return means
+    return values.reshape(clients, rows, -1)
 
 
 def _rounded_mean(values: Iterable[NDArray[np.int64]], divisor: int, dimension: int) -> NDArray[np.int64]:

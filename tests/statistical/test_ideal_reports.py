@@ -28,7 +28,6 @@ from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, LocalMechani
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.testing import Cast, seeded
-from emulator import ideal
 from emulator.ideal import Clients, IdealSwarm, noisy_sum
 
 EPSILON, DELTA = 1.0, 1e-6
@@ -97,7 +96,7 @@ def test_the_keys_of_the_clients_give_the_protocols_reports(by: str, monkeypatch
     assert told(protocol).values.tolist() == told(direct).values.tolist()
     for one, other in ((protocol, direct), (told(protocol), told(direct))):
         for field in fields(one):
-            if field.name not in BY_ROUND | {"values"}:
+            if field.name not in BY_ROUND | {"values", "clients"}:
                 assert getattr(one, field.name) == getattr(other, field.name), field.name
     fewer = noisy_sum(asked, rows, cast.columns, frozenset({2}), keys=[*keys[:2], *keys[3:]])
     assert told(fewer).values.tolist() == np.delete(told(direct).values, 2, axis=0).tolist()
@@ -160,8 +159,10 @@ def test_mini_batches_report_once_an_epoch_each() -> None:
     assert (aborted.value.contributors, aborted.value.needed) == (0, 1)
     named: list[int] = []
     for _ in range(3):
-        reports = np.rint(told(rounds.hold(asked)).values)
+        found = told(rounds.hold(asked))
+        reports = np.rint(found.values)
         assert reports.sum(axis=1).tolist() == [1.0] * len(reports)
+        assert found.clients == tuple(place.to_bytes(16, "big") for place in reports.argmax(axis=1).tolist())
         named += reports.argmax(axis=1).tolist()
     assert sorted(named) == sorted(everybody - {10})
 
@@ -173,7 +174,7 @@ def test_what_each_contributes_is_the_same_for_all_at_once(
 ) -> None:
     """Bit for bit, of clients of one row, of as many each, of none to five, beyond the bounds and with missing values,
     in small chunks, for a statistic of rows and one of groups of them; columns in another order than stored."""
-    monkeypatch.setattr(ideal, "_CHUNK_WORDS", chunk)
+    monkeypatch.setattr("dca_proto.statistics.contribution._CHUNK_WORDS", chunk)
     generator = np.random.default_rng(4)
     one = generator.normal(size=(40, 2))
     one[3, 1], one[5, 0] = np.nan, np.inf

@@ -224,7 +224,8 @@ class ExactSum(Checker):
         members = [(client, frame) for client, frame in kept if release_in(frame).rows]
         if question.report is not None:
             reports = np.array([question.report.decode(release_in(frame).vector) for _, frame in members])
-            return reported(body, plan, question.report, reports, self._hashes(round_id, members))
+            clients, hashes = tuple(client for client, _ in members), self._hashes(round_id, members)
+            return reported(body, plan, question.report, reports, clients, hashes)
         nodes = []
         for client, frame in members:
             release, told = release_in(frame), self._hashes(round_id, [(client, frame)])
