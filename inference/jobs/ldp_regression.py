@@ -2,18 +2,25 @@
 
 A report is the products of a client's own row, clipped to public bounds, with Gaussian noise; their sum is a noisy sum
 like any other, and the model has its noise. With ``inputs`` a client reports its row itself, with noise: of few columns
-that may tell more, and the products of noise are then in the model. (Of logistic regression that would take two reports
-of each client, one for its features and one for its label, which no round holds.)
+that may tell more, and the products of noise are then in the model.
+
+**Rows of a logistic regression** take two reports of each client, in two rounds: its features with Gaussian noise, and
+its label by randomised response. ``label_share`` = c splits the budget: μ² into (1 - c)μ² and cμ², of which the latter
+buys the label the largest ε for which whatever is ε-private is √c μ-private (`dca_proto.core.price`). The paper
+(section 12.2) splits ε itself into (1 - c)ε and cε and adds up; by that rule a mixture is not private where releases
+are chosen in view of results, so clients do not go by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from math import sqrt
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.bounded_regression import INTERCEPT_BOUND
@@ -25,7 +32,7 @@ from inference.jobs.reports import LEVEL, SAMPLED, SamplerSettings, check_client
 from inference.jobs.settings import require_choice, require_positive, setting
 from inference.local import LocalRegression, RegressionPrior, fit
 from inference.local.regression import COEFFICIENTS, INTERCEPT
-from inference.local.terms import GAUSSIAN
+from inference.local.terms import GAUSSIAN, RESPONSE
 from inference.logistic_regression import LogisticPosterior
 from inference.problem import Problem, Schema
 from inference.released import STATISTIC
@@ -34,6 +41,9 @@ Array = NDArray[np.float64]
 LINEAR, LOGISTIC = FAMILIES = ("linear", "logistic")
 DEFAULT = RegressionPrior()
 PRIORS = ("coefficient_sd", "intercept_sd", "lkj", "feature_sd", "feature_mean_sd", "residual_sd")
+Released: TypeAlias = NoisyAggregate | tuple[NoisyAggregate, NoisyAggregate]
+"""A round of reports, or those of the features and of the labels."""
+ROUNDING = 1 - 1e-9  # so that the account, which rounds up, lets both reports through
 PREDICTED_ROWS = 500  # at a time: for each of them there are as many probabilities as draws
 
 
@@ -42,7 +52,9 @@ class Settings(SamplerSettings):
     """Of the job."""
 
     family: str = setting(LINEAR, f"{LINEAR}, or {LOGISTIC} of a target whose bounds are its two classes.")
-    inputs: bool = setting(False, "Clients report their rows with noise, in place of the products; linear only.")
+    inputs: bool = setting(False, "Clients report their rows with noise, in place of the products.")
+    label_share: float = setting(0.5, "Of the budget, for labels; where rows of a logistic regression are reported.")
+    order: int | None = setting(None, "Of the polynomial for the sigmoid there, 2 in the paper; by default itself.")
     radius: float | None = setting(None, "Clients bring their scaled features into a ball; by default the bounds' box.")
     noise_aware: bool = setting(True, "false leaves the noise out of the model, to compare.")
     coefficient_sd: float = setting(DEFAULT.coefficient_sd, "Of each coefficient's normal prior; bounds are ±1 here.")
@@ -58,11 +70,15 @@ class Settings(SamplerSettings):
         require_positive("radius", self.radius)
         for name in PRIORS:
             require_positive(name, getattr(self, name))
-        if self.inputs and self.family == LOGISTIC:
-            raise DataError(
-                "setting 'inputs' is for family 'linear': of a logistic regression a client would report twice, its "
-                "features and its label, at a split budget; leave it out"
-            )
+        if not 0 < self.label_share < 1:
+            raise DataError(f"setting 'label_share' is {self.label_share:g}, expected a number between 0 and 1")
+        if self.order is not None and self.order < 1:
+            raise DataError(f"setting 'order' is {self.order}, expected at least 1")
+
+    @property
+    def labelled(self) -> bool:
+        """Whether a client reports features and label apart."""
+        return self.inputs and self.family == LOGISTIC
 
     @property
     def prior(self) -> RegressionPrior:
@@ -77,9 +93,13 @@ def check(schema: Schema, settings: Settings) -> None:
 
 def make(
     schema: Schema, settings: Settings, conditions: Conditions
-) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
-    """The job's round of reports. Raises `DataError` where clients are too few."""
+) -> Generator[RoundRequest, NoisyAggregate, Released]:
+    """The job's round of reports, or its two. Raises `DataError` where clients are too few."""
     d = len(schema.features)
+    if settings.labelled:
+        check_clients(conditions.clients, d + d * (d + 1) // 2, f"a regression on {d} features")
+        features = yield _of_features(schema, settings)
+        return features, (yield _of_labels(schema, settings, conditions))
     if settings.inputs:
         least, statistic, parameters = d + d * (d + 1) // 2 + 1, "sum", _columns(schema, settings)
     else:
@@ -95,25 +115,51 @@ def make(
     return (yield RoundRequest(statistic, parameters, rows_max=1, mechanism=GAUSSIAN))
 
 
-def _columns(schema: Schema, settings: Settings) -> dict[str, Any]:
-    """Mapped from their bounds to ±1."""
+def _of_features(schema: Schema, settings: Settings) -> RoundRequest:
+    """A report of a client's features, mapped from their bounds to ±1."""
+    parameters = _columns(schema, settings, len(schema.features))
+    return RoundRequest("sum", parameters, 1 - settings.label_share, rows_max=1, mechanism=GAUSSIAN)
+
+
+def _of_labels(schema: Schema, settings: Settings, conditions: Conditions) -> RoundRequest:
+    """A report of a client's label, of which class its target is."""
+    bounds = schema.bounds[schema.target]
+    edges = [bounds.lower, float(schema.centres[-1]), bounds.upper]
+    part = ROUNDING * epsilon_of(sqrt(settings.label_share) * conditions.mu) / conditions.epsilon
+    parameters = {"columns": [schema.target], "edges": edges}
+    return RoundRequest("histogram", parameters, part, rows_max=1, mechanism=RESPONSE)
+
+
+def epsilon_of(mu: float) -> float:
+    """The largest ε for which whatever is ε-private is μ-private."""
+    return float(log_ndtr(mu / 2) - log_ndtr(-mu / 2))
+
+
+def _columns(schema: Schema, settings: Settings, count: int | None = None) -> dict[str, Any]:
+    """The columns, or the first ``count`` of them, mapped from their bounds to ±1."""
+    names = schema.columns[:count]
     parameters: dict[str, Any] = {
-        "columns": list(schema.columns),
-        "centre": [float(centre) for centre in schema.centres],
-        "scale": [float(width) for width in schema.half_widths],
-        "bound": [1.0] * len(schema.columns),
+        "columns": list(names),
+        "centre": [float(centre) for centre in schema.centres[:count]],
+        "scale": [float(width) for width in schema.half_widths[:count]],
+        "bound": [1.0] * len(names),
     }
     return parameters if settings.radius is None else {**parameters, "radius": settings.radius}
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """All of the budget at once."""
+    """All of the budget at once, or split."""
+    if settings.labelled:
+        share = settings.label_share
+        return [Stage(1, 1 - share, "on the features"), Stage(1, share, "on the labels")]
     return [Stage(1, 1.0, "all of the budget on the regression")]
 
 
-def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> LocalRegression:
+def finish(released: Released, schema: Schema, settings: Settings, conditions: Conditions) -> LocalRegression:
     """The posterior given the reports, or their sum."""
     run, prior, aware = settings.run(conditions), settings.prior, settings.noise_aware
+    if isinstance(released, tuple):
+        return fit.logistic_inputs(*released, prior, order=settings.order, noise_aware=aware, **run)
     if settings.inputs:
         return fit.linear_inputs(released, prior, noise_aware=aware, **run)
     chosen = fit.linear if settings.family == LINEAR else fit.logistic
@@ -124,7 +170,8 @@ def model(schema: Schema, settings: Settings) -> str:
     """In words."""
     what = "rows" if settings.inputs else "products"
     noise = "" if settings.noise_aware else ", their noise left out of the model"
-    told = f"{settings.family}, from {what} told by {GAUSSIAN}{noise}"
+    labels = f", labels by {RESPONSE}" if settings.labelled else ""
+    told = f"{settings.family}, from {what} told by {GAUSSIAN}{labels}{noise}"
     return f"{target_on_features(schema, settings)} ({told}); {settings.words}"
 
 
@@ -203,7 +250,7 @@ JOBS = {
     "ldp-regression": LearningJob(
         name="ldp-regression",
         settings=Settings,
-        changeable=("noise_aware", *PRIORS, *SAMPLED),
+        changeable=("noise_aware", "order", *PRIORS, *SAMPLED),
         check=check,
         plan=plan,
         make=make,

@@ -191,8 +191,8 @@ def logistic_inputs(
 
     Args:
         given: reports by "analytic-gaussian" of the features, one row for each client.
-        labels: the same clients' labels 0 and 1, by "randomised-response". (How a client's budget is split between the
-            two is the rounds' affair.)
+        labels: the same clients' labels 0 and 1, by "randomised-response". Reports of two rounds are put together by
+            who told them. (How a client's budget is split between the two is the rounds' affair.)
         order: of the Chebyshev polynomial in the sigmoid's place, 2 in the paper; None for the sigmoid itself.
         prior, intercept, noise_aware: as of `linear_inputs`.
 

@@ -77,6 +77,7 @@ class Categories:
     Attributes:
         told: categories, shape ``(n,)``, or bits, shape ``(n, k)``. categories: k.
         p, q: probability of telling one's own category, and each other one. attrs: what the draws rest on.
+        clients: ids of those who told, in order, where they are known.
     """
 
     told: NDArray[Any]
@@ -84,6 +85,7 @@ class Categories:
     p: float
     q: float
     attrs: Mapping[str, object] = field(default_factory=dict)
+    clients: tuple[bytes, ...] = ()
 
     @property
     def unary(self) -> bool:
@@ -186,7 +188,7 @@ def categories_of(given: Given) -> Categories:
         raise DataError(f"reports cannot be by {told.mechanism!r}: {what}; look at how they were read")
     _check_enough(len(values), categories - 1)
     check_odds(told, p, q)
-    return Categories(values, categories, p, q, _attributes(told, rounds))
+    return Categories(values, categories, p, q, _attributes(told, rounds), told.clients)
 
 
 def rows_of(given: Given) -> Rows:
@@ -206,24 +208,25 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
     """Perturbed features with Gaussian noise, and labels by randomised response.
 
     Args:
-        given: of the features. labels: the same clients', 0 or 1, in the same order (sorted by client id).
+        given: of the features. labels: the same clients', 0 or 1. Whoever told only one of both is left out; bare
+            reports, of unknown clients, have to be in the same order.
 
     Raises:
         DataError: as at the head of this file.
     """
     told, rounds, columns = _perturbed(given, 1, "(n, d) of d features")
-    n, d = told.values.shape
-    _check_enough(n, d + d * (d + 1) // 2)
     answers = categories_of(labels)
     if answers.unary or answers.categories != 2:
         raise DataError(f"labels are one of {answers.categories} categories; expected randomised response of two")
-    if len(answers.told) != n:
-        raise DataError(f"{len(answers.told)} labels for {n} clients' features; give those of the same clients")
-    attrs = {**_attributes(told, rounds), **{f"label_{name}": value for name, value in answers.attrs.items()}}
+    first, second = _pairs(told.clients, len(told.values), answers.clients, len(answers.told))
+    d = told.values.shape[1]
+    _check_enough(len(first), d + d * (d + 1) // 2, "clients that told both features and label")
+    labelled = {f"label_{name}": value for name, value in answers.attrs.items()}
+    attrs = {**_attributes(told, rounds), **labelled, "n": len(first)}
     centre, scale = np.r_[columns.centre, 0.0], np.r_[columns.scale, 1.0]
     return Rows(
-        told.values,
-        answers.told.astype(float),
+        told.values[first],
+        answers.told[second].astype(float),
         told.noise_scale**2,
         0.0,
         answers.p,
@@ -232,6 +235,20 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
         scale,
         attrs,
     )
+
+
+def _pairs(
+    clients: Sequence[bytes], features: int, others: Sequence[bytes], labels: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the features, and where the labels, of each client are that told both: by id, or else in their order."""
+    if clients and others:
+        places = {client: place for place, client in enumerate(others)}
+        both = [(place, places[client]) for place, client in enumerate(clients) if client in places]
+        first, second = np.array(both, dtype=np.intp).reshape(-1, 2).T
+        return first, second
+    if features != labels:
+        raise DataError(f"{labels} labels for {features} clients' features; give those of the same clients")
+    return np.arange(features), np.arange(labels)
 
 
 def sums_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], *, labels: bool) -> Sums:

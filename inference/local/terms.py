@@ -49,7 +49,20 @@ def together(given: Given, mechanisms: Sequence[str]) -> tuple[LocalReports, lis
         raise DataError(
             f"{np.sum(~np.isfinite(values))} numbers in the reports are not finite; no mechanism makes them"
         )
-    return replace(parts[0], values=values), rounds
+    return replace(parts[0], values=values, clients=_clients_of(parts)), rounds
+
+
+def _clients_of(parts: Sequence[LocalReports]) -> tuple[bytes, ...]:
+    """The ids behind all reports, or none where some are not known. Raises `DataError` where one is there twice."""
+    if not all(part.clients for part in parts):
+        return ()
+    ids = tuple(one for part in parts for one in part.clients)
+    if len(set(ids)) < len(ids):
+        raise DataError(
+            f"{len(ids) - len(set(ids))} clients reported in several of the rounds, which a model takes for different "
+            "ones; fit rounds of different clients together"
+        )
+    return ids
 
 
 def _reports(aggregate: NoisyAggregate) -> LocalReports:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.cli.job_settings import best_weights, check_plan
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
 from dca_proto.core.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS
+from dca_proto.core.price import Price, total
 from dca_proto.statistics import resolve
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
@@ -98,6 +99,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
         kept.model, kept.data, kept.options = model, data, options
         rng, shape = np.random.default_rng(options.seed), (options.chains, options.draws)
         kind, d = type(model).__name__, getattr(model, "features", 0)
+        labelled = kind == "LogisticRows" or getattr(model, "logistic", False)
         sites = {
             "Histogram": lambda: {"shares": rng.dirichlet(np.ones(len(data["prior"]["concentration"])), shape)},
             "ClippedColumn": lambda: {
@@ -106,7 +108,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
                 "rate": rng.gamma(100.0, 0.03, shape),
                 "probability": rng.beta(50.0, 150.0, shape),
             },
-        }.get(kind, lambda: regression_sites(rng, shape, d, linear=not getattr(model, "logistic", False)))()
+        }.get(kind, lambda: regression_sites(rng, shape, d, linear=not labelled))()
         chains = np.zeros(options.chains)
         sampling = Sampling(chains.astype(int), chains + 0.9, chains.astype(int), chains + 0.5, 1.5)
         return Sampled(sites, sites if options.keep_warmup else {}, sampling)
@@ -126,7 +128,7 @@ def regression_sites(rng: np.random.Generator, shape: tuple[int, int], d: int, *
     return {**found, **({"residual_sd": rng.gamma(400.0, 0.05 / 400, shape)} if linear else {})}
 
 
-def learnt(name: str, data: Problem, epsilon: float = 2.0, **given: Any) -> tuple[Any, dict[str, Any], NoisyAggregate]:
+def learnt(name: str, data: Problem, epsilon: float = 2.0, **given: Any) -> tuple[Any, dict[str, Any], Any]:
     """A job's result, its summary as JSON has it, and what was released."""
     job, own, known = JOBS[name], settings(name, chains=2, draws=200, **given), conditions(epsilon, len(data.y))
     assert job.finish is not None
@@ -224,6 +226,29 @@ def test_rows_are_asked_for_in_place_of_products() -> None:
     assert (request.statistic, request.parameters["columns"]) == ("sum", ["a", "b", "y"])
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("epsilon", [0.1, 2.0, 20.0])
+def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: float, share: float) -> None:
+    """And hardly less: an account of just the budget lets both through, but not with a release of 0.25 % of μ² more."""
+    data, budget = problem("class"), Budget(epsilon, 1e-5)
+    terms = JobTerms(budget=budget, clients=N, tolerated=0, computes=())
+    known = conditions(epsilon, mu=budget.mu)
+    own = settings("ldp-regression", inputs=True, family="logistic", label_share=share)
+    job = JOBS["ldp-regression"]
+    assert sum(stage.total for stage in job.plan(data.schema, own, known)) == pytest.approx(1.0)
+    asking = job.make(data.schema, own, known)
+    features = next(asking)
+    swarm = clients_of(data, epsilon)
+    labels = asking.send(swarm.hold(features))
+    assert (features.statistic, features.parameters["columns"]) == ("sum", ["a", "b"])
+    assert (labels.statistic, labels.parameters["columns"]) == ("histogram", ["y"])
+    assert len(labels.parameters["edges"]) == 3
+    prices = [Price.of(one.epsilon, one.delta) for one in (terms.open(each, bytes(16)) for each in (features, labels))]
+    assert total(prices).within(epsilon, 1e-5)
+    assert not total([*prices, Price.of_mu(0.05 * budget.mu)]).within(epsilon, 1e-5)
+    assert prices[1].converted / budget.mu**2 == pytest.approx(share, rel=1e-5)
+
+
 # --- what is refused before anybody is asked --------------------------------------------------------------------------
 
 
@@ -250,7 +275,8 @@ def test_rows_are_asked_for_in_place_of_products() -> None:
     ("ldp-mean", {"prior_mean_sd": -1}, "mean_sd is -1; give a finite number above 0"),
     ("ldp-mean", {"mechanism": "unary-encoding"}, "mechanism 'unary-encoding'"),
     ("ldp-regression", {"family": "ridge"}, "family 'ridge'"),
-    ("ldp-regression", {"inputs": True, "family": "logistic"}, "a client would report twice, its features and its"),
+    ("ldp-regression", {"label_share": 1.0}, "setting 'label_share' is 1, expected a number between 0 and 1"),
+    ("ldp-regression", {"order": 0}, "setting 'order' is 0, expected at least 1"),
     ("ldp-regression", {"radius": 0}, "setting 'radius' is 0"),
     ("ldp-regression", {"lkj": -1}, "setting 'lkj' is -1"),
     ("ldp-sgd", {"group": 0}, "setting 'group' is 0, expected at least 1"),
@@ -272,6 +298,7 @@ def test_settings_that_cannot_be_are_refused_in_words(name: str, given: dict[str
     ("ldp-regression", {}, 6 + 3 + 1),
     ("ldp-regression", {"family": "logistic"}, 6 + 3),
     ("ldp-regression", {"inputs": True}, 2 + 3 + 1),
+    ("ldp-regression", {"inputs": True, "family": "logistic"}, 2 + 3),
 ])  # fmt: skip
 def test_too_few_clients_are_not_asked(
     name: str, given: dict[str, Any], least: int, drawn: Drawn, request: pytest.FixtureRequest
@@ -416,6 +443,18 @@ def test_a_logistic_regression_is_scored_by_its_probabilities(drawn: Drawn) -> N
     rows = ldp_regression.PREDICTED_ROWS
     data = problem("class", rows + 1)
     assert len(learnt("ldp-regression", data, epsilon=8.0, family="logistic")[1]["test"]["scores"]) == 2
+
+
+@sampled
+def test_a_logistic_regression_from_rows_takes_two_reports_of_each_client(drawn: Drawn) -> None:
+    given = {"epsilon": 8.0, "family": "logistic", "inputs": True, "order": 2}
+    result, summary, released = learnt("ldp-regression", problem("class"), **given)
+    features, labels = released
+    assert (drawn.model.order, drawn.model.features, len(drawn.data["y"])) == (2, 2, N)
+    assert (features.mechanism, labels.mechanism) == ("analytic-gaussian", "randomised-response")
+    assert drawn.data["y"].tolist() == labels.reports.values.tolist()
+    assert result.logistic
+    assert summary["test"]["scores"][0]["private"] > 0.9, "the sampler gave the right signs"
 
 
 @sampled

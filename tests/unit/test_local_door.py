@@ -212,6 +212,22 @@ def test_labels_have_to_be_the_same_clients() -> None:
         labelled_rows_of(vectors(), bits(k=2))
 
 
+def test_labels_and_features_are_put_together_by_who_told_them() -> None:
+    """Whoever told only one of both is left out; a client that is in two rounds of the same is refused."""
+    ids = tuple(bytes([place]) * 16 for place in range(50))
+    features, labels = replace(vectors(), clients=ids), replace(answers(k=2), clients=ids)
+    others = replace(labels, values=labels.values[3:40][::-1], clients=ids[3:40][::-1])
+    found = labelled_rows_of(features, others)
+    assert found.x.tolist() == features.values[3:40].tolist()
+    assert found.y.tolist() == labels.values[3:40].tolist()
+    assert found.attrs["n"] == 37
+    strangers = replace(labels, clients=tuple(bytes([100 + place]) * 16 for place in range(50)))
+    with pytest.raises(DataError, match="0 clients that told both features and label are too few"):
+        labelled_rows_of(features, strangers)
+    with pytest.raises(DataError, match="7 clients reported in several of the rounds"):
+        rows_of([features, replace(features, values=features.values[:7], clients=ids[:7])])
+
+
 def test_sums_come_with_their_weights_divided_out_and_variances_of_their_own() -> None:
     found = sums_of(sums(weights=[1, 2, 5], target_square=True), labels=False)
     np.testing.assert_allclose(found.value, [10, 10, 10, 5, 5, 2])
