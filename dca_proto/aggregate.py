@@ -26,6 +26,7 @@ class LocalReports:
             (whose law is on the grid, P(x) ∝ e^(-|x|/b)). 0.0 of a categorical one.
         probabilities: of a categorical mechanism, how probably a report names (tells, or sets the bit of) the client's
             own category, p, and any other one, q. None of an additive one.
+        categories: k, of a categorical mechanism; 0 of an additive one.
         clients: ids of those who told them, in the same order; empty where nobody knows.
     """
 
@@ -35,6 +36,7 @@ class LocalReports:
     delta: float
     noise_scale: float
     probabilities: tuple[float, float] | None = None
+    categories: int = 0
     clients: tuple[bytes, ...] = ()
 
     @property

@@ -81,10 +81,16 @@ def _node(node: NoisyAggregate) -> dict[str, Any]:
     }
 
 
-def plain_reports(reports: LocalReports) -> dict[str, Any]:
-    """What each client reported, in the order of their ids, bits as 0 and 1; epsilon and delta stand beside."""
-    told = reports.values if reports.probabilities is None else reports.values.astype(int)
-    return {"values": told.tolist(), "noise_scale": reports.noise_scale, "probabilities": reports.probabilities}
+def plain_reports(reports: LocalReports, *, most: float = math.inf) -> dict[str, Any]:
+    """What each client reported, in the order of their ids, bits as 0 and 1; epsilon and delta stand beside.
+
+    Args:
+        most: how many numbers are told; with more of them ``values`` is None.
+    """
+    told = None
+    if reports.values.size <= most:
+        told = (reports.values.astype(int) if reports.categories else reports.values).tolist()
+    return {"values": told, "noise_scale": reports.noise_scale, "probabilities": reports.probabilities}
 
 
 def abort_line(error: RoundAborted) -> str:

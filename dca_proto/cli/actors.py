@@ -219,7 +219,8 @@ def _hold(actor: Device, settings: RoundSettings, json_to: str | None) -> None:
             raise
     if aggregate is None:
         raise typer.Exit(143)
-    write_json(outcome(aggregate), json_to)  # first of all: it is paid for
+    if json_to is not None:
+        write_json(outcome(aggregate), json_to)  # first of all: it is paid for
     _show(aggregate, json_to)
     Console(stderr=json_to == STDOUT).print(_account_line(actor), highlight=False, soft_wrap=True)
 

@@ -60,7 +60,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         seed: of auxiliary data and Monte Carlo draws; never of keys or noise.
         local: whether the clients are data nodes that release by themselves, each row another person's; by default
             where the federation has no Compute nodes. Then T = c = 0, and `join_s` and `share_s` is waited for them. Of
-            a job on reports the clients are none, and all the same T = c = 0.
+            a job on reports they are not, and all the same T = c = 0.
         invite: a folder of certificates: among these clients a job picks mini-batches that begins with one.
     """
 

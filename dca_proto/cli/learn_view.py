@@ -210,10 +210,8 @@ def round_row(held: HeldRound) -> dict[str, Any]:
 
 def reports_row(reports: LocalReports) -> dict[str, Any]:
     """What clients reported in one round, in the order of their ids; very many numbers are left out."""
-    told = plain_reports(reports)
-    if reports.values.size > _NUMBERS_MAX:
-        told["values"] = None
-    if reports.probabilities is not None:
+    told = plain_reports(reports, most=_NUMBERS_MAX)
+    if reports.categories:
         return {**told, "told": _named(reports)}
     return {**told, "histogram": _histogram(reports) if reports.values.shape[1] == 1 else None}
 
@@ -222,9 +220,7 @@ def _named(reports: LocalReports) -> list[int]:
     """How many reports name each category."""
     if reports.values.ndim == 2:
         return [int(count) for count in reports.values.sum(axis=0)]
-    assert reports.probabilities is not None, "it is of categories"
-    p, q = reports.probabilities
-    return [int(count) for count in np.bincount(reports.values, minlength=1 + round((1 - p) / q))]
+    return [int(count) for count in np.bincount(reports.values, minlength=reports.categories)]
 
 
 def _histogram(reports: LocalReports) -> dict[str, Any]:

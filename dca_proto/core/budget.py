@@ -70,8 +70,11 @@ class Budget(msgspec.Struct, frozen=True):
         return self.epsilon if share >= 1 else self.epsilon * share * _ROUNDING
 
     def covers(self, price: Price) -> bool:
-        """Whether rounds of that price fit into the budget together, rounding of their shares aside."""
-        return price.within(self.epsilon * (1 + _SUM_ERROR), self.delta)
+        """Whether rounds of that price fit into the budget together, rounding of their shares aside.
+
+        Rounds that are ε-private alone spend no δ: their ε have to add up to no more than the budget's, whatever its δ.
+        """
+        return price.within(self.epsilon * (1 + _SUM_ERROR), 0.0 if price.is_pure else self.delta)
 
     def split(self, shares: Sequence[float]) -> tuple[Budget, ...]:
         """(ε, δ) of each round, given their shares of μ²; together they cost no more than this budget.

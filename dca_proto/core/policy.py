@@ -115,8 +115,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         epsilon_per_round_max, epsilon_per_period_max: largest ε of one round, and of all rounds of any `period_days`
             together; both at `delta_max`.
         delta_max: largest δ: no round may be announced with a larger one, and it is the δ of both limits above. A round
-            with a smaller δ is held against them by its μ, one of δ = 0 by its ε. One figure serves both: see the head
-            of this file.
+            with a smaller δ is held against them by its μ, one of δ = 0 by its ε, or by its μ if that fits. One figure
+            serves both: see the head of this file.
         clients_min: smallest N. honest_min: smallest N - T - 1. colluders_min: smallest c. computes_min: smallest M.
         dimension_max: largest number of coordinates.
         statistics: names that may be asked; empty allows every registered one.

@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import LocalReports
-from dca_proto.core.errors import PeerError
+from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.local.estimate import LocalEstimate
 from dca_proto.local.values import integers, within
 
 MISSING = -1
 """The value of a client that has no category."""
+EPSILON_LEAST, EPSILON_MAX = 2.0**-50, 36.0
+"""Between which p and q are told apart from each other, and p from 1, as floats."""
 
 
 class Categorical:
@@ -62,8 +64,9 @@ class Categorical:
 
     def variance_in_sum(self, unit: float) -> float:
         """The largest of one report's noise in the estimated count of a category, whatever its client holds."""
-        p, q = map(float, self.probabilities)
-        return max(odds * (1 - odds) for odds in (p, q, self.stray_of_missing)) / (p - q) ** 2
+        p, q = self.probabilities
+        odds = float(p), float(q), self.stray_of_missing
+        return max(one * (1 - one) for one in odds) / float(p - q) ** 2
 
     def summed(self, reports: NDArray[Any], unit: float) -> NDArray[np.float64]:
         """The estimated count of each category, shape ``(k,)``: n times the unbiased shares."""
@@ -80,7 +83,28 @@ class Categorical:
             delta=0.0,
             noise_scale=0.0,
             probabilities=(p, q),
+            categories=self.categories,
         )
+
+    def _require_odds(self, least: float) -> None:
+        """Refuse an ε at which p and q, as floats, are the same, or p is 1: no estimate could be made of reports.
+
+        Args:
+            least: the smallest ε that is promised.
+
+        Raises:
+            UsageError: it is too small or too large.
+        """
+        p, q = map(float, self.probabilities)
+        if not q < p:
+            raise UsageError(
+                f"epsilon {self.epsilon:g} is too small for {self.categories} categories, expected at least {least:.1g}"
+            )
+        if not p < 1:
+            raise UsageError(
+                f"epsilon {self.epsilon:g} is too large: reports would hardly ever differ from what is held; expected "
+                f"at most {EPSILON_MAX:g}"
+            )
 
     def _checked(self, values: ArrayLike) -> NDArray[np.int64]:
         """Categories, or `MISSING`. Raises `UsageError`, which does not say what a value is."""

@@ -69,7 +69,7 @@ class GridLaplace(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=T
         if self.sensitivity.l1 > largest:
             raise UsageError(
                 f"the L1 sensitivity is {self.sensitivity.l1} grid units, expected at most {largest:.3g} at epsilon "
-                f"{self.epsilon:g}: use fewer fraction bits"
+                f"{self.epsilon:g}: use fewer fraction bits, or a larger epsilon"
             )
 
     @property

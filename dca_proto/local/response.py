@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.errors import PeerError
 from dca_proto.core.mechanism import RANDOMISED_RESPONSE
-from dca_proto.local.categorical import MISSING, Categorical, require_length
+from dca_proto.local.categorical import EPSILON_LEAST, MISSING, Categorical, require_length
 from dca_proto.local.chance import Chance
 from dca_proto.local.estimate import LocalEstimate, shares, variance_of_shares
 from dca_proto.local.stream import Stream
@@ -43,7 +43,7 @@ class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknow
         epsilon: ε, as the exact binary fraction that the float is. categories: k, 2 to 2^20.
 
     Raises:
-        UsageError: ε or k out of range, or ε so small for k that p and q are the same to 64 bits.
+        UsageError: ε or k out of range, ε so small for k that p and q are the same, or so large that p is 1.
     """
 
     epsilon: float
@@ -54,12 +54,7 @@ class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknow
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_categories(self.categories, _CATEGORIES_MAX)
-        own, stray = self._weights
-        if own <= stray:
-            least = self.categories**2 / 2**63
-            raise UsageError(
-                f"epsilon {self.epsilon:g} is too small for {self.categories} categories, expected at least {least:.1g}"
-            )
+        self._require_odds(max(self.categories**2 / 2**63, EPSILON_LEAST))
 
     @property
     def probabilities(self) -> tuple[Fraction, Fraction]:

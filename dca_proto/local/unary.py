@@ -20,9 +20,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.errors import PeerError
 from dca_proto.core.mechanism import UNARY_ENCODING
-from dca_proto.local.categorical import MISSING, Categorical, require_length
+from dca_proto.local.categorical import EPSILON_LEAST, MISSING, Categorical, require_length
 from dca_proto.local.chance import Chance
 from dca_proto.local.estimate import LocalEstimate, shares, variance_of_shares
 from dca_proto.local.stream import Stream
@@ -44,7 +44,7 @@ class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fie
         epsilon: ε, as the exact binary fraction that the float is. categories: k, 2 to 2^20.
 
     Raises:
-        UsageError: ε or k out of range, or ε so small that p and q are the same to 64 bits.
+        UsageError: ε or k out of range, or ε so small that p and q are the same.
     """
 
     epsilon: float
@@ -55,8 +55,7 @@ class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_categories(self.categories, _CATEGORIES_MAX)
-        if self._stray >= _HALF:
-            raise UsageError(f"epsilon {self.epsilon:g} is too small, expected at least 1e-18")
+        self._require_odds(EPSILON_LEAST)
 
     @property
     def probabilities(self) -> tuple[Fraction, Fraction]:

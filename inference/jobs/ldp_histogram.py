@@ -110,7 +110,12 @@ def labels(column: str, edges: Sequence[float]) -> tuple[str, ...]:
 def check(schema: Schema, settings: Settings) -> None:
     """Refuse to start what could not be finished. Raises `DataError`."""
     check_installed()
-    column_of(schema, settings.column)
+    bounds, categories = schema.bounds[column_of(schema, settings.column)], settings.categories
+    if categories is not None and (bounds.lower <= -0.5 or bounds.upper >= categories - 0.5):
+        raise DataError(
+            f"the bounds {bounds.lower:g}:{bounds.upper:g} go beyond the categories 0 to {categories - 1}, and what is "
+            "beyond would be told as one of them; give edges or bins, or other bounds"
+        )
 
 
 def make(

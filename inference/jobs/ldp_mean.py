@@ -157,6 +157,8 @@ def bounds_of(schema: Schema, settings: Settings) -> Interval:
         )
     if family.counts and not (high == round(high) >= 1):
         raise DataError(f"family {name!r} describes counts, and {column} is clipped at {high:g}; set upper=COUNT")
+    if family.counts:
+        fit.check_counts(high)
     return Interval(low, high)
 
 

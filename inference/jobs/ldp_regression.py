@@ -70,6 +70,11 @@ class Settings(SamplerSettings):
         require_positive("radius", self.radius)
         for name in PRIORS:
             require_positive(name, getattr(self, name))
+        if self.inputs and self.family == LINEAR and self.radius is not None:
+            raise DataError(
+                "setting 'radius' is of the features, and a linear regression's rows would be brought into a ball with "
+                "their target; leave out inputs or radius"
+            )
         if not 0 < self.label_share < 1:
             raise DataError(f"setting 'label_share' is {self.label_share:g}, expected a number between 0 and 1")
         if self.order is not None and self.order < 1:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Unpack
+from typing import TypeAlias, Unpack
 
 import numpy as np
 
@@ -26,13 +26,16 @@ from inference.errors import DataError
 from inference.local.posterior import LocalPosterior
 from inference.local.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON, CategoryClient, ScalarClient
 from inference.local.priors import DirichletPrior, GaussianPrior, ProbabilityPrior, RatePrior, RegressionPrior
-from inference.local.regression import LocalRegression, regression, unit_of_rows, unit_of_sums
+from inference.local.regression import Draws, LocalRegression, regression, unit_of_rows, unit_of_sums
 from inference.local.reports import Scalars, categories_of, labelled_rows_of, rows_of, scalars_of, sums_of
-from inference.local.run import PRIOR_DRAWS, Options, Run, numpyro_module
+from inference.local.run import PRIOR_DRAWS, Options, Run, Sampled, numpyro_module
 from inference.local.terms import Given
 from inference.problem import Schema
 
 MODELS = "inference.local.models"
+COUNTS_MAX = 1000  # where counts may be clipped: each step of a chain takes its square, in time and memory
+CLIPPED = 0.02  # of the rows, for which a polynomial gives no probability
+ColumnPrior: TypeAlias = GaussianPrior | RatePrior | ProbabilityPrior
 NEAR = 1e-9  # relative, for bounds that went through centre and scale
 
 
@@ -49,8 +52,16 @@ def gaussian(
     Raises:
         DataError: what `reports` refuses, JAX or NumPyro is missing, or the chains have not mixed.
     """
-    reports = scalars_of(given, bounds, parameters=2)
-    return _scalar(GAUSSIAN, reports, prior or GaussianPrior.within(reports.bounds), Options(**run))
+    reports, options = scalars_of(given, bounds, parameters=2), Options(**run)
+    believed = prior or GaussianPrior.within(reports.bounds)
+    middle, half = reports.bounds.centre, reports.bounds.half_width  # other units do not fit chains' starts and steps
+    sampled = _column(GAUSSIAN, reports.seen_from(middle, half), believed.seen_from(middle, half), options)
+
+    def in_own_units(drawn: Draws) -> Draws:
+        return {"mean": middle + half * drawn["mean"], "sd": half * drawn["sd"]} if drawn else {}
+
+    own = replace(sampled, draws=in_own_units(sampled.draws), warmup=in_own_units(sampled.warmup))
+    return _scalar(GAUSSIAN, reports, believed, own, options)
 
 
 def exponential(
@@ -58,7 +69,7 @@ def exponential(
 ) -> LocalPosterior:
     """``rate`` of exponential data clipped to [0, high]. Arguments and errors as of `gaussian`."""
     reports = _from_zero(EXPONENTIAL, scalars_of(given, bounds, parameters=1))
-    return _scalar(EXPONENTIAL, reports, prior or RatePrior.of_exponential(reports.bounds.upper), Options(**run))
+    return _positive(EXPONENTIAL, reports, prior or RatePrior.of_exponential(reports.bounds.upper), Options(**run))
 
 
 def poisson(
@@ -66,7 +77,7 @@ def poisson(
 ) -> LocalPosterior:
     """``rate`` (the mean) of counts clipped to 0, ..., high. Arguments and errors as of `gaussian`."""
     reports = _counted(POISSON, scalars_of(given, bounds, parameters=1))
-    return _scalar(POISSON, reports, prior or RatePrior.of_poisson(reports.bounds.upper), Options(**run))
+    return _positive(POISSON, reports, prior or RatePrior.of_poisson(reports.bounds.upper), Options(**run))
 
 
 def geometric(
@@ -74,7 +85,7 @@ def geometric(
 ) -> LocalPosterior:
     """``probability`` of a success after x failures, x clipped to 0, ..., high. The rest as of `gaussian`."""
     reports = _counted(GEOMETRIC, scalars_of(given, bounds, parameters=1))
-    return _scalar(GEOMETRIC, reports, prior or ProbabilityPrior(), Options(**run))
+    return _positive(GEOMETRIC, reports, prior or ProbabilityPrior(), Options(**run))
 
 
 def histogram(
@@ -202,18 +213,35 @@ def logistic_inputs(
     rows, prior, options = labelled_rows_of(given, labels), prior or RegressionPrior(), Options(**run)
     noise = {"var_x": rows.variance_x, "p": rows.p} if noise_aware else {"var_x": 0.0, "p": 1.0}
     data = {"prior": asdict(prior), "x": rows.x, "y": rows.y, **noise}
-    sampled = options.sample(numpyro_module(MODELS).LogisticRows(rows.x.shape[1], intercept, order), data)
+    model = numpyro_module(MODELS).LogisticRows(rows.x.shape[1], intercept, order)
+    sampled = options.sample(model, data)
     unit = unit_of_rows(sampled.draws, rows, intercept=intercept)
+    unit = unit._replace(notes=(*unit.notes, *_about_clipped(model.clipped(data, sampled.draws), len(rows.y))))
     return options.checked(regression(sampled, unit, prior, options, {**rows.attrs, "noise_aware": noise_aware}))
 
 
-def _scalar(
-    family: str, reports: Scalars, prior: GaussianPrior | RatePrior | ProbabilityPrior, options: Options
-) -> LocalPosterior:
+def _positive(family: str, reports: Scalars, prior: ColumnPrior, options: Options) -> LocalPosterior:
+    return _scalar(family, reports, prior, _column(family, reports, prior, options), options)
+
+
+def _about_clipped(rows: int, n: int) -> tuple[str, ...]:
+    if rows <= CLIPPED * n:
+        return ()
+    return (
+        f"of {rows} of {n} rows the polynomial gives no probability, so that their labels say nothing; take "
+        "order=None, the sigmoid itself",
+    )
+
+
+def _column(family: str, reports: Scalars, prior: ColumnPrior, options: Options) -> Sampled:
+    """Draws of the family's parameters, in the units of these reports."""
     models = numpyro_module(MODELS)
     data = {"prior": asdict(prior), **models.reduced(family, reports)}
     high = int(reports.bounds.upper) if family in (POISSON, GEOMETRIC) else 0
-    sampled = options.sample(models.ClippedColumn(family, reports.laplace, high), data)
+    return options.sample(models.ClippedColumn(family, reports.laplace, high), data)
+
+
+def _scalar(family: str, reports: Scalars, prior: ColumnPrior, sampled: Sampled, options: Options) -> LocalPosterior:
     return options.checked(
         LocalPosterior(
             family,
@@ -225,6 +253,15 @@ def _scalar(
             attrs={"column": reports.column, **reports.attrs},
         )
     )
+
+
+def check_counts(high: float) -> None:
+    """Raise `DataError` where counts are clipped too far up: the likelihood of a report adds up over all of them."""
+    if high > COUNTS_MAX:
+        raise DataError(
+            f"counts clipped at {high:g} are too many to add up over for each report; clip them at {COUNTS_MAX} or "
+            f"less, or take the model {GAUSSIAN!r}"
+        )
 
 
 def _from_zero(family: str, reports: Scalars) -> Scalars:
@@ -242,6 +279,7 @@ def _counted(family: str, reports: Scalars) -> Scalars:
     high = found.bounds.upper
     if abs(high - round(high)) > NEAR * high or round(high) < 1:
         raise DataError(f"{family} data are counts, and the clients clipped theirs at {high:g}; give a whole number")
+    check_counts(high)
     return replace(found, bounds=Interval(0.0, float(round(high))))
 
 

@@ -8,8 +8,8 @@ progress bar alone, which is why its parts are put together here.
 Chains start about a point that the caller knows to be plausible, apart from each other by up to a factor of e where a
 parameter is positive: far from the data, a likelihood may have a second mode that no chain leaves.
 
-The step size and a dense mass matrix are adapted by each chain for itself during warm-up (Stan's windows). A chain's
-randomness follows from the seed and its own number.
+The step size and a mass matrix (dense up to `DENSE_MAX` numbers, diagonal beyond) are adapted by each chain for itself
+during warm-up (Stan's windows). A chain's randomness follows from the seed and its own number.
 
 **One core.** As for the other samplers: where several processes run side by side, NPROC=1 in the environment keeps
 each to one thread.
@@ -45,6 +45,7 @@ TARGET_ACCEPTANCE = 0.95
 TREE_DEPTH_MAX = 10
 APART = 1.0  # how far from the point a chain starts at most, in each unconstrained coordinate
 ATTEMPTS = 20
+DENSE_MAX = 300  # numbers that a chain keeps all covariances of
 PROGRAMS = 32  # compiled ones that are remembered
 ACCEPTED, DIVERGING, STEPS = "nuts accepted", "nuts diverging", "nuts steps"  # beside the model's own sites
 
@@ -154,7 +155,7 @@ class _Program:
         return self._init(
             z,
             self._warmup,
-            dense_mass=True,
+            dense_mass=sum(int(np.prod(jnp.shape(part))) for part in z.values()) <= DENSE_MAX,
             target_accept_prob=TARGET_ACCEPTANCE,
             max_tree_depth=TREE_DEPTH_MAX,
             model_args=(data,),

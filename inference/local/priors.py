@@ -59,6 +59,10 @@ class GaussianPrior:
         sd = bounds.half_width / PRIOR_BOUND_SDS
         return cls(bounds.centre, bounds.half_width / 2, SHAPE, SHAPE / sd)
 
+    def seen_from(self, origin: float, unit: float) -> GaussianPrior:
+        """The same of a column measured from ``origin`` on in ``unit``."""
+        return GaussianPrior((self.mean - origin) / unit, self.mean_sd / unit, self.shape, self.rate * unit)
+
     def draws(self, rng: np.random.Generator, count: int) -> Draws:
         """``mean`` and ``sd``, each ``(count,)``."""
         mean = self.mean + self.mean_sd * rng.standard_normal(count)

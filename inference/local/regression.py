@@ -46,10 +46,9 @@ AXES = {
     "target": ("row",),
 }
 NO_REPAIR = "none"
-CLIPPED, SURELY = (
-    0.02,
-    0.05,
-)  # a share of clipped values that matters, and the quantile of its posterior that exceeds it
+CLIPPED = 0.02  # a share of clipped values that matters
+SURELY = 0.05  # the quantile of its posterior that has to exceed it
+BALL_DRAWS, BALL_ROWS = 200, 500  # of the posterior, and of rows for each, that tell how many leave the ball
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,7 +71,8 @@ class LocalRegression(LocalPosterior):
     def scores(self, X: Array) -> Array:
         """Of rows ``X``, shape ``(k, d)``: the target's mean, or the log odds, of each draw: ``(chains, draws, k)``.
 
-        Rows are clipped to the public bounds first, as clients clip theirs.
+        Rows are clipped to the public bounds first, as clients clip theirs, if the fit is of sums; bounds of perturbed
+        rows are not kept.
 
         Raises:
             DataError: another number of columns, or a value that is not finite.
@@ -137,6 +137,7 @@ def unit_of_sums(
     linear = fit_of(given, moments) if schema is None else result_of(given, moments, schema, NO_REPAIR)
     columns = columns_of(given)
     notes = _about_clipping(draws, linear.thresholds, columns[:-1] if logistic else columns)
+    notes += _about_ball(draws, linear.radius)
     if not logistic and not sums.square:
         notes += (
             f"the squares of {columns[-1]} were not released, so the residuals' standard deviation rests on its prior; "
@@ -210,6 +211,26 @@ def _moments(draws: Draws, constant: float | None) -> Posterior:
 def _of_log_odds(linear: LinearFit) -> LinearFit:
     """The same for what is predicted as it is: no centre and scale of a target."""
     return replace(linear, centre=np.r_[linear.centre[:-1], 0.0], scale=np.r_[linear.scale[:-1], 1.0])
+
+
+def _about_ball(draws: Draws, radius: float) -> tuple[str, ...]:
+    """Whether the model surely expects rows beyond the ball that clients bring theirs into."""
+    if not np.isfinite(radius):
+        return ()
+    rng, sd = np.random.default_rng(0), draws[FEATURE_SD].reshape(-1, draws[FEATURE_SD].shape[-1])
+    chosen = np.linspace(0, len(sd) - 1, min(BALL_DRAWS, len(sd))).astype(int)
+    d = sd.shape[1]
+    root = draws[ROOT].reshape(-1, d, d)[chosen] if ROOT in draws else np.eye(d)[None]
+    mean = draws[FEATURE_MEAN].reshape(-1, d)[chosen] if FEATURE_MEAN in draws else np.zeros((1, d))
+    rows = rng.standard_normal((len(chosen), BALL_ROWS, d)) @ np.swapaxes(root, -1, -2) * sd[chosen, None]
+    outside = np.mean(np.linalg.norm(rows + mean[:, None], axis=-1) > radius, axis=1)
+    share = float(np.quantile(outside, SURELY))
+    if share <= CLIPPED:
+        return ()
+    return (
+        f"the fitted model expects {100 * share:.2g} % of the rows or more outside the ball of radius {radius:g}, into "
+        "which clients bring them, and leaves that out; give a larger radius",
+    )
 
 
 def _about_clipping(draws: Draws, bounds: Array, columns: Sequence[str]) -> tuple[str, ...]:

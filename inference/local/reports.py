@@ -18,7 +18,7 @@ more rows than sums. So there have to be as many as the model has parameters. No
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -68,6 +68,11 @@ class Scalars:
     scale: float
     column: str = "value"
     attrs: Mapping[str, object] = field(default_factory=dict)
+
+    def seen_from(self, origin: float, unit: float) -> Scalars:
+        """The same, measured from ``origin`` on in ``unit``."""
+        low, high = ((end - origin) / unit for end in (self.bounds.lower, self.bounds.upper))
+        return replace(self, z=(self.z - origin) / unit, bounds=Interval(low, high), scale=self.scale / unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,8 +226,7 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
     first, second = _pairs(told.clients, len(told.values), answers.clients, len(answers.told))
     d = told.values.shape[1]
     _check_enough(len(first), d + d * (d + 1) // 2, "clients that told both features and label")
-    labelled = {f"label_{name}": value for name, value in answers.attrs.items()}
-    attrs = {**_attributes(told, rounds), **labelled, "n": len(first)}
+    attrs = _both(_attributes(told, rounds), answers.attrs) | {"n": len(first)}
     centre, scale = np.r_[columns.centre, 0.0], np.r_[columns.scale, 1.0]
     return Rows(
         told.values[first],
@@ -235,6 +239,14 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
         scale,
         attrs,
     )
+
+
+def _both(features: Mapping[str, object], labels: Mapping[str, object]) -> dict[str, object]:
+    """What draws from two reports of each client rest on: ε adds up, as who asks for both does so beforehand."""
+    claims = features["epsilon"], labels["epsilon"]
+    together = None if None in claims else sum(map(float, claims))  # type: ignore[arg-type]
+    apart = {"features_epsilon": claims[0], **{f"label_{name}": value for name, value in labels.items()}}
+    return {**features, **apart, "epsilon": together}
 
 
 def _pairs(

@@ -146,15 +146,20 @@ def check_reach(z: Array, low: Array, high: Array, *, laplace: bool, scale: floa
 
 
 def number_of_categories(told: LocalReports, values: NDArray[Any]) -> int:
-    """Of bits as many as there are; of randomised response from p + (k - 1) q = 1."""
-    p, q = told.probabilities or (0.0, 0.0)
+    """k, which bits and, of randomised response, p + (k - 1) q = 1 have to agree with."""
+    k, (p, q) = told.categories, told.probabilities or (0.0, 0.0)
     if not 0 < q < p < 1:
         raise DataError(f"reports claim the probabilities p = {p:g} and q = {q:g}; expected 0 < q < p < 1")
     wanted = 2 if told.mechanism == UNARY else 1
     if values.ndim != wanted:
         expected = "bits (n, k)" if wanted == 2 else "categories (n,)"
         raise DataError(f"reports by {told.mechanism!r} have the shape {values.shape}; expected {expected}")
-    return int(values.shape[1]) if wanted == 2 else 1 + round((1 - p) / q)
+    agrees = k == values.shape[1] if wanted == 2 else close([p + (k - 1) * q], [1.0], 1.0)
+    if k < 2 or not agrees:
+        raise DataError(
+            f"reports claim to be of {k} categories, which is not what {'their bits' if wanted == 2 else 'p and q'} say"
+        )
+    return k
 
 
 def check_odds(told: LocalReports, p: float, q: float) -> None:

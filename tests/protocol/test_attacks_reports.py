@@ -254,6 +254,8 @@ def test_attack_31_a_forged_receipt_stops_nothing() -> None:
         (UNARY_ENCODING, {"mechanism": "histogram-encoding"}, "announcement", "is not offered here"),
         (UNARY_ENCODING, {"encoding": "seed"}, "announcement", "is one of reports: the encoding is 'seed'"),
         (UNARY_ENCODING, {"tolerated": 1}, "announcement", "T = 1, c = 0; expected none and 0"),
+        (UNARY_ENCODING, {"epsilon": 1e-17}, "announcement", "is too small for 5 categories"),
+        (RANDOMISED_RESPONSE, {"epsilon": 1e-17}, "announcement", "is too small for 5 categories"),
         (RANDOMISED_RESPONSE, {"epsilon": 1e-300}, "announcement", "is too small for 5 categories"),
         (GRID_LAPLACE, {"epsilon": 1e-300}, "announcement", "use fewer fraction bits"),
         (ANALYTIC_GAUSSIAN, {"delta": 0.0}, "announcement", "delta is 0.0, expected a number in (0, 1)"),

@@ -221,6 +221,8 @@ def test_labels_and_features_are_put_together_by_who_told_them() -> None:
     assert found.x.tolist() == features.values[3:40].tolist()
     assert found.y.tolist() == labels.values[3:40].tolist()
     assert found.attrs["n"] == 37
+    total = features.epsilon + labels.epsilon
+    assert (found.attrs["features_epsilon"], found.attrs["epsilon"]) == (features.epsilon, total)
     strangers = replace(labels, clients=tuple(bytes([100 + place]) * 16 for place in range(50)))
     with pytest.raises(DataError, match="0 clients that told both features and label are too few"):
         labelled_rows_of(features, strangers)

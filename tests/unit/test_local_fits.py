@@ -93,6 +93,7 @@ def test_seeds_say_all_and_data_of_one_shape_compile_once() -> None:
     np.testing.assert_array_equal(first.draws["rate"], kept.draws["rate"])
     assert not np.any(first.draws["rate"] == rate(seed=8).draws["rate"])
     assert (first.warmup, kept.warmup["rate"].shape) == ({}, (4, 200))
+    assert len(np.unique(first.draws["rate"][:, 0])) == 4, "each chain has randomness of its own"
     assert heard == [(100, 500), (200, 500), (300, 500), (400, 500), (500, 500)]
     assert nuts._program.cache_info().currsize == programs
     assert nuts._program.cache_info().hits > 0
@@ -119,6 +120,32 @@ def test_chains_can_be_exchanged() -> None:
     for given in (0.5, 0.9):
         np.testing.assert_allclose(turned.intervals(given)["rate"], found.intervals(given)["rate"])
     assert turned.mixing[0].r_hat == pytest.approx(found.mixing[0].r_hat)
+
+
+def test_a_normal_columns_fit_does_not_depend_on_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Milligrams or years of our era: chains walk in half-widths of the bounds, and draws come back in own units."""
+    given: list[dict[str, Any]] = []
+
+    def sample(options: Options, model: Any, data: dict[str, Any]) -> Sampled:
+        given.append(data)
+        drawn = {"mean": np.full((4, 9), 0.25), "sd": np.linspace(0.2, 0.4, 36).reshape(4, 9)}
+        return Sampled(drawn, drawn if options.keep_warmup else {}, SAMPLING)
+
+    monkeypatch.setattr(Options, "sample", sample)
+    z = np.random.default_rng(6).normal(0, 1.0, N)
+    for low, high in ((-1.0, 1.0), (0.0, 2e-8), (1.6e9, 1.6e9 + 86400)):
+        middle, half = (low + high) / 2, (high - low) / 2
+        told = LocalReports(middle + half * z, "grid-laplace", 2.0, 0.0, half)
+        prior = local.GaussianPrior(middle + 0.1 * half, 0.5 * half, 2.0, 3.0 / half)
+        found = local.gaussian(told, prior, bounds=Interval(low, high), require_mixed=False, keep_warmup=True)
+        np.testing.assert_allclose(found.mean["mean"], middle + 0.25 * half)
+        np.testing.assert_allclose(found.draws["sd"], half * np.linspace(0.2, 0.4, 36).reshape(4, 9))
+        np.testing.assert_allclose(found.warmup["mean"], middle + 0.25 * half)
+        assert abs(found.prior["mean"].mean() - middle) < half
+        assert given[-1]["prior"] == pytest.approx({"mean": 0.1, "mean_sd": 0.5, "shape": 2.0, "rate": 3.0}, rel=1e-4)
+        for array, first in zip(given[-1]["summary"], given[0]["summary"], strict=True):
+            assert (array is None) == (first is None)
+            np.testing.assert_allclose(*(0.0 if one is None else one for one in (array, first)), rtol=1e-4, atol=1e-4)
 
 
 COLUMNS = ("x", "y")

@@ -87,7 +87,8 @@ def gamma(number: float) -> Any:
 def test_a_columns_model_is_its_prior_and_its_likelihood(
     family: str, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    low, high, z = -4.0 if family == "gaussian" else 0.0, 4.0, np.array([-3.0, 0.4, 1.1, 2.7, 6.0])
+    low, high = (-1.0, 1.0) if family == "gaussian" else (0.0, 4.0)  # normal columns are seen in half-widths
+    z = np.array([-3.0, 0.4, 1.1, 2.7, 6.0])
     laplace = mechanism == "grid-laplace"
     scale = (high - low) / 2 if laplace else 3.7305 * (high - low)
     reports = LocalReports(z, mechanism, *((2.0, 0.0) if laplace else (1.0, 1e-5)), scale)
@@ -145,7 +146,7 @@ def test_many_reports_with_gaussian_noise_cost_a_few_points(width: float) -> Non
 def test_shares_have_a_dirichlet_prior_and_are_asked_of_what_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = {"shares": np.array([0.5, 0.3, 0.2])}, {"shares": np.array([0.1, 0.3, 0.6])}
     q = 1 / (np.e + 2)
-    given = LocalReports(np.array([0, 0, 1, 2, 2, 2]), "randomised-response", 1.0, 0.0, 0.0, (np.e * q, q))
+    given = LocalReports(np.array([0, 0, 1, 2, 2, 2]), "randomised-response", 1.0, 0.0, 0.0, (np.e * q, q), 3)
     stand_in = StandIn(monkeypatch, "categories.randomised_response_sum", here)
     found = local.histogram(given, local.DirichletPrior((1.0, 2.0, 0.5)), labels=("a", "b", "c"), draws=50)
     assert [one.label for one in found.mixing] == ["shares[a]", "shares[b]", "shares[c]"]
@@ -156,7 +157,7 @@ def test_shares_have_a_dirichlet_prior_and_are_asked_of_what_was_told(monkeypatc
     stand_in.check(there, log_prior, [2, 1, 3], np.log(here["shares"]), np.e * q, q)
     bits, q = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 0]], bool), 1 / (np.e + 1)
     stand_in = StandIn(monkeypatch, "categories.unary_encoding", here)
-    local.histogram(LocalReports(bits, "unary-encoding", 1.0, 0.0, 0.0, (0.5, q)), draws=50)
+    local.histogram(LocalReports(bits, "unary-encoding", 1.0, 0.0, 0.0, (0.5, q), 3), draws=50)
     stand_in.check(there, lambda _: 0.0, bits, np.log(here["shares"]), 0.5, q)
     np.testing.assert_array_equal(stand_in.data["counts"], np.ones(4))
 
@@ -251,7 +252,7 @@ def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monk
     here, there = (features(scale, intercept, residual=False) for scale in (1.0, 1.2))
     stand_in = StandIn(monkeypatch, "perturbed.logistic", here)
     p = np.e / (1 + np.e)
-    labels = LocalReports((rows[:, 2] > 0).astype(int), "randomised-response", 1.0, 0.0, 0.0, (p, 1 - p))
+    labels = LocalReports((rows[:, 2] > 0).astype(int), "randomised-response", 1.0, 0.0, 0.0, (p, 1 - p), 2)
     x = LocalReports(rows[:, :2], "analytic-gaussian", 1.0, 1e-5, 3.0)
     local.logistic_inputs(x, labels, PRIOR, intercept=intercept, noise_aware=False, draws=50)
     assert (stand_in.data["var_x"], stand_in.data["p"]) == (0.0, 1.0)

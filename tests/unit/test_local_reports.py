@@ -24,7 +24,7 @@ from dca_proto.statistics.contribution import client_sensitivity, contribution
 
 ROOT = Path(__file__).parents[2]
 GRID = Sensitivity(l1=700, l2_squared=250_000, bound=1000)
-EPSILONS = [1e-6, 0.1, 1.0, 3.7, 20.0, 44.0, 100.0]
+EPSILONS = [1e-6, 0.1, 1.0, 3.7, 20.0, 36.0]
 ALL: list[LocalMechanism] = [
     AnalyticGaussian(1.0, 1e-6, GRID, 3),
     GridLaplace(1.0, GRID, 3),
