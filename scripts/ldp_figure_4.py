@@ -9,7 +9,7 @@ published (which reads centres and principal components from the rows, and so is
 leaves open, and what was chosen, stands at the heads of emulator/experiments/local/regression_*.py and
 inference/local/sgd.py: 4 components, R the median norm, δ = 1e-5, LDP-SGD's groups and steps.
 
-Exit code 4 where the order of the methods is not the paper's (sufficient statistics ahead of LDP-SGD at ε <= 0.8, and
+Exit code 4 where the order of the methods is not the paper's (sufficient statistics ahead of LDP-SGD at ε <= 0.4, and
 LDP-SGD no longer behind at the largest), anything private is ahead of no privacy, or chains have not mixed.
 
     scripts/ldp_figure_4.py --json ldp_figure_4.json --plot ldp_figure_4.png --resume ldp_figure_4.jsonl

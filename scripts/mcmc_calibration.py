@@ -8,7 +8,7 @@ mean, and with rows that lack a value. Exit code 4 where MCMC-normalX or its for
 is outside a simultaneous 99 % band of nominal, or its chains have not met in a tenth of the data sets; the others'
 coverage is reported beside the same band. adaSSP has no intervals.
 
-    scripts/mcmc_calibration.py --json calibration.json --plot calibration.png      some 20 minutes on two cores
+    scripts/mcmc_calibration.py --json calibration.json --plot calibration.png      some 30 minutes on two cores
     scripts/mcmc_calibration.py --quick
     scripts/mcmc_calibration.py --resume calibration.jsonl
 """

@@ -21,6 +21,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from dca_proto.aggregate import NoAggregate, RoundRequest
+from dca_proto.core.accounting import mu_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.job import JobTerms
@@ -50,6 +51,8 @@ from emulator.experiments.local.regression_work import FIGURE_4, FIGURE_5, Cell,
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.datasets.wine import schema as wine_schema
+from inference.local.run import Options
+from inference.local.sgd import SgdSettings
 from inference.problem import Problem, Schema
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
@@ -303,6 +306,69 @@ def test_predictions_are_means_over_draws() -> None:
     assert_allclose(methods._predicted(found, X, label=True), (1 / (1 + np.exp(-scores))).mean(axis=0))
 
 
+class AskedError(Exception):
+    """What a sampler was asked for, in the place of its draws."""
+
+
+@pytest.fixture
+def sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sample(options: Options, model: Any, data: Any, *start: Any) -> Any:
+        raise AskedError(model, data)
+
+    monkeypatch.setattr(Options, "sample", sample)
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize(("method", "label"), [
+    (TIGHT, False), (TIGHT, True), (COROLLARY, False), (COROLLARY, True), (BAYES, False), (BAYES, True),
+    (INPUTS_2, True), (INPUTS, True),
+])  # fmt: skip
+def test_each_method_has_its_own_model_and_noise(method: str, label: bool, private: bool, sampler: None) -> None:
+    pytest.importorskip("numpyro")
+    if method == COROLLARY and private:
+        return  # it is without an intercept
+    split = rows(label=label, private=private)
+    fit = methods._fit(method, split, Conditions(TERMS, label), np.random.default_rng(1))
+    with pytest.raises(AskedError) as asked:
+        fit()
+    model, given = asked.value.args
+    n, mu = len(split.y), mu_of(*TERMS)
+    if method in methods.ORDERS:
+        assert (type(model).__name__, model.order) == ("LogisticRows", 2 if method == INPUTS_2 else None)
+        assert model.intercept == private
+        assert given["var_x"] == pytest.approx((2 / mu_of(0.5, 1e-5)) ** 2, rel=0.01)
+        assert given["p"] == pytest.approx(1 / (1 + math.exp(-0.5)))
+        return
+    assert (type(model).__name__, model.logistic, model.constant) == (
+        "SummedRegression",
+        label,
+        1.0 if private else None,
+    )
+    if method == BAYES:
+        assert not np.any(given["noise"])
+    elif method == COROLLARY:
+        assert_allclose(given["noise"], n * reports.corollary(split.target_bound, label=label) / mu**2, rtol=1e-3)
+    else:
+        exact = reports.exact_sensitivity(reports.statistic_of(split, label=label, weighted=True)).l2 * reports.UNIT
+        assert given["noise"].min() * max(reports.statistic_of(split, label=label, weighted=True).weights) ** 2 == (
+            pytest.approx(n * (exact / mu) ** 2, rel=1e-3)
+        )
+
+
+@pytest.mark.parametrize("rate", [None, 0.3])
+def test_ldp_sgd_takes_the_rate_that_is_asked_for(rate: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def descend(schema: Any, plan: Any, settings: Any, **more: Any) -> Any:
+        raise AskedError(settings)
+
+    monkeypatch.setattr(methods, "ldp_sgd", descend)
+    for private in (False, True):
+        with pytest.raises(AskedError) as asked:
+            methods.scored(SGD, rows(private=private), Conditions(TERMS, False, rate), np.random.default_rng(1))
+        (settings,) = asked.value.args
+        assert settings.rate == (SgdSettings(settings.family, settings.intercept).rate if rate is None else rate)
+        assert settings.intercept == private
+
+
 # --- cells
 
 
@@ -393,7 +459,7 @@ def test_checks_hold_where_all_is_as_in_the_paper(task: work.Task) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({SGD: (0.1, 0.01)}, "ahead of LDP-SGD at small"),
+        ({SGD: (0.1, 0.01)}, "at ε <="),
         ({SGD: (0.9, 0.9)}, "catches up"),
         ({SGD: (0.5, -0.1)}, "is best"),
         ({TIGHT: (0.2, 0.2)}, "near no privacy, Bayes"),

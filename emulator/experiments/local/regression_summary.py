@@ -31,7 +31,7 @@ from emulator.experiments.local.regression_methods import (
     TIGHT,
     WITHOUT_NOISE,
 )
-from emulator.experiments.local.regression_work import RATES, Cell, Plan, Task
+from emulator.experiments.local.regression_work import RATES, RECORDS, Cell, Plan, Task
 from emulator.experiments.runner import Check, table
 from inference.local.posterior import R_HAT_REQUIRED
 
@@ -39,8 +39,6 @@ HINDSIGHT = "LDP-SGD, best rate in hindsight"
 OPPONENTS = (SGD, SGD_ALL, HINDSIGHT, COROLLARY, INPUTS_2, INPUTS, NO_MODEL)
 """What the sufficient statistics with tight noise are compared with, at each ε."""
 JOINT_LEVEL = 0.95
-SMALL = 0.8
-"""The largest ε at which the paper has sufficient statistics ahead of LDP-SGD."""
 NEAR = {True: 0.02, False: 0.05}
 """How near to no privacy the largest ε brings the AUC, or the RMSE as a part of it."""
 TITLES = {PUBLISHED: "as published (centring and components read from the rows: NOT private)", VALID: "valid"}
@@ -252,10 +250,12 @@ def checks(found: Results, made: Sequence[Comparison]) -> list[Check]:
 def _order(found: Results, made: Sequence[Comparison]) -> Iterator[Check]:
     for setting in found.settings:
         own = [one for one in made if (one.setting, one.opponent) == (setting, SGD)]
-        small = [one for one in own if one.epsilon <= SMALL]
-        asked = f"whole joint interval above 0 at each ε <= {SMALL:g}"
+        small = [one for one in own if one.epsilon <= found.task.small]
+        asked = "whole joint interval above 0 at each"
         holds = bool(small) and all(one.verdict == "ahead" for one in small)
-        yield Check(f"{TIGHT} ahead of {SGD} at small ε, {setting}", asked, turn(own), holds)
+        records = f" of {RECORDS:,} records" if found.task.label else ""
+        name = f"{TIGHT} ahead of {SGD}{records} at ε <= {found.task.small:g}, {setting}"
+        yield Check(name, asked, turn(own), holds)
         last = max(own, key=lambda one: one.epsilon)
         if not found.task.label:
             words = f"{last.mean:.3f} ({last.low:.3f}, {last.high:.3f})"
