@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from math import sqrt
 from typing import TypeAlias, Unpack
 
 import numpy as np
@@ -27,13 +28,14 @@ from inference.local.posterior import LocalPosterior
 from inference.local.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON, CategoryClient, ScalarClient
 from inference.local.priors import DirichletPrior, GaussianPrior, ProbabilityPrior, RatePrior, RegressionPrior
 from inference.local.regression import Draws, LocalRegression, regression, unit_of_rows, unit_of_sums
-from inference.local.reports import Scalars, categories_of, labelled_rows_of, rows_of, scalars_of, sums_of
+from inference.local.reports import Categories, Scalars, categories_of, labelled_rows_of, rows_of, scalars_of, sums_of
 from inference.local.run import PRIOR_DRAWS, Options, Run, Sampled, numpyro_module
 from inference.local.terms import Given
 from inference.problem import Schema
 
 MODELS = "inference.local.models"
 COUNTS_MAX = 1000  # where counts may be clipped: each step of a chain takes its square, in time and memory
+MISSING_SDS = 4.0  # of the number of bits
 CLIPPED = 0.02  # of the rows, for which a polynomial gives no probability
 ColumnPrior: TypeAlias = GaussianPrior | RatePrior | ProbabilityPrior
 NEAR = 1e-9  # relative, for bounds that went through centre and scale
@@ -96,6 +98,7 @@ def histogram(
     Args:
         given: reports by "unary-encoding" or "randomised-response" of a round of the statistic "histogram", or bare.
             Clients without a category report by a law of their own; many of them draw the shares towards each other.
+            (Of bits `warnings` tells so; one category of each client does not show it.)
         prior: by default uniform over shares. labels: of the categories; by default "0", "1", ....
 
     Raises:
@@ -119,6 +122,7 @@ def histogram(
             coords={"category": names},
             warmup=sampled.warmup,
             predictive=CategoryClient(reports),
+            notes=_about_missing(reports),
             attrs=reports.attrs,
         )
     )
@@ -222,6 +226,21 @@ def logistic_inputs(
 
 def _positive(family: str, reports: Scalars, prior: ColumnPrior, options: Options) -> LocalPosterior:
     return _scalar(family, reports, prior, _column(family, reports, prior, options), options)
+
+
+def _about_missing(reports: Categories) -> tuple[str, ...]:
+    """Whether fewer bits were told than of clients that all have a category, by far (false alarm 3e-5)."""
+    if not reports.unary:
+        return ()
+    n, k, p, q = len(reports.told), reports.categories, reports.p, reports.q
+    expected, variance = n * (p + (k - 1) * q), n * (p * (1 - p) + (k - 1) * q * (1 - q))
+    lacking = expected - float(reports.told.sum())
+    if lacking < MISSING_SDS * sqrt(variance):
+        return ()
+    return (
+        f"some {100 * lacking / (n * (p - q)):.2g} % of the clients seem to have no category, which draws the shares "
+        "towards each other; ask for a round with a category for what they have",
+    )
 
 
 def _about_clipped(rows: int, n: int) -> tuple[str, ...]:

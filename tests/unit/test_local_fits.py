@@ -17,6 +17,7 @@ from compiling import quick_and_double
 from exact_rounds import aggregate
 
 from dca_proto.aggregate import LocalReports, RoundRequest
+from dca_proto.local import MISSING, UnaryEncoding
 from inference import local
 from inference.bounds import Interval
 from inference.errors import DataError
@@ -146,6 +147,20 @@ def test_a_normal_columns_fit_does_not_depend_on_its_units(monkeypatch: pytest.M
         for array, first in zip(given[-1]["summary"], given[0]["summary"], strict=True):
             assert (array is None) == (first is None)
             np.testing.assert_allclose(*(0.0 if one is None else one for one in (array, first)), rtol=1e-4, atol=1e-4)
+
+
+def test_clients_without_a_category_are_told_of_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 5,000 clients none, or a fifth."""
+    shares = np.random.default_rng(3).dirichlet(np.full(3, 50.0), (4, 9))
+    monkeypatch.setattr(Options, "sample", lambda *_: Sampled({"shares": shares}, {}, SAMPLING))
+    mechanism, held = UnaryEncoding(2.0, 3), np.random.default_rng(4).choice(3, 5000, p=[0.7, 0.2, 0.1])
+    for lacking in (0, 1000):
+        held[:lacking] = MISSING
+        told = mechanism.told(mechanism.randomise(held, bytes(32)), 1.0)
+        notes = local.histogram(told, require_mixed=False).notes
+        assert len(notes) == (lacking > 0)
+    share = float(notes[0].split()[1])
+    assert 15 < share < 25, "20 within 4 standard errors, of 1.3 each"
 
 
 COLUMNS = ("x", "y")
