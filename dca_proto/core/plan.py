@@ -20,7 +20,7 @@ from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
 from dca_proto.core.price import Price
 from dca_proto.core.shares import ENCODINGS, LOCAL
-from dca_proto.statistics import Sensitivity, Statistic, resolve
+from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
 
 
@@ -101,6 +101,7 @@ def ask(announcement: Announcement, mechanism: Mechanism, limits: Limits) -> Que
     of_row = announcement.local and not reports
     sensitivity_of = row_sensitivity if of_row else client_sensitivity
     sensitivity = sensitivity_of(statistic, announcement.rows_max, announcement.fraction_bits)
+    sensitivity.require(REPLACE_ONE_ROW if of_row else REPLACE_ONE_CLIENT)
     report = _report(announcement, statistic, sensitivity) if reports else None
     is_pure = report is not None and report.delta == 0
     price = Price.of_pure(announcement.epsilon) if is_pure else Price.of_mu(_mu(announcement))

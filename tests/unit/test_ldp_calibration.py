@@ -237,7 +237,7 @@ def test_every_game_goes_through_the_door_to_the_sampler(name: str, monkeypatch:
     assert found.places[name, 1.0].shape == (2, len(GAMES[name].parameters))
     assert coverage.coverages(found.places)[0].repeats == 2
     expected = {
-        "Gaussian": {"mean": 0.0, "mean_sd": 2.5, "shape": 2.0, "rate": 1.2},
+        "Gaussian": {"mean": 0.0, "mean_sd": 0.5, "shape": 2.0, "rate": 6.0},  # in half-widths, of 5
         "exponential": {"shape": 2.0, "rate": 10 / 3},
         "histogram": {"concentration": np.ones(6)},
     }[name]
