@@ -269,6 +269,7 @@ def _scalar(family: str, reports: Scalars, prior: ColumnPrior, sampled: Sampled,
             prior=prior.draws(options.rng, PRIOR_DRAWS),
             warmup=sampled.warmup,
             predictive=ScalarClient(family, reports),
+            notes=reports.notes,
             attrs={"column": reports.column, **reports.attrs},
         )
     )

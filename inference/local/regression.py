@@ -154,7 +154,7 @@ def unit_of_rows(draws: Draws, rows: Rows, *, intercept: bool) -> Unit:
         moments = Posterior(np.r_[0.0, moments.mean], np.pad(moments.cov, ((1, 0), (1, 0))), moments.residual_variance)
     none = np.full(len(rows.scale), np.inf)
     linear = LinearFit(moments, rows.centre, rows.scale, none, constant=constant or 0.0)
-    return Unit(linear, rows.names, RESIDUAL_SD not in draws)
+    return Unit(linear, rows.names, RESIDUAL_SD not in draws, rows.notes)
 
 
 def regression(

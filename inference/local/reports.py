@@ -36,13 +36,14 @@ from inference.local.terms import (
     RESPONSE,
     UNARY,
     Given,
+    about_left_out,
     check_gaussian,
     check_noise,
     check_odds,
-    check_reach,
     close,
     number_of_categories,
     together,
+    within_reach,
 )
 from inference.released import parameters_of, statistics_of
 
@@ -59,7 +60,7 @@ class Scalars:
     Attributes:
         z: shape ``(n,)``. bounds: that clients clipped to. laplace: whether the noise is Laplace's, else Gaussian.
         scale: Laplace's b, or the standard deviation, in the same units.
-        column: its name. attrs: what the draws rest on.
+        column: its name. attrs: what the draws rest on. notes: what is to be said of them.
     """
 
     z: Array
@@ -68,6 +69,7 @@ class Scalars:
     scale: float
     column: str = "value"
     attrs: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def seen_from(self, origin: float, unit: float) -> Scalars:
         """The same, measured from ``origin`` on in ``unit``."""
@@ -107,7 +109,7 @@ class Rows:
             randomised response, shape ``(n,)``.
         variance_x, variance_y: of the noise in each feature and in the target. p: of a true label; 1 for a target.
         names: of the features. centre, scale: of the features, then the target, shape ``(d + 1,)``, to their own units.
-        attrs: what the draws rest on.
+        attrs: what the draws rest on. notes: what is to be said of them.
     """
 
     x: Array
@@ -119,6 +121,7 @@ class Rows:
     centre: Array
     scale: Array
     attrs: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,8 +167,10 @@ def scalars_of(given: Given, bounds: Interval | None = None, *, parameters: int)
     z = centre + unit * values.astype(float)
     _check_enough(len(z), parameters)
     check_noise(told, scale, 2 * interval.half_width)
-    check_reach(z[:, None], np.array([interval.lower]), np.array([interval.upper]), laplace=laplace, scale=scale)
-    return Scalars(z, interval, laplace, scale, name, _attributes(told, rounds))
+    ends = np.array([interval.lower]), np.array([interval.upper])
+    kept = within_reach(z[:, None], *ends, laplace=laplace, scale=scale)
+    attrs = _attributes(told, rounds) | {"n": int(kept.sum())}
+    return Scalars(z[kept], interval, laplace, scale, name, attrs, about_left_out(kept))
 
 
 def categories_of(given: Given) -> Categories:
@@ -202,11 +207,11 @@ def rows_of(given: Given) -> Rows:
     Raises:
         DataError: as at the head of this file.
     """
-    told, rounds, columns = _perturbed(given, 2, "(n, d + 1) of d features and the target")
+    told, rounds, columns, notes = _perturbed(given, 2, "(n, d + 1) of d features and the target")
     d, variance = told.values.shape[1] - 1, told.noise_scale**2
     _check_enough(len(told.values), d + d * (d + 1) // 2 + 1)
     x, y, attrs = told.values[:, :-1], told.values[:, -1], _attributes(told, rounds)
-    return Rows(x, y, variance, variance, 1.0, columns.names[:-1], columns.centre, columns.scale, attrs)
+    return Rows(x, y, variance, variance, 1.0, columns.names[:-1], columns.centre, columns.scale, attrs, notes)
 
 
 def labelled_rows_of(given: Given, labels: Given) -> Rows:
@@ -219,7 +224,7 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
     Raises:
         DataError: as at the head of this file.
     """
-    told, rounds, columns = _perturbed(given, 1, "(n, d) of d features")
+    told, rounds, columns, notes = _perturbed(given, 1, "(n, d) of d features")
     answers = categories_of(labels)
     if answers.unary or answers.categories != 2:
         raise DataError(f"labels are one of {answers.categories} categories; expected randomised response of two")
@@ -238,6 +243,7 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
         centre,
         scale,
         attrs,
+        notes,
     )
 
 
@@ -346,19 +352,24 @@ def _columns(aggregate: NoisyAggregate) -> _Columns:
     return _Columns(tuple(parameters["columns"]), centre, scale, bound if radius is None else np.minimum(bound, radius))
 
 
-def _perturbed(given: Given, least: int, wanted: str) -> tuple[LocalReports, list[NoisyAggregate], _Columns]:
-    """Gaussian reports of at least so many columns."""
+def _perturbed(
+    given: Given, least: int, wanted: str
+) -> tuple[LocalReports, list[NoisyAggregate], _Columns, tuple[str, ...]]:
+    """Gaussian reports of at least so many columns, without those that cannot be, and what is to be said of that."""
     told, rounds = together(given, (GAUSSIAN,))
     if told.values.ndim != 2 or told.values.shape[1] < least:
         raise DataError(f"reports have the shape {told.values.shape}; expected {wanted}")
     if rounds:
         columns = _columns(rounds[0])
         check_gaussian(told, told.noise_scale, rounds[0].sensitivity)
-        check_reach(told.values, -columns.bound, columns.bound, laplace=False, scale=told.noise_scale)
-        return told, rounds, columns
+        kept = within_reach(told.values, -columns.bound, columns.bound, laplace=False, scale=told.noise_scale)
+        ids = (
+            tuple(one for one, there in zip(told.clients, kept.tolist(), strict=True) if there) if told.clients else ()
+        )
+        return replace(told, values=told.values[kept], clients=ids), rounds, columns, about_left_out(kept)
     width = told.values.shape[1]
     names = tuple(f"x{j}" for j in range(width))
-    return told, rounds, _Columns(names, np.zeros(width), np.ones(width), np.full(width, inf))
+    return told, rounds, _Columns(names, np.zeros(width), np.ones(width), np.full(width, inf)), ()
 
 
 def _expected(aggregate: NoisyAggregate, statistics: Sequence[str]) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@
 has the scale (high - low)/ε, Gaussian noise a standard deviation for which δ(ε) is what is claimed (Balle and Wang
 2018, theorem 8), a bit or category the odds e^ε. Where they contradict each other, one of them is of another round, and
 any posterior would be wrong without a sign of it. Nor does noise carry a report arbitrarily far beyond the bounds: one
-that is further out than a chance of e^-40 allows is of another column or scale.
+that is further out than a chance of e^-40 allows is of another column or scale, if many are, or made up, if few are.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ LAPLACE, GAUSSIAN = "grid-laplace", "analytic-gaussian"
 RESPONSE, UNARY = "randomised-response", "unary-encoding"
 SAME = 1e-3  # relative: how well what is said twice has to agree
 GRID = 1e-2  # the same of Gaussian noise, which is a little wider for the grid
+FEW = 0.01  # of the reports
 FAR = 40.0  # in Laplace scales or, squared and halved, in standard deviations: a chance of e^-40
 
 
@@ -133,16 +134,33 @@ def _log_delta(epsilon: float, mu: float) -> float:
     return float(first + np.log(-np.expm1(min(second - first, -1e-300))))
 
 
-def check_reach(z: Array, low: Array, high: Array, *, laplace: bool, scale: float) -> None:
-    """Raise `DataError` where a report, shape ``(n, k)``, is further out than noise ever carries one."""
+def within_reach(z: Array, low: Array, high: Array, *, laplace: bool, scale: float) -> NDArray[np.bool_]:
+    """Which reports, shape ``(n, k)`` to ``(n,)``, are no further out than noise ever carries one.
+
+    A few that are were made up by somebody, who must not be able to spoil what the others have paid for.
+
+    Raises:
+        DataError: more than `FEW` are.
+    """
     chance = FAR + log(max(z.size, 1))
     reach = scale * (chance if laplace else sqrt(2 * chance))
-    outside = int(np.sum((z < low - reach) | (z > high + reach)))
-    if outside:
+    outside = np.any((z < low - reach) | (z > high + reach), axis=1)
+    if outside.sum() > FEW * len(z):
         raise DataError(
-            f"{outside} of {z.size} numbers in the reports are more than {reach:.4g} outside the bounds, where the "
-            "noise does not reach; look at whether they are of this column, scale and mechanism"
+            f"{outside.sum()} of {len(z)} reports are more than {reach:.4g} outside the bounds, where the noise does "
+            "not reach; look at whether they are of this column, scale and mechanism"
         )
+    kept: NDArray[np.bool_] = ~outside
+    return kept
+
+
+def about_left_out(kept: NDArray[np.bool_]) -> tuple[str, ...]:
+    """What a posterior says of reports that it was not made of."""
+    if kept.all():
+        return ()
+    return (
+        f"{(~kept).sum()} of {len(kept)} reports are where the mechanism's noise does not reach, and were left out",
+    )
 
 
 def number_of_categories(told: LocalReports, values: NDArray[Any]) -> int:

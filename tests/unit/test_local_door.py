@@ -117,7 +117,7 @@ BAD_SCALARS: list[tuple[Callable[[], Any], str]] = [
     (lambda: replace(laplace(), values=np.array([[1.0], [np.inf]])), "1 numbers in the reports are not finite"),
     (
         lambda: replace(laplace(), values=np.full((4, 1), 700.0)),
-        "4 of 4 numbers in the reports are more than 413.9 out",
+        "4 of 4 reports are more than 413.9 out",
     ),
     (lambda: laplace(1), "1 reports are too few: this model needs at least 2, as many as the model has parameters"),
     (
@@ -228,6 +228,28 @@ def test_labels_and_features_are_put_together_by_who_told_them() -> None:
         labelled_rows_of(features, strangers)
     with pytest.raises(DataError, match="7 clients reported in several of the rounds"):
         rows_of([features, replace(features, values=features.values[:7], clients=ids[:7])])
+
+
+def test_a_report_that_somebody_made_up_is_left_out_and_told() -> None:
+    """One of a hundred must not spoil what the others paid for; with two of them they are of something else."""
+    honest = np.random.default_rng(7).normal(size=(100, 3))
+    parameters = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [5.0] * 3}
+
+    def told(liars: int) -> NoisyAggregate:
+        values = honest.copy()
+        values[:liars, 1] = 1e15
+        bare = replace(gaussian(), values=values, clients=tuple(bytes([place]) * 16 for place in range(100)))
+        return replace(held(bare, "sum", **parameters), sensitivity=10.0)
+
+    found = rows_of(told(1))
+    assert found.x.tolist() == honest[1:, :2].tolist()
+    assert found.notes == ("1 of 100 reports are where the mechanism's noise does not reach, and were left out",)
+    assert rows_of(told(0)).notes == ()
+    with pytest.raises(DataError, match=r"2 of 100 reports are more than .* outside the bounds"):
+        rows_of(told(2))
+    one = replace(laplace(100), values=np.vstack([[[1e15]], laplace(100).values[1:]]))
+    scalars = scalars_of(one, BOUNDS, parameters=2)
+    assert (len(scalars.z), scalars.attrs["n"], len(scalars.notes)) == (99, 99, 1)
 
 
 def test_sums_come_with_their_weights_divided_out_and_variances_of_their_own() -> None:
