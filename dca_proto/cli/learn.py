@@ -39,7 +39,7 @@ from dca_proto.net.live import LiveTrainer
 from dca_proto.outcome import abort_line
 from inference.datasets import from_csv
 from inference.jobs import NAMES
-from inference.jobs.base import Conditions, Stage, plan_words
+from inference.jobs.base import Conditions, Stage, plan_words, uses
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import parse_words
 from inference.problem import Problem, stream
@@ -338,7 +338,8 @@ class _Run:
         if task.local:
             who = f"J = {n} data nodes, of which each adds the whole noise for one row"
         elif task.reports:
-            who = f"N = {n} clients, each with a report of its own by {task.reports}, private by itself"
+            own = "a report" if uses(stages) == 1 else f"{uses(stages)} reports"
+            who = f"N = {n} clients, each with {own} of its own by {task.reports}, private by itself"
         say(self._console, "plan", f"{terms}; {who}")
 
     def _say_held(self, remedy: str = "the same command goes on from there") -> None:
@@ -395,7 +396,7 @@ class _Run:
         if not summary["private"]:
             return "not private"
         counts = [one["contributors"] or 0 for one in summary["rounds"]]
-        most = sum(counts) if self._task.reports else max(counts)  # each client reports once
+        most = sum(counts) if self._task.reports else max(counts)
         who = "rows of data nodes" if self._task.local else "reports" if self._task.reports else "contributors"
         return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {most} {who}"
 

@@ -47,7 +47,7 @@ from emulator.swarm.view import (
     scores_table,
     times_table,
 )
-from inference.jobs.base import Conditions, LearningJob, Stage, plan_words
+from inference.jobs.base import Conditions, LearningJob, Stage, plan_words, uses
 from inference.jobs.picture import plot_estimates
 from inference.problem import Problem, stream
 from inference.variational.progress import Iteration
@@ -316,7 +316,7 @@ class _Run:
         if options.local:
             return nodes_words([len(rows) for rows in self._rows], options.dropped)
         if options.reports:
-            return reporters_words(self._lesson.clients, options.reports, options.dropped)
+            return reporters_words(self._lesson.clients, options.reports, options.dropped, uses(self._stages))
         return (
             f"{self._lesson.clients} clients, {options.computes} Compute nodes, T = {options.tolerated} "
             f"(c = {options.colluders} reserved for colluders), K = {options.dropped} drop in each round"

@@ -39,15 +39,16 @@ def rounds_table(summary: dict[str, Any]) -> Table:
     return _table("rounds", names, rows, texts=(0,))
 
 
-def reporters_words(clients: int, mechanism: str, dropped: int) -> str:
+def reporters_words(clients: int, mechanism: str, dropped: int, times: int = 1) -> str:
     """Who takes part in rounds of reports.
 
     Args:
-        clients: N. mechanism: by which they report. dropped: K.
+        clients: N. mechanism: by which they report, the first time. dropped: K. times: how often each reports.
     """
     drop = f"; K = {dropped} drop{'s' if dropped == 1 else ''} in each round" if dropped else ""
     who = "1 client with one row; it" if clients == 1 else f"{clients} clients with one row each; each"
-    return f"{who} reports once, by {mechanism}, private by itself; no Compute nodes, nobody to be trusted{drop}"
+    often = f"once, by {mechanism}," if times == 1 else f"{times} times, at first by {mechanism}, each"
+    return f"{who} reports {often} private by itself; no Compute nodes, nobody to be trusted{drop}"
 
 
 def nodes_words(sizes: Sequence[int], dropped: int) -> str:

@@ -70,6 +70,11 @@ class Stage:
         return self.share * (self.rounds if self.uses is None else self.uses)
 
 
+def uses(stages: Sequence[Stage]) -> int:
+    """In how many rounds a client takes part."""
+    return sum(stage.rounds if stage.uses is None else stage.uses for stage in stages)
+
+
 def listed(names: Sequence[str]) -> str:
     """Names in a row, of many the first ones."""
     more = len(names) - NAMES_SHOWN_MAX

@@ -10,7 +10,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,19 +57,20 @@ def quickly() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Counts, and a number that is twice another and noise."""
+    """Counts, a number that is twice another and noise, and whether it is above 0."""
     rng = np.random.default_rng(4)
     x = rng.normal(size=ROWS).clip(-3, 3)
     y = (2 * x + rng.normal(scale=0.3, size=ROWS)).clip(-6, 6)
     calls = rng.poisson(2.0, ROWS).clip(0, 5)
     path = tmp_path_factory.mktemp("reports") / "rows.csv"
-    path.write_text("\n".join(["x,y,calls", *(f"{a},{b},{c}" for a, b, c in zip(x, y, calls, strict=True))]) + "\n")
+    rows = zip(x, y, calls, (y > 0).astype(int), strict=True)
+    path.write_text("\n".join(["x,y,calls,high", *(",".join(map(str, row)) for row in rows)]) + "\n")
     return path
 
 
 def own(table: Path, url: str, target: str, *more: str) -> list[str]:
-    features = ("--features", "x") if target == "y" else ()
-    given = ("--csv", str(table), "--target", target, "--bounds", "x=-3:3,y=-6:6,calls=0:5", *features)
+    features = ("--features", "x") if target in ("y", "high") else ()
+    given = ("--csv", str(table), "--target", target, "--bounds", "x=-3:3,y=-6:6,calls=0:5,high=0:1", *features)
     return [*given, "--broker", url, *more]
 
 
@@ -121,6 +122,18 @@ def test_a_histogram_of_reports(
     assert "Compute nodes (M)" not in page
 
 
+def draws_from_nowhere(sites: dict[str, float | list[float]]) -> Callable[..., Sampled]:
+    """In place of the sampler: draws about these values."""
+
+    def sample(options: Options, model: Any, data: Any, *start: Any) -> Sampled:
+        rng, chains = np.random.default_rng(options.seed), np.zeros(options.chains)
+        shape = (options.chains, options.draws)
+        drawn = {name: value + 0.01 * rng.random((*shape, *np.shape(value))) for name, value in sites.items()}
+        return Sampled(drawn, {}, Sampling(chains.astype(int), chains + 0.9, chains.astype(int), chains, 1.0))
+
+    return sample
+
+
 @sampled
 def test_a_mean_of_reports_of_which_some_are_missing(
     dca: Dca,
@@ -131,6 +144,7 @@ def test_a_mean_of_reports_of_which_some_are_missing(
 ) -> None:
     monkeypatch.setattr(live, "_RELEASING_MS", 250)
     monkeypatch.setattr(live, "_RELEASING_EACH_MS", 0)
+    monkeypatch.setattr(Options, "sample", draws_from_nowhere({"rate": 2.0}))
     given = ("--job", "ldp-mean", "--set", "family=poisson", "--epsilon", "4", "--clients", "50", "--drop", "2")
     done = dca(*own(table, embedded_broker.url, "calls", *given, *QUICK, "--json", "-"))
     assert done.returncode == 0, done.stderr
@@ -161,6 +175,27 @@ def test_a_regression_from_reports(dca: Dca, table: Path, embedded_broker: Broke
     assert slope["interval"][0] < slope["estimate"] < slope["interval"][1]
     assert set(result["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
     assert result["sampling"]["method"] == "NUTS"
+
+
+@sampled
+def test_two_reports_of_each_client_cost_it_the_budget_together(
+    dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites = {"theta": [0.5], "alpha": 0.1, "feature_sd": [0.4], "feature_mean": [0.1]}
+    monkeypatch.setattr(Options, "sample", draws_from_nowhere(sites))
+    given = ("--job", "ldp-regression", "--epsilon", "8", "--set", "family=logistic", "--set", "inputs=true")
+    done = dca(*own(table, embedded_broker.url, "high", *given, "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [(one["name"], one["contributors"], one["dimension"]) for one in result["rounds"]] == [
+        ("sum", 46, 1),
+        ("histogram", 46, 2),
+    ]
+    assert 7.9 < result["epsilon_spent"] <= 8
+    told = words(done.stderr)
+    assert "each reports 2 times, at first by analytic-gaussian, each private by itself" in told
+    assert "over 2 rounds: 50 % of the budget on the features, 50 % on the labels" in told
+    assert result["coefficients"][0]["interval"][0] < result["coefficients"][0]["estimate"]
 
 
 def test_gradient_steps_over_groups_of_clients(
