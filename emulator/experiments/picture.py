@@ -48,3 +48,15 @@ def drawing(
 def zero_line(axes: Any, height: float, label: str = "zero predictor") -> None:
     """The line of a method that uses no data: whatever lies above it is useless."""
     axes.axhline(height, color=GREY, linestyle=":", linewidth=1.5, label=label, zorder=1)
+
+
+def legend(panels: Any) -> None:
+    """One for all panels, below them, of what any of them has."""
+    handles: dict[str, Any] = {}
+    for axes in panels.flat:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    columns = min(4, len(handles))
+    panels[0, 0].figure.legend(
+        handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=10
+    )

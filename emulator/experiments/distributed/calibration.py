@@ -38,7 +38,7 @@ from dca_proto.core.budget import Budget
 from emulator.experiments.distributed.kernels import SAMPLED, split_rhat
 from emulator.experiments.distributed.releases import local_round
 from emulator.experiments.distributed.simulated import complete_rows, inverse_wishart
-from emulator.experiments.picture import BLACK, COLOURS, GREY, MARKERS, drawing
+from emulator.experiments.picture import BLACK, COLOURS, GREY, MARKERS, drawing, legend
 from emulator.experiments.runner import Check, table
 from inference.distributed_regression import fixed_s_fast
 from inference.distributed_regression.methods import METHODS as METHOD_TABLE
@@ -324,7 +324,7 @@ def draw(path: Path, found: Sequence[dict[str, Any]]) -> None:
             words = "conflict" if one["conflict"] else "no conflict"
             axes.set(title=f"{one['method']}, {words}", xlabel="nominal in %", xticks=[100 * level for level in LEVELS])
             _draw_cell(axes, one, epsilons.index(one["epsilon"]))
-        panels[0, 0].legend(frameon=False, fontsize=7)
+        legend(panels)
 
 
 def _draw_cell(axes: Any, one: dict[str, Any], place: int) -> None:

@@ -49,19 +49,7 @@ def draw_tables(found: Sequence[Found], path: Path) -> None:
                 _panel(axes, [one for one in found if (one.cell.setting, one.cell.name) == (setting, name)])
                 axes.set_title(f"{name}{' (simulated)' if name == ROAD else ''}, {setting}", fontsize=11)
             line[0].set_ylabel("mean squared error")
-        legend(panels)
-
-
-def legend(panels: Any) -> None:
-    """One for all panels, below them, of what any of them has."""
-    handles: dict[str, Any] = {}
-    for axes in panels.flat:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    columns = min(4, len(handles))
-    panels[0, 0].figure.legend(
-        handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=10
-    )
+        picture.legend(panels)
 
 
 def _panel(axes: Any, found: Sequence[Found]) -> None:

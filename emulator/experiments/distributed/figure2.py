@@ -21,7 +21,7 @@ from rich.table import Table
 from emulator.experiments import picture
 from emulator.experiments.distributed import simulated
 from emulator.experiments.distributed.data import PUBLISHED, VALID, Array
-from emulator.experiments.distributed.drawing import FLOOR_STYLE, STYLES, legend
+from emulator.experiments.distributed.drawing import FLOOR_STYLE, STYLES
 from emulator.experiments.distributed.fits import SAMPLERS
 from emulator.experiments.distributed.paper import ADASSP, FAST, FIXED_S
 from emulator.experiments.distributed.simulated import DELTA, Plan, Work
@@ -170,7 +170,7 @@ def _draw(curves: Curves, setting: str, path: Path) -> None:
             line[0].set_ylabel(f"{measure}: squared error")
         for axes in panels[-1]:
             axes.set_xlabel("ε")
-        legend(panels)
+        picture.legend(panels)
 
 
 def checks(curves: Curves) -> list[Check]:

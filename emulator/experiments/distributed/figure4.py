@@ -22,7 +22,7 @@ from rich.table import Table
 from emulator.experiments import picture
 from emulator.experiments.distributed import simulated
 from emulator.experiments.distributed.data import Array
-from emulator.experiments.distributed.drawing import STYLES, legend
+from emulator.experiments.distributed.drawing import STYLES
 from emulator.experiments.distributed.fits import SAMPLERS
 from emulator.experiments.distributed.paper import FAST
 from emulator.experiments.distributed.simulated import Plan, Run, Work
@@ -154,7 +154,7 @@ def draw(curves: Sequence[Curve], plan: Plan, path: Path) -> None:
             line[0].set_ylabel("MMD²")
         for axes in panels[-1]:
             axes.set_xlabel("ε")
-        legend(panels)
+        picture.legend(panels)
 
 
 def checks(curves: Sequence[Curve]) -> Iterator[Check]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from emulator.experiments import picture
-from emulator.experiments.distributed.drawing import legend
 from emulator.experiments.local.regression_data import PUBLISHED
 from emulator.experiments.local.regression_methods import (
     BAYES,
@@ -52,7 +51,7 @@ def draw(found: Results, path: Path) -> None:
         for axes, setting in zip(panels[0], found.settings, strict=True):
             _panel(axes, found, setting)
         panels[0, 0].set_ylabel(task.score)
-        legend(panels)
+        picture.legend(panels)
 
 
 def _panel(axes: Any, found: Results, setting: str) -> None:

@@ -31,7 +31,6 @@ from rich.table import Table
 
 from dca_proto.local import UnaryEncoding
 from emulator.experiments import picture
-from emulator.experiments.distributed.drawing import legend
 from emulator.experiments.local.column_fits import (
     EPSILONS,
     ITERATIONS,
@@ -283,7 +282,7 @@ def draw(path: Path, found: Sequence[Compared]) -> None:
             axes.set_ylim(min(bottoms), max(tops))
         panels[0, 0].set_ylabel("mean RMSE, 95 % interval")
         panels[1, 0].set_ylabel("unusable, % of repeats")
-        legend(panels)
+        picture.legend(panels)
 
 
 def _short(clients: int) -> str:

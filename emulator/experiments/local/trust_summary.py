@@ -21,7 +21,6 @@ from rich.table import Table
 from scipy.stats import t
 
 from emulator.experiments import picture
-from emulator.experiments.distributed.drawing import legend
 from emulator.experiments.local.column_fits import Array
 from emulator.experiments.local.trust import AWARE, DCA, LEVELS, LOCAL, NAIVE, TRUST, TRUSTED, WINES, Cell, Plan
 from emulator.experiments.runner import Check, table
@@ -276,7 +275,7 @@ def draw(path: Path, found: Results) -> None:
             below.set_title("of held-out targets" if data == WINES else "of coefficients", fontsize="medium")
         panels[0, 0].set_ylabel("test RMSE")
         panels[1, 0].set_ylabel(f"coverage of {LEVELS[SHOWN]:.0%} intervals, %")
-        legend(panels)
+        picture.legend(panels)
 
 
 def _curves(axes: Any, found: Results, data: str, height: Any) -> None:
