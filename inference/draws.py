@@ -189,6 +189,11 @@ def _version() -> str:
         return "not installed"
 
 
+def require_arviz() -> None:
+    """Raise `DataError`, which says what to install, where ArviZ is missing."""
+    _arviz()
+
+
 def _arviz() -> Any:
     """ArviZ, without its announcement of a new major version."""
     try:

@@ -264,8 +264,9 @@ def _reported(released: NoisyAggregate) -> Array:
 def _moments(family: _Family, values: Array) -> list[Figure]:
     """Mean, standard deviation and the parameter that follows from the mean, with their standard errors."""
     n, mean, sd = len(values), float(values.mean()), float(values.std(ddof=1 if len(values) > 1 else 0))
-    error = sd / sqrt(n)
-    found: list[Figure] = [(mean, error), (sd, sd / sqrt(2 * n))]
+    error, fourth = sd / sqrt(n), float(np.mean((values - mean) ** 4))
+    spread = sqrt(max(fourth - sd**4, 0.0) / n) / (2 * sd) if sd > 0 else 0.0  # of any law with fourth moments
+    found: list[Figure] = [(mean, error), (sd, spread)]
     if family.parameter:
         ends = family.of_mean(mean + error), family.of_mean(mean - error)
         found.append((family.of_mean(mean), abs(ends[0] - ends[1]) / 2))

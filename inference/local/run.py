@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.draws import CHAINS, DRAWS
+from inference.draws import CHAINS, DRAWS, require_arviz
 from inference.errors import DataError
 from inference.local.posterior import LocalPosterior, Sampling
 
@@ -54,7 +54,12 @@ class Options:
     require_mixed: bool = True
 
     def sample(self, model: Any, data: Mapping[str, Any], start: Mapping[str, Any] | None = None) -> Sampled:
-        """Draws of a model of `models`, from starts about a plausible point. Raises `DataError` as `nuts.sample`."""
+        """Draws of a model of `models`, from starts about a plausible point.
+
+        Raises:
+            DataError: as `nuts.sample`; NumPyro, JAX, or ArviZ, which looks at the chains, is missing.
+        """
+        require_arviz()  # before the work
         made = numpyro_module("inference.local.nuts").sample(
             model,
             data,

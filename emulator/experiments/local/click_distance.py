@@ -2,7 +2,7 @@
 
 **Simulated data.** The paper has some 11,000 records of ten items of the Kosarak click streams, which are not at hand.
 In their place stand 11,000 simulated records, the i-th item's probability ∝ 1/i (Zipf). As in the paper it is one data
-set: the 50 repeats are of the reports' noise (optimal unary encoding), and intervals are of that alone.
+set: the 50 repeats are of the reports' noise (optimal unary encoding), and what is said of spread is of that alone.
 
 **Posteriors.** Without privacy shares are Dirichlet(1 + counts), so that a share's distribution function F is that of
 Beta(1 + n_j, 9 + n - n_j), in closed form. With it, F̂ is that of the draws of four chains.
