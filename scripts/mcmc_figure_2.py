@@ -2,9 +2,9 @@
 """Figure 2 of the third paper: errors of distributed private regression on simulated data over ε.
 
 d = 2 and d = 5, n = 100,000, one, five and ten data nodes, seven ε from 0.1 to 10, 50 repeats of the noise: the paper's
-methods and the collapsed sampler, as published (not private as claimed) and valid. A sampler makes 10,000 iterations
-of one chain for each repeat, half of them warm-up; all repeats and ε of one J are one call. Exit code 4 where errors do
-not fall with ε, or one of the other checks at the end does not hold.
+methods and the collapsed sampler, as published (not private as claimed) and valid. A sampler makes 10,000 iterations of
+one chain for each repeat, half of them warm-up; all repeats and ε of one J are one call; some 20 minutes on two cores.
+Exit code 4 where errors do not fall with ε, or one of the other checks at the end does not hold.
 
     scripts/mcmc_figure_2.py --json mcmc_figure_2.json --plot mcmc_figure_2.png --resume mcmc_figure_2.jsonl
     scripts/mcmc_figure_2.py --bernstein-sheldon 2000 --resume mcmc_figure_2.jsonl ...      with MCMC-B&S

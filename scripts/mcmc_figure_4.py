@@ -2,7 +2,8 @@
 """Figure 4 of the third paper: how far private posteriors are from the one without privacy (MMD²), over ε.
 
 d = 2, n = 100,000, one, five and ten data nodes, seven ε from 0.1 to 10, 50 repeats of the noise; as published (not
-private as claimed) and valid. Chains as for Figure 2. Exit code 4 where a distance does not fall with ε.
+private as claimed) and valid. Chains as for Figure 2; some 5 minutes on two cores. Exit code 4 where a distance does
+not fall with ε.
 
     scripts/mcmc_figure_4.py --json mcmc_figure_4.json --plot mcmc_figure_4.png --resume mcmc_figure_4.jsonl
     scripts/mcmc_figure_4.py --bernstein-sheldon 2000 --resume mcmc_figure_4.jsonl ...      with MCMC-B&S

@@ -148,7 +148,7 @@ def draw(curves: Sequence[Curve], plan: Plan, path: Path) -> None:
                     if (one.work.setting, one.work.nodes) == (setting, J):
                         style = STYLES[one.work.method]
                         axes.plot(plan.epsilons, one.mmd.mean(axis=1), label=one.work.method, **style)
-                axes.set(xscale="log", title=f"J = {J}, {setting}")
+                axes.set(xscale="log", yscale="log", title=f"J = {J}, {setting}")
                 axes.set_xticks(plan.epsilons, [f"{epsilon:g}" for epsilon in plan.epsilons])
                 axes.minorticks_off()
             line[0].set_ylabel("MMD²")
