@@ -61,8 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 def plan_of(options: argparse.Namespace) -> Plan:
     if options.quick:
-        few = tuple(SIMULATED)[:1]
-        return Plan(options.data, options.seed, QUICK_REPEATS, QUICK_EPSILONS, QUICK_ITERATIONS, few)
+        return Plan(options.data, options.seed, QUICK_REPEATS, QUICK_EPSILONS, QUICK_ITERATIONS, tuple(SIMULATED))
     return Plan(options.data, options.seed, options.repeats)
 
 

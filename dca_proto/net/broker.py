@@ -255,9 +255,10 @@ async def _is_listening(process: subprocess.Popen[bytes], host: str, port: int) 
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     give_up = asyncio.get_running_loop().time() + _START_TIMEOUT_S
     while process.poll() is None and asyncio.get_running_loop().time() < give_up:
-        if await _answers(host, port) and not is_anothers(process.pid, port):
+        answered = await _answers(host, port) and not is_anothers(process.pid, port)
+        await asyncio.sleep(_POLL_S)  # a mosquitto that cannot read its certificates listens for a moment, too
+        if answered:
             return process.poll() is None
-        await asyncio.sleep(_POLL_S)
     return False
 
 

@@ -22,7 +22,7 @@ from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.testing import Build, Cast, NoNoise
 
-CLIENTS = 2_500
+CLIENTS = 1_500
 QUEUED_MAX, IN_FLIGHT_MAX = 1_000, 20  # mosquitto's defaults, for each of its clients
 PATIENCE_S = 90
 SPEED = 15
@@ -96,7 +96,7 @@ class Scene:
 
 
 def test_shares_that_the_broker_took_over_and_lost_are_sent_again(mosquitto_installed: None, tmp_path: Path) -> None:
-    """A Compute node is down while 2,500 shares arrive for it. The broker acknowledges all and keeps 1,000.
+    """A Compute node is down while 1,500 shares arrive for it. The broker acknowledges all and keeps 1,000.
 
     Clients send again after 30 seconds. By then the node is back and has all that had waited for it, which is what the
     broker had kept; from then on the clients' clock is hurried. Client i contributes (i + 1) / 2^13, without noise.

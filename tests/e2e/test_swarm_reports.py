@@ -163,7 +163,11 @@ def test_a_mean_of_reports_of_which_some_are_missing(
 
 
 @sampled
-def test_a_regression_from_reports(dca: Dca, table: Path, embedded_broker: Broker) -> None:
+def test_a_regression_from_reports(
+    dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites = {"theta": [0.5], "alpha": 0.1, "residual_sd": 0.2, "feature_sd": [0.4], "feature_mean": [0.1]}
+    monkeypatch.setattr(Options, "sample", draws_from_nowhere(sites))
     given = ("--job", "ldp-regression", "--epsilon", "8", "--delta", "1e-6", "--set", "radius=1")
     done = dca(*own(table, embedded_broker.url, "y", *given, *QUICK, "--json", "-"))
     assert done.returncode == 0, done.stderr

@@ -23,16 +23,16 @@ FULL = Scenario(
 )
 
 
-def test_two_dozen_random_scenarios_break_nothing() -> None:
+def test_the_first_random_scenarios_break_nothing() -> None:
     """The first of the thousands that scripts/check_scenarios.py runs; every tenth is compared, as in a sweep."""
-    seen = Sweep(seeds=(0, 23))
-    for seed in range(24):
+    seen = Sweep(seeds=(0, 15))
+    for seed in range(16):
         result = trial_of(seed)
         assert broken_in(result) == {}, f"seed {seed}"
         numbers = {one["number"] for one in result["invariants"] if one["checked"]}
         assert numbers >= {4, 6, 7} if seed % COMPARE_EVERY else numbers >= {4, 5, 6, 7, 9}
         seen.run += 1
-    assert seen.run == 24
+    assert seen.run == 16
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------

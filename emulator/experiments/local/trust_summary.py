@@ -260,7 +260,7 @@ def _mixed(found: Results) -> Iterator[Check]:
 
 def draw(path: Path, found: Results) -> None:
     """Above test error, below coverage, over ε; a column for each data."""
-    title = "When does which pay? Linear regression at the same (ε, δ), by who adds the noise"
+    title = "Linear regression at the same (ε, δ), by who adds the noise"
     with picture.drawing(path, rows=2, columns=len(found.plan.data), size=_PANEL, title=title) as panels:
         for column, data in enumerate(found.plan.data):
             above, below = panels[:, column]
@@ -269,6 +269,8 @@ def draw(path: Path, found: Results) -> None:
             above.axhline(private, color=picture.BLACK, linestyle="--", linewidth=1.2, label="no privacy", zorder=1)
             picture.zero_line(above, nothing, "no model")
             above.set(yscale="log", title=data, ylim=(0.93 * private, 3 * nothing))
+            above.yaxis.set_major_formatter("{x:g}")
+            above.yaxis.set_minor_formatter("{x:g}")
             _curves(below, found, data, lambda one: 100 * one.covered[:, SHOWN].mean())
             below.axhline(100 * LEVELS[SHOWN], color=picture.BLACK, linestyle="--", linewidth=0.8, zorder=1)
             below.set(ylim=(0, 102), xlabel="ε")
