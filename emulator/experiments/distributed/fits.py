@@ -20,13 +20,13 @@ where it goes to (`adapted_as_published`):
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from emulator.experiments import student
 from emulator.experiments.distributed.data import Array
 from emulator.experiments.distributed.kernels import split_rhat
 from emulator.experiments.distributed.paper import BERNSTEIN_SHELDON, FIXED_S, NORMAL_X
@@ -168,7 +168,5 @@ def fast(problems: Sequence[Observed], priors: Sequence[Prior], sigma_y2: Sequen
 
 def interval(values: Array, level: float = 0.9) -> tuple[float, float]:
     """Student's interval for the mean of independent runs: mean ± t sd/√n (Table 2)."""
-    from scipy.stats import t
-
-    reach = t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    reach = student.reach(values, level)
     return float(values.mean() - reach), float(values.mean() + reach)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from emulator.experiments import student
 from emulator.experiments.local.regression_data import PUBLISHED, VALID, Array
 from emulator.experiments.local.regression_methods import (
     BAYES,
@@ -141,15 +142,10 @@ def advantage(first: Array, second: Array, sign: int, count: int) -> tuple[float
 
     With fewer than two repeats it is unbounded.
     """
-    from scipy.stats import t
-
     repeats = min(len(first), len(second))
     differences = sign * (first[:repeats] - second[:repeats])
     mean = float(differences.mean())
-    if repeats < 2:
-        return mean, -math.inf, math.inf
-    quantile = float(t.ppf(1 - (1 - JOINT_LEVEL) / (2 * count), repeats - 1))
-    reach = quantile * float(differences.std(ddof=1)) / math.sqrt(repeats)
+    reach = student.reach(differences, JOINT_LEVEL, count)
     return mean, mean - reach, mean + reach
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.local import UnaryEncoding
-from emulator.experiments import picture
+from emulator.experiments import picture, student
 from emulator.experiments.local.column_fits import (
     EPSILONS,
     ITERATIONS,
@@ -142,12 +142,9 @@ class Reduction(NamedTuple):
 
 def reduction_of(posterior: Array, projected: Array, count: int) -> Reduction:
     """Of paired errors, shape ``(repeats,)``, with an interval that holds together with so many others."""
-    from scipy.stats import t
-
     ratio = float(posterior.mean() / projected.mean())
     residuals = (posterior - ratio * projected) / projected.mean()
-    quantile = float(t.ppf(1 - (1 - JOINT_LEVEL) / (2 * count), len(residuals) - 1))
-    reach = quantile * float(residuals.std(ddof=1)) / math.sqrt(len(residuals))
+    reach = student.reach(residuals, JOINT_LEVEL, count)
     return Reduction(1 - ratio, 1 - ratio - reach, 1 - ratio + reach)
 
 

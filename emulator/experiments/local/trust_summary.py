@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
-from scipy.stats import t
 
-from emulator.experiments import picture
+from emulator.experiments import picture, student
 from emulator.experiments.local.column_fits import Array
 from emulator.experiments.local.trust import AWARE, DCA, LEVELS, LOCAL, NAIVE, TRUST, TRUSTED, WINES, Cell, Plan
 from emulator.experiments.runner import Check, table
@@ -100,10 +99,7 @@ def _series(repeats: Sequence[Mapping[str, Any]]) -> Series:
 def interval(values: Array, count: int) -> tuple[float, float, float]:
     """The mean over repeats and its interval, simultaneous with `count` in all."""
     mean = float(values.mean())
-    if len(values) < 2:
-        return mean, -math.inf, math.inf
-    quantile = float(t.ppf(1 - (1 - LEVEL) / (2 * count), len(values) - 1))
-    reach = quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
+    reach = student.reach(values, LEVEL, count)
     return mean, mean - reach, mean + reach
 
 
