@@ -19,7 +19,10 @@ from dca_proto.statistics.sensitivity import Sensitivity
 
 
 class Additive:
-    """Base of a mechanism that adds independent noise to each coordinate of a vector in grid units."""
+    """Base of a mechanism that adds independent noise to each coordinate of a vector in grid units.
+
+    What is abstract mypy checks: a struct's metaclass is not that of abstract classes.
+    """
 
     __slots__ = ()
 

@@ -25,7 +25,10 @@ EPSILON_LEAST, EPSILON_MAX = 2.0**-50, 36.0
 
 
 class Categorical:
-    """Base of a mechanism by which a report names a category with probability p if it is the client's own, else q."""
+    """Base of a mechanism by which a report names a category with probability p if it is the client's own, else q.
+
+    What is abstract mypy checks: a struct's metaclass is not that of abstract classes.
+    """
 
     __slots__ = ()
 

@@ -28,10 +28,19 @@ from inference.errors import DataError
 from inference.jobs import logistic, regression
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
 from inference.jobs.estimates import Row, row, with_interval
-from inference.jobs.reports import LEVEL, SAMPLED, SamplerSettings, check_clients, check_installed, figure, sampling
+from inference.jobs.reports import (
+    LEVEL,
+    SAMPLED,
+    SamplerSettings,
+    check_clients,
+    check_installed,
+    figure,
+    sampling,
+    with_new_clients,
+)
 from inference.jobs.settings import require_choice, require_positive, setting
 from inference.local import LocalRegression, RegressionPrior, fit
-from inference.local.regression import COEFFICIENTS, INTERCEPT
+from inference.local.sites import COEFFICIENTS, INTERCEPT
 from inference.local.terms import GAUSSIAN, RESPONSE
 from inference.logistic_regression import LogisticPosterior
 from inference.problem import Problem, Schema
@@ -262,7 +271,7 @@ JOBS = {
         finish=finish,
         reference=reference,
         summary=summary,
-        draws=lambda result, rng: result.inference_data(),
+        draws=with_new_clients,
         picture_title=picture_title,
         model=model,
         reports=lambda settings: GAUSSIAN,

@@ -108,10 +108,12 @@ def sampling(posterior: LocalPosterior) -> Row:
 
 
 def draws(result: Fitted, rng: np.random.Generator) -> InferenceData:
-    """The chains' own with their warm-up, the prior's, and of each draw a new client and its report."""
-    posterior = result.posterior
-    if posterior.predictive is None:
-        return posterior.inference_data()
+    """As `with_new_clients`."""
+    return with_new_clients(result.posterior, rng)
+
+
+def with_new_clients(posterior: LocalPosterior, rng: np.random.Generator) -> InferenceData:
+    """The chains' own draws with their warm-up, the prior's, and of each draw a new client, with its report if any."""
     return posterior.inference_data(posterior.new_clients(seed=int(rng.integers(2**31))))
 
 

@@ -9,7 +9,7 @@ General layout, in reading order:
     fit                         all fits by name: reports or sums in, a posterior out
     run                         how to sample
     posterior                   draws, what they are worth, and warnings in words
-    regression                  the same of regressions, in the units of the user's columns
+    regression, sites           the same of regressions, in the units of the user's columns
     predictive                  what new clients are like
     picture                     posteriors beside priors
 

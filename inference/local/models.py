@@ -30,8 +30,8 @@ from inference.complete_rows import MISSING, log_prior
 from inference.local import categories, perturbed, rectified, summed
 from inference.local.few_points import few_points
 from inference.local.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC
-from inference.local.regression import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
 from inference.local.reports import Categories, Scalars
+from inference.local.sites import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
 
 Array: TypeAlias = Any
 Data: TypeAlias = Mapping[str, Any]

@@ -51,7 +51,10 @@ class Predictive(Protocol):
         """Names of the axes of what is drawn, after chains and draws."""
 
     def draws(self, parameters: Draws, clients: int, rng: np.random.Generator) -> dict[str, Array]:
-        """``value`` and ``report`` of as many new clients, for each draw: shape ``(chains, draws, clients, ...)``."""
+        """``value`` of as many new clients, and ``report`` if each one's came in, for each draw of the parameters.
+
+        Shape ``(chains, draws, clients, ...)``.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +66,7 @@ class LocalPosterior:
             the prior, shape ``(draws, ...)``, as far as there are any.
         axes: names of a parameter's axes after the first two; coords: labels along each of them.
         warmup: draws made while the chains adapted; empty unless they were asked for.
-        sampling: how the chains fared. predictive: what new clients are like; None in regressions.
+        sampling: how the chains fared. predictive: what new clients are like.
         notes: further sentences for `warnings`. attrs: what the draws rest on (mechanism, epsilon, delta, n).
 
     Raises:
@@ -73,11 +76,11 @@ class LocalPosterior:
     model: str
     draws: Draws
     sampling: Sampling
+    predictive: Predictive
     prior: Draws = field(default_factory=dict)
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     coords: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     warmup: Draws = field(default_factory=dict)
-    predictive: Predictive | None = None
     notes: tuple[str, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=dict)
 
@@ -159,13 +162,10 @@ class LocalPosterior:
         return self
 
     def new_clients(self, clients: int = 1, seed: int = 0) -> dict[str, Array]:
-        """Posterior predictive draws: ``value`` and ``report`` of new clients, ``(chains, draws, clients, ...)``.
+        """Posterior predictive draws: ``value`` of new clients, and ``report`` where the model is of single reports.
 
-        Raises:
-            DataError: the model is of sums or rows and has no single client's report.
+        Shape ``(chains, draws, clients, ...)``.
         """
-        if self.predictive is None:
-            raise DataError(f"model {self.model!r} predicts targets of given rows, and no client's report")
         return self.predictive.draws(self.draws, clients, np.random.default_rng(seed))
 
     def inference_data(self, predicted: Draws | None = None) -> InferenceData:
@@ -186,7 +186,7 @@ class LocalPosterior:
         }
         return inference_data(
             self.draws,
-            dims={**self.axes, **({} if self.predictive is None else self.predictive.axes)},
+            dims={**self.axes, **self.predictive.axes},
             coords=self.coords,
             attrs={"model": self.model, "sampling_time": sampling.seconds, **self.attrs},
             posterior_predictive=predicted,

@@ -2,7 +2,7 @@
 
 For each draw of the parameters the values of as many clients as are asked for, before they are clipped, and their
 reports, clipped and with the mechanism's noise: draws of the posterior predictive. Reports that look nothing like the
-ones that came in speak against the model.
+ones that came in speak against the model. Where only sums are known, there are values alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
-from inference.local.reports import Categories, Scalars
+from inference.local.reports import Categories, Rows, Scalars
+from inference.local.sites import COEFFICIENTS, CORRELATION, FEATURE_MEAN, FEATURE_SD, INTERCEPT, RESIDUAL_SD
 
 Array = NDArray[np.float64]
 VALUE, REPORT = "value", "report"
@@ -74,3 +76,57 @@ class CategoryClient:
             return {VALUE: value.astype(float), REPORT: (rng.random(chance.shape) < chance).astype(float)}
         moved = np.where(rng.random(value.shape) < p, 0, rng.integers(1, k, value.shape))
         return {VALUE: value.astype(float), REPORT: ((value + moved) % k).astype(float)}
+
+
+@dataclass(frozen=True, eq=False)
+class RowClient:
+    """A row of a regression, its target last: a number, or a label 0 or 1.
+
+    Attributes:
+        centre: of the columns, which is the features' mean where this is no parameter. logistic: whether there are
+            labels. rows: those that were told, as to noise and bounds; None where clients told sums.
+    """
+
+    centre: Array
+    logistic: bool
+    rows: Rows | None = None
+
+    @property
+    def axes(self) -> Mapping[str, tuple[str, ...]]:
+        """Of what is drawn."""
+        return {VALUE: ("client", "column"), REPORT: ("client", "column")}
+
+    def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
+        """``value`` and, of rows, ``report``: shape ``(chains, draws, clients, d + 1)``, in the columns' own units."""
+        sd = parameters[FEATURE_SD]
+        mean = parameters.get(FEATURE_MEAN, self.centre[:-1] + np.zeros_like(sd))
+        white = rng.standard_normal((*sd.shape[:2], clients, sd.shape[2]))
+        if CORRELATION in parameters:
+            white = white @ _root(parameters[CORRELATION])
+        x = mean[..., None, :] + sd[..., None, :] * white
+        score = (x @ parameters[COEFFICIENTS][..., None])[..., 0] + parameters[INTERCEPT][..., None]
+        if self.logistic:
+            y = (rng.random(score.shape) < expit(score)).astype(float)
+        else:
+            y = score + parameters[RESIDUAL_SD][..., None] * rng.standard_normal(score.shape)
+        value = np.concatenate([x, y[..., None]], axis=-1)
+        return {VALUE: value} if self.rows is None else {VALUE: value, REPORT: self._told(value, self.rows, rng)}
+
+    def _told(self, value: Array, rows: Rows, rng: np.random.Generator) -> Array:
+        """Clipped, brought into the ball and with noise; a label as it is with probability p."""
+        seen = np.clip((value - rows.centre) / rows.scale, -rows.bound, rows.bound)
+        numbers = seen[..., :-1] if self.logistic else seen
+        if np.isfinite(rows.radius):
+            numbers *= rows.radius / np.maximum(np.linalg.norm(numbers, axis=-1, keepdims=True), rows.radius)
+        noise = np.sqrt(np.r_[np.full(len(rows.scale) - 1, rows.variance_x), rows.variance_y])
+        told: Array = rows.centre + rows.scale * (seen + noise * rng.standard_normal(seen.shape))
+        if self.logistic:
+            told[..., -1] = np.where(rng.random(told.shape[:-1]) < rows.p, told[..., -1], 1 - told[..., -1])
+        return told
+
+
+def _root(correlation: Array) -> Array:
+    """R with RᵀR = Ω of each matrix; unlike Cholesky's it is there for all that are singular but for rounding."""
+    values, vectors = np.linalg.eigh(correlation)
+    root: Array = np.sqrt(np.maximum(values, 0.0))[..., None] * np.swapaxes(vectors, -1, -2)
+    return root

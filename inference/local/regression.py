@@ -18,9 +18,21 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.linear_regression import Posterior
 from inference.local.posterior import LocalPosterior
+from inference.local.predictive import RowClient
 from inference.local.priors import RegressionPrior
 from inference.local.reports import Rows, Sums
 from inference.local.run import PRIOR_DRAWS, Options, Sampled
+from inference.local.sites import (
+    ALPHA,
+    COEFFICIENTS,
+    CORRELATION,
+    FEATURE_MEAN,
+    FEATURE_SD,
+    INTERCEPT,
+    RESIDUAL_SD,
+    ROOT,
+    THETA,
+)
 from inference.problem import Schema
 from inference.regression import LinearFit
 from inference.released import columns_of, fit_of, result_of
@@ -28,16 +40,6 @@ from inference.released import columns_of, fit_of, result_of
 Array = NDArray[np.float64]
 Draws = Mapping[str, Array]
 
-COEFFICIENTS, INTERCEPT, RESIDUAL_SD = "coefficients", "intercept", "residual_sd"
-THETA, ALPHA, FEATURE_SD, FEATURE_MEAN, ROOT, CORRELATION = (
-    "theta",
-    "alpha",
-    "feature_sd",
-    "feature_mean",
-    "correlation_root",
-    "feature_correlation",
-)
-"""The models' sites, and what stands in the place of the correlations' root."""
 AXES = {
     COEFFICIENTS: ("feature",),
     FEATURE_SD: ("feature",),
@@ -71,8 +73,7 @@ class LocalRegression(LocalPosterior):
     def scores(self, X: Array) -> Array:
         """Of rows ``X``, shape ``(k, d)``: the target's mean, or the log odds, of each draw: ``(chains, draws, k)``.
 
-        Rows are clipped to the public bounds first, as clients clip theirs, if the fit is of sums; bounds of perturbed
-        rows are not kept.
+        Rows are clipped to the public bounds first, as clients clip theirs; bare reports know no bounds.
 
         Raises:
             DataError: another number of columns, or a value that is not finite.
@@ -114,13 +115,15 @@ class Unit(NamedTuple):
     """The way from the models' units to the columns' own.
 
     Attributes:
-        linear: as moments, and with it centres and scales. names: of the features. logistic: whether y is a label.
+        linear: as moments, and with it centres and scales. columns: of the features, then the target.
+        logistic: whether y is a label. rows: where clients told theirs, and not sums.
         notes: what speaks against the model, in words.
     """
 
     linear: LinearFit
-    names: tuple[str, ...]
+    columns: tuple[str, ...]
     logistic: bool
+    rows: Rows | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -136,14 +139,13 @@ def unit_of_sums(
     moments = _moments(draws, sums.constant)
     linear = fit_of(given, moments) if schema is None else result_of(given, moments, schema, NO_REPAIR)
     columns = columns_of(given)
-    notes = _about_clipping(draws, linear.thresholds, columns[:-1] if logistic else columns)
-    notes += _about_ball(draws, linear.radius)
+    notes = _about_bounds(draws, linear, columns, logistic=logistic)
     if not logistic and not sums.square:
         notes += (
             f"the squares of {columns[-1]} were not released, so the residuals' standard deviation rests on its prior; "
             "ask for target_square",
         )
-    return Unit(_of_log_odds(linear) if logistic else linear, columns[:-1], logistic, notes)
+    return Unit(_of_log_odds(linear) if logistic else linear, columns, logistic, notes=notes)
 
 
 def unit_of_rows(draws: Draws, rows: Rows, *, intercept: bool) -> Unit:
@@ -152,27 +154,30 @@ def unit_of_rows(draws: Draws, rows: Rows, *, intercept: bool) -> Unit:
     moments = _moments(draws, constant)
     if not intercept:
         moments = Posterior(np.r_[0.0, moments.mean], np.pad(moments.cov, ((1, 0), (1, 0))), moments.residual_variance)
-    none = np.full(len(rows.scale), np.inf)
-    linear = LinearFit(moments, rows.centre, rows.scale, none, constant=constant or 0.0)
-    return Unit(linear, rows.names, RESIDUAL_SD not in draws, rows.notes)
+    linear = LinearFit(moments, rows.centre, rows.scale, rows.bound, constant=constant or 0.0, radius=rows.radius)
+    logistic = RESIDUAL_SD not in draws
+    notes = rows.notes + _about_bounds(draws, linear, rows.columns, logistic=logistic)
+    return Unit(linear, rows.columns, logistic, rows, notes)
 
 
 def regression(
     sampled: Sampled, unit: Unit, prior: RegressionPrior, options: Options, attrs: Mapping[str, object]
 ) -> LocalRegression:
     """The posterior in the columns' own units, of draws by the models' sites."""
+    features = unit.columns[:-1]
     before = {
         name: array
-        for name, array in prior.draws(options.rng, PRIOR_DRAWS, len(unit.names)).items()
+        for name, array in prior.draws(options.rng, PRIOR_DRAWS, len(features)).items()
         if name in sampled.draws
     }
     return LocalRegression(
         "logistic" if unit.logistic else "linear",
         _in_own_units(sampled.draws, unit.linear),
         sampled.sampling,
+        RowClient(unit.linear.centre, unit.logistic, unit.rows),
         prior=_in_own_units(before, unit.linear),
         axes=AXES,
-        coords={"feature": unit.names, "other_feature": unit.names},
+        coords={"feature": features, "other_feature": features, "column": unit.columns},
         warmup=_in_own_units(sampled.warmup, unit.linear) if sampled.warmup else {},
         notes=unit.notes,
         attrs=attrs,
@@ -211,6 +216,12 @@ def _moments(draws: Draws, constant: float | None) -> Posterior:
 def _of_log_odds(linear: LinearFit) -> LinearFit:
     """The same for what is predicted as it is: no centre and scale of a target."""
     return replace(linear, centre=np.r_[linear.centre[:-1], 0.0], scale=np.r_[linear.scale[:-1], 1.0])
+
+
+def _about_bounds(draws: Draws, linear: LinearFit, columns: Sequence[str], *, logistic: bool) -> tuple[str, ...]:
+    """What the model surely expects where clients bring it elsewhere; a label is not clipped."""
+    clipped = columns[:-1] if logistic else columns
+    return _about_clipping(draws, linear.thresholds, clipped) + _about_ball(draws, linear.radius)
 
 
 def _about_ball(draws: Draws, radius: float) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ Array = NDArray[np.float64]
 
 COLUMNS = ("sum", "mean")  # statistics whose reports are scaled and clipped columns, and noise
 HISTOGRAM = "histogram"
+TARGET, LABEL = "y", "label"  # what the last column is called where no round says it
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,9 @@ class Rows:
         x: features with Gaussian noise, shape ``(n, d)``. y: the target with Gaussian noise, or labels 0 and 1 told by
             randomised response, shape ``(n,)``.
         variance_x, variance_y: of the noise in each feature and in the target. p: of a true label; 1 for a target.
-        names: of the features. centre, scale: of the features, then the target, shape ``(d + 1,)``, to their own units.
+        columns: names of the features, then the target. centre, scale: of them, shape ``(d + 1,)``, to their own units.
+        bound: where clients clipped them, in units of the scale; infinite of labels, and where nobody knows.
+        radius: of the ball that they brought what is not a label into after that; infinite without one.
         attrs: what the draws rest on. notes: what is to be said of them.
     """
 
@@ -117,9 +120,11 @@ class Rows:
     variance_x: float
     variance_y: float
     p: float
-    names: tuple[str, ...]
+    columns: tuple[str, ...]
     centre: Array
     scale: Array
+    bound: Array
+    radius: float = inf
     attrs: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -209,9 +214,11 @@ def rows_of(given: Given) -> Rows:
     """
     told, rounds, columns, notes = _perturbed(given, 2, "(n, d + 1) of d features and the target")
     d, variance = told.values.shape[1] - 1, told.noise_scale**2
+    if not rounds:
+        columns = columns._replace(names=(*columns.names[:-1], TARGET))
     _check_enough(len(told.values), d + d * (d + 1) // 2 + 1)
     x, y, attrs = told.values[:, :-1], told.values[:, -1], _attributes(told, rounds)
-    return Rows(x, y, variance, variance, 1.0, columns.names[:-1], columns.centre, columns.scale, attrs, notes)
+    return Rows(x, y, variance, variance, 1.0, *columns, attrs, notes)
 
 
 def labelled_rows_of(given: Given, labels: Given) -> Rows:
@@ -232,16 +239,20 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
     d = told.values.shape[1]
     _check_enough(len(first), d + d * (d + 1) // 2, "clients that told both features and label")
     attrs = _both(_attributes(told, rounds), answers.attrs) | {"n": len(first)}
-    centre, scale = np.r_[columns.centre, 0.0], np.r_[columns.scale, 1.0]
+    told_apart = _Columns(
+        (*columns.names, LABEL),
+        np.r_[columns.centre, 0.0],
+        np.r_[columns.scale, 1.0],
+        np.r_[columns.bound, inf],
+        columns.radius,
+    )
     return Rows(
         told.values[first],
         answers.told[second].astype(float),
         told.noise_scale**2,
         0.0,
         answers.p,
-        columns.names,
-        centre,
-        scale,
+        *told_apart,
         attrs,
         notes,
     )
@@ -312,6 +323,12 @@ class _Columns(NamedTuple):
     centre: Array
     scale: Array
     bound: Array
+    radius: float = inf
+
+    @property
+    def reach(self) -> Array:
+        """The largest absolute value of each."""
+        return np.minimum(self.bound, self.radius)
 
     @property
     def unit(self) -> tuple[float, float]:
@@ -322,7 +339,7 @@ class _Columns(NamedTuple):
     def interval(self) -> Interval:
         """Bounds of the first column, in its own units."""
         centre, scale = self.unit
-        half = scale * float(self.bound[0])
+        half = scale * float(self.reach[0])
         return Interval(centre - half, centre + half)
 
 
@@ -349,7 +366,7 @@ def _columns(aggregate: NoisyAggregate) -> _Columns:
     parameters = _expected(aggregate, COLUMNS)
     centre, scale, bound = (np.asarray(parameters[name], float) for name in ("centre", "scale", "bound"))
     radius = parameters.get("radius")
-    return _Columns(tuple(parameters["columns"]), centre, scale, bound if radius is None else np.minimum(bound, radius))
+    return _Columns(tuple(parameters["columns"]), centre, scale, bound, inf if radius is None else radius)
 
 
 def _perturbed(
@@ -362,7 +379,7 @@ def _perturbed(
     if rounds:
         columns = _columns(rounds[0])
         check_gaussian(told, told.noise_scale, rounds[0].sensitivity)
-        kept = within_reach(told.values, -columns.bound, columns.bound, laplace=False, scale=told.noise_scale)
+        kept = within_reach(told.values, -columns.reach, columns.reach, laplace=False, scale=told.noise_scale)
         ids = (
             tuple(one for one, there in zip(told.clients, kept.tolist(), strict=True) if there) if told.clients else ()
         )

@@ -434,7 +434,9 @@ def test_a_linear_regression_is_told_in_own_units_and_scored(inputs: bool, drawn
     assert set(summary["intercept"]) >= {"estimate", "interval"}
     assert "name" not in summary["intercept"]
     assert summary["test"]["rmse_nonprivate"] < summary["test"]["rmse_private"] < summary["test"]["rmse_zero"]
-    assert JOBS["ldp-regression"].draws(result, np.random.default_rng(0)).posterior  # type: ignore[misc]
+    stored = JOBS["ldp-regression"].draws(result, np.random.default_rng(0))  # type: ignore[misc]
+    assert set(stored.posterior_predictive) == ({"value", "report"} if inputs else {"value"})
+    assert stored.posterior_predictive["value"].sel(column="y").shape[2:] == (1,)
 
 
 @sampled

@@ -40,6 +40,7 @@ from emulator.experiments.local.regression_methods import (
     COROLLARY,
     INPUTS,
     INPUTS_2,
+    INPUTS_4,
     NO_MODEL,
     SGD,
     TIGHT,
@@ -321,7 +322,7 @@ def sampler(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize(("method", "label"), [
     (TIGHT, False), (TIGHT, True), (COROLLARY, False), (COROLLARY, True), (BAYES, False), (BAYES, True),
-    (INPUTS_2, True), (INPUTS, True),
+    (INPUTS_2, True), (INPUTS_4, True), (INPUTS, True),
 ])  # fmt: skip
 def test_each_method_has_its_own_model_and_noise(method: str, label: bool, private: bool, sampler: None) -> None:
     pytest.importorskip("numpyro")
@@ -334,7 +335,7 @@ def test_each_method_has_its_own_model_and_noise(method: str, label: bool, priva
     model, given = asked.value.args
     n, mu = len(split.y), mu_of(*TERMS)
     if method in methods.ORDERS:
-        assert (type(model).__name__, model.order) == ("LogisticRows", 2 if method == INPUTS_2 else None)
+        assert (type(model).__name__, model.order) == ("LogisticRows", {INPUTS_2: 2, INPUTS_4: 4}.get(method))
         assert model.intercept == private
         assert given["var_x"] == pytest.approx((2 / mu_of(0.5, 1e-5)) ** 2, rel=0.01)
         assert given["p"] == pytest.approx(1 / (1 + math.exp(-0.5)))

@@ -188,7 +188,7 @@ def test_labels_and_concentrations_are_one_for_each_category() -> None:
 
 
 def test_perturbed_rows_are_refused_where_they_cannot_be() -> None:
-    assert rows_of(vectors()).names == ("x0", "x1")
+    assert rows_of(vectors()).columns == ("x0", "x1", "y")
     with pytest.raises(DataError, match=r"shape \(50, 1\); expected \(n, d \+ 1\)"):
         rows_of(vectors(width=1))
     with pytest.raises(DataError, match="5 reports are too few: this model needs at least 6"):
@@ -204,6 +204,11 @@ def test_labels_have_to_be_the_same_clients() -> None:
     found = labelled_rows_of(vectors(), answers(k=2))
     assert (found.variance_y, set(found.y)) == (0.0, {0.0, 1.0})
     assert found.p == pytest.approx(np.e / (1 + np.e))
+    assert (found.columns, found.bound.tolist(), found.radius) == (("x0", "x1", "x2", "label"), [np.inf] * 4, np.inf)
+    ball = {"columns": ["a", "b", "c"], "centre": [9.0] * 3, "scale": [2.0] * 3, "bound": [5.0] * 3, "radius": 4.0}
+    known = labelled_rows_of(replace(held(vectors(), "sum", **ball), sensitivity=10.0), answers(k=2))
+    assert (known.columns, known.bound.tolist(), known.radius) == (("a", "b", "c", "label"), [5, 5, 5, np.inf], 4.0)
+    assert (known.centre.tolist(), known.scale.tolist()) == ([9, 9, 9, 0], [2, 2, 2, 1])
     with pytest.raises(DataError, match="40 labels for 50 clients' features"):
         labelled_rows_of(vectors(), answers(40, k=2))
     with pytest.raises(DataError, match="labels are one of 3 categories; expected randomised response of two"):

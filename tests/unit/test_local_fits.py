@@ -1,4 +1,4 @@
-"""Fits of local reports: against conjugate posteriors, with and without the noise in the model, and in user's units.
+"""Fits of local reports: against conjugate posteriors, with and without the noise in the model; and new clients.
 
 Compiling is most of what these cost, so each model is compiled once (`compiling`), and several tests look at one fit.
 """
@@ -21,14 +21,11 @@ from dca_proto.local import MISSING, UnaryEncoding
 from inference import local
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.linear_regression import Posterior
 from inference.local.posterior import LocalPosterior, Sampling
 from inference.local.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON, CategoryClient, ScalarClient
-from inference.local.regression import LocalRegression, regression, unit_of_rows, unit_of_sums
-from inference.local.reports import Categories, Rows, Scalars, Sums
+from inference.local.regression import LocalRegression
+from inference.local.reports import Categories, Scalars
 from inference.local.run import Options, Sampled
-from inference.problem import Schema
-from inference.regression import RegressionResult
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("numpyro")
@@ -212,7 +209,9 @@ SAMPLING = Sampling(np.zeros(4, int), np.full(4, 0.9), np.zeros(4, int), np.full
 def posterior(seed: int = 1, chains: int = 4, draws: int = 500, **changes: Any) -> LocalPosterior:
     """Independent draws, as if a sampler had made them."""
     drawn = {"mean": np.random.default_rng(seed).normal(size=(chains, draws))}
-    return LocalPosterior(**{"model": "gaussian", "draws": drawn, "sampling": SAMPLING, **changes})
+    client = ScalarClient(GAUSSIAN, Scalars(np.zeros(3), Interval(0, 2), laplace=True, scale=0.01))
+    given = {"model": "gaussian", "draws": drawn, "sampling": SAMPLING, "predictive": client}
+    return LocalPosterior(**{**given, **changes})
 
 
 def test_mixed_chains_give_no_warning_and_pass() -> None:
@@ -269,8 +268,6 @@ def test_inference_data_says_what_it_rests_on() -> None:
     labelled = replace(posterior(), draws=shares, warmup=shares, **names).inference_data()
     assert labelled.posterior["shares"].sel(category="b").shape == (4, 9)
     assert "warmup_posterior" in labelled.groups()
-    with pytest.raises(DataError, match="predicts targets of given rows, and no client's report"):
-        posterior().new_clients()
     with pytest.raises(DataError, match="level of an interval is 95"):
         found.intervals(95)
 
@@ -312,136 +309,7 @@ def test_new_clients_of_categories_tell_as_the_mechanism_does(unary: bool) -> No
     assert drawn["report"].ndim == 3 + unary
 
 
-def drawn_by_sites(intercept: bool = True, logistic: bool = False) -> Sampled:
-    """As if a regression of two features had been sampled."""
-    rng = np.random.default_rng(5)
-    root = np.broadcast_to(np.linalg.cholesky(np.array([[1.0, 0.6], [0.6, 1.0]])), (4, 50, 2, 2))
-    draws = {
-        "theta": np.array([0.5, -0.2]) + 0.01 * rng.normal(size=(4, 50, 2)),
-        "feature_sd": np.array([0.3, 0.4]) + 0.01 * rng.random((4, 50, 2)),
-        "correlation_root": root,
-    }
-    if intercept:
-        draws |= {"alpha": 0.1 + 0.01 * rng.normal(size=(4, 50)), "feature_mean": np.full((4, 50, 2), 0.05)}
-    if not logistic:
-        draws["residual_sd"] = np.full((4, 50), 0.2)
-    return Sampled(draws, {}, SAMPLING)
-
-
-SCHEMA = Schema(
-    ("age", "bmi"), "bp", {"age": Interval(20, 80), "bmi": Interval(15, 35), "bp": Interval(80, 180)}, {"bp": "mmHg"}
-)
-
-
-def of_sums(intercept: bool = True, logistic: bool = False, square: bool = True, **changes: Any) -> LocalRegression:
-    parameters = {
-        "columns": list(SCHEMA.columns),
-        "centre": SCHEMA.centres.tolist(),
-        "scale": SCHEMA.half_widths.tolist(),
-        "bound": [1.0] * 3,
-        "target_square": square,
-        **({"intercept": True, "intercept_bound": 0.5} if intercept else {}),
-        **changes,
-    }
-    size = 3 + 2 + 3 * intercept + square
-    given = aggregate(np.ones(size), 1.0, RoundRequest("regression", parameters), 100)
-    sampled = drawn_by_sites(intercept, logistic)
-    sums = Sums(given.value, np.ones(size), 100, 2 + intercept, 0.5 if intercept else None, square)
-    unit = unit_of_sums(sampled.draws, given, sums, SCHEMA, logistic=logistic)
-    return regression(sampled, unit, local.RegressionPrior(), Options(), {})
-
-
-@pytest.mark.parametrize("intercept", [True, False])
-def test_a_regression_is_told_in_the_columns_own_units(intercept: bool) -> None:
-    found, sites = of_sums(intercept), drawn_by_sites(intercept).draws
-    slopes = sites["theta"] * 50 / np.array([30, 10])
-    np.testing.assert_allclose(found.draws["coefficients"], slopes)
-    at_centre = 130 + 50 * sites.get("alpha", 0.0)
-    np.testing.assert_allclose(found.draws["intercept"], at_centre - slopes @ np.array([50, 25]))
-    np.testing.assert_allclose(found.draws["residual_sd"], 10.0)
-    np.testing.assert_allclose(found.draws["feature_sd"], sites["feature_sd"] * [30, 10])
-    np.testing.assert_allclose(found.draws["feature_correlation"][0, 0], [[1, 0.6], [0.6, 1]])
-    if intercept:
-        np.testing.assert_allclose(found.draws["feature_mean"][0, 0], [51.5, 25.5])
-    assert isinstance(found.linear, RegressionResult)
-    np.testing.assert_allclose(found.linear.coefficients, found.mean["coefficients"])
-    np.testing.assert_allclose(found.linear.intercept, found.mean["intercept"])
-    assert found.linear.schema.slope_unit("age") == "mmHg per unit of age"
-    assert set(found.prior) == set(found.draws) - {"feature_correlation"}
-    assert found.coords["feature"] == ("age", "bmi")
-
-
-def test_predictions_are_clipped_as_clients_clip_and_have_both_spreads() -> None:
-    """200 draws; the mean is exact, the deviation within what 200 draws leave open (a fifth)."""
-    found = of_sums()
-    X = np.array([[50.0, 25.0], [200.0, 25.0], [80.0, 25.0]])
-    mean, sd = found.predict(X)
-    np.testing.assert_allclose(mean[0], 135, atol=0.5)
-    np.testing.assert_allclose(mean[1], mean[2])
-    np.testing.assert_allclose((mean, sd), found.linear.predict(X), rtol=0.01)
-    drawn = found.targets(X, np.random.default_rng(1))
-    assert drawn.shape == (4, 50, 3)
-    np.testing.assert_allclose(drawn.std((0, 1)), sd, rtol=0.2)
-    assert found.inference_data({"target": drawn}).posterior_predictive["target"].dims == ("chain", "draw", "row")
-    with pytest.raises(DataError, match=r"rows have the shape \(2,\); expected \(k, 2\)"):
-        found.predict(np.zeros(2))
-    with pytest.raises(DataError, match="has no probabilities; see predict"):
-        found.probability(X)
-
-
-def test_a_logistic_regression_predicts_probabilities_and_labels() -> None:
-    """The label's centre and scale are of no concern: what is predicted are log odds."""
-    found = of_sums(logistic=True)
-    X = np.array([[50.0, 25.0], [80.0, 15.0]])
-    p = found.probability(X)
-    np.testing.assert_allclose(p, 1 / (1 + np.exp(-np.array([0.1, 0.1 + 0.5 + 0.2]))), atol=0.01)
-    assert set(np.unique(found.targets(X, np.random.default_rng(1)))) == {0.0, 1.0}
-    np.testing.assert_allclose(found.draws["coefficients"][0, 0], drawn_by_sites().draws["theta"][0, 0] / [30, 10])
-    assert "residual_sd" not in {*found.draws, *found.prior}
-    with pytest.raises(DataError, match="predicts labels; see probability"):
-        found.predict(X)
-
-
-def test_what_a_regressions_model_leaves_out_is_said() -> None:
-    assert of_sums().notes == ()
-    (unknown,) = of_sums(square=False).notes
-    assert unknown.startswith("the squares of bp were not released, so the residuals' standard deviation rests on its")
-    (clipped,) = of_sums(bound=[0.5, 1.0, 1.0]).notes
-    assert clipped.startswith("the fitted model expects 10 % of the values of age or more outside its bounds")
-    (target,) = of_sums(bound=[1.0, 1.0, 0.3]).notes
-    assert "values of bp or more" in target
-    assert of_sums(logistic=True, square=False, bound=[1.0, 1.0, 0.3]).notes == ()
-
-
-def test_regressions_from_rows_have_no_bounds_to_speak_of() -> None:
-    rows = Rows(
-        np.zeros((9, 2)),
-        np.zeros(9),
-        1.0,
-        1.0,
-        1.0,
-        ("age", "bmi"),
-        np.array([50.0, 25, 130]),
-        np.array([30.0, 10, 50]),
-    )
-    sampled = drawn_by_sites()
-    found = regression(
-        sampled, unit_of_rows(sampled.draws, rows, intercept=True), local.RegressionPrior(), Options(), {}
-    )
-    np.testing.assert_allclose(found.draws["intercept"], of_sums().draws["intercept"])
-    assert found.predict(np.array([[200.0, 25.0]]))[0] > of_sums().predict(np.array([[200.0, 25.0]]))[0] + 10
-    centred = drawn_by_sites(intercept=False)
-    unit = unit_of_rows(centred.draws, rows, intercept=False)
-    assert isinstance(unit.linear.posterior, Posterior)
-    np.testing.assert_allclose(
-        regression(centred, unit, local.RegressionPrior(), Options(), {}).draws["intercept"],
-        of_sums(intercept=False).draws["intercept"],
-    )
-
-
 def test_pictures_are_written(tmp_path: Path) -> None:
-    path = of_sums().plot(tmp_path / "line.png", without_privacy=of_sums(), names=["coefficients", "residual_sd"])
+    path = rate().plot(tmp_path / "rate.png", without_privacy=rate(100.0))
     assert path.read_bytes()[:4] == b"\x89PNG"
-    assert rate().plot(tmp_path / "rate.png", without_privacy=rate(100.0)).stat().st_size > 10_000
-    with pytest.raises(DataError, match="the posterior has no parameter 'slope'; it has coefficients"):
-        of_sums().plot(path, names=["slope"])
+    assert path.stat().st_size > 10_000

@@ -1,7 +1,8 @@
 """The methods of Figures 4 and 5 on one repeat's rows: a score on the rows to test on, and what the work reports.
 
     sufficient statistics   noise-aware posterior given the sum of the reports (section 13): tight, and as published
-    perturbed inputs        noise-aware posterior given each report (12.2): the paper's polynomial of order 2, and exact
+    perturbed inputs        noise-aware posterior given each report (12.2): the paper's polynomial of order 2, the next
+                            even order, 4, and the sigmoid itself
     LDP-SGD                 section 4.2, by `inference.local.sgd`: at its default rate, and at those of a grid, of which
                             the best at each ε is known in hindsight only
     no privacy              the same posterior from the exact sums of the same clipped rows; and least squares or
@@ -44,14 +45,14 @@ from inference.variational.scores import area_under_curve
 from inference.variational.standardise import Standardisation
 
 TIGHT, COROLLARY = "sufficient statistics", "sufficient statistics, the paper's noise"
-INPUTS_2, INPUTS = "perturbed inputs, order 2", "perturbed inputs, exact"
+INPUTS_2, INPUTS_4, INPUTS = (f"perturbed inputs, {how}" for how in ("order 2", "order 4", "exact"))
+ORDERS = {INPUTS_2: 2, INPUTS_4: 4, INPUTS: None}
 SGD, SGD_ALL = "LDP-SGD", "LDP-SGD, all records"
 BAYES, CLASSICAL, NO_MODEL = "no privacy, Bayes", "no privacy, maximum likelihood", "no model"
-BAYESIAN = (TIGHT, COROLLARY, INPUTS_2, INPUTS, BAYES)
-PER_INPUT = (INPUTS_2, INPUTS, SGD)
+BAYESIAN = (TIGHT, COROLLARY, *ORDERS, BAYES)
+PER_INPUT = (*ORDERS, SGD)
 """Of Adult these have 10,000 of the records."""
 WITHOUT_NOISE = (BAYES, CLASSICAL, NO_MODEL)
-ORDERS = {INPUTS_2: 2, INPUTS: None}
 
 KEPT = 200  # draws that probabilities are averaged over
 VAGUE = 1e3  # the prior's standard deviation in "maximum likelihood"

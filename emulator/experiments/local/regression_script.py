@@ -10,7 +10,7 @@ from pathlib import Path
 from emulator.experiments.local.column_fits import ready
 from emulator.experiments.local.regression_data import COMPONENTS, QUANTILE, SETTINGS, Choices, problem
 from emulator.experiments.local.regression_drawing import draw
-from emulator.experiments.local.regression_methods import INPUTS, INPUTS_2
+from emulator.experiments.local.regression_methods import INPUTS, INPUTS_2, INPUTS_4
 from emulator.experiments.local.regression_summary import checks, comparisons, figures, gathered, tables
 from emulator.experiments.local.regression_work import DELTA, ITERATIONS, REPEATS, Plan, Task, cells, work
 from emulator.experiments.runner import add_common_options, finish, positive, run_cells
@@ -60,7 +60,9 @@ def run(options: argparse.Namespace, task: Task) -> int:
 def plan_of(options: argparse.Namespace, task: Task) -> Plan:
     """Of a script's options; only Figure 5's has those of perturbed inputs."""
     choices, quick = Choices(options.components, options.norm_quantile), options.quick
-    inputs = ((INPUTS_2, options.inputs), (INPUTS, options.exact_inputs)) if task.label and not quick else ()
+    inputs: tuple[tuple[str, int], ...] = ()
+    if task.label and not quick:
+        inputs = (INPUTS_2, options.inputs), (INPUTS_4, options.inputs), (INPUTS, options.exact_inputs)
     plan = Plan(
         task,
         options.data,

@@ -24,9 +24,8 @@ from emulator.experiments.local.regression_methods import (
     BAYES,
     CLASSICAL,
     COROLLARY,
-    INPUTS,
-    INPUTS_2,
     NO_MODEL,
+    ORDERS,
     SGD,
     SGD_ALL,
     TIGHT,
@@ -37,7 +36,7 @@ from emulator.experiments.runner import Check, table
 from inference.local.posterior import R_HAT_REQUIRED
 
 HINDSIGHT = "LDP-SGD, best rate in hindsight"
-OPPONENTS = (SGD, SGD_ALL, HINDSIGHT, COROLLARY, INPUTS_2, INPUTS, NO_MODEL)
+OPPONENTS = (SGD, SGD_ALL, HINDSIGHT, COROLLARY, *ORDERS, NO_MODEL)
 """What the sufficient statistics with tight noise are compared with, at each ε."""
 JOINT_LEVEL = 0.95
 NEAR = {True: 0.02, False: 0.05}

@@ -47,8 +47,8 @@ from emulator.experiments.local.regression_data import VALID, WINE, Array, Choic
 from emulator.experiments.local.regression_reports import TARGET, statistic_of
 from emulator.ideal import IdealSwarm
 from inference.local.priors import RegressionPrior
-from inference.local.regression import COEFFICIENTS, INTERCEPT
-from inference.local.regression import RESIDUAL_SD as RESIDUAL
+from inference.local.sites import COEFFICIENTS, INTERCEPT
+from inference.local.sites import RESIDUAL_SD as RESIDUAL
 from inference.local.terms import GAUSSIAN
 from inference.problem import stream
 from inference.released import posterior_of

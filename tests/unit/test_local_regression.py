@@ -1,0 +1,241 @@
+"""Regressions in the user's own units: coefficients, predictions, new clients' rows, and what is said against a model.
+
+Draws are made here, as if a sampler had; `test_local_fits` has fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from exact_rounds import aggregate
+
+from dca_proto.aggregate import RoundRequest
+from inference import local
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.linear_regression import Posterior
+from inference.local.posterior import Sampling
+from inference.local.regression import LocalRegression, regression, unit_of_rows, unit_of_sums
+from inference.local.reports import Rows, Sums
+from inference.local.run import Options, Sampled
+from inference.problem import Schema
+from inference.regression import RegressionResult
+
+pytest.importorskip("arviz")
+
+SAMPLING = Sampling(np.zeros(4, int), np.full(4, 0.9), np.zeros(4, int), np.full(4, 0.5), 1.0)
+
+
+def drawn_by_sites(intercept: bool = True, logistic: bool = False) -> Sampled:
+    """As if a regression of two features had been sampled."""
+    rng = np.random.default_rng(5)
+    root = np.broadcast_to(np.linalg.cholesky(np.array([[1.0, 0.6], [0.6, 1.0]])), (4, 50, 2, 2))
+    draws = {
+        "theta": np.array([0.5, -0.2]) + 0.01 * rng.normal(size=(4, 50, 2)),
+        "feature_sd": np.array([0.3, 0.4]) + 0.01 * rng.random((4, 50, 2)),
+        "correlation_root": root,
+    }
+    if intercept:
+        draws |= {"alpha": 0.1 + 0.01 * rng.normal(size=(4, 50)), "feature_mean": np.full((4, 50, 2), 0.05)}
+    if not logistic:
+        draws["residual_sd"] = np.full((4, 50), 0.2)
+    return Sampled(draws, {}, SAMPLING)
+
+
+SCHEMA = Schema(
+    ("age", "bmi"), "bp", {"age": Interval(20, 80), "bmi": Interval(15, 35), "bp": Interval(80, 180)}, {"bp": "mmHg"}
+)
+
+
+def of_sums(intercept: bool = True, logistic: bool = False, square: bool = True, **changes: Any) -> LocalRegression:
+    parameters = {
+        "columns": list(SCHEMA.columns),
+        "centre": SCHEMA.centres.tolist(),
+        "scale": SCHEMA.half_widths.tolist(),
+        "bound": [1.0] * 3,
+        "target_square": square,
+        **({"intercept": True, "intercept_bound": 0.5} if intercept else {}),
+        **changes,
+    }
+    size = 3 + 2 + 3 * intercept + square
+    given = aggregate(np.ones(size), 1.0, RoundRequest("regression", parameters), 100)
+    sampled = drawn_by_sites(intercept, logistic)
+    sums = Sums(given.value, np.ones(size), 100, 2 + intercept, 0.5 if intercept else None, square)
+    unit = unit_of_sums(sampled.draws, given, sums, SCHEMA, logistic=logistic)
+    return regression(sampled, unit, local.RegressionPrior(), Options(), {})
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_regression_is_told_in_the_columns_own_units(intercept: bool) -> None:
+    found, sites = of_sums(intercept), drawn_by_sites(intercept).draws
+    slopes = sites["theta"] * 50 / np.array([30, 10])
+    np.testing.assert_allclose(found.draws["coefficients"], slopes)
+    at_centre = 130 + 50 * sites.get("alpha", 0.0)
+    np.testing.assert_allclose(found.draws["intercept"], at_centre - slopes @ np.array([50, 25]))
+    np.testing.assert_allclose(found.draws["residual_sd"], 10.0)
+    np.testing.assert_allclose(found.draws["feature_sd"], sites["feature_sd"] * [30, 10])
+    np.testing.assert_allclose(found.draws["feature_correlation"][0, 0], [[1, 0.6], [0.6, 1]])
+    if intercept:
+        np.testing.assert_allclose(found.draws["feature_mean"][0, 0], [51.5, 25.5])
+    assert isinstance(found.linear, RegressionResult)
+    np.testing.assert_allclose(found.linear.coefficients, found.mean["coefficients"])
+    np.testing.assert_allclose(found.linear.intercept, found.mean["intercept"])
+    assert found.linear.schema.slope_unit("age") == "mmHg per unit of age"
+    assert set(found.prior) == set(found.draws) - {"feature_correlation"}
+    assert found.coords["feature"] == ("age", "bmi")
+
+
+def test_predictions_are_clipped_as_clients_clip_and_have_both_spreads() -> None:
+    """200 draws; the mean is exact, the deviation within what 200 draws leave open (a fifth)."""
+    found = of_sums()
+    X = np.array([[50.0, 25.0], [200.0, 25.0], [80.0, 25.0]])
+    mean, sd = found.predict(X)
+    np.testing.assert_allclose(mean[0], 135, atol=0.5)
+    np.testing.assert_allclose(mean[1], mean[2])
+    np.testing.assert_allclose((mean, sd), found.linear.predict(X), rtol=0.01)
+    drawn = found.targets(X, np.random.default_rng(1))
+    assert drawn.shape == (4, 50, 3)
+    np.testing.assert_allclose(drawn.std((0, 1)), sd, rtol=0.2)
+    assert found.inference_data({"target": drawn}).posterior_predictive["target"].dims == ("chain", "draw", "row")
+    with pytest.raises(DataError, match=r"rows have the shape \(2,\); expected \(k, 2\)"):
+        found.predict(np.zeros(2))
+    with pytest.raises(DataError, match="has no probabilities; see predict"):
+        found.probability(X)
+
+
+def test_a_logistic_regression_predicts_probabilities_and_labels() -> None:
+    """The label's centre and scale are of no concern: what is predicted are log odds."""
+    found = of_sums(logistic=True)
+    X = np.array([[50.0, 25.0], [80.0, 15.0]])
+    p = found.probability(X)
+    np.testing.assert_allclose(p, 1 / (1 + np.exp(-np.array([0.1, 0.1 + 0.5 + 0.2]))), atol=0.01)
+    assert set(np.unique(found.targets(X, np.random.default_rng(1)))) == {0.0, 1.0}
+    np.testing.assert_allclose(found.draws["coefficients"][0, 0], drawn_by_sites().draws["theta"][0, 0] / [30, 10])
+    assert "residual_sd" not in {*found.draws, *found.prior}
+    with pytest.raises(DataError, match="predicts labels; see probability"):
+        found.predict(X)
+
+
+def test_what_a_regressions_model_leaves_out_is_said() -> None:
+    assert of_sums().notes == ()
+    (unknown,) = of_sums(square=False).notes
+    assert unknown.startswith("the squares of bp were not released, so the residuals' standard deviation rests on its")
+    (clipped,) = of_sums(bound=[0.5, 1.0, 1.0]).notes
+    assert clipped.startswith("the fitted model expects 10 % of the values of age or more outside its bounds")
+    (target,) = of_sums(bound=[1.0, 1.0, 0.3]).notes
+    assert "values of bp or more" in target
+    assert of_sums(logistic=True, square=False, bound=[1.0, 1.0, 0.3]).notes == ()
+
+
+ROWS = Rows(
+    np.zeros((9, 2)),
+    np.zeros(9),
+    0.01,
+    0.01,
+    1.0,
+    SCHEMA.columns,
+    SCHEMA.centres,
+    SCHEMA.half_widths,
+    np.full(3, np.inf),
+)
+
+
+def of_rows(rows: Rows, *, logistic: bool = False) -> LocalRegression:
+    sampled = drawn_by_sites(logistic=logistic)
+    unit = unit_of_rows(sampled.draws, rows, intercept=True)
+    return regression(sampled, unit, local.RegressionPrior(), Options(), {})
+
+
+def test_rows_are_clipped_where_clients_clip_theirs_and_only_there() -> None:
+    """Age 50 + 30 z: 200 is z = 5. The ball, and bounds that much lies beyond, are told of."""
+    far = np.array([[200.0, 25.0]])
+    bounded = of_rows(replace(ROWS, bound=np.ones(3)))
+    np.testing.assert_allclose(bounded.predict(far), of_sums().predict(far))
+    assert of_rows(ROWS).predict(far)[0] > bounded.predict(far)[0] + 10
+    assert bounded.notes == of_rows(ROWS).notes == ()
+    (clipped,) = of_rows(replace(ROWS, bound=np.array([0.5, 1.0, 1.0]))).notes
+    assert clipped.startswith("the fitted model expects 10 % of the values of age or more outside its bounds")
+    (outside,) = of_rows(replace(ROWS, radius=0.6)).notes
+    assert "outside the ball of radius 0.6" in outside
+    assert of_rows(replace(ROWS, bound=np.array([1.0, 1.0, 0.1])), logistic=True).notes == ()
+
+
+def test_regressions_from_rows_are_told_in_own_units() -> None:
+    rows = ROWS
+    sampled = drawn_by_sites()
+    found = regression(
+        sampled, unit_of_rows(sampled.draws, rows, intercept=True), local.RegressionPrior(), Options(), {}
+    )
+    np.testing.assert_allclose(found.draws["intercept"], of_sums().draws["intercept"])
+    centred = drawn_by_sites(intercept=False)
+    unit = unit_of_rows(centred.draws, rows, intercept=False)
+    assert isinstance(unit.linear.posterior, Posterior)
+    np.testing.assert_allclose(
+        regression(centred, unit, local.RegressionPrior(), Options(), {}).draws["intercept"],
+        of_sums(intercept=False).draws["intercept"],
+    )
+
+
+def checked_law(rows: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> None:
+    """10,000 rows of three columns: means and covariances within 5 standard errors (false alarm 2e-5)."""
+    n, sd = len(rows), np.sqrt(np.diag(cov))
+    np.testing.assert_array_less(abs(rows.mean(axis=0) - mean), 5 * sd / n**0.5)
+    error = np.sqrt((np.outer(sd, sd) ** 2 + cov**2) / n)
+    np.testing.assert_array_less(abs(np.cov(rows.T) - cov), 5 * error)
+
+
+def test_new_clients_of_a_regression_are_rows_and_tell_them_with_the_mechanisms_noise() -> None:
+    """In standardised units: Σ of 0.3, 0.4 and 0.6 between, slopes of 0.5, -0.2, a residual of 0.2."""
+    sites = drawn_by_sites().draws
+    theta, sd = sites["theta"].mean(axis=(0, 1)), sites["feature_sd"].mean(axis=(0, 1))
+    Sigma = np.array([[1, 0.6], [0.6, 1]]) * np.outer(sd, sd)
+    across = Sigma @ theta
+    cov = np.block([[Sigma, across[:, None]], [across[None], theta @ across + 0.2**2]])
+    mean = np.r_[0.05, 0.05, 0.1 + 0.05 * theta.sum()]
+    found = of_rows(ROWS)
+    drawn = found.new_clients(50, seed=1)
+    standardised = {name: (array - ROWS.centre) / ROWS.scale for name, array in drawn.items()}
+    assert drawn["value"].shape == drawn["report"].shape == (4, 50, 50, 3)
+    checked_law(standardised["value"].reshape(-1, 3), mean, cov)
+    noise = (standardised["report"] - standardised["value"]).reshape(-1, 3)
+    checked_law(noise, np.zeros(3), 0.01 * np.eye(3))
+    stored = found.inference_data(drawn).posterior_predictive
+    assert stored["report"].sel(column="bp").shape == (4, 50, 50)
+    sums = of_sums()
+    assert set(sums.new_clients()) == {"value"}
+    checked_law((sums.new_clients(50, seed=2)["value"].reshape(-1, 3) - ROWS.centre) / ROWS.scale, mean, cov)
+
+
+def test_new_clients_clip_their_rows_and_bring_them_into_the_ball() -> None:
+    quiet = replace(ROWS, variance_x=0.0, variance_y=0.0, bound=np.array([0.3, 1.0, 0.4]), radius=0.5)
+    drawn = of_rows(quiet).new_clients(50)
+    value, report = ((array - ROWS.centre) / ROWS.scale for array in (drawn["value"], drawn["report"]))
+    boxed = np.clip(value, -quiet.bound, quiet.bound)
+    norm = np.linalg.norm(boxed, axis=-1, keepdims=True)
+    assert 0.05 < (norm > 0.5).mean() < 0.95
+    np.testing.assert_allclose(report, boxed * np.minimum(1, 0.5 / norm), atol=1e-12)
+
+
+def test_new_clients_tell_their_labels_by_randomised_response() -> None:
+    """10,000 labels: a share within 5 standard errors (false alarm 1e-6); the ball is of the features alone."""
+    rows = replace(ROWS, centre=np.r_[50.0, 25, 0], scale=np.r_[30.0, 10, 1], variance_y=0.0, p=0.8, radius=0.1)
+    drawn = of_rows(rows, logistic=True).new_clients(50, seed=3)
+    value, report = drawn["value"], drawn["report"]
+    assert set(np.unique(value[..., -1])) == set(np.unique(report[..., -1])) == {0.0, 1.0}
+    kept = (value[..., -1] == report[..., -1]).mean()
+    assert kept == pytest.approx(0.8, abs=5 * (0.8 * 0.2 / 10_000) ** 0.5)
+    x = (value[..., :-1] - rows.centre[:-1]) / rows.scale[:-1]
+    p = 1 / (1 + np.exp(-(0.1 + x @ np.array([0.5, -0.2]))))
+    assert value[..., -1].mean() == pytest.approx(p.mean(), abs=0.03)
+
+
+def test_pictures_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "line.png"
+    of_sums().plot(path, without_privacy=of_sums(), names=["coefficients", "residual_sd"])
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(DataError, match="the posterior has no parameter 'slope'; it has coefficients"):
+        of_sums().plot(path, names=["slope"])
