@@ -22,6 +22,12 @@ from inference.problem import Schema
 Array = NDArray[np.float64]
 
 
+def into_ball(z: Array, radius: float) -> Array:
+    """Vectors along the last axis, those outside the ball of that radius drawn to its surface; it may be infinite."""
+    inside: Array = z / np.maximum(1.0, np.linalg.norm(z, axis=-1, keepdims=True) / radius)
+    return inside
+
+
 @dataclass(frozen=True, eq=False)
 class LinearFit:
     """A fitted linear regression with intercept.
@@ -83,9 +89,7 @@ class LinearFit:
     def standardised(self, X: Array) -> Array:
         """Rows as the model sees them, the constant feature first, shape ``(k, d + 1)``."""
         z = np.clip((X - self.centre[:-1]) / self.scale[:-1], -self.thresholds[:-1], self.thresholds[:-1])
-        if np.isfinite(self.radius):
-            z *= np.minimum(1.0, self.radius / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), self.radius))
-        return np.column_stack([np.full(len(z), self.constant), z])
+        return np.column_stack([np.full(len(z), self.constant), into_ball(z, self.radius)])
 
     def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
         """Independent draws in the user's units: ``intercept`` (chains, draws), ``coefficients`` (chains, draws, d)."""

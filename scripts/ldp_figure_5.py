@@ -4,11 +4,11 @@
 About an hour on two cores (estimated from parts of it), of which perturbed inputs take 25 minutes.
 
 Sufficient statistics with a noise-aware posterior (this library's tight noise, and the paper's), perturbed inputs with
-half of ε for the label (the paper's polynomial of order 2, and one of order 4), LDP-SGD, and the same models without privacy, on 30 splits of 48,842 people into 80 % and 20 %,
-at eight ε from 0.1 to 12.8; as published (which reads centres and principal components from the rows, and so is not
-private) and valid. As in the paper, perturbed inputs and LDP-SGD have 10,000 of the records; LDP-SGD is shown with all
-of them, too. What the paper leaves open, and what was chosen, stands at the heads of
-emulator/experiments/local/regression_*.py and inference/local/sgd.py.
+half of ε for the label (the paper's polynomial of order 2, and one of order 4), LDP-SGD, and the same models without
+privacy, on 30 splits of 48,842 people into 80 % and 20 %, at eight ε from 0.1 to 12.8; as published (which reads
+centres and principal components from the rows, and so is not private) and valid. As in the paper, perturbed inputs and
+LDP-SGD have 10,000 of the records; LDP-SGD is shown with all of them, too. What the paper leaves open, and what was
+chosen, stands at the heads of emulator/experiments/local/regression_*.py and inference/local/sgd.py.
 
 A likelihood of perturbed inputs costs all rows each time it is evaluated, and not one sum: so these are shown at three
 ε and for three repeats only. With the exact sigmoid in the polynomial's place they take ten times as long, some four

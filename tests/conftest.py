@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,12 @@ from dca_proto.net.broker import Broker, BrokerOptions, find_mosquitto, launch_b
 
 # Tests send Ctrl-C to commands. A shell that starts the suite in the background has it ignored, and so would they.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of test functions and all modules stay; the garbage collector need not look at them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -102,6 +102,7 @@ BANNED_IN_CORE = {
 }  # fmt: skip
 
 
+@cache
 def files() -> list[Path]:
     return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
@@ -117,6 +118,11 @@ def name_of(path: Path) -> str:
 
 
 @cache
+def modules() -> set[str]:
+    return {name_of(path) for path in files()}
+
+
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
@@ -125,9 +131,13 @@ def show(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@cache
+def imports_of(path: Path) -> frozenset[str]:
     """The modules that a file imports, wherever in it, with names that are modules of ours spelled out."""
-    modules = {name_of(one) for one in files()}
+    return frozenset(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[str]:
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -135,7 +145,7 @@ def imports_of(path: Path) -> Iterator[str]:
             assert node.level == 0, f"{show(path)}: absolute imports only"
             module = node.module or ""
             full = [f"{module}.{alias.name}" for alias in node.names]
-            yield from (name if name in modules else module for name in full)
+            yield from (name if name in modules() else module for name in full)
 
 
 def allows(allowed: set[str], module: str) -> bool:

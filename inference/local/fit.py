@@ -176,7 +176,7 @@ def linear_inputs(
 
     Args:
         given: reports by "analytic-gaussian" of the statistic "sum" or "mean", one row for each client: the features,
-            then the target; or bare.
+            then the target; or bare. Rows are normal; clipping is not in the model, but in `warnings`.
         prior: by default that of the paper. intercept: whether there is one and the features have unknown means; the
             paper's model has neither. noise_aware: False takes the reports for the rows.
 
@@ -184,9 +184,10 @@ def linear_inputs(
         DataError: as `gaussian`.
     """
     rows, prior, options = rows_of(given), prior or RegressionPrior(), Options(**run)
+    rows = rows if noise_aware else rows.taken_at_their_word()
     w = np.column_stack([rows.x, rows.y])
-    variances = {"var_x": rows.variance_x, "var_y": rows.variance_y} if noise_aware else {"var_x": 0.0, "var_y": 0.0}
-    data = {"prior": asdict(prior), "scatter": w.T @ w, "total": w.sum(axis=0), "n": len(w), **variances}
+    noise = {"var_x": rows.variance_x, "var_y": rows.variance_y}
+    data = {"prior": asdict(prior), "scatter": w.T @ w, "total": w.sum(axis=0), "n": len(w), **noise}
     sampled = options.sample(numpyro_module(MODELS).LinearRows(rows.x.shape[1], intercept), data)
     unit = unit_of_rows(sampled.draws, rows, intercept=intercept)
     return options.checked(regression(sampled, unit, prior, options, {**rows.attrs, "noise_aware": noise_aware}))
@@ -205,7 +206,8 @@ def logistic_inputs(
     """Logistic regression from perturbed features, and labels told by randomised response.
 
     Args:
-        given: reports by "analytic-gaussian" of the features, one row for each client.
+        given: reports by "analytic-gaussian" of the features, one row for each client; their law is as of
+            `linear_inputs`.
         labels: the same clients' labels 0 and 1, by "randomised-response". Reports of two rounds are put together by
             who told them. (How a client's budget is split between the two is the rounds' affair.)
         order: of the Chebyshev polynomial in the sigmoid's place, 2 in the paper; None for the sigmoid itself.
@@ -215,8 +217,8 @@ def logistic_inputs(
         DataError: as `gaussian`.
     """
     rows, prior, options = labelled_rows_of(given, labels), prior or RegressionPrior(), Options(**run)
-    noise = {"var_x": rows.variance_x, "p": rows.p} if noise_aware else {"var_x": 0.0, "p": 1.0}
-    data = {"prior": asdict(prior), "x": rows.x, "y": rows.y, **noise}
+    rows = rows if noise_aware else rows.taken_at_their_word()
+    data = {"prior": asdict(prior), "x": rows.x, "y": rows.y, "var_x": rows.variance_x, "p": rows.p}
     model = numpyro_module(MODELS).LogisticRows(rows.x.shape[1], intercept, order)
     sampled = options.sample(model, data)
     unit = unit_of_rows(sampled.draws, rows, intercept=intercept)

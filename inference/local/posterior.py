@@ -51,10 +51,7 @@ class Predictive(Protocol):
         """Names of the axes of what is drawn, after chains and draws."""
 
     def draws(self, parameters: Draws, clients: int, rng: np.random.Generator) -> dict[str, Array]:
-        """``value`` of as many new clients, and ``report`` if each one's came in, for each draw of the parameters.
-
-        Shape ``(chains, draws, clients, ...)``.
-        """
+        """As `LocalPosterior.new_clients`, for each draw of the parameters."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from scipy.special import expit
 
 from inference.local.reports import Categories, Rows, Scalars
 from inference.local.sites import COEFFICIENTS, CORRELATION, FEATURE_MEAN, FEATURE_SD, INTERCEPT, RESIDUAL_SD
+from inference.regression import into_ball
 
 Array = NDArray[np.float64]
 VALUE, REPORT = "value", "report"
@@ -97,7 +98,10 @@ class RowClient:
         return {VALUE: ("client", "column"), REPORT: ("client", "column")}
 
     def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
-        """``value`` and, of rows, ``report``: shape ``(chains, draws, clients, d + 1)``, in the columns' own units."""
+        """``value`` and, of rows, ``report``, shape ``(chains, draws, clients, d + 1)``.
+
+        Numbers are in the columns' own units. A client has all of its values: one that lacks some tells zeros.
+        """
         sd = parameters[FEATURE_SD]
         mean = parameters.get(FEATURE_MEAN, self.centre[:-1] + np.zeros_like(sd))
         white = rng.standard_normal((*sd.shape[:2], clients, sd.shape[2]))
@@ -115,9 +119,7 @@ class RowClient:
     def _told(self, value: Array, rows: Rows, rng: np.random.Generator) -> Array:
         """Clipped, brought into the ball and with noise; a label as it is with probability p."""
         seen = np.clip((value - rows.centre) / rows.scale, -rows.bound, rows.bound)
-        numbers = seen[..., :-1] if self.logistic else seen
-        if np.isfinite(rows.radius):
-            numbers *= rows.radius / np.maximum(np.linalg.norm(numbers, axis=-1, keepdims=True), rows.radius)
+        seen[..., :-1] = into_ball(seen[..., :-1], rows.radius)
         noise = np.sqrt(np.r_[np.full(len(rows.scale) - 1, rows.variance_x), rows.variance_y])
         told: Array = rows.centre + rows.scale * (seen + noise * rng.standard_normal(seen.shape))
         if self.logistic:

@@ -85,7 +85,7 @@ class Categories:
     Attributes:
         told: categories, shape ``(n,)``, or bits, shape ``(n, k)``. categories: k.
         p, q: probability of telling one's own category, and each other one. attrs: what the draws rest on.
-        clients: ids of those who told, in order, where they are known.
+        clients: ids of those who told, in order, where they are known. column: its name, where a round says it.
     """
 
     told: NDArray[Any]
@@ -94,6 +94,7 @@ class Categories:
     q: float
     attrs: Mapping[str, object] = field(default_factory=dict)
     clients: tuple[bytes, ...] = ()
+    column: str = ""
 
     @property
     def unary(self) -> bool:
@@ -111,7 +112,7 @@ class Rows:
         variance_x, variance_y: of the noise in each feature and in the target. p: of a true label; 1 for a target.
         columns: names of the features, then the target. centre, scale: of them, shape ``(d + 1,)``, to their own units.
         bound: where clients clipped them, in units of the scale; infinite of labels, and where nobody knows.
-        radius: of the ball that they brought what is not a label into after that; infinite without one.
+        radius: of the ball that they brought the features into after that; infinite without one.
         attrs: what the draws rest on. notes: what is to be said of them.
     """
 
@@ -127,6 +128,11 @@ class Rows:
     radius: float = inf
     attrs: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def taken_at_their_word(self) -> Rows:
+        """As if there were no noise in them, and nobody had clipped anything."""
+        endless = np.full_like(self.bound, inf)
+        return replace(self, variance_x=0.0, variance_y=0.0, p=1.0, bound=endless, radius=inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,8 +199,7 @@ def categories_of(given: Given) -> Categories:
     p, q = told.probabilities
     values = np.asarray(told.values)
     categories = number_of_categories(told, values)
-    if rounds and (bins := len(_expected(rounds[0], (HISTOGRAM,))["edges"]) - 1) != categories:
-        raise DataError(f"reports are of {categories} categories, and the round's histogram has {bins} bins")
+    column = _binned(rounds[0], categories) if rounds else ""
     unary, largest = told.mechanism == UNARY, 1 if told.mechanism == UNARY else categories - 1
     if values.dtype.kind not in "biu":
         raise DataError(f"reports are of type {values.dtype}; expected {'bits' if unary else 'whole numbers'}")
@@ -203,7 +208,7 @@ def categories_of(given: Given) -> Categories:
         raise DataError(f"reports cannot be by {told.mechanism!r}: {what}; look at how they were read")
     _check_enough(len(values), categories - 1)
     check_odds(told, p, q)
-    return Categories(values, categories, p, q, _attributes(told, rounds), told.clients)
+    return Categories(values, categories, p, q, _attributes(told, rounds), told.clients, column)
 
 
 def rows_of(given: Given) -> Rows:
@@ -216,6 +221,11 @@ def rows_of(given: Given) -> Rows:
     d, variance = told.values.shape[1] - 1, told.noise_scale**2
     if not rounds:
         columns = columns._replace(names=(*columns.names[:-1], TARGET))
+    if columns.radius < inf:
+        raise DataError(
+            f"clients brought their rows into a ball of radius {columns.radius:g}, their target with the features, "
+            "which this model does not describe; ask for a round without a radius"
+        )
     _check_enough(len(told.values), d + d * (d + 1) // 2 + 1)
     x, y, attrs = told.values[:, :-1], told.values[:, -1], _attributes(told, rounds)
     return Rows(x, y, variance, variance, 1.0, *columns, attrs, notes)
@@ -239,8 +249,8 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
     d = told.values.shape[1]
     _check_enough(len(first), d + d * (d + 1) // 2, "clients that told both features and label")
     attrs = _both(_attributes(told, rounds), answers.attrs) | {"n": len(first)}
-    told_apart = _Columns(
-        (*columns.names, LABEL),
+    with_label = _Columns(
+        (*columns.names, answers.column or LABEL),
         np.r_[columns.centre, 0.0],
         np.r_[columns.scale, 1.0],
         np.r_[columns.bound, inf],
@@ -252,10 +262,19 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
         told.noise_scale**2,
         0.0,
         answers.p,
-        *told_apart,
+        *with_label,
         attrs,
         notes,
     )
+
+
+def _binned(aggregate: NoisyAggregate, categories: int) -> str:
+    """The column whose bins so many categories are."""
+    parameters = _expected(aggregate, (HISTOGRAM,))
+    bins = len(parameters["edges"]) - 1
+    if bins != categories:
+        raise DataError(f"reports are of {categories} categories, and the round's histogram has {bins} bins")
+    return str(parameters["columns"][0])
 
 
 def _both(features: Mapping[str, object], labels: Mapping[str, object]) -> dict[str, object]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from gateway import Gateway
 from harness import Connected, Left, LiveActor
 
@@ -95,6 +96,7 @@ class Scene:
         self._changed.set()
 
 
+@pytest.mark.long
 def test_shares_that_the_broker_took_over_and_lost_are_sent_again(mosquitto_installed: None, tmp_path: Path) -> None:
     """A Compute node is down while 1,500 shares arrive for it. The broker acknowledges all and keeps 1,000.
 

@@ -143,6 +143,7 @@ def a_release(rng: np.random.Generator, nodes: int = 3, rows: int = 2000) -> Obs
     return nodes_of(IdealSwarm(parts, COLUMNS, terms, random=rng.bytes).hold(request))
 
 
+@pytest.mark.long
 def test_intervals_hold_where_noise_hides_that_rows_lack_a_value() -> None:
     """95 % intervals of 40 releases: under other seeds, fewer than 32 of a coefficient's hold once in 2500 (binomial).
 

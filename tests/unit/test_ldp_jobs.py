@@ -460,6 +460,8 @@ def test_a_logistic_regression_from_rows_takes_two_reports_of_each_client(drawn:
     assert drawn.data["y"].tolist() == labels.reports.values.tolist()
     assert result.logistic
     assert summary["test"]["scores"][0]["private"] > 0.9, "the sampler gave the right signs"
+    stored = JOBS["ldp-regression"].draws(result, np.random.default_rng(0))  # type: ignore[misc]
+    assert set(np.unique(stored.posterior_predictive["report"].sel(column="y"))) == {0.0, 1.0}
 
 
 @sampled

@@ -55,6 +55,7 @@ from inference.datasets.wine import schema as wine_schema
 from inference.local.run import Options
 from inference.local.sgd import SgdSettings
 from inference.problem import Problem, Schema
+from inference.regression import into_ball
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 TERMS = Terms(1.0, 1e-5)
@@ -208,7 +209,7 @@ def test_reports_carry_the_stated_noise() -> None:
 def test_sums_without_noise_are_of_the_clipped_rows() -> None:
     split = rows()
     told = reports.unnoised(split, label=False)
-    X, y = data.within_ball(split.X), np.clip(split.y, -2, 2)
+    X, y = into_ball(split.X, 1.0), np.clip(split.y, -2, 2)
     xx, xy, yy = reports.resolve(told.statistic, told.parameters).unpack(told.value)  # type: ignore[attr-defined]
     assert_allclose(xx, X.T @ X, atol=0.1)  # the grid of 2^-12
     assert_allclose(xy, X.T @ y, atol=0.1)

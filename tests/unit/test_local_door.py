@@ -198,6 +198,8 @@ def test_perturbed_rows_are_refused_where_they_cannot_be() -> None:
     parameters = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [5.0] * 3}
     with pytest.raises(DataError, match="at the sensitivity 17"):
         rows_of(replace(held(vectors(), "sum", **parameters), sensitivity=17.0))
+    with pytest.raises(DataError, match="ball of radius 4, their target with the features"):
+        rows_of(replace(held(vectors(), "sum", **parameters, radius=4.0), sensitivity=10.0))
 
 
 def test_labels_have_to_be_the_same_clients() -> None:
@@ -205,6 +207,8 @@ def test_labels_have_to_be_the_same_clients() -> None:
     assert (found.variance_y, set(found.y)) == (0.0, {0.0, 1.0})
     assert found.p == pytest.approx(np.e / (1 + np.e))
     assert (found.columns, found.bound.tolist(), found.radius) == (("x0", "x1", "x2", "label"), [np.inf] * 4, np.inf)
+    histogram = {"columns": ["rich"], "edges": [0.0, 0.5, 1.0]}
+    assert labelled_rows_of(vectors(), held(answers(k=2), "histogram", **histogram)).columns[-1] == "rich"
     ball = {"columns": ["a", "b", "c"], "centre": [9.0] * 3, "scale": [2.0] * 3, "bound": [5.0] * 3, "radius": 4.0}
     known = labelled_rows_of(replace(held(vectors(), "sum", **ball), sensitivity=10.0), answers(k=2))
     assert (known.columns, known.bound.tolist(), known.radius) == (("a", "b", "c", "label"), [5, 5, 5, np.inf], 4.0)

@@ -40,6 +40,7 @@ from inference.datasets import adult, wine
 from inference.datasets.adult import LOGARITHMIC, NUMBERS
 from inference.datasets.wine import PUBLISHED_MEANS
 from inference.problem import Problem, Schema, stream
+from inference.regression import into_ball
 from inference.scale import PRIOR_BOUND_SDS
 
 Array = NDArray[np.float64]
@@ -49,6 +50,8 @@ SETTINGS = (PUBLISHED, VALID)
 WINE, ADULT = "wine", "adult"
 COLOUR, SEX = "white", "sex=Male"
 COMPONENTS, QUANTILE, TRAIN_SHARE = 4, 0.5, 0.8
+BALL = 1.0
+"""The radius of the ball that features are brought into."""
 TARGET_BOUND = 2.0  # R_y of wine as published, in points
 WINES = {"red": 1599, "white": 4898}  # Cortez et al. 2009, section 2.1
 
@@ -82,7 +85,7 @@ class Split:
     @property
     def seen_test(self) -> Array:
         """The features to test on as whoever predicts takes them: as published as they are, else within the ball."""
-        return within_ball(self.X_test) if self.private else self.X_test
+        return into_ball(self.X_test, BALL) if self.private else self.X_test
 
     def some(self, rows: int, rng: np.random.Generator) -> Split:
         """The same with so many of the rows to learn from, drawn at random; with all where there are no more."""
@@ -91,12 +94,6 @@ class Split:
         chosen = rng.permutation(len(self.y))[:rows]
         rest = self.X_test, self.y_test, self.target_bound, self.unit, self.intercept, self.private
         return Split(self.X[chosen], self.y[chosen], *rest)
-
-
-def within_ball(X: Array) -> Array:
-    """Rows brought into the ball of radius 1."""
-    inside: Array = X / np.maximum(1.0, np.linalg.norm(X, axis=1, keepdims=True))
-    return inside
 
 
 @lru_cache(maxsize=2)

@@ -45,7 +45,7 @@ from inference.variational.scores import area_under_curve
 from inference.variational.standardise import Standardisation
 
 TIGHT, COROLLARY = "sufficient statistics", "sufficient statistics, the paper's noise"
-INPUTS_2, INPUTS_4, INPUTS = (f"perturbed inputs, {how}" for how in ("order 2", "order 4", "exact"))
+INPUTS_2, INPUTS_4, INPUTS = "perturbed inputs, order 2", "perturbed inputs, order 4", "perturbed inputs, exact"
 ORDERS = {INPUTS_2: 2, INPUTS_4: 4, INPUTS: None}
 SGD, SGD_ALL = "LDP-SGD", "LDP-SGD, all records"
 BAYES, CLASSICAL, NO_MODEL = "no privacy, Bayes", "no privacy, maximum likelihood", "no model"

@@ -35,7 +35,8 @@ from dca_proto.local import AnalyticGaussian, RandomisedResponse
 from dca_proto.statistics import Regression, Sensitivity, Statistic, Sum, resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.weights import best_regression_weights
-from emulator.experiments.local.regression_data import Array, Split, within_ball
+from emulator.experiments.local.regression_data import BALL, Array, Split
+from inference.regression import into_ball
 
 ROWS_MAX = 1
 UNIT = math.ldexp(1.0, -FRACTION_BITS)
@@ -134,7 +135,7 @@ def statistic_of(rows: Split, *, label: bool, weighted: bool) -> Regression:
         centre=(0.0,) * (d + 1),
         scale=(1.0,) * (d + 1),
         bound=(1.0,) * d + (rows.target_bound,),
-        radius=1.0,
+        radius=BALL,
         intercept=rows.intercept,
         target_square=not label,
     )
@@ -186,7 +187,7 @@ def inputs(rows: Split, terms: Terms, share: float, rng: np.random.Generator) ->
     """
     names = names_of(rows)[:-1]
     d = len(names)
-    ball = Sum(columns=names, centre=(0.0,) * d, scale=(1.0,) * d, bound=(WIDE,) * d, radius=1.0)
+    ball = Sum(columns=names, centre=(0.0,) * d, scale=(1.0,) * d, bound=(WIDE,) * d, radius=BALL)
     mechanism = AnalyticGaussian((1 - share) * terms.epsilon, terms.delta, exact_sensitivity(ball), d)
     values = ball.evaluate(rows.X, FRACTION_BITS)
     features = mechanism.told(mechanism.randomise(values, rng.bytes(KEY_BYTES)), UNIT)
@@ -197,7 +198,7 @@ def inputs(rows: Split, terms: Terms, share: float, rng: np.random.Generator) ->
 
 def gradient_reporters(rows: Split, terms: Terms, rng: np.random.Generator) -> Reporters:
     """Clients for LDP-SGD, which clips gradients: as published rows are left as they are, else within the ball."""
-    X = within_ball(rows.X) if rows.private else rows.X
+    X = into_ball(rows.X, BALL) if rows.private else rows.X
     return Reporters(_table(rows, X), names_of(rows), terms, rng)
 
 
