@@ -218,7 +218,8 @@ def logistic_inputs(
     """
     rows, prior, options = labelled_rows_of(given, labels), prior or RegressionPrior(), Options(**run)
     rows = rows if noise_aware else rows.taken_at_their_word()
-    data = {"prior": asdict(prior), "x": rows.x, "y": rows.y, "var_x": rows.variance_x, "p": rows.p}
+    sums = {"scatter": rows.x.T @ rows.x, "total": rows.x.sum(axis=0)}
+    data = {"prior": asdict(prior), "x": rows.x, "y": rows.y, **sums, "var_x": rows.variance_x, "p": rows.p}
     model = numpyro_module(MODELS).LogisticRows(rows.x.shape[1], intercept, order)
     sampled = options.sample(model, data)
     unit = unit_of_rows(sampled.draws, rows, intercept=intercept)

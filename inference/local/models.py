@@ -172,9 +172,7 @@ class LinearRows:
         residual_sd = numpyro.sample(RESIDUAL_SD, dist.HalfNormal(data["prior"]["residual_sd"]))
         n, scatter = data["n"], data["scatter"]
         if self.intercept:
-            centre = jnp.append(mean, alpha + mean @ theta)
-            across = jnp.outer(data["total"], centre)
-            scatter = scatter - across - across.T + n * jnp.outer(centre, centre)
+            scatter = _scatter_about(jnp.append(mean, alpha + mean @ theta), scatter, data["total"], n)
         noise = data["var_x"], data["var_y"]
         numpyro.factor(FACTOR, perturbed.linear_scatter(scatter, n, theta, residual_sd**2, Sigma, *noise))
 
@@ -183,7 +181,8 @@ class LinearRows:
 class LogisticRows:
     """Logistic regression from perturbed features and labels told by randomised response, 0 or 1.
 
-    Data: ``x`` (n, d), ``y`` (n,), the variance ``var_x``, and the probability ``p`` of a true label.
+    Data: ``x`` (n, d), its ``scatter`` Σ xxᵀ (d, d) and ``total`` Σ x (d,), ``y`` (n,), the variance ``var_x``, and the
+    probability ``p`` of a true label.
 
     Attributes:
         features: d. intercept: as above. order: of the Chebyshev polynomial in the sigmoid's place; None for itself.
@@ -207,9 +206,12 @@ class LogisticRows:
     def __call__(self, data: Data) -> None:
         theta, alpha = _coefficients(data["prior"], self.features, self.intercept)
         Sigma, mean = _features(data["prior"], self.features, self.intercept)
-        x, offset = (data["x"] - mean, alpha + mean @ theta) if self.intercept else (data["x"], 0.0)
-        log_p = perturbed.logistic(x, data["y"], theta, Sigma, data["var_x"], data["p"], self.order, offset=offset)
-        numpyro.factor(FACTOR, log_p.sum())
+        x, scatter, offset = data["x"], data["scatter"], 0.0
+        if self.intercept:
+            scatter = _scatter_about(mean, scatter, data["total"], x.shape[0])
+            x, offset = x - mean, alpha + mean @ theta
+        given = scatter, x, data["y"], theta, Sigma, data["var_x"], data["p"], self.order
+        numpyro.factor(FACTOR, perturbed.logistic_scatter(*given, offset=offset))
 
 
 def _coefficients(prior: Data, features: int, intercept: bool) -> tuple[Array, Array]:
@@ -227,6 +229,12 @@ def _features(prior: Data, features: int, free_mean: bool) -> tuple[Array, Array
     if not free_mean:
         return root @ root.T, None
     return root @ root.T, numpyro.sample(FEATURE_MEAN, dist.Normal(0.0, prior["feature_mean_sd"]).expand([features]))
+
+
+def _scatter_about(centre: Array, scatter: Array, total: Array, n: Array) -> Array:
+    """Σ (w - c)(w - c)ᵀ of n vectors, from Σ wwᵀ and Σ w."""
+    across = jnp.outer(total, centre)
+    return scatter - across - across.T + n * jnp.outer(centre, centre)
 
 
 def counted(reports: Categories) -> dict[str, NDArray[Any]]:

@@ -17,6 +17,9 @@ With x integrated out, z_x ~ N(0, Σ + Σ*), and u = xᵀθ given z_x is normal 
 **Linear, at no cost in n.** (z_x, z_y) is jointly normal, so that all rows together depend on the data through their
 scatter matrix alone: `linear_scatter` is the sum of `linear` over rows.
 
+**Logistic, one number a row.** That is so of the features' part here too, so that a row costs its label's probability:
+`logistic_scatter` is the sum of `logistic`, ten times as fast with order 2.
+
 **s is exact** with order None (`logistic_normal`). The paper puts a Chebyshev polynomial in the place of the sigmoid:
 order 2, which is a straight line (`chebyshev`). Its mean leaves [0, 1] where |u| or v is large, and the likelihood can
 then be negative. So s of a polynomial is clipped to [CLIP, 1 - CLIP]; the two labels' probabilities still add up to 1,
@@ -83,10 +86,8 @@ def linear_scatter(
     inputs, d = _inputs(theta, Sigma, var_x), theta.shape[0]
     variance = inputs.variance + sigma2 + var_y
     contrast = jnp.append(-inputs.weights, 1.0)
-    half = jax.scipy.linalg.solve_triangular(inputs.root, jnp.eye(d), lower=True)
-    squares = jnp.sum((half @ scatter[:d, :d]) * half) + contrast @ scatter @ contrast / variance
-    log_determinant = 2 * jnp.log(jnp.diagonal(inputs.root)).sum() + jnp.log(variance)
-    return -(squares + n * (log_determinant + (d + 1) * LOG_2PI)) / 2
+    targets = contrast @ scatter @ contrast / variance + n * (jnp.log(variance) + LOG_2PI)
+    return _log_features_sum(scatter[:d, :d], n, inputs.root) - targets / 2
 
 
 def logistic(
@@ -113,16 +114,34 @@ def logistic(
         Shape ``(n,)``.
     """
     inputs = _inputs(theta, Sigma, var_x)
-    m, v = zx @ inputs.weights + offset, inputs.variance
-    if order is None:
-        one, zero = logistic_normal.log_means(m, v)
-    else:
-        s = jnp.clip(chebyshev.mean(chebyshev.sigmoid(order, radius), m, v), CLIP, 1 - CLIP)
-        one, zero = jnp.log(s), jnp.log1p(-s)
-    told = jnp.asarray(zy) == 1
-    same, other = jnp.where(told, one, zero), jnp.where(told, zero, one)
-    label = jnp.logaddexp(jnp.log(p) + same, jnp.log1p(-p) + other)
-    return _log_features(zx, inputs.root) + label
+    labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, order, radius)
+    return _log_features(zx, inputs.root) + labels
+
+
+def logistic_scatter(
+    scatter: Array,
+    zx: Array,
+    zy: Array,
+    theta: Array,
+    Sigma: Array,
+    var_x: Array,
+    p: float,
+    order: int | None = None,
+    *,
+    offset: Array = 0.0,
+    radius: float = chebyshev.RADIUS,
+) -> Array:
+    """The sum of `logistic` over rows.
+
+    Args:
+        scatter: Σ z_x z_xᵀ of the rows, shape ``(d, d)``. The others as for `logistic`.
+
+    Returns:
+        Shape ``()``.
+    """
+    inputs = _inputs(theta, Sigma, var_x)
+    labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, order, radius)
+    return _log_features_sum(scatter, zx.shape[0], inputs.root) + labels.sum()
 
 
 def clipped(
@@ -156,7 +175,25 @@ def _inputs(theta: Array, Sigma: Array, var_x: Array) -> _Inputs:
     return _Inputs(root, b, r @ Sigma @ r + b @ (noise * b))
 
 
+def _log_labels(m: Array, v: Array, zy: Array, p: float, order: int | None, radius: float) -> Array:
+    """ln P(z_y) of each row, whose u is N(m, v); shape of m."""
+    told = jnp.asarray(zy) == 1
+    if order is None:
+        one, zero = logistic_normal.log_means(m, v)
+        same, other = jnp.where(told, one, zero), jnp.where(told, zero, one)
+        return jnp.logaddexp(jnp.log(p) + same, jnp.log1p(-p) + other)
+    s = jnp.clip(chebyshev.mean(chebyshev.sigmoid(order, radius), m, v), CLIP, 1 - CLIP)
+    return jnp.log((1 - p) + (2 * p - 1) * jnp.where(told, s, 1 - s))
+
+
 def _log_features(zx: Array, root: Array) -> Array:
     """ln N(z_x; 0, LLᵀ) of each row, shape ``(n,)``."""
     white = jax.scipy.linalg.solve_triangular(root, jnp.asarray(zx).T, lower=True)
     return -(jnp.sum(white**2, axis=0) + zx.shape[-1] * LOG_2PI) / 2 - jnp.log(jnp.diagonal(root)).sum()
+
+
+def _log_features_sum(scatter: Array, n: Array, root: Array) -> Array:
+    """The sum of `_log_features` over n rows, of their scatter Σ z_x z_xᵀ; shape ``()``."""
+    half = jax.scipy.linalg.solve_triangular(root, jnp.eye(root.shape[0]), lower=True)
+    constants = root.shape[0] * LOG_2PI / 2 + jnp.log(jnp.diagonal(root)).sum()
+    return -jnp.sum((half @ scatter) * half) / 2 - n * constants

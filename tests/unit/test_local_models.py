@@ -250,7 +250,7 @@ def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monk
     stand_in.check(there, believed, w.T @ w, 12, here["theta"], 0.25, covariance(here), 9.0, 9.0)
 
     here, there = (features(scale, intercept, residual=False) for scale in (1.0, 1.2))
-    stand_in = StandIn(monkeypatch, "perturbed.logistic", here)
+    stand_in = StandIn(monkeypatch, "perturbed.logistic_scatter", here)
     p = np.e / (1 + np.e)
     labels = LocalReports((rows[:, 2] > 0).astype(int), "randomised-response", 1.0, 0.0, 0.0, (p, 1 - p), 2)
     x = LocalReports(rows[:, :2], "analytic-gaussian", 1.0, 1e-5, 3.0)
@@ -258,5 +258,6 @@ def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monk
     assert (stand_in.data["var_x"], stand_in.data["p"]) == (0.0, 1.0)
     local.logistic_inputs(x, labels, PRIOR, intercept=intercept, order=3, draws=50)
     theta, Sigma = here["theta"], covariance(here)
-    stand_in.check(there, believed, rows[:, :2] - mean, labels.values, theta, Sigma, 9.0, p, 3)
+    x = rows[:, :2] - mean
+    stand_in.check(there, believed, x.T @ x, x, labels.values, theta, Sigma, 9.0, p, 3)
     assert float(stand_in.known["offset"]) == pytest.approx(offset)

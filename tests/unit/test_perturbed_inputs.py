@@ -23,6 +23,7 @@ from inference.local import chebyshev, perturbed
 Array = NDArray[np.float64]
 LINEAR, SCATTER = jax.jit(perturbed.linear), jax.jit(perturbed.linear_scatter)
 LOGISTIC = jax.jit(perturbed.logistic, static_argnames="order")
+LABELLED = jax.jit(perturbed.logistic_scatter, static_argnames="order")
 CLIPPED = jax.jit(perturbed.clipped, static_argnames="order")
 EPSILONS = (0.01, 0.3, 2.0, 20.0)
 
@@ -194,6 +195,17 @@ def test_the_scatter_is_enough_for_a_linear_model() -> None:
     total = sum(linear(model, x, y, var_x, 0.3) for x, y in zip(zx, zy, strict=True))
     assert float(SCATTER(rows.T @ rows, float(n), *terms)) == pytest.approx(total, rel=1e-12)
     assert abs(float(SCATTER(rows.T @ rows, n + 1.0, *terms)) - total) > 0.1
+
+
+@pytest.mark.parametrize("order", [2, 5, None])
+def test_of_a_logistic_models_features_the_scatter_is_enough(order: int | None) -> None:
+    rng = np.random.default_rng(0)
+    model, n = MODELS[2], 100
+    zx, zy = rng.normal(size=(n, 2)) * [3.0, 0.1], rng.random(n) < 0.3
+    terms = model.theta, model.Sigma, np.array([2.0, 0.5]), 0.8, order
+    found = float(LABELLED(zx.T @ zx, zx, zy, *terms, offset=0.3))
+    assert found == pytest.approx(float(LOGISTIC(zx, zy, *terms, offset=0.3).sum()), rel=1e-12)
+    assert abs(float(LABELLED(1.1 * zx.T @ zx, zx, zy, *terms, offset=0.3)) - found) > 0.1
 
 
 def test_without_noise_it_is_the_likelihood_of_the_rows_themselves() -> None:
