@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Figures 1, 10 and 11 of the LDP paper: coverage of central intervals of posteriors from local reports, over ε.
 
-Some 50 minutes on two cores, of which Figure 1 takes 40 (7 for the 500 repeats of one ε); --quick one minute.
+An hour on two cores, of which Figure 1 takes 55 minutes (7 to 10 for the 500 repeats of one ε); --quick one minute.
 Parameters are drawn from their priors, clients' values given these, and reports by the exact mechanisms of the library:
 Laplace noise for Gaussian (5,000 clients, 500 repeats) and exponential data (1,000; 80), both clipped, and optimal
 unary encoding for histograms (1,000; 100). Repeats, clients, bounds and levels are the paper's; the ε, and priors that

@@ -14,7 +14,7 @@ A likelihood of perturbed inputs costs all rows each time it is evaluated, and n
 ε and for three repeats only. With the exact sigmoid in the polynomial's place they take ten times as long, some four
 hours, and are asked for by themselves; the file of --resume serves both.
 
-Exit code 4 where sufficient statistics, of all records, are not ahead of LDP-SGD, of 10,000, at ε <= 0.8 (as in the
+Exit code 4 where sufficient statistics, of all records, are not ahead of LDP-SGD, of 10,000, over ε <= 0.8 (as in the
 paper), anything private is ahead of no privacy, or chains have not mixed.
 
     scripts/ldp_figure_5.py --json ldp_figure_5.json --plot ldp_figure_5.png --resume ldp_figure_5.jsonl

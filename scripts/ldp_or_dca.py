@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """When does which pay? Test error and coverage over ε of local reports, DCA sums and a trusted aggregator.
 
-About half an hour on two cores (estimated from parts of it). Bayesian linear regression from the same rows, statistic,
+Some three quarters of an hour on two cores (run in parts). Bayesian linear regression from the same rows, statistic,
 prior and (ε, δ): local reports, sums of the protocol with nobody and with a tenth of the clients dropping out, and a
 trusted aggregator, each with the noise in the model and without a look at it; of simulated data of 1,000 and 10,000
 clients, whose coefficients are known, and of wine (in the valid setting). What is measured, and how, stands at the head

@@ -41,7 +41,7 @@ LINES: Mapping[str, Mapping[str, Any]] = {
 }
 _PANEL = (5.6, 4.6)
 _ASIDE = 0.035  # between methods, as a part of a decade
-_ROOM = 2.5  # of the range between no privacy and no model that a panel shows beyond it
+_ROOM = 10.0  # of the range between no privacy and no model that a panel shows beyond it
 _WORDS = {PUBLISHED: "as published, NOT private"}
 
 
