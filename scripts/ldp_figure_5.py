@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Figure 5 of the LDP paper: logistic regression of Adult's incomes from local reports, AUC over ε.
 
-About an hour on two cores (estimated from parts of it), of which perturbed inputs take 25 minutes.
+An hour and a quarter on two cores (estimated from parts of it), half of it perturbed inputs.
 
 Sufficient statistics with a noise-aware posterior (this library's tight noise, and the paper's), perturbed inputs with
 half of ε for the label (the paper's polynomial of order 2, and one of order 4), LDP-SGD, and the same models without
