@@ -16,6 +16,7 @@ GREY = "0.45"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
 MARKERS = "osD^vPX*"
 DPI = 150
+LEGEND_COLUMNS = 4  # at most
 
 
 @contextmanager
@@ -51,12 +52,16 @@ def zero_line(axes: Any, height: float, label: str = "zero predictor") -> None:
 
 
 def legend(panels: Any) -> None:
-    """One for all panels, below them, of what any of them has."""
+    """One for all panels, below them, of what any of them has, in as many columns as the figure is wide."""
     handles: dict[str, Any] = {}
     for axes in panels.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    columns = min(4, len(handles))
-    panels[0, 0].figure.legend(
-        handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=10
-    )
+    figure = panels[0, 0].figure
+    for columns in range(min(LEGEND_COLUMNS, len(handles)), 0, -1):
+        made = figure.legend(
+            handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=10
+        )
+        if columns == 1 or made.get_window_extent().width <= figure.bbox.width:
+            return
+        made.remove()

@@ -245,3 +245,14 @@ def test_a_drawing_is_written_when_its_block_ends(tmp_path: Path) -> None:
         picture.zero_line(panels[0, 1], 1.0)
         assert not path.exists()
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("label", "columns"), [("short", 4), ("a label of many more words than four can stand by", 1)])
+def test_a_legend_is_no_wider_than_its_figure(label: str, columns: int, tmp_path: Path) -> None:
+    with picture.drawing(tmp_path / "legend.png", size=(5, 4)) as panels:
+        for number in range(6):
+            panels[0, 0].plot([0, 1], [0, number], label=f"{label} {number}")
+        picture.legend(panels)
+        (made,) = panels[0, 0].figure.legends
+        assert made.get_window_extent().width <= panels[0, 0].figure.bbox.width
+        assert made._ncols == columns
