@@ -1,4 +1,4 @@
-"""Figures 4 and 5 of the LDP paper: data as published and valid, reports, comparisons, and checks that can fail.
+"""Figures 4 and 5 of the LDP paper: data as published and valid, reports, methods and cells.
 
 Statistical tests are seeded; each states how often it would fail by chance with another seed.
 """
@@ -6,11 +6,9 @@ Statistical tests are seeded; each states how often it would fail by chance with
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +16,6 @@ import numpy as np
 import pytest
 from msgspec import to_builtins
 from numpy.testing import assert_allclose
-from scipy import stats
 
 from dca_proto.aggregate import NoAggregate, RoundRequest
 from dca_proto.core.accounting import mu_of
@@ -30,10 +27,8 @@ from emulator.experiments.local import regression_data as data
 from emulator.experiments.local import regression_methods as methods
 from emulator.experiments.local import regression_reports as reports
 from emulator.experiments.local import regression_script as script
-from emulator.experiments.local import regression_summary as summary
 from emulator.experiments.local import regression_work as work
-from emulator.experiments.local.regression_data import ADULT, PUBLISHED, VALID, WINE, Choices, Split
-from emulator.experiments.local.regression_drawing import draw
+from emulator.experiments.local.regression_data import ADULT, VALID, WINE, Choices, Split
 from emulator.experiments.local.regression_methods import (
     BAYES,
     CLASSICAL,
@@ -47,7 +42,6 @@ from emulator.experiments.local.regression_methods import (
     Conditions,
 )
 from emulator.experiments.local.regression_reports import Reporters, Terms
-from emulator.experiments.local.regression_summary import HINDSIGHT, Comparison, Results
 from emulator.experiments.local.regression_work import FIGURE_4, FIGURE_5, Cell, Plan
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
@@ -398,117 +392,3 @@ def test_a_quick_look_has_few_cells() -> None:
     plan = script.plan_of(argparse.Namespace(**vars(options), inputs=3, exact_inputs=0), FIGURE_5)
     assert not plan.input_repeats
     assert len(work.cells(plan)) < 40
-
-
-# --- comparisons
-
-
-def test_intervals_are_students_and_joint() -> None:
-    rng = np.random.default_rng(2)
-    first, second = rng.standard_normal(30), rng.standard_normal(30) + 1
-    mean, low, high = summary.advantage(first, second, -1, 1)
-    expected = stats.ttest_rel(second, first).confidence_interval(0.95)
-    assert_allclose((mean, low, high), ((second - first).mean(), *expected))
-    _, lower, higher = summary.advantage(first, second, -1, 40)
-    assert_allclose((lower, higher), stats.ttest_rel(second, first).confidence_interval(1 - 0.05 / 40))
-    assert summary.advantage(first[:1], second, 1, 1)[1:] == (-math.inf, math.inf)
-
-
-def test_verdicts_and_turns() -> None:
-    def one(epsilon: float, low: float, high: float) -> Comparison:
-        return Comparison(VALID, SGD, epsilon, 0.0, low, high)
-
-    made = [one(0.1, 0.01, 0.2), one(0.8, -0.1, 0.1), one(6.4, -0.2, -0.1)]
-    assert [made_one.verdict for made_one in made] == ["ahead", "open", "behind"]
-    assert summary.turn(made) == "ahead at ε = 0.1; open at ε = 0.8; behind at ε = 6.4"
-
-
-PLANTED = {TIGHT: (0.2, 0.015), SGD: (0.5, 0.01), COROLLARY: (0.3, 0.08), BAYES: (0.0, 0.0), CLASSICAL: (0.001, 0.001)}
-"""How far from the best, at the smallest and at the largest ε."""
-Gaps = dict[str, tuple[float, float]]
-
-
-def planted(task: work.Task = FIGURE_4, changes: Gaps | None = None) -> Results:
-    """Results of five repeats in which all is as the paper has it, but for the changes."""
-    plan, rng, gaps = Plan(task, None, 1, repeats=5), np.random.default_rng(3), PLANTED | (changes or {})
-    made = [cell for cell in work.cells(plan) if cell.method in (*PLANTED, NO_MODEL)]
-    best, sign = (0.9, 1) if task.label else (0.7, -1)
-    splits = 0.02 * rng.standard_normal(5)
-    results = []
-    for cell in made:
-        first, last = gaps.get(cell.method, (0.25, 0.25))
-        part = math.log(cell.epsilon / 0.1, 128) if cell.epsilon else 0.0
-        gap = (first + part * (last - first)) * (2.0 if cell.rate == 3.0 else 1.0)
-        scores = best - sign * gap + splits + 1e-4 * rng.standard_normal(5)
-        told = {"r_hat": [1.01] * 5} if cell.method in (TIGHT, COROLLARY, BAYES) else {}
-        results.append({"scores": scores.tolist(), "reports": told})
-    return summary.gathered(made, results, plan)
-
-
-def failing(found: Results) -> list[str]:
-    return [one.name for one in summary.checks(found, summary.comparisons(found)) if not one.holds]
-
-
-@pytest.mark.parametrize("task", [FIGURE_4, FIGURE_5])
-def test_checks_hold_where_all_is_as_in_the_paper(task: work.Task) -> None:
-    found = planted(task)
-    assert failing(found) == []
-    own = [one for one in summary.comparisons(found) if (one.setting, one.opponent) == (PUBLISHED, SGD)]
-    assert own[0].verdict == "ahead"
-    assert own[-1].verdict == "behind"
-
-
-@pytest.mark.parametrize(
-    ("changes", "named", "settings"),
-    [
-        ({SGD: (0.1, 0.01)}, "over ε <=", 2),
-        ({SGD: (0.9, 0.9)}, "catches up", 2),
-        ({SGD: (0.5, -0.1)}, "is best", 2),
-        ({TIGHT: (0.2, 0.2)}, "near no privacy, Bayes", 1),
-    ],
-)
-def test_planted_figures_fail(changes: Gaps, named: str, settings: int) -> None:
-    names = failing(planted(changes=changes))
-    assert len([name for name in names if named in name]) == settings
-
-
-def test_ahead_over_small_epsilons_is_of_the_mean_over_them_and_behind_at_none() -> None:
-    """At 0.1 the repeats scatter too far to tell; far ahead at two others and behind at the third is not enough."""
-    found = planted()
-    cells = [Cell(PUBLISHED, SGD, epsilon) for epsilon in (0.1, 0.2, 0.4)]
-    scatter = np.array([-0.5, 0.5, -0.5, 0.5, 0.0])
-    noisy = replace(found, scores={**found.scores, cells[0]: found.scores[cells[0]] + scatter})
-    assert summary.comparisons(noisy)[0].verdict == "open"
-    assert [name for name in failing(noisy) if "over ε" in name] == [
-        f"{TIGHT} ahead of {SGD} over ε <= 0.4, {PUBLISHED}"
-    ]
-    calm = replace(found, scores={**found.scores, cells[0]: found.scores[cells[0]] + scatter / 10})
-    assert failing(calm) == []
-    behind = replace(found, scores={**found.scores, cells[2]: found.scores[Cell(PUBLISHED, BAYES)]})
-    assert len([name for name in failing(behind) if "over ε" in name]) == 1
-
-
-def test_chains_that_have_not_mixed_fail() -> None:
-    found = planted()
-    cell = next(cell for cell in found.reports if cell.method == TIGHT)
-    broken = replace(found, reports={**found.reports, cell: {"r_hat": [1.01, 1.2]}})
-    assert failing(broken) == ["R-hat"]
-
-
-@pytest.mark.parametrize(("task", "best"), [(FIGURE_4, min), (FIGURE_5, max)])
-def test_hindsight_takes_the_best_rate(task: work.Task, best: Any) -> None:
-    found = planted(task)
-    means = [found.scores[Cell(VALID, SGD, 0.8, rate)].mean() for rate in (None, *work.RATES)]
-    assert found.of(VALID, HINDSIGHT, 0.8).mean() == best(means)
-    assert HINDSIGHT in found.methods(VALID)
-
-
-def test_results_are_told(tmp_path: Path) -> None:
-    found = planted()
-    made = summary.comparisons(found)
-    report = json.loads(json.dumps(summary.figures(found, made), allow_nan=False))
-    assert report["kind"] == "ldp-figure-4"
-    assert len(report["cells"]) == len(found.scores)
-    assert [table.row_count for table in summary.tables(found, made)] == [7, 4, 6, 3]
-    draw(found, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
