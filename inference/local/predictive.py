@@ -109,11 +109,7 @@ class RowClient:
             white = white @ _root(parameters[CORRELATION])
         x = mean[..., None, :] + sd[..., None, :] * white
         score = (x @ parameters[COEFFICIENTS][..., None])[..., 0] + parameters[INTERCEPT][..., None]
-        if self.logistic:
-            y = (rng.random(score.shape) < expit(score)).astype(float)
-        else:
-            y = score + parameters[RESIDUAL_SD][..., None] * rng.standard_normal(score.shape)
-        value = np.concatenate([x, y[..., None]], axis=-1)
+        value = np.concatenate([x, targets_of(score, parameters, rng)[..., None]], axis=-1)
         return {VALUE: value} if self.rows is None else {VALUE: value, REPORT: self._told(value, self.rows, rng)}
 
     def _told(self, value: Array, rows: Rows, rng: np.random.Generator) -> Array:
@@ -125,6 +121,17 @@ class RowClient:
         if self.logistic:
             told[..., -1] = np.where(rng.random(told.shape[:-1]) < rows.p, told[..., -1], 1 - told[..., -1])
         return told
+
+
+def targets_of(score: Array, parameters: Mapping[str, Array], rng: np.random.Generator) -> Array:
+    """Targets with these means, or labels 0 and 1 of these log odds where there are no residuals.
+
+    Args:
+        score: of each draw of the parameters, shape ``(chains, draws, k)``, as what is returned.
+    """
+    if RESIDUAL_SD not in parameters:
+        return np.asarray(rng.random(score.shape) < expit(score), float)
+    return score + parameters[RESIDUAL_SD][..., None] * rng.standard_normal(score.shape)
 
 
 def _root(correlation: Array) -> Array:

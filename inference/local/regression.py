@@ -18,7 +18,7 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.linear_regression import Posterior
 from inference.local.posterior import LocalPosterior
-from inference.local.predictive import RowClient
+from inference.local.predictive import RowClient, targets_of
 from inference.local.priors import RegressionPrior
 from inference.local.reports import Rows, Sums
 from inference.local.run import PRIOR_DRAWS, Options, Sampled
@@ -105,10 +105,7 @@ class LocalRegression(LocalPosterior):
 
     def targets(self, X: Array, rng: np.random.Generator) -> Array:
         """A target, or a label 0 or 1, for each draw and each row of ``X``, shape ``(chains, draws, k)``."""
-        score = self.scores(X)
-        if self.logistic:
-            return np.asarray(rng.random(score.shape) < expit(score), float)
-        return score + self.draws[RESIDUAL_SD][..., None] * rng.standard_normal(score.shape)
+        return targets_of(self.scores(X), self.draws, rng)
 
 
 class Unit(NamedTuple):
