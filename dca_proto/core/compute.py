@@ -105,14 +105,20 @@ class ComputeActor(Actor):
                 self._restore_share(key, value)
 
     def _restore_round(self, round_id: bytes, stored: StoredRound) -> None:
+        current = self._rounds[round_id] = Round(stored)
+        if stored.phase in ENDS:
+            return  # whether or not its roster can be read
+        self._open.add(round_id)
         try:
-            roster = None if stored.roster is None else self._check(stored.roster, now_ms=0)
+            self._load(current)
         except PeerError:
             self._unreadable.append(round_id)
-            roster = None
-        self._rounds[round_id] = Round(stored, roster)
-        if stored.phase not in ENDS:
-            self._open.add(round_id)
+
+    def _load(self, current: Round) -> None:
+        """Read the stored roster. Raises `PeerError`."""
+        if current.stored.roster is None:
+            raise PeerError("phase", found="a share of a round that is over", expected="none")
+        current.load(self._check(current.stored.roster, now_ms=0))
 
     def _restore_share(self, key: bytes, value: bytes) -> None:
         current, position = self._rounds.get(key[:ID_BYTES]), int.from_bytes(key[ID_BYTES:], "big")
@@ -190,7 +196,7 @@ class ComputeActor(Actor):
             step(TABLE, current.phase, "late share")
             return [Send(Address(Channel.CLIENT, sender), share.round_id, current.stored.answer)]
         if not current.is_loaded:
-            raise PeerError("phase", found="a share of a round that is over", expected="none")
+            self._load(current)
         roster = current.roster
         position = roster.positions.get(sender)
         if position is None:
@@ -344,7 +350,9 @@ class ComputeActor(Actor):
         timers = [CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, COMMIT, RESEND)]
         current.shares.clear()
         self._open.discard(current.id)
-        stored = self._store(current, phase=phase, answer=answer, roster=None)
+        # Of a release, the roster tells who sends a share again because the receipt was lost.
+        roster = current.stored.roster if phase == RELEASED else None
+        stored = self._store(current, phase=phase, answer=answer, roster=roster)
         return [stored, *forgotten, *timers, SetTimer(Timer(CLOSE, current.id), current.stored.close_by_ms)]
 
     def _on_peer_abort(self, sender: bytes, frame: Signed, body: Abort) -> list[Effect]:
@@ -400,7 +408,9 @@ class ComputeActor(Actor):
         step(TABLE, current.phase, "close")
         if now_ms < current.stored.close_by_ms + self._timing.retention_ms:
             current.unload()
-            forgotten = [self._store(current, entries=b"", answer=b"")] if current.phase == RELEASED else []
+            forgotten = []
+            if current.phase == RELEASED:
+                forgotten = [self._store(current, roster=None, entries=b"", answer=b"")]
             return [*forgotten, self._close_timer(current, now_ms)]
         del self._rounds[current.id]
         return [Forget(ROUNDS, current.id)]
@@ -442,7 +452,8 @@ class ComputeActor(Actor):
         ]
 
     def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
-        return SetTimer(Timer(CLOSE, current.id), max(now_ms, current.stored.close_by_ms + self._timing.retention_ms))
+        retention_ms = self._timing.retention_ms if current.stored.roster is None else 0
+        return SetTimer(Timer(CLOSE, current.id), max(now_ms, current.stored.close_by_ms + retention_ms))
 
     def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
         wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))

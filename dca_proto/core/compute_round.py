@@ -48,7 +48,8 @@ class StoredRound(msgspec.Struct, frozen=True):
         phase: a phase of `TABLE`.
         round_id, session, trainer, computes: what a message must fit to be about this round.
         needed: N - T + c. close_by_ms: the announced end.
-        roster_digest: of the roster as it came. roster: itself, until the round has ended.
+        roster_digest: of the roster as it came.
+        roster: itself, until the round is aborted; of a released one until its announced end.
         entries: the encoded list, once frozen. answer: the final, encoded word: a partial sum or an abort.
     """
 
@@ -69,14 +70,13 @@ class Round:
     """One round in memory: what is stored, and what follows from it or can be asked for again.
 
     Args:
-        stored: as stored. roster: checked; None where it is not stored any more.
+        stored: as stored; its roster is checked before it is loaded.
     """
 
-    def __init__(self, stored: StoredRound, roster: CheckedRoster | None) -> None:
+    def __init__(self, stored: StoredRound) -> None:
         self.stored = stored
-        self._roster = roster
-        # position -> contribution id
-        self.entries: Entries = {} if roster is None else parse_entries(stored.entries, roster.plan.clients)
+        self._roster: CheckedRoster | None = None
+        self.entries: Entries = {}  # position -> contribution id
         self.shares: dict[int, bytes] = {}  # position -> share
         self.views: dict[bytes, bytes] = {}  # peer -> hash of its frozen list
         self.lists: dict[bytes, Entries] = {}  # peer -> its frozen list, where it differs from ours
@@ -97,7 +97,9 @@ class Round:
             roster_digest=roster_digest(frame),
             roster=frame,
         )
-        return cls(stored, roster)
+        current = cls(stored)
+        current.load(roster)
+        return current
 
     @property
     def id(self) -> bytes:
@@ -113,7 +115,7 @@ class Round:
 
     @property
     def roster(self) -> CheckedRoster:
-        assert self._roster is not None, "an ended round needs no roster"
+        assert self._roster is not None, "an ended round can be known without its roster"
         return self._roster
 
     @property
@@ -139,8 +141,16 @@ class Round:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the roster is at hand: until the announced end of a round, or the next start after its own end."""
+        """Whether the roster is at hand: in an open round, and until its announced end in a released one.
+
+        After a start, a released round's is loaded only when somebody sends a share again.
+        """
         return self._roster is not None
+
+    def load(self, roster: CheckedRoster) -> None:
+        """Take the roster that is stored, checked."""
+        self._roster = roster
+        self.entries = parse_entries(self.stored.entries, roster.plan.clients)
 
     def unload(self) -> None:
         """Forget what nobody can ask for any more."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from scene import losing, sent
+from scene import losing, refused, sent
 
 from dca_proto.core import facts
+from dca_proto.core.compute import ROUNDS
+from dca_proto.core.compute_round import StoredRound
 from dca_proto.core.effects import Channel
+from dca_proto.core.events import Received
 from dca_proto.core.federation import Federation, Member
-from dca_proto.core.messages import Announcement, Roster, Share
+from dca_proto.core.messages import Announcement, Receipt, Roster, Share
+from dca_proto.core.records import decoded
 from dca_proto.statistics import base
 from dca_proto.testing import Cast, Envelope, Network
 
@@ -93,6 +97,67 @@ def test_no_second_release_after_a_start_that_could_not_read_the_round(
     assert net.actors[node].phase(request.round_id) == after
     assert partial_sums(net, node) == released
     assert len(released) == (ending == "released")
+
+
+@pytest.mark.parametrize("lost", ["one share", "the last share"])
+def test_a_receipt_that_was_lost_with_the_process_comes_from_its_next_start(lost: str) -> None:
+    """A share, the release that it completed and its receipt can be of one batch: stored, and then nothing left."""
+    cast = Cast(6, 2)
+    net, node, client = cast.network(), cast.computes[0], cast.clients[0]
+    last = lost == "the last share"
+    net.tamper = losing(Receipt, sender=node, to=client) if not last else losing(Share, sender=client, to=node)
+    request = cast.request(share_window_ms=MINUTE_MS)
+    net.command(cast.trainer_identity.id, request)
+    net.deliver()
+    if last:
+        net.tamper = lambda e: () if e.sender == node else (e,)
+        net.advance(net.now_ms + MINUTE_MS // 3)
+    assert net.actors[node].phase(request.round_id) == "released"
+    assert net.actors[client].phase(request.round_id) == "sharing"
+    net.tamper = lambda e: (e,)
+    net.restart(node)
+    net.advance(net.now_ms + MINUTE_MS)
+    assert net.actors[client].phase(request.round_id) == "shared"
+    assert len(partial_sums(net, node)) == 1
+
+
+def test_shares_sent_again_to_a_node_that_cannot_read_its_released_round(missing: Callable[[Cast], Missing]) -> None:
+    """They are dropped, one by one, and the round is what it was."""
+    cast = Cast(6, 2)
+    net, node = cast.network(), cast.computes[0]
+    request = cast.request()
+    net.command(cast.trainer_identity.id, request)
+    net.deliver()
+    missing(cast).take_away()
+    net.restart(node)
+    stored = dict(net.stores[node])
+    for one in sent(net, Share, to=node):
+        (dropped,) = net.handle(node, Received(one.sender, one.payload))
+        assert isinstance(dropped.fact, facts.Dropped)
+    assert net.stores[node] == stored
+    assert net.actors[node].phase(request.round_id) == "released"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_released_round_lets_go_of_roster_and_sum_at_its_announced_end(restarted: bool) -> None:
+    """Whether or not the node was started again in between; what is left is the fact of the round."""
+    cast = Cast(6, 2)
+    net, node = cast.network(), cast.computes[0]
+    request = cast.request()
+    net.command(cast.trainer_identity.id, request)
+    net.deliver()
+    if restarted:
+        net.restart(node)
+
+    def kept() -> StoredRound:
+        return decoded(ROUNDS, net.stores[node][ROUNDS, request.round_id], StoredRound)
+
+    assert kept().roster is not None
+    assert kept().answer
+    net.advance(kept().close_by_ms)
+    assert (kept().phase, kept().roster, kept().entries, kept().answer) == ("released", None, b"", b"")
+    share = sent(net, Share, to=node)[0]
+    refused(net, node, share.sender, share.payload, "phase")
 
 
 def test_records_may_come_from_anything_that_can_be_read_once() -> None:
