@@ -40,9 +40,13 @@ class _Subscriptions(dict[str, list[tuple[Session, int]]]):
 
 
 class Embedded(Broker):  # type: ignore[misc]
-    """amqtt with an index of its filters: without it, every message is compared with every filter, level by level.
+    """amqtt, made fit for swarms in two ways that rest on its inner methods.
 
-    Should a later amqtt not ask `_matches` any more, it is only as slow as before.
+    It has an index of its filters: without it, every message is compared with every filter, level by level. Should a
+    later amqtt not ask `_matches` any more, it is only as slow as before.
+
+    A device may connect again before its old connection has ended. amqtt then closes that one and, when it has, marks
+    the session that both share as disconnected: nothing more is delivered until the device connects once more.
     """
 
     def __init__(self, configuration: dict[str, Any]) -> None:
@@ -65,6 +69,19 @@ class Embedded(Broker):  # type: ignore[misc]
         """Retained messages go to who subscribed; amqtt would give a new session those of everybody's filters."""
         if any(subscriber is session for subscriber, _ in self._subscriptions.get(subscription[0], ())):
             await super()._publish_retained_messages_for_subscription(subscription, session)
+
+    async def _publish_session_retained_messages(self, session: Session) -> None:
+        """What a new connection begins with: its session counts as connected again, whatever became of the old one."""
+        if not session.transitions.is_connected():
+            session.transitions.connect()
+        await super()._publish_session_retained_messages(session)
+
+    async def _handle_disconnect(self, client_session: Session, handler: Any, disconnect_waiter: Any) -> None:
+        """End a connection; its session goes on where a newer connection has taken it over."""
+        await super()._handle_disconnect(client_session, handler, disconnect_waiter)
+        session, newest = self._sessions.get(client_session.client_id, (None, None))
+        if session is client_session and newest is not handler:
+            await self._publish_session_retained_messages(session)
 
     def _matches(self, topic: str, a_filter: str) -> bool:
         if "#" in a_filter or topic.startswith("$"):
