@@ -63,6 +63,7 @@ _BROKERS = ("auto", "embedded", "mosquitto")
 _CONNECTING_MAX = 32
 _PATIENCE_MAX = 8
 _TIMING = Timing(resend_first_ms=5_000)
+_SHARING_MS = 1_000  # how long shares are waited for where clients drop, and a little for each share
 _RELEASING_MS = 2_000  # half of how long is waited where a data node or a reporting client drops, and a little for each
 _RELEASING_EACH_MS = 20
 
@@ -372,5 +373,5 @@ class Swarm:
         Where nobody drops, a round is over as soon as all have come, and patience costs nothing.
         """
         shares = len(self._rows) * self._options.computes
-        usual_ms = int(1_000 + shares * (3.0 if self.broker_kind == "embedded" else 1.5))
+        usual_ms = int(_SHARING_MS + shares * (3.0 if self.broker_kind == "embedded" else 1.5))
         return usual_ms if self._options.dropped else _PATIENCE_MAX * usual_ms

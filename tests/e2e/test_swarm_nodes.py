@@ -106,7 +106,7 @@ def test_data_nodes_release_by_themselves_and_there_is_nobody_else(
 def test_a_data_node_that_vanishes_is_not_waited_for_beyond_the_close(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_RELEASING_MS", 250)
+    monkeypatch.setattr(live, "_RELEASING_MS", 750)
     done = dca(*own(table, "--nodes", "3", "--drop", "1", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
