@@ -105,20 +105,16 @@ class ComputeActor(Actor):
                 self._restore_share(key, value)
 
     def _restore_round(self, round_id: bytes, stored: StoredRound) -> None:
-        current = self._rounds[round_id] = Round(stored)
-        if stored.phase in ENDS:
-            return  # whether or not its roster can be read
-        self._open.add(round_id)
+        is_open = stored.phase not in ENDS
         try:
-            self._load(current)
+            roster = None if stored.roster is None else self._check(stored.roster, now_ms=0)
         except PeerError:
-            self._unreadable.append(round_id)
-
-    def _load(self, current: Round) -> None:
-        """Read the stored roster. Raises `PeerError`."""
-        if current.stored.roster is None:
-            raise PeerError("phase", found="a share of a round that is over", expected="none")
-        current.load(self._check(current.stored.roster, now_ms=0))
+            roster = None
+            if is_open:  # what has ended is known without it
+                self._unreadable.append(round_id)
+        self._rounds[round_id] = Round(stored, roster)
+        if is_open:
+            self._open.add(round_id)
 
     def _restore_share(self, key: bytes, value: bytes) -> None:
         current, position = self._rounds.get(key[:ID_BYTES]), int.from_bytes(key[ID_BYTES:], "big")
@@ -196,7 +192,7 @@ class ComputeActor(Actor):
             step(TABLE, current.phase, "late share")
             return [Send(Address(Channel.CLIENT, sender), share.round_id, current.stored.answer)]
         if not current.is_loaded:
-            self._load(current)
+            raise PeerError("phase", found="a share of a round that is over", expected="none")
         roster = current.roster
         position = roster.positions.get(sender)
         if position is None:
@@ -408,9 +404,8 @@ class ComputeActor(Actor):
         step(TABLE, current.phase, "close")
         if now_ms < current.stored.close_by_ms + self._timing.retention_ms:
             current.unload()
-            forgotten = []
-            if current.phase == RELEASED:
-                forgotten = [self._store(current, roster=None, entries=b"", answer=b"")]
+            released = current.phase == RELEASED
+            forgotten = [self._store(current, roster=None, entries=b"", answer=b"")] if released else []
             return [*forgotten, self._close_timer(current, now_ms)]
         del self._rounds[current.id]
         return [Forget(ROUNDS, current.id)]

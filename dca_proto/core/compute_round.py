@@ -70,13 +70,14 @@ class Round:
     """One round in memory: what is stored, and what follows from it or can be asked for again.
 
     Args:
-        stored: as stored; its roster is checked before it is loaded.
+        stored: as stored. roster: checked; None where it is not stored any more, or cannot be read.
     """
 
-    def __init__(self, stored: StoredRound) -> None:
+    def __init__(self, stored: StoredRound, roster: CheckedRoster | None) -> None:
         self.stored = stored
-        self._roster: CheckedRoster | None = None
-        self.entries: Entries = {}  # position -> contribution id
+        self._roster = roster
+        # position -> contribution id
+        self.entries: Entries = {} if roster is None else parse_entries(stored.entries, roster.plan.clients)
         self.shares: dict[int, bytes] = {}  # position -> share
         self.views: dict[bytes, bytes] = {}  # peer -> hash of its frozen list
         self.lists: dict[bytes, Entries] = {}  # peer -> its frozen list, where it differs from ours
@@ -97,9 +98,7 @@ class Round:
             roster_digest=roster_digest(frame),
             roster=frame,
         )
-        current = cls(stored)
-        current.load(roster)
-        return current
+        return cls(stored, roster)
 
     @property
     def id(self) -> bytes:
@@ -115,7 +114,7 @@ class Round:
 
     @property
     def roster(self) -> CheckedRoster:
-        assert self._roster is not None, "an ended round can be known without its roster"
+        assert self._roster is not None, "an ended round is known without its roster"
         return self._roster
 
     @property
@@ -141,16 +140,8 @@ class Round:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the roster is at hand: in an open round, and until its announced end in a released one.
-
-        After a start, a released round's is loaded only when somebody sends a share again.
-        """
+        """Whether the roster is at hand: until the announced end of a round; after a start, not an aborted one's."""
         return self._roster is not None
-
-    def load(self, roster: CheckedRoster) -> None:
-        """Take the roster that is stored, checked."""
-        self._roster = roster
-        self.entries = parse_entries(self.stored.entries, roster.plan.clients)
 
     def unload(self) -> None:
         """Forget what nobody can ask for any more."""
