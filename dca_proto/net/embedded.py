@@ -2,7 +2,8 @@
 
 It serves whoever reaches its port, without TLS and passwords: for trials on one machine. It ends when its standard
 input does, so that it never outlives what started it. It forgets all at its end, and drops a message that its receiver
-does not acknowledge within five seconds: the protocol's receipts and resends make up for both.
+does not acknowledge within five seconds or before its device connects anew: the protocol's receipts and resends make up
+for these.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakSet
 
 from amqtt.broker import Broker
 from amqtt.plugins.base import BaseAuthPlugin
@@ -45,19 +47,24 @@ class Embedded(Broker):  # type: ignore[misc]
     It has an index of its filters: without it, every message is compared with every filter, level by level. Should a
     later amqtt not ask `_matches` any more, it is only as slow as before.
 
-    A device may connect again before its old connection has ended. amqtt then closes that one and, when it has, marks
-    the session that both share as disconnected: nothing more is delivered until the device connects once more.
+    A device may connect again before its old connection has ended. Here its session counts as connected as long as
+    the newest connection lives, and a filter is that of its newest session. amqtt ends the session with whichever
+    connection ends, and leaves a filter to the first of two sessions that came at once: nothing more is delivered.
     """
 
     def __init__(self, configuration: dict[str, Any]) -> None:
         super().__init__(configuration)
         self._subscriptions = _Subscriptions()
+        self._ended: WeakSet[Any] = WeakSet()  # handlers of connections
         self._index: FilterTree[str] = FilterTree()
         self._topic = ""
         self._matched: frozenset[str] = frozenset()
 
     async def add_subscription(self, subscription: tuple[str, int], session: Session) -> int:
         """File the filter, too; filters with ``#`` stay amqtt's own business."""
+        others = [one for one, _ in self._subscriptions.get(subscription[0], ()) if one is not session]
+        if session in others and self._newest(session)[0] is session:  # sessions of one client id are equal
+            self._del_subscription(subscription[0], session)
         code = await super().add_subscription(subscription, session)
         self._index.add(subscription[0], subscription[0])
         self._topic = ""
@@ -71,17 +78,25 @@ class Embedded(Broker):  # type: ignore[misc]
             await super()._publish_retained_messages_for_subscription(subscription, session)
 
     async def _publish_session_retained_messages(self, session: Session) -> None:
-        """What a new connection begins with: its session counts as connected again, whatever became of the old one."""
-        if not session.transitions.is_connected():
-            session.transitions.connect()
+        """What a connection begins with; an older one of its session may have ended while it was made."""
+        self._reconnect(session)
         await super()._publish_session_retained_messages(session)
 
     async def _handle_disconnect(self, client_session: Session, handler: Any, disconnect_waiter: Any) -> None:
-        """End a connection; its session goes on where a newer connection has taken it over."""
+        """End a connection, and its session with it where there is no newer one."""
         await super()._handle_disconnect(client_session, handler, disconnect_waiter)
-        session, newest = self._sessions.get(client_session.client_id, (None, None))
-        if session is client_session and newest is not handler:
-            await self._publish_session_retained_messages(session)
+        self._ended.add(handler)
+        self._reconnect(client_session)
+
+    def _reconnect(self, session: Session) -> None:
+        """Have a session count as connected if its newest connection lives."""
+        newest, handler = self._newest(session)
+        if newest is session and handler not in self._ended and not session.transitions.is_connected():
+            session.transitions.connect()
+
+    def _newest(self, session: Session) -> Any:
+        """The newest session of its client id, and the newest connection's handler; nothing once it is deleted."""
+        return self._sessions.get(session.client_id, (None, None))
 
     def _matches(self, topic: str, a_filter: str) -> bool:
         if "#" in a_filter or topic.startswith("$"):

@@ -68,32 +68,6 @@ def test_many_connect_at_once_where_others_are_subscribed(any_broker: Broker) ->
         asyncio.run(crowd(number))
 
 
-@pytest.mark.parametrize("old", ["lives", "leaves"])
-def test_who_connects_again_before_the_broker_has_seen_it_leave_is_served(old: str, any_broker: Broker) -> None:
-    """A device that lost its network is back before its old connection has ended, or while it does.
-
-    amqtt as it is then takes the session for disconnected, and delivers nothing until the device connects once more.
-    """
-
-    async def comes_back(name: str) -> None:
-        topic, away = f"again/{name}", Backoff(first_s=60.0, most_s=60.0)
-        first, second = (transport(any_broker.url, name, f"{topic}/+", backoff=away) for _ in range(2))
-        other = transport(any_broker.url, f"{name}-other", "none/+")
-        await asyncio.gather(first.open(), other.open())
-        leaving = asyncio.create_task(first.close()) if old == "leaves" else None
-        await second.open()
-        publishing = asyncio.create_task(other.publish(f"{topic}/{name}-other", b"news"))
-        assert (await second.receive()).payload == b"news"
-        await publishing
-        await asyncio.gather(leaving or first.close(), second.close(), other.close())
-
-    async def scene() -> None:
-        crowd = (comes_back(f"{old}-{any_broker.kind}-{index}") for index in range(20))
-        await asyncio.wait_for(asyncio.gather(*crowd), 8)
-
-    asyncio.run(scene())
-
-
 def housekeeping() -> list[asyncio.Task[object]]:
     """The library's own tasks."""
     return [task for task in asyncio.all_tasks() if "_misc_loop" in repr(task)]

@@ -1,0 +1,133 @@
+"""A device that connects again before its old connection has ended: the broker serves the newest (MQTT-3.1.4-2).
+
+A device that lost its network is back so, and an actor that was restarted on a busy machine. amqtt as it is takes its
+session for disconnected when the old connection ends, or leaves its filters to another session: then nothing comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from amqtt.session import Session
+
+from dca_proto.net.backoff import Backoff
+from dca_proto.net.broker import Broker
+from dca_proto.net.embedded import Embedded, configuration
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.settings import BrokerSettings
+
+CONNACK, PUBLISH, PUBACK, SUBACK = 0x20, 0x30, 0x40, 0x90
+PATIENCE_S = 8
+
+
+@pytest.mark.parametrize("old", ["lives", "leaves"])
+def test_a_transport_that_takes_over_receives(old: str, any_broker: Broker) -> None:
+    def transport(name: str, topic: str) -> MqttTransport:
+        away = Backoff(first_s=60.0, most_s=60.0)  # whoever is taken over stays away
+        return MqttTransport(BrokerSettings(url=any_broker.url), name, (topic,), rng=random.Random(name), backoff=away)
+
+    async def comes_back(name: str) -> None:
+        first, second, other = (transport(one, f"over/{name}/+") for one in (name, name, f"{name}-other"))
+        await asyncio.gather(first.open(), other.open())
+        leaving = asyncio.create_task(first.close()) if old == "leaves" else None
+        await second.open()
+        publishing = asyncio.create_task(other.publish(f"over/{name}/{name}-other", b"news"))
+        assert (await second.receive()).payload == b"news"
+        await publishing
+        await asyncio.gather(leaving or first.close(), second.close(), other.close())
+
+    async def scene() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(comes_back(f"{old}-{any_broker.kind}-{index}") for index in range(20)))
+
+    asyncio.run(scene())
+
+
+def text(value: str) -> bytes:
+    return len(value).to_bytes(2, "big") + value.encode()
+
+
+class Connection:
+    """One connection of a device, packet by packet: a client library would not do this in one turn of the loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def send(self, kind: int, body: bytes) -> None:
+        """A packet of less than 128 bytes."""
+        self._writer.write(bytes([kind, len(body)]) + body)
+
+    def connect(self, device: str, topic_filter: str, *, clean: bool) -> None:
+        """Connect and subscribe."""
+        self.send(0x10, text("MQTT") + bytes([4, 2 * clean, 0, 60]) + text(device))
+        self.send(0x82, bytes([0, 1]) + text(topic_filter) + b"\x01")
+
+    async def until(self, kind: int) -> bytes:
+        """The body of the next such packet."""
+        while True:
+            head, size = await self._reader.readexactly(2)
+            body = await self._reader.readexactly(size)
+            if head & 0xF0 == kind:
+                return body
+
+    async def close(self) -> None:
+        self._writer.close()
+        await asyncio.wait([asyncio.create_task(self._writer.wait_closed())])
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["persistent", "clean"])
+@pytest.mark.parametrize("before", ["was never there", "is connected"])
+def test_of_two_connections_at_once_the_later_one_receives(before: str, clean: bool, any_broker: Broker) -> None:
+    name = f"two-{before[0]}{clean:d}-{any_broker.kind}"
+    settings = BrokerSettings(url=any_broker.url)
+
+    async def opened() -> Connection:
+        return Connection(*await asyncio.open_connection(settings.host, settings.port))
+
+    async def scene() -> None:
+        old, earlier, later, other = [await opened() for _ in range(4)]
+        if before == "is connected":
+            old.connect(name, f"{name}/+", clean=clean)
+            await old.until(SUBACK)
+        for one in (earlier, later):
+            one.connect(name, f"{name}/+", clean=clean)
+        await later.until(SUBACK)
+        await earlier.close()
+        other.connect(f"{name}-other", "none", clean=True)
+        await other.until(SUBACK)
+        other.send(PUBLISH + 2, text(f"{name}/x") + bytes([0, 1]) + b"news")
+        await other.until(PUBACK)
+        assert (await later.until(PUBLISH)).endswith(b"news")
+        for one in (old, later, other):
+            await one.close()
+
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+
+
+class Handler:
+    """A connection of the embedded broker that has nothing to send."""
+
+    async def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("order", ["old first", "new first"])
+def test_a_session_is_connected_as_long_as_its_newest_connection(order: str) -> None:
+    """Else messages would go to a connection that is no more, in place of waiting for the device."""
+
+    async def scene() -> list[bool]:
+        broker, session, seen = Embedded(configuration("127.0.0.1", 0, 60)), Session(), []
+        session.client_id, session.clean_session = "device", False
+        session.transitions.connect()
+        old, new = Handler(), Handler()
+        broker._sessions["device"] = session, new
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gone.set_result(None)
+        for handler in (old, new) if order == "old first" else (new, old):
+            await broker._handle_disconnect(session, handler, gone)
+            seen.append(session.transitions.is_connected())
+        return seen
+
+    assert asyncio.run(scene()) == [order == "old first", False]
