@@ -105,16 +105,22 @@ class ComputeActor(Actor):
                 self._restore_share(key, value)
 
     def _restore_round(self, round_id: bytes, stored: StoredRound) -> None:
-        is_open = stored.phase not in ENDS
+        current = self._rounds[round_id] = Round(stored)
+        if stored.phase in ENDS:
+            return  # whether or not its roster can be read
+        self._open.add(round_id)
+        if not self._load(current):
+            self._unreadable.append(round_id)
+
+    def _load(self, current: Round) -> bool:
+        """Read the stored roster, if it can be read."""
+        if current.stored.roster is None:
+            return False
         try:
-            roster = None if stored.roster is None else self._check(stored.roster, now_ms=0)
+            current.load(self._check(current.stored.roster, now_ms=0))
         except PeerError:
-            roster = None
-            if is_open:  # what has ended is known without it
-                self._unreadable.append(round_id)
-        self._rounds[round_id] = Round(stored, roster)
-        if is_open:
-            self._open.add(round_id)
+            return False
+        return True
 
     def _restore_share(self, key: bytes, value: bytes) -> None:
         current, position = self._rounds.get(key[:ID_BYTES]), int.from_bytes(key[ID_BYTES:], "big")
@@ -429,6 +435,8 @@ class ComputeActor(Actor):
     def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
         current = self._rounds[round_id]
         if current.phase in ENDS:
+            if now_ms < current.stored.close_by_ms:
+                self._load(current)  # to acknowledge what comes again; a round that has ended is known without it
             again = [Send(Address(Channel.ABORT), round_id, current.stored.answer)] if current.phase == ABORTED else []
             return [*again, *self._answer(current), self._close_timer(current, now_ms)]
         resend = [self._resend_timer(current, now_ms)] if current.phase == FROZEN else []
@@ -447,7 +455,9 @@ class ComputeActor(Actor):
         ]
 
     def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
-        retention_ms = self._timing.retention_ms if current.stored.roster is None else 0
+        """When the sum of a released round goes, at its announced end; afterwards, when the round is forgotten."""
+        holds_sum = current.phase == RELEASED and current.stored.answer
+        retention_ms = 0 if holds_sum else self._timing.retention_ms
         return SetTimer(Timer(CLOSE, current.id), max(now_ms, current.stored.close_by_ms + retention_ms))
 
     def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:

@@ -70,14 +70,13 @@ class Round:
     """One round in memory: what is stored, and what follows from it or can be asked for again.
 
     Args:
-        stored: as stored. roster: checked; None where it is not stored any more, or cannot be read.
+        stored: as stored; its roster is loaded once it is checked.
     """
 
-    def __init__(self, stored: StoredRound, roster: CheckedRoster | None) -> None:
+    def __init__(self, stored: StoredRound) -> None:
         self.stored = stored
-        self._roster = roster
-        # position -> contribution id
-        self.entries: Entries = {} if roster is None else parse_entries(stored.entries, roster.plan.clients)
+        self._roster: CheckedRoster | None = None
+        self.entries: Entries = {}  # position -> contribution id
         self.shares: dict[int, bytes] = {}  # position -> share
         self.views: dict[bytes, bytes] = {}  # peer -> hash of its frozen list
         self.lists: dict[bytes, Entries] = {}  # peer -> its frozen list, where it differs from ours
@@ -98,7 +97,9 @@ class Round:
             roster_digest=roster_digest(frame),
             roster=frame,
         )
-        return cls(stored, roster)
+        current = cls(stored)
+        current.load(roster)
+        return current
 
     @property
     def id(self) -> bytes:
@@ -142,6 +143,11 @@ class Round:
     def is_loaded(self) -> bool:
         """Whether the roster is at hand: until the announced end of a round; after a start, not an aborted one's."""
         return self._roster is not None
+
+    def load(self, roster: CheckedRoster) -> None:
+        """Take the stored roster, checked."""
+        self._roster = roster
+        self.entries = parse_entries(self.stored.entries, roster.plan.clients)
 
     def unload(self) -> None:
         """Forget what nobody can ask for any more."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 from scene import losing, refused, sent
 
 from dca_proto.core import facts
+from dca_proto.core.codec import encode
 from dca_proto.core.compute import ROUNDS
 from dca_proto.core.compute_round import StoredRound
 from dca_proto.core.effects import Channel
@@ -138,23 +140,32 @@ def test_shares_sent_again_to_a_node_that_cannot_read_its_released_round(missing
     assert net.actors[node].phase(request.round_id) == "released"
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_released_round_lets_go_of_roster_and_sum_at_its_announced_end(restarted: bool) -> None:
+@pytest.mark.parametrize("start", ["none", "before the end", "after the end", "before the end, of an older store"])
+def test_a_released_round_lets_go_of_roster_and_sum_at_its_announced_end(start: str) -> None:
     """Whether or not the node was started again in between; what is left is the fact of the round."""
     cast = Cast(6, 2)
     net, node = cast.network(), cast.computes[0]
     request = cast.request()
     net.command(cast.trainer_identity.id, request)
     net.deliver()
-    if restarted:
-        net.restart(node)
+    key = ROUNDS, request.round_id
 
     def kept() -> StoredRound:
-        return decoded(ROUNDS, net.stores[node][ROUNDS, request.round_id], StoredRound)
+        return decoded(ROUNDS, net.stores[node][key], StoredRound)
 
     assert kept().roster is not None
     assert kept().answer
+    if start.endswith("older store"):  # which forgot the roster with the release
+        net.stores[node][key] = encode(msgspec.structs.replace(kept(), roster=None))
+    if start.startswith("before"):
+        net.restart(node)
+    if start.startswith("after"):
+        net.crash(node)
     net.advance(kept().close_by_ms)
+    if start.startswith("after"):
+        net.restart(node)
+        assert not net.actors[node]._rounds[request.round_id].is_loaded, "nobody can ask for it any more"
+        net.advance(net.now_ms)
     assert (kept().phase, kept().roster, kept().entries, kept().answer) == ("released", None, b"", b"")
     share = sent(net, Share, to=node)[0]
     refused(net, node, share.sender, share.payload, "phase")
