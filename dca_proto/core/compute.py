@@ -113,7 +113,7 @@ class ComputeActor(Actor):
             self._unreadable.append(round_id)
 
     def _load(self, current: Round) -> bool:
-        """Read the stored roster, if it can be read."""
+        """Read the stored roster; whether it can be read."""
         if current.stored.roster is None:
             return False
         try:
