@@ -190,7 +190,7 @@ def run_together(program: Callable[[Team], Result], count: int) -> Result:
 
 def _serve(number: int, count: int, pipe: Connection, program: Callable[[Team], object]) -> None:
     """A worker's life."""
-    threading.Thread(target=_follow_parent, daemon=True).start()
+    end_with_parent()
     try:
         program(_Other(number, count, pipe))
     except _EndedError:
@@ -201,8 +201,12 @@ def _serve(number: int, count: int, pipe: Connection, program: Callable[[Team], 
         pipe.send_bytes(_encode(_Trouble(line, traceback.format_exc())))
 
 
+def end_with_parent() -> None:
+    """Have this process end with the one that started it, in the middle of whatever it is."""
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
 def _follow_parent() -> None:
-    """End with process 0, in the middle of whatever it is."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

@@ -10,6 +10,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple
 
+from emulator.sim.team import end_with_parent
+
 _STOP_S = 5.0
 _DEATHS_MAX = 5  # then something is wrong with the machine, and no more seeds are spent on it
 
@@ -103,11 +105,12 @@ class Workers:
 
 def _serve(connection: Connection, work: Work) -> None:
     """A worker's life."""
+    end_with_parent()
     while True:
         try:
             seed = connection.recv()
         except EOFError:
-            return  # the parent is gone
+            return  # the parent has what it wanted
         try:
             connection.send((work(seed), ""))
         except Exception:  # a bug of the emulator, told where the sweep is; the next seed may be better

@@ -6,11 +6,16 @@ import argparse
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from rich.console import Console
 
@@ -87,6 +92,32 @@ def test_a_worker_that_dies_is_named_and_what_others_finished_is_kept(tmp_path: 
     kept = Record(record, SETTINGS)
     assert "squares: 11" in kept or "squares: 12" in kept  # one of them had to finish before 13 was begun
     assert "squares: 13" not in kept
+
+
+def endless(number: int) -> dict[str, Any]:
+    """Work without an end, whose process has told its id."""
+    sys.stdout.write(f"{os.getpid()}\n")
+    sys.stdout.flush()
+    while True:
+        time.monotonic()
+
+
+@pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGINT])
+def test_workers_end_with_the_run_that_started_them(blow: signal.Signals) -> None:
+    """However it ends: of a run that a service manager ended, they would go on for hours."""
+    program = "from test_experiments import *; run_cells([1, 2], endless, label='endless', processes=2, console=QUIET)"
+    folder = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder, folder.parents[1])))}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as run:
+        assert run.stdout is not None
+        workers = [psutil.Process(int(run.stdout.readline())) for _ in range(2)]
+        run.send_signal(blow)
+        _, alive = psutil.wait_procs(workers, timeout=5)
+        for one in alive:
+            one.kill()
+        assert alive == []
 
 
 def test_progress_on_a_pipe_is_a_line_for_each_tenth() -> None:
