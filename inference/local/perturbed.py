@@ -23,7 +23,8 @@ scatter matrix alone: `linear_scatter` is the sum of `linear` over rows.
 **s is exact** with order None (`logistic_normal`). The paper puts a Chebyshev polynomial in the place of the sigmoid:
 order 2, which is a straight line (`chebyshev`). Its mean leaves [0, 1] where |u| or v is large, and the likelihood can
 then be negative. So s of a polynomial is clipped to [CLIP, 1 - CLIP]; the two labels' probabilities still add up to 1,
-and the row says nothing more of θ through its label. `clipped` counts such rows. The exact s is never clipped.
+and the row says nothing more of θ through its label. `clipped` counts such rows. The exact s is never clipped. From
+order 4 on a polynomial turns around (order 4 at ±2.9, for R = 3): θ may have several modes, and chains may not mix.
 
 **Offsets.** Features with a mean μ: give z_x - μ. An intercept α: give linear models z_y - α - μᵀθ, and logistic ones
 ``offset = α + μᵀθ``.
