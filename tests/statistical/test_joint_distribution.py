@@ -53,8 +53,15 @@ ERRORS = {
         "θ with a prior about zero": PRIOR_MEAN,
     },
 }
+
+
+def marks(sampler: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Compiling both simulators of the intercept's sampler takes ten seconds."""
+    return (pytest.mark.long,) if sampler == "intercept" else ()
+
+
 PLANTED = [
-    pytest.param(sampler, error, id=f"{sampler}: {name}")
+    pytest.param(sampler, error, id=f"{sampler}: {name}", marks=marks(sampler))
     for sampler, errors in ERRORS.items()
     for name, error in errors.items()
 ]
@@ -167,7 +174,7 @@ def plant_in_intercept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(intercept, "rows_log_ratio", wrong_rows)
 
 
-@pytest.mark.parametrize("sampler", ERRORS)
+@pytest.mark.parametrize("sampler", [pytest.param(one, marks=marks(one)) for one in ERRORS])
 def test_a_step_leaves_the_joint_distribution_as_it_is(judge: Judge, sampler: str) -> None:
     found = judge(sampler, 0)
     assert found.alarm > FALSE_ALARM, found.worst
