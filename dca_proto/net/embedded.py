@@ -62,8 +62,9 @@ class Embedded(Broker):  # type: ignore[misc]
 
     async def add_subscription(self, subscription: tuple[str, int], session: Session) -> int:
         """File the filter, too; filters with ``#`` stay amqtt's own business."""
-        others = [one for one, _ in self._subscriptions.get(subscription[0], ()) if one is not session]
-        if session in others and self._newest(session)[0] is session:  # sessions of one client id are equal
+        filed, device = self._subscriptions.get(subscription[0], ()), session.client_id
+        is_anothers = any(one.client_id == device and one is not session for one, _ in filed)
+        if is_anothers and self._newest(session)[0] is session:
             self._del_subscription(subscription[0], session)
         code = await super().add_subscription(subscription, session)
         self._index.add(subscription[0], subscription[0])
