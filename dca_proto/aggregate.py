@@ -58,8 +58,10 @@ class NoisyAggregate:
         statistic: name of the statistic; ``parameters`` its public parameters (bounds, columns, ...).
         contributors: ``|S|``, how many clients the sum is over; of data nodes, how many rows of all of them; of reports
             n, how many there are.
-        clients: N on the roster; of a local round, how many released, J data nodes or n clients.
-        tolerated: T. colluders: c, how many of the T are reserved for colluders. Both are 0 of a local round.
+        clients: N, how many were expected (at least as many as contributed); without Compute nodes how many released,
+            J data nodes or n clients.
+        fewest: n_min, how many contributions the sum holds at least. colluders: c, how many clients may collude. Both
+            are 0 without Compute nodes.
         mechanism: name of the noise mechanism on the wire.
         sensitivity: L2 sensitivity of the sum in units of ``value``; ``relation`` its neighbouring relation.
         sigma_local: standard deviation of one client's noise share, or of its release's or report's whole noise (see
@@ -68,12 +70,12 @@ class NoisyAggregate:
             At delta 0, as of a report, mu is the smallest that the epsilon implies. None, whatever is given,
             where `private` is False: the clients' ledgers were charged, but nothing is guaranteed for it, so there is
             no figure that anybody could print.
-        round_id: 16 bytes. session_hash, contributors_hash, roster_hash: 32 bytes each.
-        absent: indices in the roster (sorted by client id) whose contribution is not in the sum.
-        nodes: of a local round of data nodes, what each released, sorted by client id, of which this is the sum
+        round_id: 16 bytes. announcement_hash: identifies what was asked, 32 bytes. contributors_hash: identifies the
+            contributions in the sum, 32 bytes.
+        nodes: of data nodes, what each released, sorted by client id, of which this is the sum
             (values, variances and rows add up). Each is an aggregate of its own with `clients` 1, its rows as
             `contributors`, and no nodes. Empty for every other sum.
-        reports: of a report round, what each client told, of which this is the sum, or of categories the estimated
+        reports: of LDP reports, what each client reported, of which this is the sum, or of categories the estimated
             counts. None of every other sum.
         private: False where the noise was not drawn by an exact mechanism; then no epsilon may be claimed. (That bounds
             were read from the data cannot be seen here: who chose them must remember it.)
@@ -85,7 +87,7 @@ class NoisyAggregate:
     parameters: dict[str, Any]
     contributors: int
     clients: int
-    tolerated: int
+    fewest: int
     colluders: int
     mechanism: str
     sensitivity: float
@@ -95,10 +97,8 @@ class NoisyAggregate:
     delta: float | None
     mu: float | None
     round_id: bytes
-    session_hash: bytes
+    announcement_hash: bytes
     contributors_hash: bytes
-    roster_hash: bytes
-    absent: tuple[int, ...] = ()
     private: bool = True
     nodes: tuple[NoisyAggregate, ...] = ()
     reports: LocalReports | None = None
@@ -117,18 +117,14 @@ class NoisyAggregate:
 class RoundRequest:
     """What a learning job asks of a trainer: a statistic, its parameters and this round's share of the job's budget.
 
+    The three kinds of rounds are the three types below.
+
     Attributes:
         statistic: name of a registered statistic.
         parameters: its public parameters.
         budget_share: this round's part of the job's squared Gaussian DP parameter, in (0, 1]: mu_round² = share * mu².
         rows_max: 0 for the mean of a client's rows (weight 1), R >= 1 for the sum of at most R rows.
         batch: 0 asks all clients; B >= 1 a random mini-batch of B of them, those first that were asked least often.
-        local: asks for a local round: each client is a data node with rows of many people, at most `rows_max` >= 1 of
-            which count; it adds the whole noise by itself, for one row's replacement, and no Compute node takes part.
-            The aggregate is then the sum of what was released, and has `nodes`.
-        mechanism: asks for a report round by this local mechanism (`dca_proto.local`), and `local` stays False: each
-            client tells a report that is private by itself, of all its data, and no Compute node takes part. The
-            aggregate then has `reports`. The share of a budget is of ε where the mechanism is ε-private.
     """
 
     statistic: str
@@ -136,7 +132,32 @@ class RoundRequest:
     budget_share: float = 1.0
     rows_max: int = 0
     batch: int = 0
-    local: bool = False
+
+
+@dataclass(frozen=True)
+class SecureSumRequest(RoundRequest):
+    """Asks for a sum over Compute nodes, to which each client adds a share of the noise."""
+
+
+@dataclass(frozen=True)
+class NodeReleaseRequest(RoundRequest):
+    """Asks each client as a data node with rows of many people, at most `rows_max` >= 1 of which count.
+
+    It adds the whole noise by itself, for one row's replacement, and no Compute node takes part. The aggregate is the
+    sum of what was released, and has `nodes`.
+    """
+
+
+@dataclass(frozen=True)
+class LdpReportRequest(RoundRequest):
+    """Asks each client for a report that is private by itself, of all its data; no Compute node takes part.
+
+    The aggregate has `reports`. The share of a budget is of ε where the mechanism is ε-private.
+
+    Attributes:
+        mechanism: a local mechanism's name (`dca_proto.local`).
+    """
+
     mechanism: str = ""
 
 

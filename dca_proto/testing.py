@@ -27,8 +27,8 @@ from dca_proto.core.messages import Certificate
 from dca_proto.core.params import Timing
 from dca_proto.core.policy import Floors, Policy
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity, Random, digest, expand
+from dca_proto.core.request import AskSecureSum, OpenRound
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import OpenRound
 
 Records = dict[tuple[str, bytes], bytes]
 Build = Callable[[Iterable[tuple[str, bytes, bytes]]], Actor]
@@ -160,8 +160,8 @@ class Network:
     def _run(self, actor: Actor) -> None:
         self.actors[actor.id] = actor
         self.handle(actor.id, Started())
-        if self._build[actor.id][0] is Channel.TRAINER:
-            for envelope in list(self._retained.values()):
+        for envelope in list(self._retained.values()):
+            if actor.id in self._receivers(envelope.to):
                 self.handle(actor.id, Received(envelope.sender, envelope.payload))
 
     def _carry_out(self, actor_id: bytes, effect: Effect) -> None:
@@ -194,6 +194,7 @@ class Network:
             Channel.ANNOUNCE: (Channel.CLIENT,),
             Channel.ABORT: (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER),
             Channel.EPOCH: (Channel.TRAINER,),
+            Channel.HELLO: (Channel.COMPUTE,),
         }[to.channel]
         return [actor_id for actor_id, (role, _) in self._build.items() if role in listening]
 
@@ -310,15 +311,18 @@ class Cast:
         return network
 
     def request(self, **changes: Any) -> OpenRound:
-        """A round that sums column ``x`` within [-1, 1]; any field can be changed."""
+        """A secure sum of column ``x`` within [-1, 1], with T = 1; any field can be changed.
+
+        `tolerated`, `colluders`, `most` and `computes` are those of the secure sum.
+        """
+        terms = {name: changes.pop(name) for name in ("tolerated", "colluders", "most", "computes") if name in changes}
         plain: dict[str, Any] = {
             "round_id": seeded(f"{self._name}/round{self._count('round')}")(ID_BYTES),
             "statistic": "sum",
             "parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]},
             "epsilon": 1.0,
             "delta": 1e-6,
-            "tolerated": 1,
-            "computes": self.computes,
+            "ask": AskSecureSum(**{"computes": self.computes, "tolerated": 1, **terms}),
             "clients_expected": len(self.client_identities),
         }
         return OpenRound(**{**plain, **changes})

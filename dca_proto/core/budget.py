@@ -1,7 +1,7 @@
 """What a job may cost each participant in all, and how it is divided among the job's rounds.
 
 Gaussian rounds compose exactly in the Gaussian DP parameter: μ² adds up (Dong, Roth and Su 2022, corollary 3.3). So a
-job's budget is divided by shares of μ², and each round is announced with the ε that its share means at the job's own δ.
+job's budget is divided by shares of μ², and each round is announced with its μ, quoted as an ε at the job's own δ.
 Dividing ε and δ instead wastes: at ε = 1, δ = 1e-4, a second round with 90 % of μ² has σ = 3.36 Δ; with 70 % of ε and
 of δ, by the classical rule, as the DCA paper's experiments have it, it has 6.32 Δ.
 
@@ -20,8 +20,24 @@ from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.price import Price
 
-_ROUNDING = 1 - 1e-6  # each round stays this much below its share, so that rounded figures never add up to too much
+_ROUNDING = 1 - 2.0**-40  # each round stays this much below its share, so that floats never add up to too much
 _SUM_ERROR = 1e-9  # what shares that were written down in decimals may exceed 1 by; far below what _ROUNDING keeps back
+
+
+class RoundCost(msgspec.Struct, frozen=True):
+    """What one round costs: μ, which is charged, and the (ε, δ) that it is quoted at; of ε-private reports δ is 0."""
+
+    mu: float
+    epsilon: float
+    delta: float
+
+
+def quoted(mu: float, delta: float) -> float:
+    """The ε at δ by which a μ is announced: the least found for which ``mu <= mu_of(ε, δ)`` holds as floats."""
+    epsilon = accounting.epsilon_of(mu, delta)
+    while epsilon and mu > accounting.mu_of(epsilon, delta):
+        epsilon *= 1 + 1e-12
+    return epsilon
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -40,34 +56,37 @@ class Budget(msgspec.Struct, frozen=True):
         """What Gaussian rounds that take all of it cost. Raises `UsageError` for values out of range."""
         return Price.of_mu(self.mu)
 
-    def round_epsilon(self, share: float) -> float:
-        """The ε, at the same δ, of a round that gets `share` of μ²; the budget's own for a share of 1.
+    def share(self, part: float) -> RoundCost:
+        """What a Gaussian round costs that gets `part` of μ²; the budget's own (ε, δ) for a part of 1.
+
+        Its μ is what is announced and charged. ε is only how that is quoted at the budget's δ.
 
         Raises:
-            UsageError: the share is outside (0, 1], or so small that δ alone would pay for it (an announcement states
-                an ε above 0).
+            UsageError: the part is outside (0, 1], or so small that δ alone would pay for it (an announcement states an
+                ε above 0).
         """
-        _check_share(share)
-        if share >= 1:
-            _ = self.mu
-            return self.epsilon
-        epsilon = accounting.epsilon_of(self.mu * math.sqrt(share) * _ROUNDING, self.delta)
+        _check_share(part)
+        if part >= 1:
+            return RoundCost(self.mu, self.epsilon, self.delta)
+        mu = self.mu * math.sqrt(part) * _ROUNDING
+        epsilon = quoted(mu, self.delta)
         if epsilon == 0:
             least = (accounting.mu_of(1e-6, self.delta) / self.mu) ** 2
             raise UsageError(
-                f"a share of {share:g} of epsilon {self.epsilon:g} needs no epsilon at delta {self.delta:g}; "
+                f"a share of {part:g} of epsilon {self.epsilon:g} needs no epsilon at delta {self.delta:g}; "
                 f"give the round a share above {1.01 * least:.3g}, or lower delta"
             )
-        return epsilon
+        return RoundCost(mu, epsilon, self.delta)
 
-    def round_pure(self, share: float) -> float:
-        """The ε of a round of ε-private reports that gets `share` of ε; the budget's own for a share of 1.
+    def pure_share(self, part: float) -> RoundCost:
+        """What a round of ε-private reports costs that gets `part` of ε; the budget's own for a part of 1.
 
         Raises:
-            UsageError: the share is outside (0, 1].
+            UsageError: the part is outside (0, 1].
         """
-        _check_share(share)
-        return self.epsilon if share >= 1 else self.epsilon * share * _ROUNDING
+        _check_share(part)
+        epsilon = self.epsilon if part >= 1 else self.epsilon * part * _ROUNDING
+        return RoundCost(accounting.mu_of_pure(epsilon), epsilon, 0.0)
 
     def covers(self, price: Price) -> bool:
         """Whether rounds of that price fit into the budget together, rounding of their shares aside.
@@ -76,8 +95,8 @@ class Budget(msgspec.Struct, frozen=True):
         """
         return price.within(self.epsilon * (1 + _SUM_ERROR), 0.0 if price.is_pure else self.delta)
 
-    def split(self, shares: Sequence[float]) -> tuple[Budget, ...]:
-        """(ε, δ) of each round, given their shares of μ²; together they cost no more than this budget.
+    def split(self, shares: Sequence[float]) -> tuple[RoundCost, ...]:
+        """What each round costs, given their shares of μ²; together they cost no more than this budget.
 
         Raises:
             UsageError: no shares, one out of range (1 beside others, too), or a sum above 1.
@@ -87,7 +106,7 @@ class Budget(msgspec.Struct, frozen=True):
             raise UsageError(f"{len(shares)} shares of the budget add up to {total:g}, expected at most 1 in all")
         if len(shares) > 1 and max(shares) >= 1:
             raise UsageError("a round's share of the budget is 1, which leaves nothing to the others; lower it")
-        return tuple(Budget(self.round_epsilon(share), self.delta) for share in shares)
+        return tuple(self.share(share) for share in shares)
 
 
 def _check_share(share: float) -> None:

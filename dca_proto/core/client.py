@@ -1,61 +1,76 @@
-"""The client: holds its data, its policy and its ledger against each round (DESIGN §4.2, §4.4, §4.7).
+"""The client: holds its data, its policy and its ledger against each round (DESIGN §4.3, §4.4, §4.8, §5).
 
-Its rounds and their phases stand in `client_round`. Whether it joins, declines or shares depends on policy, ledger and
-announcement, never on its rows. What must survive a crash is stored in the transaction in which it is decided: the
-charge together with the ciphertexts that it pays for.
+Its rounds and their phases stand in `client_round`. Whether it takes part depends on policy, ledger and announcement,
+never on its rows. What must survive a crash is stored in the transaction in which it is decided: the charge together
+with the message that it pays for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
 import numpy as np
-from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from dca_proto.core import facts
-from dca_proto.core.charges import check_behind
-from dca_proto.core.client_round import CONTRIBUTIONS, JOINED, NEW, SESSIONS, SHARING, TABLE, Round, Session
+from dca_proto.core.announcement import (
+    OpenedAnnouncement,
+    check_invitation,
+    check_time,
+    open_announcement,
+    recall,
+    seal_answer,
+)
+from dca_proto.core.charges import WINDOW, check_reused
+from dca_proto.core.client_round import (
+    ANNOUNCEMENTS,
+    KEPT,
+    NEW,
+    OUTBOUND,
+    ROUNDS,
+    SENT,
+    TABLE,
+    Round,
+    StoredRound,
+)
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
+from dca_proto.core.contribution import Outbound, make_contribution
 from dca_proto.core.declines import DeclinedRound, Declines
-from dca_proto.core.effects import CancelTimer, Effect, Forget, Persist, Report, SetTimer
+from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
-from dca_proto.core.keyring import Keyring, SeenEpochs
+from dca_proto.core.keyring import SeenEpochs
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.machine import Actor, step
+from dca_proto.core.masks import ask_tag
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
-    TEXT_CHARS_MAX,
     Abort,
+    AbortWanted,
     Announcement,
-    Behind,
     Certificate,
+    ChargeReused,
     Decline,
-    Join,
+    HelloWanted,
+    Invitation,
     Receipt,
     Signed,
-    Start,
 )
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
-from dca_proto.core.plan import Plan, Question, ask, plan_round
 from dca_proto.core.policy import Policy, Refusal
-from dca_proto.core.randomiser import randomiser_of
 from dca_proto.core.records import decoded
-from dca_proto.core.release import make_release
-from dca_proto.core.round import check_join_time, check_terms, open_announcement, seal_answer, session_hash
+from dca_proto.core.release import make_release, randomiser_of
 from dca_proto.core.sealing import Identity, Random
-from dca_proto.core.upload import Contribution, make_contribution
-from dca_proto.statistics import Statistic
+from dca_proto.core.sessions import OwnSession
+from dca_proto.core.validated import ValidatedRound
+from dca_proto.core.wire import TEXT_CHARS_MAX
 from dca_proto.statistics.contribution import contribution, counted_rows
 
-EPOCH, RESEND, CLOSE = "epoch", "resend", "close"
+EPOCH, RESEND, ASK, CLOSE = "epoch", "resend", "ask", "close"
 Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
 """A client's data: returns the rows, shape (m, number of columns), of the named columns. NaN marks a missing value."""
-Make = Callable[[NDArray[np.int64], int, int], Contribution]
 
 
 class ClientActor(Actor):
@@ -100,24 +115,38 @@ class ClientActor(Actor):
         self.ledger = Ledger(decoded(LEDGER, value, Charge) for value in stored(LEDGER).values())
         self.declines = Declines(records)
         self._seen = SeenEpochs(records, self._timing)
-        self._keys = Keyring(records, self._timing, self._random)
+        self._session = OwnSession(
+            self._identity,
+            self._certificate,
+            self._federation,
+            records=records,
+            timing=self._timing,
+            random=self._random,
+        )
+        self._hello_ms = -self._timing.hello_again_ms
         self._rounds: dict[bytes, Round] = {}
+        self._unsent: dict[bytes, int] = {}  # charge numbers of what has no receipt yet, by round
         self._held_bytes = 0  # of the announcements of these rounds
         self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
         self._outdated: Refusal | None = None  # whose word it is that the ledger has forgotten charges
-        contributions = stored(CONTRIBUTIONS)
-        for round_id, value in stored(SESSIONS).items():
-            made = contributions.get(round_id)
-            contribution = None if made is None else decoded(CONTRIBUTIONS, made, Contribution)
-            self._restore_round(round_id, decoded(SESSIONS, value, Session), contribution)
+        announcements, outbound = stored(ANNOUNCEMENTS), stored(OUTBOUND)
+        for round_id, value in stored(ROUNDS).items():
+            made = outbound.get(round_id)
+            waiting = None if made is None else decoded(OUTBOUND, made, Outbound)
+            self._restore_round(round_id, decoded(ROUNDS, value, StoredRound), announcements.get(round_id), waiting)
 
-    def _restore_round(self, round_id: bytes, session: Session, contribution: Contribution | None) -> None:
+    def _restore_round(
+        self, round_id: bytes, stored: StoredRound, payload: bytes | None, waiting: Outbound | None
+    ) -> None:
         try:
-            opened = open_announcement(session.announcement, self._federation, self._limits)
+            frame = decode_frame(payload or b"")
+            if not isinstance(frame, Signed):
+                raise PeerError("kind", found=type(frame).__name__, expected="Signed")
+            opened = open_announcement(frame, self._federation, self._limits)
         except PeerError:
             self._foreign.append(round_id)
         else:
-            self._hold(Round(msgspec.structs.replace(session, announcement=opened.frame), opened, contribution))
+            self._hold(Round(stored, opened, waiting))
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -127,211 +156,177 @@ class ClientActor(Actor):
     # --- start and messages ----------------------------------------------------------------------------------------
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
-        dropped = [Forget(table, round_id) for round_id in self._foreign for table in (SESSIONS, CONTRIBUTIONS)]
+        tables = (ROUNDS, ANNOUNCEMENTS, OUTBOUND)
+        dropped = [Forget(table, round_id) for round_id in self._foreign for table in tables]
         resumed = [effect for _, current in sorted(self._rounds.items()) for effect in self._resume(current, now_ms)]
-        return [*dropped, *self._expire_keys(now_ms), *resumed]
+        return [*dropped, *self._greet(now_ms), *resumed]
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
+        known = recall(payload, self._federation)
+        if known is not None:
+            return self._on_announcement(known.frame, None, now_ms)
         frame = decode_frame(payload)
         if isinstance(frame, Receipt):
             return self._on_receipt(sender, frame)
+        if isinstance(frame, Invitation):
+            return self._on_announcement(frame.announcement, frame, now_ms)
         if not isinstance(frame, Signed):
-            raise PeerError("kind", found=type(frame).__name__, expected="Signed or Receipt")
+            raise PeerError("kind", found=type(frame).__name__, expected="Signed, Receipt or Invitation")
         body = decode_body(frame.body)
         match body:
             case Announcement():
-                return self._on_announcement(frame, body, now_ms)
-            case Start():
-                return self._on_start(frame, body, now_ms)
+                return self._on_announcement(frame, None, now_ms)
             case Abort():
-                return self._on_abort(sender, frame, body)
-            case Behind():
-                return self._on_behind(sender, frame, body)
+                return self._on_abort(frame, body)
+            case ChargeReused():
+                return self._on_reused(sender, frame, body)
+            case HelloWanted():
+                return self._on_hello_wanted(sender, frame, body, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a client")
 
-    # --- announcement: join or decline ----------------------------------------------------------------------------
+    # --- the session (§2.3) ---------------------------------------------------------------------------------------
 
-    def _on_announcement(self, frame: Signed, body: Announcement, now_ms: int) -> list[Effect]:
-        known = self._rounds.get(body.round_id)
-        if known is not None:
-            if frame != known.stored.announcement:
+    def _greet(self, now_ms: int) -> list[Effect]:
+        """Publish the session, of a new key where the epoch has turned."""
+        writes = self._session.renew(now_ms)
+        self._hello_ms = now_ms
+        spread = self._random(2)
+        return [
+            *writes,
+            Send(Address(Channel.HELLO), b"", self._session.hello, retain=True),
+            SetTimer(Timer(EPOCH), self._session.turn_ms(now_ms, int.from_bytes(spread, "little") / 65536)),
+        ]
+
+    def _on_hello_wanted(self, sender: bytes, frame: Signed, body: HelloWanted, now_ms: int) -> list[Effect]:
+        if body.client != self.id:
+            raise PeerError("sender", found=body.client.hex(), expected="a word about this client")
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
+        if now_ms - self._hello_ms < self._timing.hello_again_ms:
+            return []
+        waiting = [one for one in self._rounds.values() if one.phase == SENT]
+        again = [effect for one in waiting if one.opened.computes for effect in one.answers(self.id)]
+        return [*self._greet(now_ms), *again]
+
+    # --- announcement: contribute or decline (§4.3, §4.4) -------------------------------------------------------------
+
+    def _on_announcement(self, frame: Signed, invitation: Invitation | None, now_ms: int) -> list[Effect]:
+        opened = open_announcement(frame, self._federation, self._limits)
+        body = opened.body
+        current = self._rounds.get(body.round_id)
+        if current is not None:
+            if opened.hash != current.opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
-            step(TABLE, known.phase, "repeated announcement")
-            return known.answers()
+            step(TABLE, current.phase, "repeated announcement")
+            return current.answers(self.id)
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
-        self._check_room(frame)
-        opened = open_announcement(frame, self._federation, self._limits)
-        check_join_time(opened, self._timing, now_ms)
+        self._check_room(opened)
+        check_invitation(invitation, self.id, body)
+        check_time(opened, self._timing, now_ms, until_ms=body.close_by_ms)
         self._seen.check(opened.epochs, now_ms)
-        current = Round(Session(NEW, opened.frame), opened)
-        refusal = self._consider(current, now_ms)
-        seen: list[Effect] = [*self._seen.note(opened.epochs)]
-        if refusal is not None:
-            return seen + self._refuse(current, refusal, now_ms)
-        return seen + (self._release if body.local else self._join)(current, now_ms)
+        seen = self._seen.note(opened.epochs)
+        current = Round(StoredRound(NEW), opened)
+        validated = self._consider(current, now_ms)
+        if isinstance(validated, Refusal):
+            return [*seen, *self._refuse(current, validated, now_ms)]
+        return [*seen, *self._contribute(current, validated, now_ms)]
 
-    def _check_room(self, frame: Signed) -> None:
+    def _check_room(self, opened: OpenedAnnouncement) -> None:
         """Rounds at the same time are limited in number and in bytes."""
         if len(self._rounds) >= self._limits.rounds_open_max:
             raise PeerError("rounds", found=f"{len(self._rounds)} rounds", expected="fewer at the same time")
-        if self._held_bytes + len(frame.body) > self._limits.announcements_bytes_max:
+        if self._held_bytes + len(opened.payload) > self._limits.announcements_bytes_max:
             found = f"{self._held_bytes} bytes of announcements"
             raise PeerError("rounds", found=found, expected="fewer at the same time")
 
     def _hold(self, current: Round) -> None:
-        if current.id not in self._rounds:
-            self._held_bytes += len(current.stored.announcement.body)
+        self._held_bytes += len(current.opened.payload)
         self._rounds[current.id] = current
+        if current.phase == SENT and current.id in self.ledger:
+            self._unsent[current.id] = self.ledger[current.id].number
 
-    def _consider(self, current: Round, now_ms: int) -> Refusal | None:
+    def _consider(self, current: Round, now_ms: int) -> ValidatedRound | Refusal:
         """What the client's own limits say. Looks at no row."""
         if self._outdated is not None:
             return self._outdated  # a ledger that forgot charges must not say what is left
+        key = (id(self._policy), id(self._mechanism), self._columns)
+        found = current.opened.consents.get(key)
+        if found is None:
+            consent = self._consent(current.opened)
+            # the policy and the mechanism stay with it, so that their ids stay theirs
+            found = current.opened.consents[key] = (consent, self._policy, self._mechanism)
+        validated = found[0]  # type: ignore[index]
+        if isinstance(validated, Refusal):
+            return validated
+        assert isinstance(validated, ValidatedRound)
+        return self._own_refusal(current.body, validated, now_ms) or validated
+
+    def _consent(self, opened: OpenedAnnouncement) -> ValidatedRound | Refusal:
+        """What every client with this policy and these columns says of an announcement."""
         try:
-            question = self._ask(current)
+            validated = opened.validated(self._mechanism, self._limits)
+            validated.statistic.require_libraries()  # or else its contribution would be zero
         except UsageError as error:
-            return Refusal("announcement", str(error), "a question that can be answered")
-        if not self._columns.issuperset(question.statistic.columns):
-            missing = [column for column in question.statistic.columns if column not in self._columns]
+            return Refusal("announcement", str(error), "a round that can be held")
+        missing = [column for column in validated.statistic.columns if column not in self._columns]
+        if missing:
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
-        without = self._policy.missing_computes(self._federation, current.opened.computes)
-        return self._policy.check_announcement(current.body, question, without, self.ledger, now_ms)
+        without = self._policy.missing_computes(self._federation, opened.computes)
+        return self._policy.check_announcement(opened.body, validated, without) or validated
 
-    def _ask(self, current: Round) -> Question:
-        """The announcement's question, worked out once per process."""
-        if current.question is None:
-            question = ask(current.body, self._mechanism, self._limits)
-            question.statistic.require_libraries()  # or else its contribution would be zero
-            current.question = question
-        return current.question
+    def _own_refusal(self, body: Announcement, validated: ValidatedRound, now_ms: int) -> Refusal | None:
+        """What this client's certificate, open rounds and ledger say."""
+        if self._certificate.expires_ms <= body.commit_by_ms:
+            found = f"a certificate that ends at {self._certificate.expires_ms}"
+            return Refusal("certificate", found, f"one that outlasts the round, {body.commit_by_ms}")
+        oldest = min(self._unsent.values(), default=self.ledger.next_number)
+        if self.ledger.next_number - oldest >= WINDOW:
+            found = f"charge {oldest} without a receipt, and {self.ledger.next_number} next"
+            return Refusal("open-rounds", found, f"fewer than {WINDOW} charges since the oldest open one")
+        return self._policy.check_budget(validated.price, self.ledger, now_ms)
 
-    def _join(self, current: Round, now_ms: int) -> list[Effect]:
-        renewed = self._keys.renew(now_ms, self._epochs_in_use())
-        keys, opened = self._keys, current.opened
-        join = Join(PROTOCOL_VERSION, current.id, opened.hash, self._certificate, keys.epoch, keys.public)
-        answer = seal_answer(self._sign(join), opened, self._random)
+    def _contribute(self, current: Round, validated: ValidatedRound, now_ms: int) -> list[Effect]:
+        """Charge, and store in the same transaction what is sent for it."""
+        body, phase = current.body, step(TABLE, NEW, "announcement")
+        greeting = [] if self._session.covers(body.commit_by_ms) else self._greet(now_ms)
+        charge = Charge(
+            body.round_id,
+            body.statistic,
+            body.trainer,
+            validated.mu,
+            body.epsilon,
+            body.delta,
+            now_ms,
+            self.ledger.next_number,
+            relation=validated.sensitivity.relation,
+        )
+        value, rows, trouble = self._value(validated, body)
+        made = self._make(current.opened, validated, value, rows, charge.number)
+        charged = self.ledger.charge(charge)
+        current.outbound, current.attempt = made, 1  # the receipt waits for a durable write
+        stored = current.store(phase=phase)
         self._hold(current)
         return [
-            *renewed,
-            *self._epoch_timer(now_ms),
-            current.store(phase=step(TABLE, NEW, "announcement"), epoch=keys.epoch, answer=answer),
-            self._close_timer(current),
-            *current.answers(),
+            *greeting,
+            charged,
+            Persist(OUTBOUND, current.id, encode(made)),
+            Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
+            stored,
+            *current.answers(self.id),
             self._resend_timer(current, now_ms),
-            Report(facts.Joined(current.id, self.id)),
-        ]
-
-    def _release(self, current: Round, now_ms: int) -> list[Effect]:
-        """Of a local round: charge, and release or report to the trainer (DESIGN §4.8, §4.9)."""
-        plan = self._plan(current, 1, now_ms)
-        if isinstance(plan, Refusal):
-            return self._refuse(current, plan, now_ms)
-
-        def make(value: NDArray[np.int64], rows: int, _: int) -> Contribution:
-            return make_release(
-                value,
-                rows,
-                randomiser=randomiser_of(plan, self._mechanism),
-                opened=current.opened,
-                certificate=self._certificate,
-                sign=self._sign,
-                random=self._random,
-            )
-
-        phase = step(TABLE, NEW, "release")
-        self._hold(current)
-        return [self._close_timer(current), *self._spend(current, phase, plan, make, now_ms)]
-
-    def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
-        """Decline, at the announcement or at the start."""
-        phase = step(TABLE, current.phase, "refusal")
-        cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
-        known_as, why = (PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate), astuple(cut)
-        answer = seal_answer(self._sign(Decline(*known_as, *why)), current.opened, self._random)
-        self._hold(current)
-        return [
-            current.store(phase=phase, answer=answer),
-            *self.declines.note(DeclinedRound.of(current.body, cut, self.declines.next_number, now_ms)),
-            CancelTimer(Timer(RESEND, current.id)),
-            SetTimer(Timer(CLOSE, current.id), max(current.body.close_by_ms, now_ms)),
-            *current.answers(),
-            Report(facts.Declined(current.id, self.id, *why)),
-        ]
-
-    # --- start: charge and share ----------------------------------------------------------------------------------
-
-    def _on_start(self, frame: Signed, body: Start, now_ms: int) -> list[Effect]:
-        current = self._rounds.get(body.round_id)
-        if current is None:
-            raise PeerError("phase", found="a start of an unknown round", expected="an announcement first")
-        verify_signed(frame, self._federation.trainer(current.body.trainer).key, self._federation_hash)
-        started = session_hash(body.terms)
-        if current.stored.session:
-            if started != current.stored.session:
-                raise PeerError("known-round", found="another start", expected="the one that is known")
-            step(TABLE, current.phase, "repeated start")
-            return []
-        phase = step(TABLE, current.phase, "start")
-        if body.client != self.id or body.position >= body.terms.clients:
-            raise PeerError("position", found=f"{body.position} of another", expected="an own place on the roster")
-        check_terms(body.terms, current.opened, now_ms)
-        plan = self._plan(current, body.terms.clients, now_ms)
-        if isinstance(plan, Refusal):
-            return self._refuse(current, plan, now_ms)
-
-        def make(value: NDArray[np.int64], _: int, charge: int) -> Contribution:
-            return self._make(current, plan, value, started, body.position, charge)
-
-        return self._spend(current, phase, plan, make, now_ms, session=started)
-
-    def _spend(
-        self, current: Round, phase: str, plan: Plan, make: Make, now_ms: int, session: bytes = b""
-    ) -> list[Effect]:
-        """Charge, and store in the same transaction what is sent for it.
-
-        Args:
-            make: the contribution, of the value, how many rows it is of, and its charge's number.
-        """
-        charge = self._charge(current, plan, now_ms)
-        value, rows, trouble = self._contribution(plan.question.statistic, current.body)
-        made = make(value, rows, charge.number)
-        current.contribution, current.attempt = made, 1  # the first receipts wait for durable writes
-        current.question = None  # answered
-        return [
-            self.ledger.charge(charge),
-            Persist(CONTRIBUTIONS, current.id, encode(made)),
-            current.store(phase=phase, session=session),
-            *current.shares(),
-            self._resend_timer(current, now_ms),
+            SetTimer(Timer(CLOSE, current.id), body.commit_by_ms + self._timing.abort_grace_ms),
             Report(facts.Contributed(current.id, charge.statistic, charge.mu, charge.price.pure)),
             *trouble,
         ]
 
-    def _plan(self, current: Round, clients: int, now_ms: int) -> Plan | Refusal:
-        """The round's own numbers, held against the policy and once more against the ledger."""
-        if self._outdated is not None:
-            return self._outdated
-        try:
-            question = self._ask(current)
-            plan = plan_round(current.body, question, clients, self._mechanism)
-        except UsageError as error:
-            return Refusal("plan", str(error), "a round whose noise and sum fit")
-        refusal = None if current.body.local else self._policy.check_size(clients, current.body.tolerated)
-        return refusal or self._policy.check_budget(question.price, self.ledger, now_ms) or plan
-
-    def _charge(self, current: Round, plan: Plan, now_ms: int) -> Charge:
-        body, number, question = current.body, self.ledger.next_number, plan.question
-        cost, relation = (question.mu, body.epsilon, body.delta), question.sensitivity.relation
-        return Charge(body.round_id, body.statistic, body.trainer, *cost, now_ms, number, relation=relation)
-
-    def _contribution(self, statistic: Statistic, body: Announcement) -> tuple[NDArray[np.int64], int, list[Effect]]:
+    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[Effect]]:
         """The client's value, and how many rows it is of, whatever is in them.
 
         Data that cannot be read count as zero, and so does a row on which the statistic fails: taking part never
         depends on rows.
         """
+        statistic = validated.statistic
         value, counted = np.zeros(statistic.dimension, dtype=np.int64), 0
         failures: list[Exception] = []
         try:
@@ -344,150 +339,198 @@ class ClientActor(Actor):
         return value, counted, [Report(facts.DataFailed(body.round_id, body.statistic, kind)) for kind in kinds]
 
     def _make(
-        self, current: Round, plan: Plan, value: NDArray[np.int64], session: bytes, position: int, charge: int
-    ) -> Contribution:
-        opened, epoch = current.opened, current.stored.epoch
+        self, opened: OpenedAnnouncement, validated: ValidatedRound, value: NDArray[np.int64], rows: int, charge: int
+    ) -> Outbound:
+        """What the client sends: a contribution to its holder, or a release to the trainer."""
+        if not validated.terms.is_summed:
+            return make_release(
+                value,
+                rows,
+                randomiser=randomiser_of(validated, self._mechanism),
+                opened=opened,
+                identity=self._identity,
+                certificate=self._certificate,
+                charge=charge,
+                sign=self._sign,
+                random=self._random,
+            )
+        holder = opened.holder(self.id)
+        keys = self._session.pair_keys(opened)
         return make_contribution(
             value,
-            plan=plan,
+            validated=validated,
             mechanism=self._mechanism,
-            encoding=current.body.encoding,
-            round_id=current.id,
-            session_hash=session,
-            client=self.id,
-            position=position,
+            identity=self._identity,
+            hello=self._session.hash,
+            round_id=opened.body.round_id,
+            announcement_hash=opened.hash,
             charge=charge,
-            computes=opened.computes,
-            pair_keys=[self._keys.agree(epoch, compute.public) for compute in opened.epochs],
+            holder=holder,
+            holder_key=keys[opened.computes.index(holder)],
+            pair_keys=keys,
             random=self._random,
         )
 
-    # --- what its holders answer ----------------------------------------------------------------------------------
+    def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
+        """Decline."""
+        phase = step(TABLE, current.phase, "refusal")
+        cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
+        why = (cut.reason, cut.found, cut.expected)
+        body = Decline(PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate, *why)
+        decline = seal_answer(self._sign(body), current.opened, self._random)
+        stored = current.store(phase=phase, decline=decline)
+        self._hold(current)
+        return [
+            stored,
+            Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
+            *self.declines.note(DeclinedRound.of(current.body, cut, self.declines.next_number, now_ms)),
+            SetTimer(Timer(CLOSE, current.id), max(current.body.commit_by_ms, now_ms)),
+            *current.answers(self.id),
+            Report(facts.Declined(current.id, self.id, *why)),
+        ]
+
+    # --- what its holder and the nodes answer (§4.5, §4.6, §4.8) ----------------------------------------------------
 
     def _on_receipt(self, sender: bytes, receipt: Receipt) -> list[Effect]:
         current = self._rounds.get(receipt.round_id)
         if current is None:
             raise PeerError("phase", found="a receipt of an unknown round", expected="an announcement first")
-        if current.contribution is None:
+        if current.outbound is None:
             step(TABLE, current.phase, "repeated receipt")
             return []
-        if sender not in current.holders:
-            raise PeerError("unknown-compute", found=sender.hex(), expected="one to whom a part of it was sent")
-        if not current.is_proof(sender, receipt):
-            raise PeerError("receipt", found="a tag that does not match", expected="proof of the stored share")
-        last = len(current.received | {sender}) == len(current.holders)
-        phase = step(TABLE, current.phase, "last receipt" if last else "receipt")
-        current.received.add(sender)
-        if not last:
-            return []
+        if sender != current.holder(self.id).id:
+            raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
+        if (receipt.contribution, receipt.tag) != (current.outbound.contribution, current.outbound.receipt):
+            raise PeerError("receipt", found="a tag that does not match", expected="proof of the stored contribution")
+        stored = current.store(phase=step(TABLE, current.phase, "receipt"))
         return [
-            current.store(phase=phase),
-            *self._forget_contribution(current),
+            stored,
+            *self._forget_outbound(current),
             CancelTimer(Timer(RESEND, current.id)),
-            Report(facts.AllReceived(current.id)),
+            Report(facts.Acknowledged(current.id)),
         ]
 
-    def _on_behind(self, sender: bytes, frame: Signed, body: Behind) -> list[Effect]:
+    def _on_reused(self, sender: bytes, frame: Signed, body: ChargeReused) -> list[Effect]:
         """A Compute node has seen this number before: the ledger has forgotten charges, or another copy of it runs."""
         current = self._rounds.get(body.round_id)
         if current is None or body.client != self.id:
             raise PeerError("phase", found="word of an unknown round", expected="an own round")
         self._check_compute(current, sender, frame, body)
+        step(TABLE, current.phase, "charge reused")
         number = self.ledger[current.id].number
-        check_behind(body, number, self.ledger.next_number)
-        step(TABLE, current.phase, "behind")
-        if sender in current.refused:
+        check_reused(body, number, self.ledger.next_number)
+        if self._outdated is not None:
             return []
-        current.refused.add(sender)
         found = f"Compute node {self._federation.compute(sender).name} says that charge number {number} was used before"
         highest = max(body.highest, number)
         self._outdated = Refusal("ledger", found, f"a number that no Compute node has seen; the highest is {highest}")
-        return [Report(facts.LedgerBehind(current.id, sender, number, body.highest))]
+        return [Report(facts.LedgerReused(current.id, sender, number, body.highest))]
 
-    def _on_abort(self, sender: bytes, frame: Signed, body: Abort) -> list[Effect]:
+    def _on_abort(self, frame: Signed, body: Abort) -> list[Effect]:
         current = self._rounds.get(body.round_id)
-        if current is None or not current.stored.session:
+        if current is None or current.stored.decline:
             return []  # aborts are broadcast: most rounds that end so are none of ours to undo
-        self._check_compute(current, sender, frame, body)
-        if sender in current.stored.aborted_by:
+        author = self._author_of(current, frame, body)
+        if author in current.stored.aborted_by:
             step(TABLE, current.phase, "repeated abort")
             return []
-        aborted_by = (*current.stored.aborted_by, sender)
+        aborted_by = (*current.stored.aborted_by, author)
         last = len(aborted_by) == len(current.opened.computes)
         phase = step(TABLE, current.phase, "last abort" if last else "abort")
         stored = current.store(phase=phase, aborted_by=aborted_by)
         if not last:
-            return [stored]
+            ask_ms = current.body.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
+            return [stored, SetTimer(Timer(ASK, current.id), ask_ms)]
         return [
             self.ledger.give_back(current.id),
             stored,
-            *self._forget_contribution(current),
+            *self._forget_outbound(current),
             CancelTimer(Timer(RESEND, current.id)),
+            CancelTimer(Timer(ASK, current.id)),
             Report(facts.ChargeReturned(current.id)),
         ]
 
-    def _check_compute(self, current: Round, sender: bytes, frame: Signed, body: Abort | Behind) -> None:
-        """The word of a Compute node of the round, about its session. Raises `PeerError`."""
+    def _author_of(self, current: Round, frame: Signed, body: Abort) -> bytes:
+        """Whose abort it is: a node passes on its peers' aborts, so that the signature alone says it."""
+        if body.compute not in current.opened.computes:
+            raise PeerError("unknown-compute", found=body.compute.hex(), expected="a Compute node of the round")
+        self._check_word(current, body.compute, frame, body.announcement_hash)
+        return body.compute
+
+    def _check_compute(self, current: Round, sender: bytes, frame: Signed, body: ChargeReused) -> None:
         if sender not in current.opened.computes:
             raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
-        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
-        if body.session_hash != current.stored.session:
-            raise PeerError("session", found="word of another session", expected=current.stored.session.hex())
+        self._check_word(current, sender, frame, body.announcement_hash)
+
+    def _check_word(self, current: Round, compute: bytes, frame: Signed, announcement_hash: bytes) -> None:
+        """The word of a Compute node about the announcement that was followed. Raises `PeerError`."""
+        if announcement_hash != current.opened.hash:
+            found = "word about another announcement"
+            raise PeerError("announcement", found=found, expected=current.opened.hash.hex())
+        verify_signed(frame, self._federation.compute(compute).key, self._federation_hash)
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
         if timer.purpose == EPOCH:
-            return self._expire_keys(now_ms)
+            return self._greet(now_ms)
         current = self._rounds.get(timer.round_id)
         if current is None:
             return []
         if timer.purpose == RESEND:
             return self._resend(current, now_ms)
+        if timer.purpose == ASK:
+            return self._ask(current, now_ms)
         step(TABLE, current.phase, "close")
-        return [*self._forget(current), *self._expire_keys(now_ms)]
+        return self._forget(current)
 
     def _forget(self, current: Round) -> list[Effect]:
         """Everything of a round but its charge."""
         del self._rounds[current.id]
-        self._held_bytes -= len(current.stored.announcement.body)
-        return [Forget(SESSIONS, current.id), *self._forget_contribution(current)]
+        self._held_bytes -= len(current.opened.payload)
+        return [
+            Forget(ROUNDS, current.id),
+            Forget(ANNOUNCEMENTS, current.id),
+            *self._forget_outbound(current),
+        ]
 
-    def _forget_contribution(self, current: Round) -> list[Effect]:
-        if current.contribution is None:
+    def _forget_outbound(self, current: Round) -> list[Effect]:
+        self._unsent.pop(current.id, None)
+        if current.outbound is None:
             return []
-        current.contribution = None
-        current.received.clear()
-        return [Forget(CONTRIBUTIONS, current.id)]
-
-    def _expire_keys(self, now_ms: int) -> list[Effect]:
-        """Delete the keys of past epochs, also where no further round is ever joined."""
-        expired: list[Effect] = list(self._keys.expire(now_ms, self._epochs_in_use()))
-        return [*expired, *self._epoch_timer(now_ms)]
-
-    def _epoch_timer(self, now_ms: int) -> list[Effect]:
-        turn_ms = self._keys.next_turn_ms(now_ms)
-        return [] if turn_ms is None else [SetTimer(Timer(EPOCH), turn_ms)]
-
-    def _epochs_in_use(self) -> Iterator[int]:
-        """The epochs of joins that wait for their start; shares that were made need no key any more."""
-        return (current.stored.epoch for current in self._rounds.values() if current.phase == JOINED)
+        current.outbound = None
+        return [Forget(OUTBOUND, current.id)]
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
-        """A join until the start has come, shares until their receipts have; nothing after the round's end."""
-        if now_ms >= current.body.close_by_ms or current.phase not in (JOINED, SHARING):
+        """What has no receipt yet, until the round's end; then the question whether it was aborted."""
+        if current.phase != SENT:
             return []
-        sends = current.answers() if current.phase == JOINED else current.shares()
-        return [*sends, self._resend_timer(current, now_ms)]
+        if now_ms < current.body.commit_by_ms:
+            return [*current.answers(self.id), self._resend_timer(current, now_ms)]
+        return self._ask(current, now_ms)
+
+    def _ask(self, current: Round, now_ms: int) -> list[Effect]:
+        """Ask the round's nodes for aborts that are missing, once the round must have ended (§4.8)."""
+        if current.phase not in (SENT, KEPT) or not current.opened.computes:
+            return []
+        if now_ms < current.body.commit_by_ms:
+            return [SetTimer(Timer(ASK, current.id), current.body.commit_by_ms + self._timing.resend_first_ms)]
+        missing = [node for node in current.opened.computes if node not in current.stored.aborted_by]
+        asked: list[Effect] = []
+        for node in missing:
+            tag = ask_tag(self._session.pair_key(current.opened, node), current.opened.hash)
+            payload = encode(AbortWanted(current.opened.frame, tag))
+            asked.append(Send(Address(Channel.COMPUTE, node), current.id, payload))
+        current.attempt += 1
+        wait_ms = self._timing.resend_after_ms(current.attempt + 4, self._random(1))
+        return [*asked, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
 
     def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
         wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))
         current.attempt += 1
         return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
 
-    def _close_timer(self, current: Round) -> SetTimer:
-        """When a round in which it takes part is forgotten: aborts may come for a while yet."""
-        return SetTimer(Timer(CLOSE, current.id), current.body.close_by_ms + self._timing.abort_grace_ms)
-
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
-        return [self._close_timer(current), *self._resend(current, now_ms)]
+        grace_ms = 0 if current.stored.decline else self._timing.abort_grace_ms
+        close = SetTimer(Timer(CLOSE, current.id), current.body.commit_by_ms + grace_ms)
+        return [close, *self._resend(current, now_ms), *(self._ask(current, now_ms) if current.phase == KEPT else [])]

@@ -1,82 +1,66 @@
-"""A round at the client: what is stored, what follows from it, and the literal table of its phases (DESIGN §4, §8).
+"""A round at the client: what is stored, what follows from it, and the literal table of its phases (DESIGN §4, §9).
 
-new ── announcement ──> joined ── start ──> sharing ── M receipts ──> shared
- ├── refusal ──> declined <── refusal ──┘    ↑ │                         │
- └── release ────────────────────────────────┘ └── M signed aborts ──> returned
+    new ── announcement ──> sent ── receipt ──> kept
+     └── refusal ──> declined  └─ M signed aborts ─┴──> returned
 
-In a local round (DESIGN §4.8) the trainer alone holds what is sent, and nobody can abort it.
+Data nodes' releases and LDP reports go the same way, with the trainer as their holder; nobody can abort such a round.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.codec import encode
+from dca_proto.core.contribution import Outbound
 from dca_proto.core.effects import Address, Channel, Effect, Persist, Send
 from dca_proto.core.machine import Table
-from dca_proto.core.messages import Announcement, Receipt, Signed
-from dca_proto.core.plan import Question
-from dca_proto.core.round import OpenedAnnouncement
-from dca_proto.core.upload import Contribution
+from dca_proto.core.messages import Announcement
 
-NEW, JOINED, SHARING, SHARED = "new", "joined", "sharing", "shared"
+NEW, SENT, KEPT = "new", "sent", "kept"
 DECLINED, RETURNED, CLOSED = "declined", "returned", "closed"
 TABLE: Table = {
-    (NEW, "announcement"): JOINED,
+    (NEW, "announcement"): SENT,
     (NEW, "refusal"): DECLINED,
-    (NEW, "release"): SHARING,
-    (JOINED, "start"): SHARING,
-    (JOINED, "refusal"): DECLINED,
-    (SHARING, "receipt"): SHARING,
-    (SHARING, "last receipt"): SHARED,
-    (SHARING, "behind"): SHARING,
-    (SHARING, "abort"): SHARING,
-    (SHARING, "last abort"): RETURNED,
-    (SHARED, "abort"): SHARED,
-    (SHARED, "last abort"): RETURNED,
-    **{(phase, "repeated announcement"): phase for phase in (JOINED, SHARING, SHARED, DECLINED, RETURNED)},
-    **{(phase, "repeated start"): phase for phase in (SHARING, SHARED, RETURNED)},
-    **{(phase, "repeated receipt"): phase for phase in (SHARED, RETURNED)},
-    **{(phase, "repeated abort"): phase for phase in (SHARING, SHARED, RETURNED)},
-    **{(phase, "close"): CLOSED for phase in (JOINED, SHARING, SHARED, DECLINED, RETURNED)},
+    (SENT, "receipt"): KEPT,
+    **{(phase, "charge reused"): phase for phase in (SENT, KEPT)},
+    **{(phase, "abort"): phase for phase in (SENT, KEPT)},
+    **{(phase, "last abort"): RETURNED for phase in (SENT, KEPT)},
+    **{(phase, "repeated announcement"): phase for phase in (SENT, KEPT, DECLINED, RETURNED)},
+    **{(phase, "repeated receipt"): phase for phase in (KEPT, RETURNED)},
+    **{(phase, "repeated abort"): phase for phase in (SENT, KEPT, RETURNED)},
+    **{(phase, "close"): CLOSED for phase in (SENT, KEPT, DECLINED, RETURNED)},
 }
+ROUNDS, ANNOUNCEMENTS, OUTBOUND = "client-round", "announcement", "outbound"
 
-SESSIONS, CONTRIBUTIONS = "session", "contribution"
 
-
-class Session(msgspec.Struct, frozen=True):
-    """One round at the client, as it is stored.
+class StoredRound(msgspec.Struct, frozen=True):
+    """One round at the client, as it is stored beside its announcement.
 
     Attributes:
-        phase: a phase of `TABLE`. announcement: as it came. epoch: of the client's own key in its join.
-        answer: the sealed join or decline, resent byte for byte; of a local round a decline alone.
-        session: the session hash, once started.
+        phase: a phase of `TABLE`. decline: the sealed decline, resent byte for byte.
         aborted_by: ids of the Compute nodes whose signed aborts came.
     """
 
     phase: str
-    announcement: Signed
-    epoch: int = 0
-    answer: bytes = b""
-    session: bytes = b""
+    decline: bytes = b""
     aborted_by: tuple[bytes, ...] = ()
 
 
 class Round:
-    """One round in memory: what is stored, and what follows from it or comes again.
+    """One round in memory.
 
     Args:
         stored: as stored. opened: its announcement, whose signatures hold.
-        contribution: as stored, until all receipts have come.
+        outbound: what was sent, until its receipt has come.
     """
 
-    def __init__(self, stored: Session, opened: OpenedAnnouncement, contribution: Contribution | None = None) -> None:
+    __slots__ = ("attempt", "opened", "outbound", "stored")
+
+    def __init__(self, stored: StoredRound, opened: OpenedAnnouncement, outbound: Outbound | None = None) -> None:
         self.stored = stored
         self.opened = opened
-        self.contribution = contribution
-        self.question: Question | None = None  # worked out once per process
-        self.received: set[bytes] = set()  # holders whose receipts came
-        self.refused: set[bytes] = set()  # Compute nodes that refused the share for its charge's number
+        self.outbound = outbound
         self.attempt = 0
 
     @property
@@ -94,32 +78,18 @@ class Round:
     def store(self, **changes: object) -> Persist:
         """Change what is stored."""
         self.stored = msgspec.structs.replace(self.stored, **changes)
-        return Persist(SESSIONS, self.id, encode(self.stored))
+        return Persist(ROUNDS, self.id, encode(self.stored))
 
-    @property
-    def holders(self) -> tuple[bytes, ...]:
-        """Who gets a part of the contribution each: the Compute nodes; of a local round the trainer, all of it."""
-        return (self.body.trainer,) if self.body.local else self.opened.computes
+    def holder(self, client: bytes) -> Address:
+        """Who keeps what the client sends: a Compute node, or the trainer of a round without any."""
+        if self.opened.computes:
+            return Address(Channel.COMPUTE, self.opened.holder(client))
+        return Address(Channel.TRAINER, self.body.trainer)
 
-    def answers(self) -> list[Effect]:
-        """What answers the announcement: the sealed join or decline, or the release."""
-        if not self.stored.answer:
-            return self.shares()
-        return [Send(Address(Channel.TRAINER, self.body.trainer), self.id, self.stored.answer)]
-
-    def shares(self) -> list[Effect]:
-        """The shares, or the release, that their holders have not answered yet."""
-        messages = () if self.contribution is None else self.contribution.messages
-        channel = Channel.TRAINER if self.body.local else Channel.COMPUTE
-        return [
-            Send(Address(channel, holder), self.id, message)
-            for holder, message in zip(self.holders, messages, strict=bool(messages))
-            if holder not in self.received | self.refused
-        ]
-
-    def is_proof(self, holder: bytes, receipt: Receipt) -> bool:
-        """Whether the receipt proves that this one holds its part of the contribution."""
-        made = self.contribution
-        if made is None or receipt.contribution != made.contribution:
-            return False
-        return receipt.tag == made.receipt_tags[self.holders.index(holder)]
+    def answers(self, client: bytes) -> list[Effect]:
+        """What answers the announcement and has no receipt yet: the contribution, the release, or the decline."""
+        if self.stored.decline:
+            return [Send(Address(Channel.TRAINER, self.body.trainer), self.id, self.stored.decline)]
+        if self.outbound is None:
+            return []
+        return [Send(self.holder(client), self.id, self.outbound.payload)]

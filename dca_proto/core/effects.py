@@ -22,10 +22,11 @@ class Channel(enum.Enum):
     ANNOUNCE = "announce"  # a trainer to all clients
     ABORT = "abort"  # a Compute node to all clients and trainers
     EPOCH = "epoch"  # a Compute node's current epoch key, retained by the broker
+    HELLO = "hello"  # a client's session, retained by the broker, for all Compute nodes
 
     @property
     def is_broadcast(self) -> bool:
-        return self in (Channel.ANNOUNCE, Channel.ABORT, Channel.EPOCH)
+        return self in (Channel.ANNOUNCE, Channel.ABORT, Channel.EPOCH, Channel.HELLO)
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):

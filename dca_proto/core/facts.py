@@ -51,14 +51,6 @@ class Announced(_Fact, frozen=True):
     dimension: int
 
 
-class Joined(_Fact, frozen=True):
-    """At the client: it joined. At the trainer: a client's join was accepted, `count` so far."""
-
-    round_id: bytes
-    client: bytes
-    count: int = 1
-
-
 class Declined(_Fact, frozen=True):
     """At the client and at the trainer: a client does not take part, and why."""
 
@@ -69,24 +61,28 @@ class Declined(_Fact, frozen=True):
     expected: str
 
 
-class Rostered(_Fact, frozen=True):
-    """The trainer fixed the roster: its clients' ids in order."""
+class Arrived(_Fact, frozen=True):
+    """At the trainer: `count` contributions are kept by their holders, of `expected` (0: nobody knows how many)."""
 
     round_id: bytes
-    clients: tuple[bytes, ...]
-    roster_hash: bytes
+    count: int
+    expected: int
 
 
-class SharingStarted(_Fact, frozen=True):
-    """All Compute nodes are ready and the trainer told the clients to share."""
+class Closed(_Fact, frozen=True):
+    """The trainer waits for no further contribution.
+
+    Attributes:
+        count: how many are kept. why: ``all`` that were expected have come, ``full``, ``quiet``, or ``deadline``.
+    """
 
     round_id: bytes
-    clients: int
-    share_by_ms: int
+    count: int
+    why: str
 
 
 class Contributed(_Fact, frozen=True):
-    """The client charged its budget and sent its shares, its release or its report.
+    """The client charged its budget and sent its contribution, its release or its report.
 
     Attributes:
         mu: what it was charged. pure: of a report with δ = 0 the ε that it was charged; its mu is what ε is within.
@@ -112,11 +108,17 @@ class DataFailed(_Fact, frozen=True):
     error: str
 
 
-class LedgerBehind(_Fact, frozen=True):
-    """At the client: a Compute node refused its share, for the number of its `charge` was used before.
+class HelloSent(_Fact, frozen=True):
+    """The client published its session key of an epoch."""
 
-    The ledger looks restored from an old copy, or runs twice: it has forgotten charges up to `highest`. Nothing more is
-    joined until the process starts again.
+    epoch_ends_ms: int
+
+
+class LedgerReused(_Fact, frozen=True):
+    """At the client: a Compute node refused its contribution, for the number of its `charge` was used before.
+
+    The ledger looks restored from an old copy, or runs twice: it has forgotten charges up to `highest`. The client
+    declines every round until the process starts again.
     """
 
     round_id: bytes
@@ -125,8 +127,8 @@ class LedgerBehind(_Fact, frozen=True):
     highest: int
 
 
-class AllReceived(_Fact, frozen=True):
-    """The client has all M receipts."""
+class Acknowledged(_Fact, frozen=True):
+    """The client has the receipt of what it sent."""
 
     round_id: bytes
 
@@ -134,18 +136,25 @@ class AllReceived(_Fact, frozen=True):
 class ChargeReturned(_Fact, frozen=True):
     """A client, or the trainer's account, got a charge back against M signed aborts.
 
-    The account of a local round gets it back against the signed declines of all whom it invited.
+    The account of a round without Compute nodes gets it back against the signed declines of all whom it invited.
     """
 
     round_id: bytes
 
 
-class ShareKept(_Fact, frozen=True):
-    """A Compute node holds `count` of `clients` contributions durably."""
+class SessionKept(_Fact, frozen=True):
+    """A Compute node keeps a session of a client; `count` clients have one."""
+
+    client: bytes
+    count: int
+
+
+class ContributionKept(_Fact, frozen=True):
+    """A Compute node, as their holder, keeps `count` contributions durably."""
 
     round_id: bytes
+    client: bytes
     count: int
-    clients: int
 
 
 class ListFrozen(_Fact, frozen=True):

@@ -17,22 +17,13 @@ import math
 import msgspec
 
 from dca_proto.core import accounting
+from dca_proto.core.kinds import SecureSum
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import Plan, ask, plan_round
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import OpenRound
 
 EXACT = DistributedDiscreteGaussian()
 _SPREAD = 1 / 3  # of the bound: what values are taken to be spread by
-
-
-def planned(request: OpenRound, clients: int, mechanism: Mechanism = EXACT) -> tuple[Announcement, Plan]:
-    """A round's announcement and numbers, as every participant checks them. Raises `UsageError` where none can be."""
-    nobody = tuple(Signed(b"", bytes(64)) for _ in request.computes)
-    announcement = request.announcement(bytes(ID_BYTES), mechanism.name, nobody, bytes(KEY_BYTES), now_ms=0)
-    return announcement, plan_round(announcement, ask(announcement, mechanism, Limits()), clients, mechanism)
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,31 +66,35 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     signal_to_noise: float
 
 
-def forecast(announcement: Announcement, plan: Plan) -> Forecast:
-    """The figures of a planned round."""
-    question, n = plan.question, plan.clients
-    bound = question.sensitivity.bound * plan.unit
-    sigma_std = plan.sensitivity / question.mu
-    noise_of_mean = plan.sigma_local / math.sqrt(n) / bound
-    factor = n * (plan.sigma_local / sigma_std) ** 2
+def forecast(request: OpenRound, mechanism: Mechanism = EXACT) -> Forecast:
+    """The figures of a round in which all who are expected contribute. Raises `UsageError` where none can be held."""
+    announcement, plan = request.draft(mechanism, Limits())
+    terms = announcement.terms
+    summed = isinstance(terms, SecureSum)
+    n = request.answers_expected if summed else 1
+    bound = plan.sensitivity.bound * plan.unit
+    sigma_std = plan.sensitivity_l2 / plan.mu
+    noise_of_mean = plan.noise_std / math.sqrt(n) / bound
+    factor = n * (plan.noise_std / sigma_std) ** 2
+    fewest = terms.fewest if isinstance(terms, SecureSum) else 1
     return Forecast(
         statistic=announcement.statistic,
         dimension=plan.dimension,
-        relation=question.sensitivity.relation,
-        sensitivity=plan.sensitivity,
+        relation=plan.sensitivity.relation,
+        sensitivity=plan.sensitivity_l2,
         bound=bound,
         epsilon=announcement.epsilon,
         delta=announcement.delta,
-        mu=question.mu,
-        noise_multiplier=1 / question.mu,
+        mu=plan.mu,
+        noise_multiplier=1 / plan.mu,
         sigma_std=sigma_std,
-        sigma_local=plan.sigma_local,
-        sigma_sum=math.sqrt(n) * plan.sigma_local,
-        sigma_sum_fewest=math.sqrt(plan.needed) * plan.sigma_local,
-        sigma_floor=math.sqrt(plan.honest) * plan.sigma_local,
+        sigma_local=plan.noise_std,
+        sigma_sum=math.sqrt(n) * plan.noise_std,
+        sigma_sum_fewest=math.sqrt(fewest) * plan.noise_std,
+        sigma_floor=math.sqrt(plan.honest) * plan.noise_std,
         scale_factor=factor,
         scale_factor_std=math.sqrt(factor),
-        ring_bits=accounting.ring_bits(question.sensitivity.bound, n, plan.share_variance, plan.dimension),
+        ring_bits=accounting.ring_bits(plan.sensitivity.bound, n, plan.noise_variance, plan.dimension),
         fraction_bits=announcement.fraction_bits,
         noise_of_mean=noise_of_mean,
         sampling_error=_SPREAD / math.sqrt(n),

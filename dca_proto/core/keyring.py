@@ -1,7 +1,7 @@
-"""X25519 keys by epoch: one agreement per pair and epoch, forward secrecy by epochs (DESIGN §2).
+"""X25519 keys by epoch: one agreement per pair and epoch, forward secrecy by epochs (DESIGN §2.2, §2.4).
 
-A key is deleted when its epoch, a time of grace and the open rounds that use it are over. Epoch numbers never go back,
-whatever the clock does.
+A key is deleted when its epoch and a time of grace are over: no round that uses it may end later (§4.1). So is a key of
+a far future epoch, which a clock that ran ahead has left behind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dca_proto.core.errors import PeerError
 from dca_proto.core.messages import EpochKey
 from dca_proto.core.params import Timing
 from dca_proto.core.records import sized
-from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Random
+from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
 
 TABLE = "epoch"
 SEEN = "seen"
@@ -21,19 +21,21 @@ _EPOCH_BYTES = 4
 
 
 class Keyring:
-    """An actor's own epoch keys, restored from its store, and the keys agreed with peers.
+    """An actor's own epoch keys, restored from its store.
 
     Args:
-        records: (table, key, value) of the store. timing: how long an epoch lasts. random: for new keys.
+        records: (table, key, value) of the store. timing: how long an epoch lasts.
+        identity: whose secret hedges new keys. random: for new keys.
     """
 
-    def __init__(self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing, random: Random) -> None:
-        stored = ((_epoch(key), sized(TABLE, value, KEY_BYTES)) for table, key, value in records if table == TABLE)
+    def __init__(
+        self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing, identity: Identity, random: Random
+    ) -> None:
+        stored = ((epoch_of(key), sized(TABLE, value, KEY_BYTES)) for table, key, value in records if table == TABLE)
         self._keys = {epoch: AgreementKey(secret) for epoch, secret in stored}
-        self._epoch_ms = timing.epoch_ms
-        self._grace_ms = timing.epoch_grace_ms
+        self._timing = timing
+        self._identity = identity
         self._random = random
-        self._agreed: dict[tuple[int, bytes], bytes] = {}
 
     @property
     def epoch(self) -> int:
@@ -48,53 +50,40 @@ class Keyring:
     @property
     def expires_ms(self) -> int:
         """When the newest epoch ends."""
-        return (self.epoch + 1) * self._epoch_ms
+        return (self.epoch + 1) * self._timing.epoch_ms
 
-    def next_turn_ms(self, now_ms: int) -> int | None:
-        """When there is a key to make or to delete next; None without keys."""
-        turns = [at_ms for epoch in self._keys for at_ms in ((epoch + 1) * self._epoch_ms, self._over_ms(epoch))]
-        return min((at_ms for at_ms in turns if at_ms > now_ms), default=None)
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """Those whose keys are kept."""
+        return tuple(self._keys)
 
-    def _over_ms(self, epoch: int) -> int:
-        return (epoch + 1) * self._epoch_ms + self._grace_ms
+    def next_turn_ms(self, now_ms: int) -> int:
+        """When there is a key to make or to delete next."""
+        ends = ((epoch + 1) * self._timing.epoch_ms for epoch in self._keys)
+        turns = [at_ms for end_ms in ends for at_ms in (end_ms, end_ms + self._timing.epoch_grace_ms)]
+        return min((at_ms for at_ms in turns if at_ms > now_ms), default=now_ms)
 
-    def is_current(self, now_ms: int) -> bool:
-        """Whether the newest key is of the current epoch (or of a later one, where the clock went back)."""
-        return bool(self._keys) and self.epoch >= now_ms // self._epoch_ms
+    def key(self, epoch: int) -> AgreementKey | None:
+        """The key of an epoch, if it is kept here."""
+        return self._keys.get(epoch)
 
-    def holds(self, epoch: int, public: bytes) -> bool:
-        """Whether the secret of that public key is kept here."""
-        return epoch in self._keys and self._keys[epoch].public == public
-
-    def renew(self, now_ms: int, in_use: Iterable[int]) -> list[Write]:
-        """Make the current epoch's key if there is none, and delete what is over."""
-        writes: list[Write] = []
-        if not self.is_current(now_ms):
-            epoch, secret = now_ms // self._epoch_ms, self._random(KEY_BYTES)
-            self._keys[epoch] = AgreementKey(secret)
-            writes.append(Persist(TABLE, _key(epoch), secret))
-        return [*writes, *self.expire(now_ms, in_use)]
-
-    def expire(self, now_ms: int, in_use: Iterable[int]) -> list[Write]:
-        """Delete the keys of past epochs that no open round uses, once their grace is over."""
-        past = {epoch for epoch in self._keys if self._over_ms(epoch) <= now_ms}
-        if not past:
-            return []  # as nearly always: looks neither at the open rounds nor at the agreed keys
-        past.difference_update(in_use)
-        for epoch in past:
+    def renew(self, now_ms: int) -> list[Write]:
+        """Make the current epoch's key if there is none, and delete those that are over or far ahead of the clock."""
+        timing, current = self._timing, now_ms // self._timing.epoch_ms
+        over = [
+            epoch
+            for epoch in sorted(self._keys)
+            if epoch > current + 1 or (epoch + 1) * timing.epoch_ms + timing.epoch_grace_ms <= now_ms
+        ]
+        writes: list[Write] = [Forget(TABLE, epoch_bytes(epoch)) for epoch in over]
+        for epoch in over:
             del self._keys[epoch]
-        self._agreed = {pair: key for pair, key in self._agreed.items() if pair[0] not in past}
-        return [Forget(TABLE, _key(epoch)) for epoch in sorted(past)]
-
-    def agree(self, epoch: int, peer_public: bytes) -> bytes:
-        """The key shared with a peer in one of the own epochs, computed once. Raises `PeerError`."""
-        agreed = self._agreed.get((epoch, peer_public))
-        if agreed is None:
-            own = self._keys.get(epoch)
-            if own is None:
-                raise PeerError("epoch", found=f"epoch {epoch}", expected="one whose key is kept here")
-            agreed = self._agreed[epoch, peer_public] = own.agree(peer_public)
-        return agreed
+        if not any(epoch >= current for epoch in self._keys):  # one ahead is good: the clock may have gone back
+            fresh = self._random(KEY_BYTES) + epoch_bytes(current) + now_ms.to_bytes(8, "big")
+            secret = self._identity.hedged(b"dca4-epoch", fresh)
+            self._keys[current] = AgreementKey(secret)
+            writes.append(Persist(TABLE, epoch_bytes(current), secret))
+        return writes
 
     def __repr__(self) -> str:
         return f"Keyring(epochs={sorted(self._keys)})"
@@ -109,13 +98,21 @@ class SeenEpochs:
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing) -> None:
         self._grace_ms = timing.epoch_grace_ms
+        self._epoch_ms = timing.epoch_ms
         stored = ((key, sized(SEEN, value, _EPOCH_BYTES)) for table, key, value in records if table == SEEN)
-        self._seen = {key: _epoch(value) for key, value in stored}
+        self._seen = {key: epoch_of(value) for key, value in stored}
 
     def check(self, keys: Iterable[EpochKey], now_ms: int) -> None:
-        """Raises `PeerError("epoch")` for an epoch below one seen before; the one before it is good in its grace."""
+        """Refuse an epoch below one seen before, unless it is the one before it, in its grace; and one far ahead.
+
+        Raises:
+            PeerError: ``epoch``.
+        """
+        ahead = now_ms // self._epoch_ms + 1
         for key in keys:
-            least = self._seen.get(key.compute, 0)
+            if key.epoch > ahead:
+                raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"at most {ahead} by this clock")
+            least = min(self._seen.get(key.compute, 0), ahead)  # what a clock ahead left behind locks nobody out
             in_grace = key.epoch == least - 1 and now_ms < key.expires_ms + self._grace_ms
             if key.epoch < least and not in_grace:
                 raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"{least} or later")
@@ -124,12 +121,14 @@ class SeenEpochs:
         """Remember those that are higher."""
         newer = [key for key in keys if key.epoch > self._seen.get(key.compute, 0)]
         self._seen.update((key.compute, key.epoch) for key in newer)
-        return [Persist(SEEN, key.compute, _key(key.epoch)) for key in newer]
+        return [Persist(SEEN, key.compute, epoch_bytes(key.epoch)) for key in newer]
 
 
-def _key(epoch: int) -> bytes:
+def epoch_bytes(epoch: int) -> bytes:
+    """An epoch as a record's key, and as a part of what a pair key is bound to."""
     return epoch.to_bytes(_EPOCH_BYTES, "big")
 
 
-def _epoch(key: bytes) -> int:
+def epoch_of(key: bytes) -> int:
+    """Inverse of `epoch_bytes`."""
     return int.from_bytes(key, "big")

@@ -2,11 +2,13 @@
 
 On the wire a payload is one MessagePack array, a *frame*:
 
-    Signed   [1, body, signature]                        body: one of the bodies below, encoded
-    Sealed   [2, round, ephemeral, nonce, ciphertext]    plaintext: an encoded Signed, for the round's trainer
-    Share    [3, round, contribution, nonce, ciphertext]
-                         plaintext: the charge's number (4 bytes, little-endian) and a share, for one Compute node
-    Receipt  [4, round, contribution, tag]               proves a durable write to one client
+    Signed        [1, body, signature]                        body: one of the bodies below, encoded
+    Sealed        [2, round, ephemeral, nonce, ciphertext]    plaintext: an encoded Signed, for the round's trainer
+    Contribution  [3, round, contribution, ciphertext]        to its holder; plaintext in `contribution`
+    Receipt       [4, round, contribution, tag]               proves a durable write to one client
+    Invitation    [5, announcement, position, leaves, path]   a signed announcement for one invited client
+    InvitedRound  [6, announcement, clients]                  the same for Compute nodes, with all invited ids
+    AbortWanted   [7, announcement, tag]                      a client asks a Compute node what became of a round
 
 Bodies are arrays too, and begin with the protocol's version behind their tag. Decoding is strict (`codec`).
 """
@@ -15,46 +17,31 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
-from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.core.shares import LOCAL
-
-TEXT_CHARS_MAX = 500
-Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
-Nonce = Annotated[bytes, Meta(min_length=24, max_length=24)]
-Tag = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Count = Annotated[int, Meta(ge=0, lt=1 << 32)]
-Number = Annotated[int, Meta(ge=1, lt=1 << 32)]
-TimeMs = Annotated[int, Meta(ge=0, lt=1 << 53)]
-Name = Annotated[str, Meta(min_length=1, max_length=64)]
-Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
-Scalar = bool | int | float | str
-Parameter = Scalar | list[Scalar | list[Scalar]]
-"""What a parameter of a statistic may be: nothing nested deeper than a table, and no extension types."""
-Version = Annotated[int, Meta(ge=PROTOCOL_VERSION, le=PROTOCOL_VERSION)]
-
-
-class _Frame(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
-    """Base of everything that is encoded: fields by position, nothing unknown."""
+from dca_proto.core.kinds import Terms
+from dca_proto.core.wire import (
+    COMPUTES_MAX,
+    Count,
+    Hash,
+    Id,
+    Key,
+    Name,
+    Nonce,
+    Number,
+    Parameter,
+    Signature,
+    Signed,
+    Tag,
+    Text,
+    TimeMs,
+    Version,
+    Wire,
+)
 
 
-class Signed(_Frame, frozen=True, array_like=True, tag=1):
-    """§3: a body and its sender's Ed25519 signature over the federation's hash and the body."""
-
-    body: bytes
-    signature: Signature
-
-    def __repr__(self) -> str:  # the trainer keeps releases as they were signed
-        return f"Signed(<{len(self.body)} bytes>)"
-
-
-class Sealed(_Frame, frozen=True, array_like=True, tag=2):
-    """§3: an encoded `Signed`, encrypted to the reply key of the round's announcement."""
+class Sealed(Wire, frozen=True, array_like=True, tag=2):
+    """§2.5, §4.7: an encoded `Signed`, encrypted to the announcement's reply key, or to a Compute node's epoch key."""
 
     round_id: Id
     ephemeral: Key
@@ -62,19 +49,18 @@ class Sealed(_Frame, frozen=True, array_like=True, tag=2):
     ciphertext: bytes
 
 
-class Share(_Frame, frozen=True, array_like=True, tag=3):
-    """§4.4: one Compute node's share of a contribution, with the number of the charge that pays for it."""
+class Contribution(Wire, frozen=True, array_like=True, tag=3):
+    """§4.4: a client's masked vector, with its tags and its charge's number, sealed to its holder."""
 
     round_id: Id
     contribution: Id
-    nonce: Nonce
     ciphertext: bytes
 
 
-class Receipt(_Frame, frozen=True, array_like=True, tag=4):
-    """§4.4: a Compute node holds the share durably; `tag` is a MAC under the pair's round key.
+class Receipt(Wire, frozen=True, array_like=True, tag=4):
+    """§4.5: the holder keeps the contribution durably; `tag` is a MAC under the pair key.
 
-    §4.8, §4.9: the trainer holds the release durably; `tag` is a MAC under the key that came inside it.
+    §5.3: the trainer keeps the release durably; `tag` is a MAC under the key that came inside it.
     """
 
     round_id: Id
@@ -82,19 +68,42 @@ class Receipt(_Frame, frozen=True, array_like=True, tag=4):
     tag: Tag
 
 
-Frame = Signed | Sealed | Share | Receipt
+class Invitation(Wire, frozen=True, array_like=True, tag=5):
+    """§4.2: an announcement for one invited client, with the path that proves the invitation (§4.9)."""
+
+    announcement: Signed
+    position: Count
+    leaves: Count
+    path: Annotated[tuple[Hash, ...], Meta(max_length=32)]
 
 
-class Certificate(_Frame, frozen=True, array_like=True):
-    """§2: the enrolment key's word that a client belongs to the federation until `expires_ms`."""
+class InvitedRound(Wire, frozen=True, array_like=True, tag=6):
+    """§4.2: an announcement for a Compute node, with the ids of all invited clients, ascending, 16 bytes each."""
+
+    announcement: Signed
+    clients: bytes
+
+
+class AbortWanted(Wire, frozen=True, array_like=True, tag=7):
+    """§4.8: a client hands over an announcement that it followed, and asks for aborts; `tag` proves the pair key."""
+
+    announcement: Signed
+    tag: Tag
+
+
+Frame = Signed | Sealed | Contribution | Receipt | Invitation | InvitedRound | AbortWanted
+
+
+class Certificate(Wire, frozen=True, array_like=True):
+    """§2.1: the enrolment key's word that a client belongs to the federation until `expires_ms`."""
 
     client_key: Key
     expires_ms: TimeMs
     signature: Signature
 
 
-class EpochKey(_Frame, frozen=True, array_like=True, tag=10):
-    """§2: a Compute node's X25519 key for one epoch."""
+class EpochKey(Wire, frozen=True, array_like=True, tag=10):
+    """§2.2: a Compute node's X25519 key for one epoch."""
 
     version: Version
     compute: Id
@@ -103,11 +112,29 @@ class EpochKey(_Frame, frozen=True, array_like=True, tag=10):
     expires_ms: TimeMs
 
 
-class Announcement(_Frame, frozen=True, array_like=True, tag=11):
+class Hello(Wire, frozen=True, array_like=True, tag=11):
+    """§2.3: a client's X25519 key for one epoch. `serial` is the time at which the key was made."""
+
+    version: Version
+    certificate: Certificate
+    epoch: Count
+    serial: TimeMs
+    public: Key
+    expires_ms: TimeMs
+
+
+class HelloWanted(Wire, frozen=True, array_like=True, tag=12):
+    """§2.3: a Compute node has no session that opens what a client sent."""
+
+    version: Version
+    client: Id
+
+
+class Announcement(Wire, frozen=True, array_like=True, tag=13):
     """§4.1: what a trainer asks for. Every number that a client can compute itself is left out.
 
-    Of a local round (§4.8) the encoding is `local`, and `computes` is empty. Where `mechanism` is a local one, it is a
-    round of reports (§4.9).
+    `mu` is charged and calibrated; (`epsilon`, `delta`) is how it is quoted. `invited` is the Merkle root of the
+    invited clients' ids (§4.9), and empty where everybody is asked.
     """
 
     version: Version
@@ -118,35 +145,18 @@ class Announcement(_Frame, frozen=True, array_like=True, tag=11):
     rows_max: Count
     fraction_bits: Annotated[int, Meta(ge=0, le=40)]
     mechanism: Name
+    mu: float
     epsilon: float
     delta: float
-    tolerated: Count
-    colluders: Count
-    encoding: Name
-    computes: Annotated[tuple[Signed, ...], Meta(max_length=64)]
+    terms: Terms
     reply_key: Key
-    join_by_ms: TimeMs
+    invited: Annotated[bytes, Meta(max_length=32)]
     close_by_ms: TimeMs
-
-    @property
-    def local(self) -> bool:
-        """Whether each participant releases by itself, to the trainer alone."""
-        return self.encoding == LOCAL
+    commit_by_ms: TimeMs
 
 
-class Join(_Frame, frozen=True, array_like=True, tag=12):
-    """§4.2: a client takes part, with its X25519 key for its current epoch."""
-
-    version: Version
-    round_id: Id
-    announcement_hash: Hash
-    certificate: Certificate
-    epoch: Count
-    public: Key
-
-
-class Decline(_Frame, frozen=True, array_like=True, tag=13):
-    """§4.2: a client does not take part, and why, in numbers."""
+class Decline(Wire, frozen=True, array_like=True, tag=14):
+    """§4.3: a client does not take part, and why, in numbers."""
 
     version: Version
     round_id: Id
@@ -157,121 +167,129 @@ class Decline(_Frame, frozen=True, array_like=True, tag=13):
     expected: Text
 
 
-class Terms(_Frame, frozen=True, array_like=True):
-    """§4.3: what all participants of a round must agree on; its hash is the *session hash*."""
+class Progress(Wire, frozen=True, array_like=True, tag=15):
+    """§4.5: a Compute node keeps the round, and so many contributions as their holder."""
 
+    version: Version
+    round_id: Id
     announcement_hash: Hash
-    clients: Count
-    tolerated: Count
-    colluders: Count
-    roster_hash: Hash
-    share_by_ms: TimeMs
-    commit_by_ms: TimeMs
+    count: Count
 
 
-class Roster(_Frame, frozen=True, array_like=True, tag=14):
-    """§4.3: the trainer's start for Compute nodes: the signed joins, sorted by client id."""
+class Close(Wire, frozen=True, array_like=True, tag=16):
+    """§4.8: the trainer waits for no further contribution."""
 
     version: Version
     round_id: Id
-    terms: Terms
-    announcement: Signed
-    joins: tuple[Signed, ...]
+    announcement_hash: Hash
 
 
-class Ready(_Frame, frozen=True, array_like=True, tag=15):
-    """§4.3: a Compute node has checked and stored the roster."""
+class ListHeader(Wire, frozen=True, array_like=True, tag=17):
+    """§4.7: what a Compute node says of its frozen list, once: its hash (`lists.list_hash`) and its length."""
 
     version: Version
     round_id: Id
-    session_hash: Hash
-
-
-class Start(_Frame, frozen=True, array_like=True, tag=16):
-    """§4.3: the trainer's start for one client, with its position on the roster."""
-
-    version: Version
-    round_id: Id
-    terms: Terms
-    client: Id
-    position: Count
-
-
-class Frozen(_Frame, frozen=True, array_like=True, tag=17):
-    """§4.5: hash of the list that a Compute node froze. `answer` marks a reply, which is not answered again."""
-
-    version: Version
-    round_id: Id
-    session_hash: Hash
+    announcement_hash: Hash
     list_hash: Hash
     count: Count
-    answer: bool
 
 
-class FrozenList(_Frame, frozen=True, array_like=True, tag=18):
-    """§4.5: the list itself, sent where hashes differ: 20 bytes an entry (position, contribution id), by position."""
+class FrozenList(Wire, frozen=True, array_like=True, tag=18):
+    """§4.7: a list for one peer: its signed header, the entries (36 bytes each), and the peer's tags (8 bytes each)."""
 
     version: Version
     round_id: Id
-    session_hash: Hash
+    receiver: Id
+    header: Signed
     entries: bytes
+    tags: bytes
 
 
-class PartialSum(_Frame, frozen=True, array_like=True, tag=19):
-    """§4.5: what a Compute node releases, once.
+class Answer(Wire, frozen=True, array_like=True, tag=19):
+    """§4.7: the hashes of all M lists, in the announcement's order, and a node's objections.
 
-    `contributors` has one bit a position; `views` are the list hashes of all nodes, in the announcement's order.
+    `objections` are positions in the union of the lists, ascending, 4 bytes each, little-endian.
     """
 
     version: Version
     round_id: Id
-    session_hash: Hash
-    contributors_hash: Hash
-    contributors: bytes
-    views: tuple[Hash, ...]
-    vector: bytes
+    announcement_hash: Hash
+    lists: Annotated[tuple[Hash, ...], Meta(max_length=COMPUTES_MAX)]
+    objections: bytes
 
 
-class Abort(_Frame, frozen=True, array_like=True, tag=20):
-    """§4.7: a Compute node's final word that it has released nothing for the round and never will."""
+class PartialSum(Wire, frozen=True, array_like=True, tag=20):
+    """§4.7: what a Compute node releases, once, sealed to the trainer.
+
+    `set_hash` and `count` are of S, `answers` the hashes of all answers in the announcement's order, `clients` the ids
+    of those clients of S whose contributions the node holds, ascending.
+    """
 
     version: Version
     round_id: Id
-    session_hash: Hash
+    announcement_hash: Hash
+    set_hash: Hash
+    count: Count
+    answers: Annotated[tuple[Hash, ...], Meta(max_length=COMPUTES_MAX)]
+    clients: bytes
+    vector: bytes
+
+
+class Abort(Wire, frozen=True, array_like=True, tag=21):
+    """§4.8: a Compute node's final word that it has released nothing of this announcement and never will.
+
+    `evidence` holds the signed list headers and answers that contradict each other, where that is the reason.
+    """
+
+    version: Version
+    round_id: Id
+    compute: Id
+    announcement_hash: Hash
     reason: Name
     detail: Text
     contributors: Count
     needed: Count
+    evidence: Annotated[tuple[Signed, ...], Meta(max_length=2 * COMPUTES_MAX)]
 
 
-class Query(_Frame, frozen=True, array_like=True, tag=21):
-    """§4.6: the trainer asks a Compute node to repeat its last answer of a round."""
+class SessionsWanted(Wire, frozen=True, array_like=True, tag=25):
+    """§4.1: a trainer asks a Compute node how many clients have a session."""
+
+    version: Version
+
+
+class Sessions(Wire, frozen=True, array_like=True, tag=26):
+    """§4.1: so many clients have a session at the Compute node that signed this."""
+
+    version: Version
+    count: Count
+
+
+class Query(Wire, frozen=True, array_like=True, tag=22):
+    """§4.7: a peer or the trainer asks a Compute node to repeat its stored words of a round."""
 
     version: Version
     round_id: Id
-    session_hash: Hash
+    announcement_hash: Hash
 
 
-class Behind(_Frame, frozen=True, array_like=True, tag=22):
-    """§4.4: a Compute node's word to a client that it refused its share: the number of the charge was used before.
-
-    `highest` is the highest number that the node has seen of the client.
-    """
+class ChargeReused(Wire, frozen=True, array_like=True, tag=23):
+    """§4.5, §4.6: a Compute node has recorded the number of this charge before. `highest` is the highest it has."""
 
     version: Version
     round_id: Id
-    session_hash: Hash
+    announcement_hash: Hash
     client: Id
     charge: Number
     highest: Count
 
 
-class Release(_Frame, frozen=True, array_like=True, tag=23):
-    """§4.8, §4.9: what a data node or a client says in a local round, private by itself, sealed to the trainer.
+class Release(Wire, frozen=True, array_like=True, tag=24):
+    """§5: what a data node or a client says by itself, private by itself, sealed to the trainer.
 
     `vector` is a data node's statistic with the whole noise, or a client's report. `rows` is how many rows count, and 1
-    of a report; `contribution` the release's id, 16 random bytes, `receipt_key` the key of the MAC
-    by which the trainer proves that it keeps the release.
+    of a report; `contribution` the release's id, `receipt_key` the key of the MAC by which the trainer proves that it
+    keeps the release.
     """
 
     version: Version
@@ -289,17 +307,20 @@ class Release(_Frame, frozen=True, array_like=True, tag=23):
 
 Body = (
     EpochKey
+    | Hello
+    | HelloWanted
     | Announcement
-    | Join
     | Decline
-    | Roster
-    | Ready
-    | Start
-    | Frozen
+    | Progress
+    | Close
+    | ListHeader
     | FrozenList
+    | Answer
     | PartialSum
     | Abort
     | Query
-    | Behind
+    | ChargeReused
     | Release
+    | SessionsWanted
+    | Sessions
 )

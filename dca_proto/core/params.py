@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Raised with every change of a message or of what is signed; actors refuse any other (DESIGN §3)."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit on everything that a peer can make grow (DESIGN §6)."""
+    """A limit on everything that a peer can make grow (DESIGN §7)."""
 
     clients_max: int = 1_000_000
-    computes_max: int = 64
     dimension_max: int = 1 << 24
     announcement_bytes_max: int = 1 << 20
     announcements_bytes_max: int = 16 << 20
     rounds_open_max: int = 4096
+    sessions_max: int = 1_000_000
     invited_max: int = 1 << 16
 
 
@@ -27,15 +27,23 @@ EPOCH_KEYS_KNOWN_MAX = 256
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """How long actors wait. Deadlines of a round are absolute and come from its announcement and start.
+    """How long actors wait. Deadlines of a round are absolute and come from its announcement.
 
-    A key outlives its epoch by `epoch_grace_ms`, so that a round announced just before the turn can still start.
-    A trainer waits `settle_ms` for the other nodes' aborts before it tells that a round has failed.
+    A key outlives its epoch by `epoch_grace_ms`, so that a round announced just before the turn can still end. Clients
+    spread their Hellos of a new epoch over `hello_spread_ms`, and answer a `HelloWanted` once in `hello_again_ms`.
+    A Compute node tells the trainer of new contributions at most every `progress_ms`. The trainer closes a round early
+    when nothing has come for `quiet_ms`, and for `quiet_part` of the time that arrivals have taken so far.
+    A trainer waits `settle_ms` for the other nodes' aborts before it reports that a round has failed.
     """
 
     epoch_ms: int = 24 * 3600 * 1000
-    epoch_grace_ms: int = 3600 * 1000
+    epoch_grace_ms: int = 2 * 3600 * 1000
     epoch_publish_ms: int = 5 * 60 * 1000
+    hello_spread_ms: int = 30 * 60 * 1000
+    hello_again_ms: int = 1_000
+    progress_ms: int = 50
+    quiet_ms: int = 500
+    quiet_part: float = 0.5
     resend_first_ms: int = 2_000
     resend_max_ms: int = 60_000
     resend_jitter: float = 0.5

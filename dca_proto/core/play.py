@@ -1,6 +1,6 @@
 """A whole round in one readable function: the executable overview of the protocol. Read this first.
 
-`play` is a summed round, `play_local` one in which each data node releases by itself, or each client reports.
+`play` is a secure sum; `play_releases` is a round in which each data node releases, or each client reports, by itself.
 
 No network, no clock, no store: the production actors' messages are handed over directly, in the order of DESIGN §4.
 `tests/protocol/test_play.py` runs it; `dca_proto.testing.Network` does the same with loss, crashes and time.
@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
-from dca_proto.core.effects import Effect, Report, Send
-from dca_proto.core.events import Command, Received, Started
+from dca_proto.core.compute_commit import PROGRESS
+from dca_proto.core.effects import Channel, Effect, Report, Send
+from dca_proto.core.events import Command, Received, Started, Timer, TimerFired
 from dca_proto.core.facts import RoundCompleted
+from dca_proto.core.request import OpenRound
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import OpenRound
 
 
 def play(  # noqa: C901 - one function on purpose
@@ -27,50 +28,57 @@ def play(  # noqa: C901 - one function on purpose
     request: OpenRound,
     now_ms: int,
 ) -> NoisyAggregate:
-    """Play one round in which nobody fails and every client agrees.
+    """Play one secure sum in which nobody fails and every client agrees.
 
     Args:
         request: what the trainer asks; its `clients_expected` is the number of clients.
         now_ms: the time at which everything happens, Unix milliseconds.
     """
-    by_id = {actor.id: actor for actor in (*computes, *clients)}
+    node = {compute.id: compute for compute in computes}
 
-    # §2  Each Compute node signs and publishes its X25519 key of the current epoch.
+    # §2.2  Each Compute node signs and publishes its X25519 key of the current epoch.
     for compute in computes:
         for epoch_key in _sends(compute.handle(Started(), now_ms)):
             trainer.handle(Received(compute.id, epoch_key.payload), now_ms)
 
-    # §4.1  The trainer announces what it asks for, signed.
-    (announcement,) = _sends(trainer.handle(Command(request), now_ms))
-
-    # §4.2  Each client computes sensitivity and noise for itself, holds them against its policy, and joins.
-    rosters: list[Send] = []
+    # §2.3  Each client signs and publishes its own; every Compute node verifies and keeps it.
     for client in clients:
-        (join,) = _sends(client.handle(Received(trainer.id, announcement.payload), now_ms))
-        rosters = _sends(trainer.handle(Received(client.id, join.payload), now_ms))
+        (hello,) = _sends(client.handle(Started(), now_ms))
+        for compute in computes:
+            compute.handle(Received(client.id, hello.payload), now_ms)
 
-    # §4.3  The roster of signed joins is fixed; the Compute nodes check all of it; the clients learn their positions.
-    starts: list[Send] = []
-    for roster in rosters:
-        (ready,) = _sends(by_id[roster.to.id].handle(Received(trainer.id, roster.payload), now_ms))
-        starts = _sends(trainer.handle(Received(roster.to.id, ready.payload), now_ms))
+    # §4.1  The trainer charges its account, and announces what it asks for, signed, to the nodes and to all clients.
+    *for_nodes, announcement = _sends(trainer.handle(Command(request), now_ms))
+    for message in for_nodes:
+        (progress,) = _sends(node[message.to.id].handle(Received(trainer.id, message.payload), now_ms))
+        trainer.handle(Received(message.to.id, progress.payload), now_ms)
 
-    # §4.4  Each client charges its budget, adds its noise, splits, seals and sends; each share is acknowledged.
-    views: list[tuple[bytes, Send]] = []
-    for start in starts:
-        for share in _sends(by_id[start.to.id].handle(Received(trainer.id, start.payload), now_ms)):
-            receipt, *frozen = _sends(by_id[share.to.id].handle(Received(start.to.id, share.payload), now_ms))
-            by_id[start.to.id].handle(Received(share.to.id, receipt.payload), now_ms)
-            views += [(share.to.id, view) for view in frozen]
+    # §4.3, §4.4  Each client works out the noise for itself, holds the round against its policy, charges its budget,
+    #             adds its noise, subtracts a mask for each node, and sends one message to its holder.
+    # §4.5        The holder keeps it, and proves that by a receipt.
+    for client in clients:
+        (sent,) = _sends(client.handle(Received(trainer.id, announcement.payload), now_ms))
+        (receipt,) = _sends(node[sent.to.id].handle(Received(client.id, sent.payload), now_ms))
+        client.handle(Received(sent.to.id, receipt.payload), now_ms)
 
-    # §4.5  All contributions are there: each Compute node froze its list and told the others its hash. All hashes
-    #       agree, so each releases one partial sum, sealed to the trainer.
+    # §4.8  The nodes tell the trainer how many contributions they keep. All have come, so it closes the round.
+    tick = TimerFired(Timer(PROGRESS, request.round_id))
+    closes: list[Send] = []
+    for compute in computes:
+        for progress in _sends(compute.handle(tick, now_ms)):
+            closes = closes or _sends(trainer.handle(Received(compute.id, progress.payload), now_ms))
+
+    # §4.7  Each node freezes its list and sends it to its peers; with all lists it answers with its objections; with
+    #       all answers it releases one sum over the agreed set, sealed to the trainer.
+    waiting = [(trainer.id, close) for close in closes]
     partial_sums: list[tuple[bytes, Send]] = []
-    for sender, view in views:
-        replies = _sends(by_id[view.to.id].handle(Received(sender, view.payload), now_ms))
-        partial_sums += [(view.to.id, reply) for reply in replies if reply.to.id == trainer.id]
+    while waiting:
+        sender, message = waiting.pop(0)
+        for reply in _sends(node[message.to.id].handle(Received(sender, message.payload), now_ms)):
+            released = reply.to.channel is Channel.TRAINER
+            (partial_sums if released else waiting).append((message.to.id, reply))
 
-    # §4.6  The M partial sums add up to the private sum: the masks cancel.
+    # §4.7  The M partial sums add up to the private sum: the masks cancel.
     for sender, partial_sum in partial_sums:
         for effect in trainer.handle(Received(sender, partial_sum.payload), now_ms):
             if isinstance(effect, Report) and isinstance(effect.fact, RoundCompleted):
@@ -78,27 +86,24 @@ def play(  # noqa: C901 - one function on purpose
     raise AssertionError("a round in which nobody fails has a result")
 
 
-def play_local(
+def play_releases(
     trainer: TrainerActor, clients: Sequence[ClientActor], request: OpenRound, now_ms: int
 ) -> NoisyAggregate:
-    """Play one local round in which nobody fails and every data node agrees (DESIGN §4.8).
-
-    With a local mechanism's name in the request it is a round of reports (§4.9): every message and every step is the
-    same, but that a client's report, of all its data, stands where a data node's noisy sum does.
+    """Play one round without Compute nodes in which nobody fails and every client agrees (DESIGN §5).
 
     Args:
-        request: what the trainer asks, with the encoding `local`; its `clients_expected` is the number of data nodes.
+        request: asks for node releases or for LDP reports; its `clients_expected` is the number of clients.
         now_ms: the time at which everything happens, Unix milliseconds.
     """
     # §4.1  The trainer charges its account, and announces what it asks for, signed.
     (announcement,) = _sends(trainer.handle(Command(request), now_ms))
 
     for client in clients:
-        # §4.2, §4.4  The data node computes one row's sensitivity and the noise for itself, holds them against its
-        #             policy, charges its budget, sums its rows, adds all of the noise, signs, seals and sends.
-        (release,) = _sends(client.handle(Received(trainer.id, announcement.payload), now_ms))
+        # §5.1, §5.2  The client works out the noise for itself, holds the round against its policy, charges its budget,
+        #             adds all of the noise, signs, seals and sends.
+        *_, release = _sends(client.handle(Received(trainer.id, announcement.payload), now_ms))
 
-        # §4.8  The trainer keeps it, and acknowledges it. When all have come, they and their sum are the result.
+        # §5.3  The trainer keeps it, and acknowledges it. When all have come, they and their sum are the result.
         effects = trainer.handle(Received(client.id, release.payload), now_ms)
         (receipt,) = _sends(effects)
         client.handle(Received(trainer.id, receipt.payload), now_ms)

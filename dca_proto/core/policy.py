@@ -22,12 +22,13 @@ import msgspec
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
+from dca_proto.core.kinds import SecureSum
 from dca_proto.core.ledger import Cost, Ledger
 from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import Question
 from dca_proto.core.price import Price
-from dca_proto.statistics import REPLACE_ONE_ROW, Statistic
+from dca_proto.core.validated import ValidatedRound
+from dca_proto.statistics import Statistic
 
 DAY_MS = 24 * 3600 * 1000
 _ROUNDING = 1e-9  # of an interval's width: centre ± scale·bound does not give its ends back to the last bit
@@ -117,7 +118,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         delta_max: largest δ: no round may be announced with a larger one, and it is the δ of both limits above. A round
             with a smaller δ is held against them by its μ, one of δ = 0 by its ε, or by its μ if that fits. One figure
             serves both: see the head of this file.
-        clients_min: smallest N. honest_min: smallest N - T - 1. colluders_min: smallest c. computes_min: smallest M.
+        clients_min: smallest n_min, the fewest contributions that a released sum may hold. honest_min: smallest
+            n_min - 1 - c. colluders_min: smallest c. colluders_part_min: smallest c as a part of n_min.
+        computes_min: smallest M.
         dimension_max: largest number of coordinates.
         statistics: names that may be asked; empty allows every registered one.
         bounds: the widest public interval of a column that may be asked, in units of the data. An announcement with a
@@ -138,6 +141,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     clients_min: int = 20
     honest_min: int = 10
     colluders_min: int = 0
+    colluders_part_min: float = 0.0
     computes_min: int = 2
     dimension_max: int = Limits().dimension_max
     statistics: tuple[str, ...] = ()
@@ -152,6 +156,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check_period("policy", self.period_days)
         least = {"clients_min": 1, "honest_min": 1, "colluders_min": 0, "computes_min": 2, "dimension_max": 1}
         _check_least("policy", self, least)
+        if not 0 <= self.colluders_part_min < 1:
+            raise UsageError(f"policy: colluders_part_min is {self.colluders_part_min:g}; give a part of n_min below 1")
         for column, (low, high) in self.bounds.items():
             if not (low < high and math.isfinite(high - low)):
                 raise UsageError(f"policy: bounds of {column!r} are [{low:g}, {high:g}]; give finite LOW < HIGH")
@@ -162,45 +168,51 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return Allowance(epsilon=self.epsilon_per_period_max, delta=self.delta_max, period_days=self.period_days)
 
     def check_announcement(
-        self, announcement: Announcement, question: Question, missing: frozenset[str], ledger: Ledger, now_ms: int
+        self, announcement: Announcement, validated: ValidatedRound, missing: frozenset[str]
     ) -> Refusal | None:
-        """Hold an announcement against the policy and the remaining budget.
+        """Hold an announcement against the policy; what is left of the budget aside (`check_budget`).
 
         Args:
             missing: the trusted Compute nodes that the announcement leaves out.
         """
-        refusal = next(self._refusals(announcement, question, missing), None)
-        return refusal or self.check_bounds(question.statistic) or self.check_budget(question.price, ledger, now_ms)
+        refusal = next(self._refusals(announcement, validated, missing), None)
+        return refusal or self.check_bounds(validated.statistic)
 
-    def _refusals(self, asked: Announcement, question: Question, missing: frozenset[str]) -> Iterator[Refusal]:
+    def _refusals(self, asked: Announcement, round_: ValidatedRound, missing: frozenset[str]) -> Iterator[Refusal]:
         """What is wrong with the announcement's own figures; words are only found for what is."""
-        if question.sensitivity.relation == REPLACE_ONE_ROW and not self.rows_of_many:
-            found = "a local round, which protects one row and not all rows of a client"
-            expected = "a summed round or one of reports, for the policy does not say rows_of_many = true"
-            yield Refusal("rows-of-many", found, expected)
         if self.trainers and asked.trainer.hex() not in self.trainers:
             yield Refusal("trainer", asked.trainer.hex(), f"one of {', '.join(self.trainers)}")
         if self.statistics and asked.statistic not in self.statistics:
             yield Refusal("statistic", asked.statistic, f"one of {', '.join(self.statistics)}")
-        if question.dimension > self.dimension_max:
-            yield Refusal("dimension", f"d = {question.dimension}", f"d <= {self.dimension_max}")
-        if not asked.local:
-            yield from self._refusals_of_terms(asked, missing)
+        if round_.dimension > self.dimension_max:
+            yield Refusal("dimension", f"d = {round_.dimension}", f"d <= {self.dimension_max}")
+        yield from asked.terms.refusals(self, missing)
         if not asked.delta <= self.delta_max:
             yield Refusal("delta", f"{asked.delta:g}", f"<= {self.delta_max:g}")
-        if not question.price.within(self.epsilon_per_round_max, self.delta_max):
+        if not round_.price.within(self.epsilon_per_round_max, self.delta_max):
             expected = f"<= {self.epsilon_per_round_max:g} at delta {self.delta_max:g}"
             yield Refusal("epsilon", f"{asked.epsilon:g} at delta {asked.delta:g}", expected)
 
-    def _refusals_of_terms(self, asked: Announcement, missing: frozenset[str]) -> Iterator[Refusal]:
-        """What is wrong with those on whom a sum relies, whom a local round has none of."""
-        computes = len(asked.computes)
+    def refusals_of_sum(self, terms: SecureSum, missing: frozenset[str]) -> Iterator[Refusal]:
+        """What is wrong with those on whom a secure sum relies."""
+        computes = len(terms.computes)
         if computes < self.computes_min:
             yield Refusal("computes", f"M = {computes}", f"M >= {self.computes_min}")
         if missing:
             yield Refusal("trusted-computes", f"without {', '.join(sorted(missing))}", "every trusted Compute node")
-        if asked.colluders < self.colluders_min:
-            yield Refusal("colluders", f"c = {asked.colluders}", f"c >= {self.colluders_min}")
+        size = _check_size(terms, self.clients_min, self.honest_min)
+        if size is not None:
+            yield size
+        least = max(self.colluders_min, math.ceil(self.colluders_part_min * terms.fewest))
+        if terms.colluders < least:
+            yield Refusal("colluders", f"c = {terms.colluders}", f"c >= {least}")
+
+    def refusals_of_node_release(self) -> Iterator[Refusal]:
+        """A data node releases only if each of its rows is another person's."""
+        if not self.rows_of_many:
+            found = "a node release, which protects one row and not all rows of a client"
+            expected = "a secure sum or an LDP report, for the policy does not say rows_of_many = true"
+            yield Refusal("rows-of-many", found, expected)
 
     def missing_computes(self, federation: Federation, computes: Iterable[bytes]) -> frozenset[str]:
         """The trusted Compute nodes that are not among those of a round, given by id."""
@@ -228,17 +240,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Whether a further round of that price fits into what is left of the period's budget."""
         return self.allowance.check(price, ledger, now_ms, remedy=", or raise epsilon_per_period_max")
 
-    def check_size(self, clients: int, tolerated: int) -> Refusal | None:
-        """Hold N and N - T - 1 of a start against the policy."""
-        return _check_size(clients, tolerated, self.clients_min, self.honest_min)
-
 
 class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A Compute node's own limits.
 
     Attributes:
-        clients_min: smallest N. honest_min: smallest N - T - 1.
-        trainers: ids (hex) that may start rounds; empty allows every trainer of the federation file.
+        clients_min: smallest n_min. honest_min: smallest n_min - 1 - c.
+        trainers: ids (hex) that may hold rounds; empty allows every trainer of the federation file.
     """
 
     clients_min: int = 20
@@ -248,16 +256,18 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         _check_least("floors", self, {"clients_min": 1, "honest_min": 1})
 
-    def check_size(self, clients: int, tolerated: int) -> Refusal | None:
-        """Hold N and N - T - 1 of a roster against the floors."""
-        return _check_size(clients, tolerated, self.clients_min, self.honest_min)
+    def check(self, announcement: Announcement, terms: SecureSum) -> Refusal | None:
+        """Hold an announcement of a secure sum against the floors."""
+        if self.trainers and announcement.trainer.hex() not in self.trainers:
+            return Refusal("trainer", announcement.trainer.hex(), "one of this node's trainers")
+        return _check_size(terms, self.clients_min, self.honest_min)
 
 
-def _check_size(clients: int, tolerated: int, clients_min: int, honest_min: int) -> Refusal | None:
-    if clients < clients_min:
-        return Refusal("clients", f"N = {clients}", f"N >= {clients_min}")
-    if clients - tolerated - 1 < honest_min:
-        return Refusal("honest", f"N - T - 1 = {clients - tolerated - 1}", f"N - T - 1 >= {honest_min}")
+def _check_size(terms: SecureSum, clients_min: int, honest_min: int) -> Refusal | None:
+    if terms.fewest < clients_min:
+        return Refusal("clients", f"n_min = {terms.fewest}", f"n_min >= {clients_min}")
+    if terms.honest < honest_min:
+        return Refusal("honest", f"n_min - 1 - c = {terms.honest}", f"n_min - 1 - c >= {honest_min}")
     return None
 
 

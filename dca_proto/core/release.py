@@ -1,24 +1,124 @@
-"""A release in a local round, a data node's or a client's report: signed and sealed (DESIGN §4.8, §4.9).
+"""A release by a data node, or a client's report: made, checked and added up, both sides of the wire (DESIGN §5).
 
-Pure functions that both ends build on, as `upload` has them for shares. What is in it is the `randomiser`'s.
+A *local randomiser* (Kasiviswanathan et al. 2008) turns one client's value into what it releases, private by itself. A
+data node releases the sum over its rows with the whole noise, and how many rows that is of; a client reports by a local
+mechanism, and nobody learns whether it has a row. All else about these rounds is the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.codec import verify_signed
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.announcement import OpenedAnnouncement, seal_answer
+from dca_proto.core.codec import decode_body, encode, verify_signed
+from dca_proto.core.combine import Hashes, merge_reports, release_of, sum_releases
+from dca_proto.core.contribution import Outbound, hedged_root
 from dca_proto.core.errors import PeerError
 from dca_proto.core.federation import Federation
-from dca_proto.core.messages import Body, Certificate, Receipt, Release, Signed
+from dca_proto.core.fixedpoint import ring_from_bytes, ring_to_bytes, to_ring
+from dca_proto.core.mechanism import LocalMechanism, Mechanism
+from dca_proto.core.messages import Announcement, Body, Certificate, Receipt, Release, Signed
 from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.core.randomiser import Randomiser
-from dca_proto.core.round import OpenedAnnouncement, seal_answer
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Random
-from dca_proto.core.upload import Contribution, receipt_tag
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity, Random, derive, digest
+from dca_proto.core.validated import ValidatedRound
+
+Members = Sequence[tuple[bytes, Signed]]
+"""Signed releases, each with its client's id, sorted by these."""
+
+
+class Randomiser(Protocol):
+    """How the clients of one round release."""
+
+    @property
+    def who(self) -> str:
+        """Who takes part, in words."""
+
+    def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
+        """At the client: the `rows` and the `vector` of its `Release`.
+
+        Args:
+            value: its contribution, in grid units, shape ``(dimension,)``. rows: how many of its rows count.
+            key: 32 fresh secret bytes, for this call alone.
+        """
+
+    def check(self, body: Release, asked: Announcement) -> None:
+        """At the trainer. Raises `PeerError` for what no client of this round can have released."""
+
+    def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
+        """What releases that were checked come to, one or more."""
+
+
+class WholeNoise(msgspec.Struct, frozen=True):
+    """A data node's: the ring's bytes of its sum with the noise of one honest share.
+
+    Attributes:
+        validated: the round. mechanism: of the noise.
+    """
+
+    validated: ValidatedRound
+    mechanism: Mechanism
+    who: str = "data node"
+
+    def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
+        noise = self.mechanism.sample(self.validated.noise_variance, self.validated.dimension, key)
+        return rows, ring_to_bytes(to_ring(value + noise))
+
+    def check(self, body: Release, asked: Announcement) -> None:
+        if body.rows > asked.rows_max:
+            raise PeerError("release", found=f"{body.rows} rows", expected=f"<= {asked.rows_max}")
+        ring_from_bytes(body.vector, self.validated.dimension)
+
+    def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
+        """Each node's release, and their sum."""
+        private, nodes = self.mechanism.private, []
+        for member in members:
+            body, hashes = opened_release(member[1]), _hashes(opened, [member])
+            noisy = ring_from_bytes(body.vector, self.validated.dimension)
+            nodes.append(release_of(opened.body, self.validated, noisy, body.rows, hashes, private=private))
+        return sum_releases(nodes, _hashes(opened, members))
+
+
+class Reporting(msgspec.Struct, frozen=True):
+    """A client's report, encoded by its mechanism. Its `rows` is 1: how many it has is its data.
+
+    Attributes:
+        validated: the round. mechanism: by which all report.
+    """
+
+    validated: ValidatedRound
+    mechanism: LocalMechanism
+    who: str = "client"
+
+    def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
+        (report,) = self.mechanism.randomise(self.mechanism.held(value[np.newaxis]), key)
+        return 1, self.mechanism.encode(report)
+
+    def check(self, body: Release, asked: Announcement) -> None:
+        if body.rows != 1:
+            raise PeerError("release", found=f"a report of {body.rows} rows", expected="1, whatever a client has")
+        self.mechanism.decode(body.vector)
+
+    def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
+        """All reports, and the sum that they stand for."""
+        reports = np.array([self.mechanism.decode(opened_release(frame).vector) for _, frame in members])
+        clients = tuple(client for client, _ in members)
+        return merge_reports(opened.body, self.validated, self.mechanism, reports, clients, _hashes(opened, members))
+
+
+def randomiser_of(validated: ValidatedRound, mechanism: Mechanism) -> Randomiser:
+    """How the clients of a round without Compute nodes release.
+
+    Args:
+        mechanism: that the actor offers for data nodes.
+    """
+    report = validated.report
+    return WholeNoise(validated, mechanism) if report is None else Reporting(validated, report)
 
 
 def make_release(
@@ -27,30 +127,32 @@ def make_release(
     *,
     randomiser: Randomiser,
     opened: OpenedAnnouncement,
+    identity: Identity,
     certificate: Certificate,
+    charge: int,
     sign: Callable[[Body], Signed],
     random: Random,
-) -> Contribution:
+) -> Outbound:
     """Randomise, sign and seal a client's value.
 
     Args:
         value: its clipped, encoded contribution, shape ``(dimension,)``, in grid units. rows: how many rows that is of.
-        randomiser: of the round. sign: with the client's identity.
-        random: the operating system's generator; all randomness comes from 32 fresh bytes that are not kept.
+        charge: the number in the ledger of the charge that pays. sign: with the client's identity.
     """
-    told_rows, vector = randomiser.release(value, rows, random(KEY_BYTES))
-    contribution, key = random(ID_BYTES), random(KEY_BYTES)
+    key, contribution = hedged_root(identity, random(KEY_BYTES), b"", opened.hash, charge, value)
+    rows_stated, vector = randomiser.release(value, rows, derive(key, b"dca4-noise"))
+    receipt_key = derive(key, b"dca4-receiptkey")
     body = Release(
         version=PROTOCOL_VERSION,
         round_id=opened.body.round_id,
         announcement_hash=opened.hash,
         certificate=certificate,
-        rows=told_rows,
+        rows=rows_stated,
         contribution=contribution,
-        receipt_key=key,
+        receipt_key=receipt_key,
         vector=vector,
     )
-    return Contribution(contribution, (seal_answer(sign(body), opened, random),), (receipt_tag(key),))
+    return Outbound(contribution, seal_answer(sign(body), opened, random), _receipt(receipt_key))
 
 
 def check_release(
@@ -64,7 +166,7 @@ def check_release(
     """The client's id, if certificate and signature hold and it is a release of this round. Raises `PeerError`.
 
     Args:
-        body: the decoded body of `frame`. randomiser: of the round.
+        body: the decoded body of `frame`.
     """
     client = federation.check_certificate(body.certificate, now_ms)
     verify_signed(frame, body.certificate.client_key, federation.hash)
@@ -77,4 +179,21 @@ def check_release(
 
 def receipt_of(body: Release) -> Receipt:
     """The trainer's proof to the client that it keeps the release."""
-    return Receipt(body.round_id, body.contribution, receipt_tag(body.receipt_key))
+    return Receipt(body.round_id, body.contribution, _receipt(body.receipt_key))
+
+
+def _receipt(key: bytes) -> bytes:
+    return derive(key, b"dca4-receipt", size=ID_BYTES)
+
+
+def opened_release(frame: Signed) -> Release:
+    """A release that was checked when it came."""
+    body = decode_body(frame.body)
+    assert isinstance(body, Release), "it was kept as one"
+    return body
+
+
+def _hashes(opened: OpenedAnnouncement, members: Members) -> Hashes:
+    """What identifies some releases: the announcement, and the signed bytes of all."""
+    parts = (part for client, frame in members for part in (client, encode(frame)))
+    return Hashes(opened.hash, digest(b"dca4-releases", opened.hash, *parts))

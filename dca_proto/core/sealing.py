@@ -3,8 +3,8 @@
 | purpose | primitive |
 | --- | --- |
 | identities, signatures | Ed25519, over the federation's hash and the message |
-| key agreement | X25519, once per pair and epoch; once per round for the trainer's reply key |
-| encryption | XChaCha20-Poly1305 with a random 24-byte nonce |
+| key agreement | X25519, once per pair and epoch; once per answer to the trainer's reply key |
+| encryption | XChaCha20-Poly1305 under a key for one message |
 | hashing, key derivation | BLAKE2b with a personalisation per purpose (RFC 7693) |
 | expansion of seeds | ChaCha20 (RFC 8439), as libsodium's `randombytes_buf_deterministic` |
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cached_property
 
 from nacl import bindings
 from nacl.exceptions import CryptoError
@@ -65,6 +66,15 @@ class Identity:
         """The secret, for writing it to its owner-only file."""
         return self._secret[:KEY_BYTES]
 
+    @cached_property
+    def hedge(self) -> bytes:
+        """A secret for `hedged`: what a restored random generator repeats stays unknown to all others (DESIGN §2.6)."""
+        return derive(self.seed, b"dca4-hedge")
+
+    def hedged(self, person: bytes, message: bytes, size: int = KEY_BYTES) -> bytes:
+        """Bytes for one purpose from the identity's secret and a message that holds fresh randomness."""
+        return derive(self.hedge, person, message, size)
+
     def sign(self, federation_hash: bytes, body: bytes) -> bytes:
         """Signature of 64 bytes, bound to one federation."""
         return bindings.crypto_sign(_signed_bytes(federation_hash, body), self._secret)[:64]
@@ -96,13 +106,17 @@ class AgreementKey:
         self.secret = secret
         self.public = bindings.crypto_scalarmult_base(secret)
 
-    def agree(self, peer_public: bytes) -> bytes:
-        """The pair's shared secret: the same on both sides, hashed with both public keys.
+    def agree(self, peer_public: bytes, person: bytes = b"dca4-reply", *binding: bytes) -> bytes:
+        """The pair's shared secret: the same on both sides, hashed with both public keys and what it is bound to.
 
-        Raises `PeerError("key")` where the peer's key is a point of low order.
+        Args:
+            person: what the secret is for. binding: what both sides must see alike.
+
+        Raises:
+            PeerError: ``key`` where the peer's key is a point of low order.
         """
         point = _shared_point(self.secret, peer_public)
-        return digest(b"dca1-agreement", point, *sorted((self.public, peer_public)))
+        return digest(person, point, *sorted((self.public, peer_public)), *binding)
 
     def __repr__(self) -> str:
         return f"AgreementKey(public={self.public.hex()})"
@@ -118,6 +132,10 @@ def _shared_point(secret: bytes, public: bytes) -> bytes:
         return bindings.crypto_scalarmult(secret, public)
     except (CryptoError, ValueError, RuntimeError):
         raise PeerError("key", found="a point of low order", expected="an X25519 public key") from None
+
+
+SINGLE_USE_NONCE = bytes(NONCE_BYTES)
+"""The nonce of a key that seals one message and no other."""
 
 
 def encrypt(key: bytes, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:

@@ -34,7 +34,7 @@ def subscriptions(federation: str, role: Channel, actor_id: bytes) -> tuple[str,
     """The topic filters of an actor: its own inbox, and the broadcasts that its role listens to."""
     broadcasts = {
         Channel.CLIENT: (Channel.ANNOUNCE, Channel.ABORT),
-        Channel.COMPUTE: (Channel.ABORT,),
+        Channel.COMPUTE: (Channel.ABORT, Channel.HELLO),
         Channel.TRAINER: (Channel.ABORT, Channel.EPOCH),
     }[role]
     inbox = f"dca/{federation}/+/{role.value}/{actor_id.hex()}/+"

@@ -1,11 +1,11 @@
-"""Failed rounds at a trainer: how a charge comes back, and when the failure is told (DESIGN §4.7).
+"""Failed rounds at a trainer: how a charge comes back, and when the failure is reported (DESIGN §4.8).
 
 The first abort ends a round; against those of all M Compute nodes its charge comes back. The others follow within
 moments where all is well. So the failure is told as soon as it is known what it cost, with that in words: when all M
 aborts have come, when a node is known to have released (then the charge stays), or after `settle_ms` at the latest.
 
-A local round is charged when it is announced, and nobody can say of all who heard it that they released nothing. Only
-where every client that was invited has signed that it declines does its charge come back (DESIGN §4.8).
+Of a round without Compute nodes, nobody can say of all who heard it that they released nothing. Its charge comes back
+only if every client that was invited has signed that it declines (DESIGN §5).
 
 A node keeps its abort for the retention. So long the missing ones are asked for, ever more rarely, and anew whenever
 the trainer starts: a charge comes back also where the trainer, or a node, was away.
@@ -18,16 +18,16 @@ from collections.abc import Callable, Container
 import msgspec
 
 from dca_proto.core import facts
-from dca_proto.core.commit import TOO_FEW
 from dca_proto.core.effects import CancelTimer, Effect, Report, SetTimer
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Ledger
+from dca_proto.core.lists import TOO_FEW
 from dca_proto.core.machine import step
 from dca_proto.core.messages import Abort
 from dca_proto.core.params import Timing
 from dca_proto.core.sealing import Random
-from dca_proto.core.trainer_round import FAILED, RETURNED, RUNNING, STARTING, TABLE, Round
+from dca_proto.core.trainer_round import COMMITTING, FAILED, OPEN, RETURNED, TABLE, Round
 
 SETTLE = "settle"
 
@@ -56,9 +56,9 @@ class Failures:
     def awaits_aborts(self, current: Round, now_ms: int) -> bool:
         """Whether missing aborts may still bring a failed round's charge back."""
         stored = current.stored
-        open_ms = current.opened.body.close_by_ms + self._timing.retention_ms
+        open_ms = current.opened.body.commit_by_ms + self._timing.retention_ms
         is_open = stored.phase == FAILED and not stored.released and now_ms < open_ms
-        return is_open and current.id in self._ledger and not stored.request.local
+        return is_open and current.id in self._ledger and bool(current.opened.computes)
 
     def fail(
         self,
@@ -81,7 +81,7 @@ class Failures:
         )
         current.partials.clear()
         ended = [stored, *current.end(self._timing, now_ms)]
-        if current.stored.request.local and current.all_invited_declined():
+        if not current.opened.computes and current.all_invited_declined():
             return [*ended, *self._give_back(current, "all declined")]
         return [*ended, *self.settle(current, now_ms)]
 
@@ -106,7 +106,7 @@ class Failures:
     def on_abort(self, current: Round, sender: bytes, body: Abort, now_ms: int) -> list[Effect]:
         """A node's word that it has released nothing for a round, and never will: the first one ends the round."""
         stored = current.stored
-        if stored.phase in (STARTING, RUNNING):
+        if stored.phase in OPEN:
             reason = f"{self._federation.compute(sender).name} aborted: {body.reason}: {body.detail}"
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
             return self.fail(current, reason, now_ms, contributors, needed, (sender,))
@@ -149,7 +149,7 @@ class Failures:
             return ""
         if current.stored.phase == RETURNED:
             return "; its charge came back to the account"
-        if current.stored.request.local:
+        if not current.opened.computes:
             return "; whoever released and was not heard has spent it, so the account keeps the charge"
         if current.stored.released:
             return "; a Compute node has released its part, so the account keeps the charge"
@@ -161,7 +161,7 @@ class Failures:
     def silence(self, current: Round) -> str:
         """Why a round fails at its close, in words."""
         phase = current.stored.phase
-        silent = self._others(current, current.partials if phase == RUNNING else current.ready)
+        silent = self._others(current, current.partials if phase == COMMITTING else current.arrivals.counts)
         return f"no answer from Compute node {silent} while {phase}"
 
     def _others(self, current: Round, heard: Container[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""What a trainer's store holds, in memory again: rounds, what local rounds were sent, and charges (DESIGN §7)."""
+"""What a trainer's store holds, in memory again: rounds, what was released, and charges (DESIGN §7)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TrainerRecords:
             round_id = one.request.round_id
             try:
                 current = Round.restored(one, federation, limits, releases[round_id])
-                current.ask(mechanism, limits)
+                current.validated(mechanism, limits)
             except (PeerError, UsageError):
                 self.unreadable.add(round_id)
             else:

@@ -1,4 +1,4 @@
-"""A local round at the trainer: it keeps what each data node or client releases, and adds it up (DESIGN §4.8, §4.9).
+"""A round without Compute nodes at the trainer: it keeps what each client releases, and adds it up (DESIGN §5).
 
 The first release of each of them is kept, durably before it is acknowledged, in a table of its own. Nothing is
 asked of anybody after that: what is kept when all have answered, or at the close, is the result.
@@ -15,9 +15,7 @@ from dca_proto.core.machine import step
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Release, Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import plan_round
-from dca_proto.core.randomiser import Randomiser, opened_release, randomiser_of
-from dca_proto.core.release import check_release, receipt_of
+from dca_proto.core.release import Randomiser, check_release, opened_release, randomiser_of, receipt_of
 from dca_proto.core.trainer_answers import check_invited
 from dca_proto.core.trainer_round import RELEASES, TABLE, Round
 
@@ -69,12 +67,12 @@ class Releases:
         members = [(client, current.releases[client]) for client in members_of(current)]
         if not members:
             raise RoundAborted(_nothing(current, randomiser.who))
+        current.contributors = members_of(current)
         return facts.RoundCompleted(current.id, randomiser.result(current.opened, members))
 
     def _randomiser(self, current: Round) -> Randomiser:
         """How its clients release."""
-        question = current.ask(self._mechanism, self._limits)
-        return randomiser_of(plan_round(current.opened.body, question, 1, self._mechanism), self._mechanism)
+        return randomiser_of(current.validated(self._mechanism, self._limits), self._mechanism)
 
     @staticmethod
     def forget(current: Round) -> list[Effect]:
@@ -83,7 +81,7 @@ class Releases:
 
 
 def members_of(current: Round) -> tuple[bytes, ...]:
-    """The ids of the clients whose releases make the result, sorted; none of a summed round."""
+    """The ids of the clients whose releases make the result, sorted; none of a secure sum."""
     return tuple(client for client, frame in sorted(current.releases.items()) if opened_release(frame).rows)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
+from dca_proto.core.announcement import last_commit_ms, open_epoch_key
 from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import RoundFailed
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Cost
 from dca_proto.core.messages import EpochKey, Signed
 from dca_proto.core.params import Timing
-from dca_proto.core.round import open_epoch_key
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import OpenRound
 
 
 class Waiting:
@@ -29,6 +31,7 @@ class Waiting:
         self._federation = federation
         self._timing = timing
         self._keys: dict[bytes, tuple[EpochKey, Signed]] = {}
+        self._sessions: dict[bytes, int] = {}
 
     def note(self, sender: bytes, frame: Signed) -> None:
         """Keep a published key. Raises `PeerError` for a forged or an older one."""
@@ -45,29 +48,54 @@ class Waiting:
         requests = {one.round_id: one for one in (*self.requests.values(), *beside)}
         return [request.cost for request in requests.values()]
 
+    def note_sessions(self, compute: bytes, count: int) -> None:
+        """How many clients have a session at a Compute node."""
+        self._sessions[compute] = count
+
+    def forget_sessions(self) -> None:
+        """What was said of sessions is of its time."""
+        self._sessions.clear()
+
     def take_ready(self, now_ms: int) -> list[OpenRound]:
-        """The requests whose Compute nodes' current keys are all known; they wait no longer."""
-        ready = [request for request in self.requests.values() if not self.missing(request, now_ms)]
+        """The requests whose Compute nodes' keys, and number of clients, are all known; they wait no longer."""
+        ready = [one for one in self.requests.values() if not self.missing(one, now_ms) and not self.uncounted(one)]
         for request in ready:
             del self.requests[request.round_id]
-        return ready
+        return [self._counted(request) for request in ready]
 
     def missing(self, request: OpenRound, now_ms: int) -> tuple[bytes, ...]:
-        """The Compute nodes without a key that is current, and still will be kept when the roster comes."""
-        roster_ms = now_ms + request.join_window_ms - self._timing.epoch_grace_ms
-        latest_ms = max(now_ms, roster_ms)
-        current = {compute for compute, (key, _) in self._keys.items() if latest_ms < key.expires_ms}
-        return tuple(compute for compute in request.computes if compute not in current)
+        """The Compute nodes without a key that outlasts the round."""
+        commit_ms = now_ms + request.collect_window_ms + request.commit_window_ms
+        lasting = {
+            compute
+            for compute, (key, _) in self._keys.items()
+            if commit_ms <= (last_commit_ms((key,), self._timing) or 0)
+        }
+        return tuple(compute for compute in request.ask.computes if compute not in lasting)
+
+    def uncounted(self, request: OpenRound) -> tuple[bytes, ...]:
+        """The Compute nodes that are still to say how many clients have a session."""
+        if request.answers_expected:
+            return ()
+        return tuple(compute for compute in request.ask.computes if compute not in self._sessions)
+
+    def _counted(self, request: OpenRound) -> OpenRound:
+        """The request with its number of clients: of a secure sum without one, the least that a node said."""
+        if request.answers_expected or not request.ask.computes:
+            return request
+        clients = min(self._sessions[compute] for compute in request.ask.computes)
+        return msgspec.structs.replace(request, clients_expected=clients)
 
     def keys_of(self, request: OpenRound) -> tuple[Signed, ...]:
         """The signed keys of a request's Compute nodes, none of which is missing."""
-        return tuple(self._keys[compute][1] for compute in request.computes)
+        return tuple(self._keys[compute][1] for compute in request.ask.computes)
 
     def give_up(self, round_id: bytes, now_ms: int) -> RoundFailed | None:
         """Drop a request that has waited long enough, if it still waits."""
         request = self.requests.pop(round_id, None)
         if request is None:
             return None
-        names = ", ".join(self._federation.compute(one).name for one in self.missing(request, now_ms))
-        reason = f"no epoch key of Compute node {names} that lasts until the roster; is it up?"
+        silent = self.missing(request, now_ms) or self.uncounted(request)
+        names = ", ".join(self._federation.compute(one).name for one in silent)
+        reason = f"no epoch key of Compute node {names} that outlasts the round; is it up?"
         return RoundFailed(round_id, reason, None, None)

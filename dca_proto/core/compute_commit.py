@@ -1,0 +1,371 @@
+"""The second half of a round at a Compute node: freeze, list, answer, release or abort (DESIGN §4.7, §4.8).
+
+`compute.ComputeActor` is the whole node; this is what it does once nobody may contribute any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dca_proto.core import facts
+from dca_proto.core.agreement import Agreement
+from dca_proto.core.announcement import open_answer, seal_answer
+from dca_proto.core.charges import SeenCharges
+from dca_proto.core.codec import encode, open_signed, verify_signed
+from dca_proto.core.compute_round import (
+    ABORTED,
+    ANSWERED,
+    COLLECTING,
+    CONTRIBUTIONS,
+    ENDS,
+    FROZEN,
+    LISTS,
+    RELEASED,
+    TABLE,
+    Round,
+    StoredList,
+)
+from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.core.errors import PeerError
+from dca_proto.core.events import Timer
+from dca_proto.core.federation import Federation
+from dca_proto.core.fixedpoint import ring_to_bytes
+from dca_proto.core.keyring import Keyring
+from dca_proto.core.lists import TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
+from dca_proto.core.machine import Actor, step
+from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.messages import (
+    Abort,
+    Answer,
+    Body,
+    ChargeReused,
+    FrozenList,
+    ListHeader,
+    PartialSum,
+    Query,
+    Sealed,
+    Signed,
+)
+from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.sealing import Identity, Random, seal_to
+from dca_proto.core.sessions import Sessions
+from dca_proto.core.wire import TEXT_CHARS_MAX
+
+FREEZE, COMMIT, RESEND, PROGRESS, CLOSE = "freeze", "commit", "resend", "progress", "close"
+
+
+class Committing(Actor):
+    """What a Compute node holds, and how it ends a round."""
+
+    _keys: Keyring
+    _sessions: Sessions
+    _charges: SeenCharges
+
+    def __init__(
+        self,
+        identity: Identity,
+        federation: Federation,
+        random: Random,
+        mechanism: Mechanism | None,
+        limits: Limits | None,
+        timing: Timing | None,
+    ) -> None:
+        super().__init__(identity, federation, random, mechanism, limits, timing)
+        self._rounds: dict[bytes, Round] = {}
+        self._open: set[bytes] = set()  # those of them that have not ended
+
+    # --- freeze and lists -----------------------------------------------------------------------------------------
+
+    def _freeze(self, current: Round, now_ms: int) -> list[Effect]:
+        """No further contribution: the list is stored, then sent to every peer."""
+        phase = step(TABLE, current.phase, "freeze")
+        entries = current.frozen_entries()
+        hashed = list_hash(current.hash, self.id, entries)
+        count = len(current.kept)
+        header = self._sign(ListHeader(PROTOCOL_VERSION, current.id, current.hash, hashed, count))
+        stored = current.store(phase=phase, entries=entries, header=header)
+        current.lists[self.id] = self._own_list(current)
+        return [
+            stored,
+            *(CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, PROGRESS)),
+            Report(facts.ListFrozen(current.id, count)),
+            *(self._list_to(current, peer) for peer in current.peers(self.id)),
+            self._resend_timer(current, now_ms),
+            *self._answer_when_complete(current, now_ms),
+        ]
+
+    def _own_list(self, current: Round) -> StoredList:
+        """The frozen list with the tags that are this node's own."""
+        assert current.stored.header is not None, "a frozen list is signed"
+        tags = current.tags_for(current.stored.computes.index(self.id))
+        return StoredList(current.stored.header, current.stored.entries, tags)
+
+    def _list_to(self, current: Round, peer: bytes) -> Effect:
+        """The own list for one peer, sealed to its epoch key."""
+        assert current.stored.header is not None, "a frozen list is signed"
+        place = current.stored.computes.index(peer)
+        body = FrozenList(
+            PROTOCOL_VERSION,
+            current.id,
+            peer,
+            current.stored.header,
+            current.stored.entries,
+            current.tags_for(place),
+        )
+        public = current.opened.epochs[place].public
+        sealed = seal_to(public, encode(self._sign(body)), current.hash, self._random)
+        return Send(Address(Channel.COMPUTE, peer), current.id, encode(Sealed(current.id, *sealed)))
+
+    def _on_sealed(self, sender: bytes, frame: Sealed, now_ms: int) -> list[Effect]:
+        """A peer's list."""
+        current = self._open_round(frame.round_id)
+        if current.phase in ENDS:
+            step(TABLE, current.phase, "repeated list")
+            return []
+        own = self._keys.key(current.own_key(self.id).epoch)
+        if own is None:
+            raise PeerError("epoch", found="a list of a past epoch", expected="one whose key is kept here")
+        signed = open_answer(frame, own, current.hash)
+        body = open_signed(signed, self._federation.compute(sender).key, self._federation_hash, FrozenList)
+        header = self._header(current, sender, body)
+        known = current.lists.get(sender)
+        if known is not None:
+            step(TABLE, current.phase, "repeated list")
+            if known.header.body == body.header.body:
+                return []
+            return self._abort(current, "equivocation", self._two(sender, "lists"), (known.header, body.header))
+        frozen = self._freeze(current, now_ms) if current.phase == COLLECTING else []
+        step(TABLE, current.phase, "list")
+        if list_hash(current.hash, sender, body.entries) != header.list_hash:
+            raise PeerError("list", found="a list that is not the header's", expected="its hash")
+        try:
+            place = current.stored.computes.index(sender)
+            check_list(current.hash, body.entries, body.tags, place, len(current.stored.computes))
+        except PeerError as error:
+            name = self._federation.compute(sender).name
+            return [*frozen, *self._abort(current, "invalid-list", f"{name}: {error}", (body.header,))]
+        current.lists[sender] = StoredList(body.header, body.entries, body.tags)
+        return [*frozen, *self._answer_when_complete(current, now_ms)]
+
+    def _header(self, current: Round, sender: bytes, body: FrozenList) -> ListHeader:
+        """The signed header of a peer's list, about this round. Raises `PeerError`."""
+        if body.receiver != self.id:
+            raise PeerError("receiver", found=body.receiver.hex(), expected=self.id.hex())
+        key = self._federation.compute(sender).key
+        header = open_signed(body.header, key, self._federation_hash, ListHeader)
+        if header.announcement_hash != current.hash or header.round_id != current.id:
+            raise PeerError("announcement", found="a list of another announcement", expected=current.hash.hex())
+        if sender not in current.peers(self.id):
+            raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
+        return header
+
+    def _two(self, compute: bytes, what: str) -> str:
+        return f"{self._federation.compute(compute).name} signed two {what}"
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def _answer_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
+        """With all M lists, this node's objections: worked out once, stored, then sent."""
+        if current.phase != FROZEN or len(current.lists) < len(current.stored.computes):
+            return []
+        phase = step(TABLE, current.phase, "all lists")
+        judgement = Agreement(current, self.id, self._sessions, now_ms).judge(self._charges)
+        current.mask_sum = judgement.mask_sum
+        hashes = tuple(
+            list_hash(current.hash, compute, current.lists[compute].entries) for compute in current.stored.computes
+        )
+        body = Answer(PROTOCOL_VERSION, current.id, current.hash, hashes, encode_places(judgement.objections))
+        signed = self._sign(body)
+        current.answers[self.id] = (signed, body)
+        lists = [Persist(LISTS, current.id + peer, encode(current.lists[peer])) for peer in current.peers(self.id)]
+        payload = encode(signed)
+        return [
+            *judgement.writes,
+            *lists,
+            current.store(phase=phase, answer=signed),
+            *(self._reused(current, client, charge) for client, charge in judgement.reused),
+            *(self._to_peer(current, peer, payload) for peer in current.peers(self.id)),
+            *self._release_when_complete(current, now_ms),
+        ]
+
+    def _to_peer(self, current: Round, peer: bytes, payload: bytes) -> Effect:
+        return Send(Address(Channel.COMPUTE, peer), current.id, payload)
+
+    def _reused(self, current: Round, client: bytes, charge: int) -> Effect:
+        """The word to a client that a charge number was used before."""
+        slot = self._sessions.slots.get(client, -1)
+        highest = self._charges.highest(slot) if slot >= 0 else 0
+        body = ChargeReused(PROTOCOL_VERSION, current.id, current.hash, client, charge, highest)
+        return Send(Address(Channel.CLIENT, client), current.id, encode(self._sign(body)))
+
+    def _on_answer(self, sender: bytes, frame: Signed, body: Answer, now_ms: int) -> list[Effect]:
+        current = self._peer_round(sender, frame, body.round_id, body.announcement_hash)
+        if current.phase in ENDS:
+            step(TABLE, current.phase, "repeated answer")
+            return []
+        if current.phase == COLLECTING:
+            raise PeerError("phase", found="an answer while collecting", expected="a list first")
+        known = current.answers.get(sender)
+        if known is not None:
+            step(TABLE, current.phase, "repeated answer")
+            if known[1] != body:
+                return self._abort(current, "equivocation", self._two(sender, "answers"), (known[0], frame))
+            return []
+        step(TABLE, current.phase, "peer answer")
+        current.answers[sender] = (frame, body)
+        return self._release_when_complete(current, now_ms)
+
+    # --- release --------------------------------------------------------------------------------------------------
+
+    def _release_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
+        """With all M answers: one sum over the agreed set, or an abort."""
+        if current.phase != ANSWERED or len(current.answers) < len(current.stored.computes):
+            return []
+        own = current.answers[self.id][1]
+        for compute in current.peers(self.id):
+            signed, answer = current.answers[compute]
+            if answer.lists != own.lists:
+                detail = f"{self._federation.compute(compute).name} names other lists"
+                headers = [current.lists[node].header for node in current.stored.computes]
+                return self._abort(current, "equivocation", detail, (signed, *headers))
+        agreement = Agreement(current, self.id, self._sessions, now_ms)
+        try:
+            answers = [current.answers[compute][1] for compute in current.stored.computes]
+            chosen = agreement.agree(answer.objections for answer in answers)
+            if chosen.count < current.terms.fewest:
+                return self._abort_for_size(current, TOO_FEW, chosen.count, "were needed", current.terms.fewest)
+            if chosen.count > current.terms.most:
+                return self._abort_for_size(current, TOO_MANY, chosen.count, "are allowed", current.terms.most)
+            clients, vector = agreement.partial_sum(chosen)
+        except PeerError as error:
+            return self._abort(current, "invalid-answer", str(error))
+        hashes = tuple(
+            answer_hash(current.hash, compute, answer.lists, answer.objections)
+            for compute, answer in zip(current.stored.computes, answers, strict=True)
+        )
+        partial = PartialSum(
+            PROTOCOL_VERSION,
+            current.id,
+            current.hash,
+            chosen.hash,
+            chosen.count,
+            hashes,
+            clients,
+            ring_to_bytes(vector),
+        )
+        word = seal_answer(self._sign(partial), current.opened, self._random)
+        phase = step(TABLE, current.phase, "all answers")
+        return [
+            *self._finish(current, phase, word),
+            Send(Address(Channel.TRAINER, current.stored.trainer), current.id, word),
+            Report(facts.Released(current.id, chosen.count, chosen.hash)),
+        ]
+
+    def _abort_for_size(self, current: Round, reason: str, count: int, verb: str, limit: int) -> list[Effect]:
+        return self._abort(current, reason, f"{count} contributed, {limit} {verb}", contributors=count)
+
+    # --- aborts and ends ------------------------------------------------------------------------------------------
+
+    def _abort(
+        self,
+        current: Round,
+        reason: str,
+        detail: str,
+        evidence: Sequence[Signed] = (),
+        *,
+        contributors: int = 0,
+    ) -> list[Effect]:
+        """The final word that nothing was and nothing will be released."""
+        phase = step(TABLE, current.phase, "abort")
+        body = Abort(
+            PROTOCOL_VERSION,
+            current.id,
+            self.id,
+            current.hash,
+            reason,
+            detail[:TEXT_CHARS_MAX],
+            contributors,
+            current.stored.fewest,
+            tuple(evidence),
+        )
+        word = encode(self._sign(body))
+        return [
+            *self._finish(current, phase, word),
+            Send(Address(Channel.ABORT), current.id, word),
+            Report(facts.NodeAborted(current.id, self.id, reason, detail)),
+        ]
+
+    def _finish(self, current: Round, phase: str, word: bytes) -> list[Effect]:
+        """Store the final word and forget the contributions, in one transaction."""
+        forgotten = [Forget(CONTRIBUTIONS, current.id + client) for client in current.kept]
+        if current.phase == ANSWERED:
+            forgotten += [Forget(LISTS, current.id + peer) for peer in current.peers(self.id)]
+        timers = [CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, COMMIT, RESEND, PROGRESS)]
+        stored = current.store(phase=phase, word=word)
+        current.forget_work()
+        self._open.discard(current.id)
+        return [stored, *forgotten, *timers, SetTimer(Timer(CLOSE, current.id), current.stored.commit_by_ms)]
+
+    def _on_abort(self, frame: Signed, body: Abort) -> list[Effect]:
+        """A peer's abort is final, so no result can come any more; it is kept for clients that ask."""
+        current = self._rounds.get(body.round_id)
+        if body.compute == self.id or current is None or body.announcement_hash != current.hash:
+            return []  # aborts are broadcast
+        self._peer_round(body.compute, frame, body.round_id, body.announcement_hash)
+        word = encode(frame)
+        if word in current.stored.peer_aborts or len(current.stored.peer_aborts) >= len(current.stored.computes):
+            return []
+        kept = current.store(peer_aborts=(*current.stored.peer_aborts, word))
+        if current.phase in ENDS:
+            step(TABLE, current.phase, "late abort")
+            return [kept]
+        name = self._federation.compute(body.compute).name
+        return [kept, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
+
+    # --- asking and repeating -------------------------------------------------------------------------------------
+
+    def _resend(self, current: Round, now_ms: int) -> list[Effect]:
+        """Own words to those peers whose next word is missing, and the question for it."""
+        own = current.stored.answer
+        silent = [peer for peer in current.peers(self.id) if peer not in (current.answers if own else current.lists)]
+        query = encode(self._sign(Query(PROTOCOL_VERSION, current.id, current.hash)))
+        again: list[Effect] = []
+        for peer in silent:
+            again.append(self._to_peer(current, peer, encode(own)) if own else self._list_to(current, peer))
+            again.append(self._to_peer(current, peer, query))
+        return [*again, self._resend_timer(current, now_ms)]
+
+    def _words_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
+        """What this node has said in the round, once more."""
+        if current.phase == ABORTED:
+            return [self._to_peer(current, peer, current.stored.word)]
+        words = [self._list_to(current, peer)] if current.phase in (FROZEN, ANSWERED) else []
+        if current.stored.answer is not None and current.phase in (ANSWERED, RELEASED):
+            words.append(self._to_peer(current, peer, encode(current.stored.answer)))
+        return words
+
+    def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
+        wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))
+        current.attempt += 1
+        return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
+
+    # --- bookkeeping ----------------------------------------------------------------------------------------------
+
+    def _open_round(self, round_id: bytes) -> Round:
+        current = self._rounds.get(round_id)
+        if current is None:
+            raise PeerError("unknown-round", found=round_id.hex(), expected="a round whose announcement came")
+        return current
+
+    def _peer_round(self, sender: bytes, frame: Signed, round_id: bytes, announcement_hash: bytes) -> Round:
+        """The round of a peer's message, whose signature and announcement hold. Raises `PeerError`."""
+        current = self._open_round(round_id)
+        if sender not in current.peers(self.id):
+            raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
+        if announcement_hash != current.hash:
+            raise PeerError("announcement", found="word about another announcement", expected=current.hash.hex())
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
+        return current
+
+    def _signed_to(self, to: Address, round_id: bytes, body: Body) -> Effect:
+        return Send(to, round_id, encode(self._sign(body)))

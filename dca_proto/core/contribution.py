@@ -1,0 +1,135 @@
+"""A contribution on its way: noise, masks, tags and sealing, at a client and at its holder (DESIGN §2.6, §4.4).
+
+Pure functions that both ends build on; the benchmark of the core times exactly these.
+
+The number of the charge that pays for a contribution travels inside the encryption: it says how many rounds a client
+was ever charged for. Compute nodes learn it, for they recognise old copies of a ledger by it; the broker does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.codec import encode
+from dca_proto.core.errors import PeerError
+from dca_proto.core.masks import CHARGE_BYTES, TAG_BYTES, WORD_BYTES, entry_of, masked, receipt_tag, seal_key
+from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.messages import Contribution
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Identity, Random, decrypt, encrypt
+from dca_proto.core.validated import ValidatedRound
+
+_TAG = 16  # of the authenticated encryption
+
+
+class Outbound(msgspec.Struct, frozen=True):
+    """What a client stores before its first send, and resends byte for byte until the receipt.
+
+    Attributes:
+        contribution: its id. payload: the encoded frame. receipt: the tag that proves its arrival.
+    """
+
+    contribution: bytes
+    payload: bytes
+    receipt: bytes
+
+    def __repr__(self) -> str:
+        return f"Outbound({self.contribution.hex()}, <{len(self.payload)} bytes>)"
+
+
+def hedged_root(
+    identity: Identity, fresh: bytes, hello: bytes, announcement_hash: bytes, charge: int, value: NDArray[np.int64]
+) -> tuple[bytes, bytes]:
+    """The noise key and the contribution id, from fresh randomness and everything that they are for.
+
+    Args:
+        fresh: 32 random bytes, for this call alone. hello: hash of the session. value: the quantised statistic.
+    """
+    message = b"".join((fresh, hello, announcement_hash, charge.to_bytes(CHARGE_BYTES, "little"), value.tobytes()))
+    if len(message) > 1 << 16:
+        message = message[: 3 * KEY_BYTES + CHARGE_BYTES] + hashlib.blake2b(message).digest()
+    root = identity.hedged(b"dca4-root", message, KEY_BYTES + ID_BYTES)
+    return root[:KEY_BYTES], root[KEY_BYTES:]
+
+
+def make_contribution(
+    value: NDArray[np.int64],
+    *,
+    validated: ValidatedRound,
+    mechanism: Mechanism,
+    identity: Identity,
+    hello: bytes,
+    round_id: bytes,
+    announcement_hash: bytes,
+    charge: int,
+    holder: bytes,
+    holder_key: bytes,
+    pair_keys: Sequence[bytes],
+    random: Random,
+) -> Outbound:
+    """Noise, mask and seal one client's statistic.
+
+    Args:
+        value: the clipped, encoded statistic, shape ``(dimension,)``, in grid units.
+        hello: hash of the client's session. charge: the number in its ledger of the charge that pays.
+        holder: id of the Compute node that gets the message; holder_key: the key shared with it.
+        pair_keys: the keys shared with all M nodes, in the announcement's order.
+    """
+    noise_key, contribution = hedged_root(identity, random(KEY_BYTES), hello, announcement_hash, charge, value)
+    noisy = (value + mechanism.sample(validated.noise_variance, validated.dimension, noise_key)).view(np.uint64)
+    entry = entry_of(identity.id, contribution, charge)
+    tags, y = masked(noisy, pair_keys, announcement_hash, entry)
+    plaintext = b"".join((charge.to_bytes(CHARGE_BYTES, "little"), tags, y))
+    associated = b"".join((announcement_hash, identity.id, holder, contribution))
+    key = seal_key(holder_key, announcement_hash, contribution)
+    ciphertext = encrypt(key, SINGLE_USE_NONCE, plaintext, associated)
+    payload = encode(Contribution(round_id, contribution, ciphertext))
+    return Outbound(contribution, payload, receipt_tag(holder_key, announcement_hash, contribution))
+
+
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """A contribution at its holder: its entry in the list, the M tags, and the masked vector."""
+
+    entry: bytes
+    tags: bytes
+    y: bytes
+
+    @property
+    def contribution(self) -> bytes:
+        return self.entry[ID_BYTES : 2 * ID_BYTES]
+
+    @property
+    def charge(self) -> int:
+        return int.from_bytes(self.entry[2 * ID_BYTES :], "little")
+
+
+def open_contribution(
+    message: Contribution,
+    *,
+    pair_key: bytes,
+    announcement_hash: bytes,
+    client: bytes,
+    holder: bytes,
+    nodes: int,
+    dimension: int,
+) -> Kept:
+    """What reached a holder.
+
+    Raises:
+        PeerError: ``contribution`` for a wrong length or charge number, ``ciphertext`` where it is not authentic.
+    """
+    expected = CHARGE_BYTES + TAG_BYTES * nodes + WORD_BYTES * dimension
+    if len(message.ciphertext) != expected + _TAG:
+        raise PeerError("contribution", found=f"{len(message.ciphertext)} bytes", expected=f"{expected + _TAG} bytes")
+    key = seal_key(pair_key, announcement_hash, message.contribution)
+    associated = b"".join((announcement_hash, client, holder, message.contribution))
+    opened = decrypt(key, SINGLE_USE_NONCE, message.ciphertext, associated)
+    charge = opened[:CHARGE_BYTES]
+    if charge == bytes(CHARGE_BYTES):
+        raise PeerError("contribution", found="charge number 0", expected="1 or more")
+    at = CHARGE_BYTES + TAG_BYTES * nodes
+    return Kept(client + message.contribution + charge, opened[CHARGE_BYTES:at], opened[at:])

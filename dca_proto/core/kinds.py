@@ -1,0 +1,180 @@
+"""The three kinds of rounds, one type each: its terms on the wire, its consent and its noise (DESIGN §4, §5).
+
+| kind | who adds which noise | who holds what is sent | what is protected |
+| --- | --- | --- | --- |
+| `SecureSum` | each client a share | Compute nodes, masked | all data of one client |
+| `NodeRelease` | each data node all of it | the trainer | one row |
+| `LdpReport` | each client all of it | the trainer | all data of one client |
+
+Actors ask the kind, and nobody compares flags.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from dca_proto.core import accounting
+from dca_proto.core.errors import UsageError
+from dca_proto.core.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, LocalMechanism, Mechanism
+from dca_proto.core.price import Price
+from dca_proto.core.wire import COMPUTES_MAX, Count, Signed, Wire
+from dca_proto.statistics import Sensitivity, Statistic
+from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
+
+if TYPE_CHECKING:  # the announcement holds a kind, and the policy asks it
+    from dca_proto.core.messages import Announcement
+    from dca_proto.core.policy import Policy, Refusal
+
+
+class Noise(msgspec.Struct, frozen=True):
+    """The noise of one client's value.
+
+    Attributes:
+        variance: S, in squared grid units; of a report that of its noise in the sum, rounded up.
+        honest: how many such noises must suffice: n_min - 1 - c of a secure sum, and 1 where each has the whole.
+        report: of an LDP report, the mechanism by which a client reports.
+    """
+
+    variance: int
+    honest: int
+    report: LocalMechanism | None = None
+
+
+class _Kind(Wire, frozen=True, array_like=True):
+    """What kinds have in common."""
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether Compute nodes hold what clients send."""
+        return False
+
+    def price(self, asked: Announcement) -> Price:
+        """What a round of that kind costs whoever takes part: its μ. Raises `UsageError` for a μ that is not quoted."""
+        check_mu(asked.mu, asked.epsilon, asked.delta)
+        return Price.of_mu(asked.mu)
+
+    def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
+        """How far what is protected can move a contribution, in grid units. Raises `UsageError`."""
+        return client_sensitivity(statistic, rows_max, fraction_bits)
+
+    def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
+        """What a client's policy has against this kind's own terms.
+
+        Args:
+            missing: names of trusted Compute nodes that the round leaves out.
+        """
+        yield from ()
+
+
+class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
+    """§4: a sum over Compute nodes.
+
+    `fewest` is n_min, `most` is n_max, `colluders` is c; `computes` are the nodes' signed epoch keys.
+    """
+
+    fewest: Count
+    most: Count
+    colluders: Count
+    computes: Annotated[tuple[Signed, ...], Meta(max_length=COMPUTES_MAX)]
+
+    @property
+    def is_summed(self) -> bool:
+        return True
+
+    @property
+    def honest(self) -> int:
+        """n_min - 1 - c: how many noises nobody knows, at least."""
+        return self.fewest - 1 - self.colluders
+
+    def noise(self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism) -> Noise:
+        """Each client's share, if the ring holds the largest sum. Raises `UsageError`."""
+        _require_mechanism(asked, mechanism)
+        if not 2 <= len(self.computes) <= COMPUTES_MAX:
+            raise UsageError(f"M = {len(self.computes)} Compute nodes; use 2 to {COMPUTES_MAX}")
+        if self.honest < 1:
+            raise UsageError(
+                f"n_min - 1 - c = {self.fewest} - 1 - {self.colluders} is below 1: nobody's noise would be left; "
+                "ask for more clients, or tolerate fewer"
+            )
+        if self.most < self.fewest:
+            raise UsageError(f"n_max = {self.most} is below n_min = {self.fewest}; raise n_max")
+        variance = mechanism.share_variance(sensitivity.l2, asked.mu, self.honest, statistic.dimension)
+        accounting.check_ring(sensitivity.bound, self.most, variance, statistic.dimension)
+        return Noise(variance, self.honest)
+
+    def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
+        yield from policy.refusals_of_sum(self, missing)
+
+
+class NodeRelease(_Kind, frozen=True, array_like=True, tag=2):
+    """§5.1: each data node releases by itself."""
+
+    def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
+        return row_sensitivity(statistic, rows_max, fraction_bits)
+
+    def noise(self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism) -> Noise:
+        """The whole noise, by one data node. Raises `UsageError`."""
+        _require_mechanism(asked, mechanism)
+        variance = mechanism.share_variance(sensitivity.l2, asked.mu, 1, statistic.dimension)
+        accounting.check_ring(sensitivity.bound, 1, variance, statistic.dimension)
+        return Noise(variance, 1)
+
+    def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
+        yield from policy.refusals_of_node_release()
+
+
+class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
+    """§5.2: each client reports by itself, by the announcement's mechanism."""
+
+    def price(self, asked: Announcement) -> Price:
+        if asked.mechanism not in PURE_MECHANISMS:
+            return super().price(asked)
+        price = Price.of_pure(asked.epsilon)
+        if asked.delta != 0 or asked.mu != price.mu:
+            raise UsageError(
+                f"mechanism {asked.mechanism!r} is private by epsilon alone: found delta {asked.delta:g} and mu "
+                f"{asked.mu!r}, expected delta 0 and mu {price.mu!r}"
+            )
+        return price
+
+    def noise(self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism) -> Noise:
+        """The report's mechanism, with all that follows from the announcement. Raises `UsageError`."""
+        from dca_proto.local.registry import mechanism_of  # who only ever sums starts faster without it
+
+        if asked.mechanism not in LOCAL_MECHANISMS:
+            known = ", ".join(LOCAL_MECHANISMS)
+            raise UsageError(f"mechanism {asked.mechanism!r} makes no reports; use one of {known}")
+        report = mechanism_of(asked.mechanism, statistic, sensitivity, asked.rows_max, asked.epsilon, asked.delta)
+        unit = math.ldexp(1.0, -asked.fraction_bits)
+        return Noise(math.ceil(report.variance_in_sum(unit) / unit**2), 1, report)
+
+
+Terms = SecureSum | NodeRelease | LdpReport
+
+
+def check_mu(mu: float, epsilon: float, delta: float) -> None:
+    """Refuse a μ that is not (ε, δ)-private, or that no round can be planned with.
+
+    Raises:
+        UsageError: with the largest μ that may be announced.
+    """
+    largest = accounting.mu_of(epsilon, delta)
+    if not 0 < mu <= largest:
+        quoted = f"epsilon {epsilon:g} at delta {delta:g}"
+        raise UsageError(f"mu is {mu!r}, expected above 0 and at most {largest!r}, which is {quoted}")
+    if mu > accounting.MU_MAX:
+        most = math.floor(accounting.epsilon_of(accounting.MU_MAX, delta))
+        raise UsageError(
+            f"epsilon {epsilon:g} at delta {delta:g} is more than can be planned with, {most}; that protects nobody "
+            "either: lower epsilon to 10 at most, better to 1"
+        )
+
+
+def _require_mechanism(asked: Announcement, mechanism: Mechanism) -> None:
+    if asked.mechanism != mechanism.name:
+        raise UsageError(f"mechanism {asked.mechanism!r} is not offered here; use {mechanism.name!r}")

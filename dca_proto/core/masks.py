@@ -1,0 +1,131 @@
+"""Masks that cancel, and the tags that prove them (DESIGN §2.4, §4.4; DCA, Algorithm 1, steps 1 and 2).
+
+Client i and Compute node j expand their pair key into a tag of 8 bytes and a mask of d ring elements, for one
+announcement, contribution id and charge number. The client subtracts all M masks; each node adds its own, once, over
+the agreed set. What a node does here it does for each client of each round, so that all is one PRF call per client
+and one NumPy sum for many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+import numpy as np
+from nacl.bindings import randombytes_buf_deterministic
+from numpy.typing import NDArray
+
+from dca_proto.core.sealing import derive
+
+TAG_BYTES = 8
+WORD_BYTES = 8
+ID_BYTES, CHARGE_BYTES = 16, 4
+ENTRY_BYTES = 2 * ID_BYTES + CHARGE_BYTES
+"""Client, contribution id, charge number: what a tag and a mask are for, beside the announcement."""
+_CHUNK_BYTES = 1 << 17
+RingVector = NDArray[np.uint64]
+
+
+def holder_index(announcement_hash: bytes, client: bytes, nodes: int) -> int:
+    """Which of the M Compute nodes gets a client's contribution: multiply-shift hashing, keyed by the announcement."""
+    factor, offset = _hash_words(announcement_hash)
+    return ((factor * int.from_bytes(client[:8], "little") + offset) % 2**64 >> 32) * nodes >> 32
+
+
+def holder_indices(announcement_hash: bytes, clients: NDArray[np.uint8], nodes: int) -> NDArray[np.uint64]:
+    """`holder_index` of many: ids are the rows of ``clients``, shape ``(n, 16)``; the result has shape ``(n,)``."""
+    factor, offset = map(np.uint64, _hash_words(announcement_hash))
+    words = np.ascontiguousarray(clients[:, :8]).view("<u8")[:, 0]
+    found: NDArray[np.uint64] = (words * factor + offset >> np.uint64(32)) * np.uint64(nodes) >> np.uint64(32)
+    return found
+
+
+def _hash_words(announcement_hash: bytes) -> tuple[int, int]:
+    return int.from_bytes(announcement_hash[:8], "little") | 1, int.from_bytes(announcement_hash[8:16], "little")
+
+
+def entry_of(client: bytes, contribution: bytes, charge: int) -> bytes:
+    """A contribution's entry in a list: 36 bytes."""
+    return client + contribution + charge.to_bytes(CHARGE_BYTES, "little")
+
+
+def tag_and_mask(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimension: int) -> bytes:
+    """The pair's tag (8 bytes) and mask (``8 * dimension`` bytes, little-endian words) for one entry."""
+    seed = hashlib.blake2b(announcement_hash + entry, digest_size=32, key=pair_key, person=b"dca4-mask").digest()
+    return randombytes_buf_deterministic(TAG_BYTES + WORD_BYTES * dimension, seed)
+
+
+def masked(
+    value: RingVector, pair_keys: Sequence[bytes], announcement_hash: bytes, entry: bytes
+) -> tuple[bytes, bytes]:
+    """At a client: all M tags, and its value minus all M masks, as bytes.
+
+    Args:
+        value: its statistic with its own noise, in the ring. pair_keys: in the announcement's order of nodes.
+    """
+    dimension = value.size
+    pads = [tag_and_mask(key, announcement_hash, entry, dimension) for key in pair_keys]
+    words = np.frombuffer(b"".join(pads), dtype="<u8").reshape(len(pads), dimension + 1)
+    y = value - np.add.reduce(words[:, 1:], axis=0)
+    return b"".join([pad[:TAG_BYTES] for pad in pads]), y.astype("<u8", copy=False).tobytes()
+
+
+def check_and_sum(
+    pair_keys: Sequence[bytes | None], entries: bytes, tags: bytes, announcement_hash: bytes, dimension: int
+) -> tuple[NDArray[np.int64], RingVector]:
+    """At a Compute node: which entries' tags fail, and the sum of the masks of all others.
+
+    Args:
+        pair_keys: one for each entry; None where there is no session, which fails. entries: `ENTRY_BYTES` each.
+        tags: those that the client's message had for this node, `TAG_BYTES` each.
+
+    Returns:
+        The places that fail, ascending, and the sum, shape ``(dimension,)``.
+    """
+    total, failed = np.zeros(dimension, dtype=np.uint64), []
+    claimed = np.frombuffer(tags, dtype="<u8")
+    size = TAG_BYTES + WORD_BYTES * dimension
+    step, nothing = max(1, _CHUNK_BYTES // size), bytes(size)
+    for start in range(0, len(pair_keys), step):
+        keys = pair_keys[start : start + step]
+        pads = b"".join(
+            [
+                tag_and_mask(key, announcement_hash, entries[at : at + ENTRY_BYTES], dimension) if key else nothing
+                for at, key in zip(range(ENTRY_BYTES * start, len(entries), ENTRY_BYTES), keys, strict=False)
+            ]
+        )
+        words = np.frombuffer(pads, dtype="<u8").reshape(len(keys), dimension + 1)
+        wrong = words[:, 0] != claimed[start : start + step]
+        if None in keys:
+            wrong |= np.array([key is None for key in keys])
+        if wrong.any():
+            failed.append(start + np.flatnonzero(wrong))
+            words = words[~wrong]
+        total += np.add.reduce(words[:, 1:], axis=0)
+    return np.concatenate(failed) if failed else np.empty(0, dtype=np.int64), total
+
+
+def sum_words(vectors: Iterable[bytes], dimension: int) -> RingVector:
+    """The sum modulo 2^64 of vectors of ``8 * dimension`` bytes each."""
+    total = np.zeros(dimension, dtype=np.uint64)
+    waiting = iter(vectors)
+    at_once = max(1, _CHUNK_BYTES // (WORD_BYTES * dimension))  # few numpy calls, all in the cache
+    while chunk := b"".join(islice(waiting, at_once)):
+        total += np.add.reduce(np.frombuffer(chunk, dtype="<u8").reshape(-1, dimension), axis=0)
+    return total
+
+
+def seal_key(pair_key: bytes, announcement_hash: bytes, contribution: bytes) -> bytes:
+    """The key that seals one contribution to its holder, and nothing else."""
+    return derive(pair_key, b"dca4-seal", announcement_hash + contribution)
+
+
+def receipt_tag(pair_key: bytes, announcement_hash: bytes, contribution: bytes) -> bytes:
+    """The MAC by which a holder proves to a client that it keeps a contribution durably."""
+    return derive(pair_key, b"dca4-receipt", announcement_hash + contribution, ID_BYTES)
+
+
+def ask_tag(pair_key: bytes, announcement_hash: bytes) -> bytes:
+    """The MAC by which a client that asks for aborts proves who it is."""
+    return derive(pair_key, b"dca4-ask", announcement_hash, ID_BYTES)

@@ -1,0 +1,286 @@
+"""Sessions: a client's X25519 key for an epoch, and the keys that it shares with each Compute node (DESIGN §2.3, §2.4).
+
+`OwnSession` is the client's side: it makes the key, signs the `Hello`, and agrees with each node once. `Sessions` is a
+Compute node's: it verifies a Hello before it displaces another, and keeps the displaced one through its grace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.announcement import OpenedAnnouncement
+from dca_proto.core.codec import decode_body, decode_frame, encode, sign, verify_signed
+from dca_proto.core.effects import Persist, Write
+from dca_proto.core.errors import PeerError
+from dca_proto.core.federation import Federation
+from dca_proto.core.keyring import Keyring, epoch_bytes
+from dca_proto.core.messages import Certificate, Hello, Signed
+from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.records import decoded
+from dca_proto.core.sealing import AgreementKey, Identity, Random, actor_id, check_public, digest
+
+HELLO, SESSIONS = "hello", "session"
+_PAIR = b"dca4-pair"
+
+
+def pair_key(
+    own: AgreementKey, peer: bytes, federation: Federation, client: tuple[bytes, int], compute: tuple[bytes, int]
+) -> bytes:
+    """k_ij, the same on both sides; `client` and `compute` are each one's id and the epoch of its key."""
+    binding = [part for actor, epoch in (client, compute) for part in (actor, epoch_bytes(epoch))]
+    return own.agree(peer, _PAIR, federation.hash, *binding)
+
+
+def hello_hash(payload: bytes) -> bytes:
+    """Identifies an encoded Hello."""
+    return digest(b"dca4-hello", payload)
+
+
+class OwnSession:
+    """A client's session of the newest epoch.
+
+    Args:
+        records: (table, key, value) of the store. random: for new keys.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        certificate: Certificate,
+        federation: Federation,
+        *,
+        records: Sequence[tuple[str, bytes, bytes]],
+        timing: Timing,
+        random: Random,
+    ) -> None:
+        self._identity = identity
+        self._certificate = certificate
+        self._federation = federation
+        self._timing = timing
+        self._keys = Keyring(records, timing, identity, random)
+        self._agreed: dict[bytes, bytes] = {}  # by a node's public key, for the newest epoch
+        self.hello = next((value for table, _, value in records if table == HELLO), b"")
+        self.hash = hello_hash(self.hello)
+
+    def renew(self, now_ms: int) -> list[Write]:
+        """Make the current epoch's key and its Hello, unless they are there; delete what is over."""
+        writes = self._keys.renew(now_ms)
+        if not self.hello or self._is_old():
+            body = Hello(
+                PROTOCOL_VERSION,
+                self._certificate,
+                self._keys.epoch,
+                now_ms,
+                self._keys.public,
+                self._keys.expires_ms,
+            )
+            self.hello = encode(sign(self._identity, self._federation.hash, body))
+            self.hash = hello_hash(self.hello)
+            self._agreed.clear()
+            writes.append(Persist(HELLO, b"", self.hello))
+        return writes
+
+    def _is_old(self) -> bool:
+        """Whether the signed Hello is of another key, certificate or federation than the newest ones."""
+        try:
+            frame = decode_frame(self.hello)
+            body = decode_body(frame.body) if isinstance(frame, Signed) else None
+            if not isinstance(frame, Signed) or not isinstance(body, Hello):
+                return True
+            verify_signed(frame, self._identity.public_key, self._federation.hash)
+        except PeerError:
+            return True
+        return (body.public, body.certificate) != (self._keys.public, self._certificate)
+
+    def covers(self, until_ms: int) -> bool:
+        """Whether the newest key is kept that long by all who know it."""
+        return bool(self.hello) and until_ms <= self._keys.expires_ms + self._timing.epoch_grace_ms
+
+    def turn_ms(self, now_ms: int, spread: float) -> int:
+        """When to `renew` next: after the epoch's end, spread so that not all clients turn at once.
+
+        Args:
+            spread: between 0 and 1.
+        """
+        at_ms = self._keys.next_turn_ms(now_ms)
+        return at_ms + int(spread * self._timing.hello_spread_ms)
+
+    def pair_keys(self, opened: OpenedAnnouncement) -> list[bytes]:
+        """The keys shared with each Compute node of a round, in its order. Raises `PeerError`."""
+        return [self._agree(key.public, key.compute, key.epoch) for key in opened.epochs]
+
+    def pair_key(self, opened: OpenedAnnouncement, compute: bytes) -> bytes:
+        """The key shared with one Compute node of a round. Raises `PeerError`."""
+        key = opened.epochs[opened.computes.index(compute)]
+        return self._agree(key.public, key.compute, key.epoch)
+
+    def _agree(self, public: bytes, compute: bytes, epoch: int) -> bytes:
+        agreed = self._agreed.get(public)
+        if agreed is None:
+            own = self._keys.key(self._keys.epoch)
+            assert own is not None, "the newest key is kept"
+            client = (self._identity.id, self._keys.epoch)
+            agreed = self._agreed[public] = pair_key(own, public, self._federation, client, (compute, epoch))
+        return agreed
+
+
+class Session(msgspec.Struct, frozen=True, gc=False):
+    """What a Compute node keeps of a Hello."""
+
+    epoch: int
+    serial: int
+    hash: bytes
+    public: bytes
+    expires_ms: int
+    certificate_ms: int
+
+    @property
+    def rank(self) -> tuple[int, int, bytes]:
+        """The highest wins."""
+        return self.epoch, self.serial, self.hash
+
+
+class StoredSession(msgspec.Struct, frozen=True):
+    """A client's record: its slot, for ever, and the newest two sessions."""
+
+    slot: int
+    current: Session | None = None
+    previous: Session | None = None
+
+
+class Sessions:
+    """All clients' sessions at one Compute node.
+
+    Args:
+        records: (table, key, value) of the store. own: id of the node. keys: its own.
+
+    Attributes:
+        slots: each known client's place, dealt out once.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[tuple[str, bytes, bytes]],
+        federation: Federation,
+        *,
+        own: bytes,
+        keys: Keyring,
+        limits: Limits,
+        timing: Timing,
+    ) -> None:
+        self._federation = federation
+        self._own = own
+        self._keys = keys
+        self._limits = limits
+        self._timing = timing
+        self.slots: dict[bytes, int] = {}
+        self._stored: list[StoredSession] = []
+        self._clients: list[bytes] = []
+        self._agreed: dict[int, list[bytes | None]] = {}  # by the node's epoch: for current sessions, by slot
+        kept = {key: decoded(SESSIONS, value, StoredSession) for table, key, value in records if table == SESSIONS}
+        for client, stored in sorted(kept.items(), key=lambda one: one[1].slot):
+            self._place(client, stored)
+
+    def __len__(self) -> int:
+        """How many clients have a session."""
+        return sum(stored.current is not None for stored in self._stored)
+
+    def _place(self, client: bytes, stored: StoredSession) -> None:
+        assert stored.slot == len(self._stored), "slots are dealt out in order"
+        self.slots[client] = stored.slot
+        self._stored.append(stored)
+        self._clients.append(client)
+
+    def take(self, sender: bytes, payload: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Write]:
+        """Keep a client's Hello, verified, if it is the newest; nothing where it is known. Raises `PeerError`."""
+        hashed = hello_hash(payload)
+        slot = self.slots.get(sender)
+        stored = StoredSession(len(self._stored)) if slot is None else self._stored[slot]
+        newest = Session(body.epoch, body.serial, hashed, body.public, body.expires_ms, body.certificate.expires_ms)
+        if stored.current is not None and newest.rank <= stored.current.rank:
+            if hashed in (stored.current.hash, stored.previous.hash if stored.previous else b""):
+                return []
+            raise PeerError("hello", found=f"epoch {body.epoch}, an older Hello", expected="a newer one")
+        self._check(sender, frame, body, now_ms)
+        if slot is None and len(self._stored) >= self._limits.sessions_max:
+            raise PeerError("sessions", found=f"{len(self._stored)} sessions", expected="fewer")
+        kept = StoredSession(stored.slot, newest, stored.current)
+        if slot is None:
+            self._place(sender, kept)
+        else:
+            self._stored[slot] = kept
+            self._forget_agreed(slot)
+        return [Persist(SESSIONS, sender, encode(kept))]
+
+    def _check(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> None:
+        if actor_id(body.certificate.client_key) != sender:
+            raise PeerError("sender", found=sender.hex(), expected="the client of the certificate")
+        if (
+            not now_ms
+            < body.expires_ms + self._timing.epoch_grace_ms
+            <= now_ms + 2 * self._timing.epoch_ms + self._timing.epoch_grace_ms
+        ):
+            raise PeerError("hello", found=f"an epoch that ends at {body.expires_ms}", expected=f"the one of {now_ms}")
+        self._federation.check_certificate(body.certificate, now_ms)
+        verify_signed(frame, body.certificate.client_key, self._federation.hash)
+        check_public(body.public)
+
+    def _forget_agreed(self, slot: int) -> None:
+        for agreed in self._agreed.values():
+            if slot < len(agreed):
+                agreed[slot] = None
+
+    def expire(self, epochs: Iterable[int]) -> None:
+        """Forget what was agreed in epochs of the node that are over.
+
+        Args:
+            epochs: those whose key is kept.
+        """
+        kept = set(epochs)
+        self._agreed = {epoch: agreed for epoch, agreed in self._agreed.items() if epoch in kept}
+
+    def slots_of(self, clients: Sequence[bytes]) -> NDArray[np.int64]:
+        """The clients' slots, shape ``(n,)``; -1 where a client is not known."""
+        find = self.slots.get
+        return np.array([find(client, -1) for client in clients], dtype=np.int64)
+
+    def valid(self, slot: int, now_ms: int) -> bool:
+        """Whether a client has a session now, and its certificate has not ended."""
+        current = self._stored[slot].current if slot >= 0 else None
+        return current is not None and now_ms < current.certificate_ms and self._lives(current, now_ms)
+
+    def _lives(self, session: Session, now_ms: int) -> bool:
+        return now_ms < session.expires_ms + self._timing.epoch_grace_ms
+
+    def pair_keys(self, epoch: int, slots: Sequence[int], now_ms: int) -> list[bytes | None]:
+        """The keys shared with clients in an epoch of the node; None where there is no valid session."""
+        agreed = self._agreed.setdefault(epoch, [])
+        agreed.extend([None] * (len(self._stored) - len(agreed)))
+        found: list[bytes | None] = []
+        for slot in slots:
+            if not self.valid(slot, now_ms):
+                found.append(None)
+                continue
+            key = agreed[slot]
+            if key is None:
+                key = agreed[slot] = self._agree(epoch, slot, self._stored[slot].current)
+            found.append(key)
+        return found
+
+    def previous_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
+        """The key of the session that the current one has displaced, if it lives still."""
+        previous = self._stored[slot].previous if slot >= 0 else None
+        if previous is None or not self._lives(previous, now_ms) or now_ms >= previous.certificate_ms:
+            return None
+        return self._agree(epoch, slot, previous)
+
+    def _agree(self, epoch: int, slot: int, session: Session | None) -> bytes | None:
+        own = self._keys.key(epoch)
+        if own is None or session is None:
+            return None
+        client = (self._clients[slot], session.epoch)
+        return pair_key(own, session.public, self._federation, client, (self._own, epoch))
