@@ -275,7 +275,7 @@ def _estimates_table(summary: dict[str, Any]) -> Table:
     title, names, rows = table_of(summary, rows_of(summary)[:_SHOWN_ESTIMATES], compared=False)
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in names:
-        table.add_column(name, justify="right" if name else "left", no_wrap=name not in ("", "unit"))
+        table.add_column(name, justify="right" if name else "left", no_wrap=name not in ("", "unit"), overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -42,7 +42,9 @@ def page(run: Swarm) -> Page:
     """The page of a swarm."""
     head = _headline(run)
     sections = [
+        Section("Coefficients" if run.coefficients else "Estimates", [*_learned(run)]),
         Section("Warnings", [*warned(run.warnings)]),
+        Section("Draws", [*worth(run.sampling)]),
         Section("Data nodes", [*released(run.nodes)]),
         Section("Reports", [*told(run.reports, run.rounds, [one.name for one in run.estimates])]),
         Section("Iterations", [*course(run.iterations, run.test)]),
@@ -50,8 +52,6 @@ def page(run: Swarm) -> Page:
         Section("Messages and bytes", [*_traffic(run)]),
         Section("Who dropped out", [*_drops(run)]),
         Section("Noise in the sums", [*_noise(run)]),
-        Section("Coefficients" if run.coefficients else "Estimates", [*_learned(run)]),
-        Section("Draws", [*worth(run.sampling)]),
     ]
     return Page(
         kind=f"Swarm of real {run.who}s",

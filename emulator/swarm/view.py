@@ -172,14 +172,14 @@ def _table(title: str, names: Iterable[str], rows: Iterable[Iterable[str]], text
     """
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
     for index, name in enumerate(names):
-        table.add_column(name, justify="right" if index else "left", no_wrap=index not in texts)
+        table.add_column(name, justify="right" if index else "left", no_wrap=index not in texts, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
 
 
 def estimates_table(summary: dict[str, Any]) -> Table:
-    """Posterior means and standard deviations, private beside non-private, in the user's units.
+    """Posterior means and 95 % intervals, private beside non-private, in the user's units.
 
     Of many, those that stand out most from zero are shown.
     """
@@ -188,8 +188,8 @@ def estimates_table(summary: dict[str, Any]) -> Table:
         entries = sorted(entries, key=_strength, reverse=True)[:_SHOWN_ESTIMATES]
     title, names, rows = table_of(summary, entries, compared=True)
     every = len(rows_of(summary))
-    of = f" ({len(rows)} of {every})" if len(rows) < every else ""
-    return _table(f"{title}{of}", names, rows, texts=(0, *(names.index(name) for name in ("unit",) if name in names)))
+    of = f"{len(rows)} of {every}; " if len(rows) < every else ""
+    return _table(f"{of}{title}", names, rows, texts=(0, *(names.index(name) for name in ("unit",) if name in names)))
 
 
 def _strength(row: dict[str, Any]) -> float:
