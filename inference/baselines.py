@@ -185,5 +185,7 @@ def rmse(predicted: Array, y: Array) -> float:
 def _result(
     fit: LinearFit, train: Problem, *, repair: str = "none", private: bool = False, degrees: float = np.inf
 ) -> RegressionResult:
-    about = {"repair": repair, "contributors": len(train.y), "private": private, "degrees": degrees}
-    return RegressionResult(**vars(fit), schema=train.schema, **about)
+    n = len(train.y)
+    return RegressionResult(
+        **vars(fit), schema=train.schema, repair=repair, contributors=n, private=private, degrees=degrees
+    )

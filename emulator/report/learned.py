@@ -123,8 +123,8 @@ def estimates(found: Sequence[Coefficient], names: tuple[str, str]) -> Iterator[
     """Each estimate with its interval, beside the one without privacy where that is known."""
     rows = [row for row in map(_row, found[:_ROWS_MAX]) if row is not None]
     if rows:
-        caption = "Posterior means, with 95 % intervals in brackets. Each row has a scale of its own; the dotted line is "
-        caption += "zero."
+        caption = "Posterior means, with 95 % intervals in brackets. Each row has a scale of its own. "
+        caption += "The dotted line is zero."
         yield intervals(rows, names, caption=caption)
 
 

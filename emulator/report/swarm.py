@@ -41,9 +41,11 @@ class _Headline(NamedTuple):
 def page(run: Swarm) -> Page:
     """The page of a swarm."""
     head = _headline(run)
-    sections = [
+    lead = [
         Section("Coefficients" if run.coefficients else "Estimates", [*_learned(run)]),
         Section("Warnings", [*warned(run.warnings)]),
+    ]
+    sections = [
         Section("Draws", [*worth(run.sampling)]),
         Section("Data nodes", [*released(run.nodes)]),
         Section("Reports", [*told(run.reports, run.rounds, [one.name for one in run.estimates])]),
@@ -60,7 +62,8 @@ def page(run: Swarm) -> Page:
         verdict=head.verdict,
         answer=_answer(run),
         facts=[*_facts(run)],
-        sections=[section for section in sections if section.content],
+        sections=sections,
+        lead=lead,
     )
 
 

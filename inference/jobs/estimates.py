@@ -4,8 +4,9 @@
      "nonprivate": 7.6, "nonprivate_sd": 0.7, "nonprivate_interval_95": [6.2, 9.0]}
 
 Each job computes its intervals from the posterior's own law: `normal`, `student`, or quantiles of draws (`of_draws`).
-Rows that a picture may show on one axis carry that axis's unit and their scale (`with_standard`). Estimates from reports
-also have what the reports give without a model of their noise (`with_naive`), which the summary names under `NAIVE`.
+Rows that a picture may show on one axis carry that axis's unit and their scale (`with_standard`). Estimates from
+reports also have what the reports give without a model of their noise (`with_naive`). The summary names that estimate
+under `NAIVE`.
 
 What is not known is None: a real federation's trainer has no rows to compute the non-private one from.
 """
@@ -17,7 +18,7 @@ from math import floor, isfinite, log10
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from inference.draws import Mixing
@@ -57,7 +58,7 @@ def student(mean: float, scale: float, degrees: float) -> Figure:
     return Figure(float(mean), float(scale), (float(mean) - reach, float(mean) + reach))
 
 
-def of_draws(array: ArrayLike) -> Figure:
+def of_draws(array: NDArray[np.float64]) -> Figure:
     """Mean, standard deviation and equal-tailed quantiles of draws."""
     low, high = np.quantile(array, TAILS)
     return Figure(float(np.mean(array)), float(np.std(array)), (float(low), float(high)))

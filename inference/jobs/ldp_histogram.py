@@ -159,7 +159,7 @@ def reference(train: Problem, settings: Settings) -> list[Figure]:
     mean, (low, high) = alpha / total, betaincinv(alpha, total - alpha, np.reshape(TAILS, (2, 1)))
     sd = np.sqrt(mean * (1 - mean) / (total + 1))
     columns = (array.tolist() for array in (mean, sd, low, high))
-    return [Figure(m, s, ends) for m, s, *ends in zip(*columns, strict=True)]
+    return [Figure(m, s, (least, most)) for m, s, least, most in zip(*columns, strict=True)]
 
 
 def summary(

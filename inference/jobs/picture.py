@@ -88,13 +88,15 @@ def _forest(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
                 [max(high - mean, 0.0) for mean, (_, high) in zip(means, spans, strict=True)]]  # fmt: skip
         axes.errorbar(means, heights, xerr=ends, label=kind.label, **style)
         for height, (mean, interval) in zip(heights, points, strict=True):
-            style = {"color": kind.colour, "fontsize": TEXT_SIZE, "va": "center", "transform": axes.get_yaxis_transform()}
-            axes.text(1.02, height, interval_words(mean, interval, 3).replace("-", "−"), **style)
+            words = interval_words(mean, interval, 3).replace("-", "−")
+            beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
+            axes.text(1.02, height, words, color=kind.colour, fontsize=TEXT_SIZE, **beside)
     for between in range(1, len(rows)):
         axes.axhline(0.5 - between, color="0.85", linewidth=0.8, zorder=0)
     axes.grid(axis="x", color="0.93", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.axvline(0, color="0.4", linewidth=1, linestyle=":", zorder=0)
+    if rows and "standard" in rows[0]:  # where zero is no effect, or nobody
+        axes.axvline(0, color="0.4", linewidth=1, linestyle=":", zorder=1)
     axes.locator_params(axis="x", nbins=TICKS_MAX)
     axes.set(yticks=[-place for place in range(len(rows))], yticklabels=[row["name"] for row in rows])
     axes.set(ylim=(0.5 - max(len(rows), 1), 0.5), xlabel=_unit(rows))
@@ -110,7 +112,5 @@ def _unit(rows: list[Row]) -> str:
 def _on_axis(row: Row, kind: str) -> tuple[float, list[float] | None]:
     """An estimate and its interval in the units of its axis."""
     standard, interval = row.get("standard", _OWN), row[interval_key(kind)]
-    mean, *ends = (
-        (value - standard["centre"]) * standard["scale"] for value in (row[kind], *(interval or ()))
-    )
+    mean, *ends = ((value - standard["centre"]) * standard["scale"] for value in (row[kind], *(interval or ())))
     return mean, ends or None
