@@ -119,12 +119,17 @@ def course(iterations: Sequence[Iteration], test: HeldOut | None) -> Iterator[Ch
     yield plot(series, x, axis_over(name, heights, log=False), caption=caption)
 
 
-def estimates(found: Sequence[Coefficient], names: tuple[str, str]) -> Iterator[Child]:
-    """Each estimate with its interval, beside the one without privacy where that is known."""
+def estimates(found: Sequence[Coefficient], names: tuple[str, str], left_out: str | None) -> Iterator[Child]:
+    """Each estimate with its interval, beside the one without privacy where that is known.
+
+    Args:
+        left_out: what is to be said of the intervals, if anything.
+    """
     rows = [row for row in map(_row, found[:_ROWS_MAX]) if row is not None]
     if rows:
         caption = "Posterior means, with 95 % intervals in brackets. Each row has a scale of its own. "
         caption += "The dotted line is zero."
+        caption += f" Of the intervals, {left_out}." if left_out else ""
         yield intervals(rows, names, caption=caption)
 
 

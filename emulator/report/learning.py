@@ -85,6 +85,7 @@ class Learning(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling | None = None
     reports: str | None = None
     naive_title: str | None = None
+    interval_note: str | None = None
 
     @property
     def nodes(self) -> list[Node]:
@@ -105,7 +106,10 @@ def page(run: Learning) -> Page:
     lead = [
         Section(
             "Estimates",
-            [*estimates(run.every_estimate, _NAMES), *compared(run.every_estimate, _NAMES, run.naive_title)],
+            [
+                *estimates(run.every_estimate, _NAMES, run.interval_note),
+                *compared(run.every_estimate, _NAMES, run.naive_title),
+            ],
         ),
         Section("Warnings", [*warned(run.warnings)]),
     ]

@@ -313,7 +313,7 @@ def _places(values: list[float]) -> list[Point]:
 def _learned(run: Swarm) -> Iterator[Child]:
     names = ("private" if run.private else "as learned, not private", "without privacy")
     found = [*run.coefficients, *run.estimates, *([run.intercept] if run.intercept else [])]
-    yield from estimates(found, names)
+    yield from estimates(found, names, run.interval_note)
     yield from compared(found, names, run.naive_title)
     if run.test is not None:
         yield from scores(run.test, names)

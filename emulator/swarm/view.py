@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dca_proto.cli.learn_view import BY_ITSELF
 from emulator.swarm.timeline import LOCAL_PHASES, PHASES
-from inference.jobs.estimates import rows_of, sampling_words, table_of
+from inference.jobs.estimates import INTERVAL_NOTE, rows_of, sampling_words, table_of
 
 _SHOWN_ABSENT = 4
 _SHOWN_ROUNDS = 4
@@ -219,6 +219,8 @@ def _score_lines(summary: dict[str, Any]) -> list[Line]:
     lines = [("warning", text) for text in summary.get("warnings", [])]
     if summary.get("coefficients") and len(rows_of(summary)) > _SHOWN_ESTIMATES:
         lines.append(("shown", "the coefficients farthest from zero for their spread; all are in the files"))
+    if summary.get(INTERVAL_NOTE):
+        lines.append(("intervals", summary[INTERVAL_NOTE]))
     if summary.get("stopped"):
         held = len(summary.get("iterations", []))
         lines.append(("stopped", f"after {held} iterations: {summary['stopped']}; the result is of these"))

@@ -25,6 +25,8 @@ from inference.draws import Mixing
 
 Row = dict[str, Any]
 NAIVE = "naive_title"
+INTERVAL_NOTE = "interval_note"
+"""Under which a summary says what its intervals leave out, if anything."""
 LEVEL = 0.95  # of all intervals
 TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 BY_SD = "private standard deviation"

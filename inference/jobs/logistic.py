@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
 from inference.jobs.coefficients import Effects, figures_of
-from inference.jobs.estimates import BY_SD, normal, score
+from inference.jobs.estimates import BY_SD, INTERVAL_NOTE, normal, score
 from inference.jobs.settings import require_positive, setting
 from inference.jobs.variational import settings_for, stages
 from inference.logistic_regression import LogisticPosterior, laplace
@@ -109,6 +109,7 @@ def summary(
     effects = Effects(schema, result.fit.columns.scale[:-1], BY_SD, logistic=True)
     return {
         **effects.summary(found, figures_of(reference)),
+        INTERVAL_NOTE: "private ones leave out correlations: they are too narrow where features are correlated",
         "stopped": result.fit.stopped or None,
         "test": None if test is None else scores(result.predict_proba(test.X), reference, train, test),
     }

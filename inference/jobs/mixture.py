@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary, listed
-from inference.jobs.estimates import BY_SD, SHARE, Figure, Row, of_draws, row, score, with_standard
+from inference.jobs.estimates import BY_SD, INTERVAL_NOTE, SHARE, Figure, Row, of_draws, row, score, with_standard
 from inference.jobs.settings import setting
 from inference.jobs.variational import settings_for, stages
 from inference.problem import Problem, Schema, stream
@@ -137,6 +137,7 @@ def summary(
             rows.append(_on_axis(found, result, number))
     return {
         "estimates": rows,
+        INTERVAL_NOTE: "private ones leave out what the noise did to which row counts for which component",
         "stopped": result.stopped or None,
         "test": None if test is None else _scores(result, reference, train, test),
     }

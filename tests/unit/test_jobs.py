@@ -236,6 +236,7 @@ def test_logistic_is_scored_beside_the_model_without_privacy_and_a_constant() ->
     assert [one.number for one in told] == list(range(1, 13))
     assert {(one.total, one.name) for one in told} == {(12, "held-out AUC")}
     assert summary["coefficients"][0]["unit"] == "log odds per cm"
+    assert "too narrow where features are correlated" in summary["interval_note"]
 
 
 def test_logistic_plans_what_it_then_does() -> None:

@@ -65,6 +65,13 @@ def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with(
 
 
 @pytest.mark.parametrize("kind", ["learned", "swarm"])
+def test_what_intervals_leave_out_is_said_below_them(kind: str) -> None:
+    text = text_of({**SAMPLES[kind](), "interval_note": "private ones leave out correlations"})
+    assert "The dotted line is zero. Of the intervals, private ones leave out correlations." in text
+    assert "Of the intervals" not in text_of(SAMPLES[kind]())
+
+
+@pytest.mark.parametrize("kind", ["learned", "swarm"])
 def test_what_speaks_against_a_result_is_a_note_of_its_own(kind: str) -> None:
     text = text_of({**SAMPLES[kind](), "warnings": ["the chains have not met: R-hat is 1.2"]})
     assert "Warnings The chains have not met: R-hat is 1.2." in text
