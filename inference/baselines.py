@@ -146,7 +146,7 @@ def nonprivate_regression(train: Problem) -> RegressionResult:
     """Ordinary least squares with intercept on the raw rows: no bounds, no projection, no noise, a flat prior.
 
     The strongest honest opponent: the posterior mean is the least-squares solution, and the residual variance the
-    unbiased one.
+    unbiased one. Each coefficient has Student's t law, with n - m degrees of freedom for m coefficients.
 
     Raises:
         DataError: if there are no more rows than coefficients.
@@ -156,7 +156,7 @@ def nonprivate_regression(train: Problem) -> RegressionResult:
         raise DataError(
             f"{n} rows cannot determine {m} coefficients and a residual variance; take more rows or fewer features"
         )
-    return _result(exact_fit(train.rows, FLAT), train)
+    return _result(exact_fit(train.rows, FLAT), train, degrees=n - m)
 
 
 def exact_fit(rows: Array, prior_precision: ArrayLike, residual_variance: float | None = None) -> LinearFit:
@@ -182,5 +182,10 @@ def rmse(predicted: Array, y: Array) -> float:
     return float(np.sqrt(np.mean((y - predicted) ** 2)))
 
 
-def _result(fit: LinearFit, train: Problem, *, repair: str = "none", private: bool = False) -> RegressionResult:
-    return RegressionResult(**vars(fit), schema=train.schema, repair=repair, contributors=len(train.y), private=private)
+def _result(
+    fit: LinearFit, train: Problem, *, repair: str = "none", private: bool = False, degrees: float = np.inf
+) -> RegressionResult:
+    n = len(train.y)
+    return RegressionResult(
+        **vars(fit), schema=train.schema, repair=repair, contributors=n, private=private, degrees=degrees
+    )

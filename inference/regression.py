@@ -146,12 +146,15 @@ class RegressionResult(LinearFit):
         schema: features, target, units.
         repair: how an indefinite noisy matrix was dealt with, of `REPAIRS`; "none" where exact rows were at hand.
         contributors: rows in the statistics. private: False where no epsilon may be claimed.
+        degrees: of freedom of Student's t, where least squares estimates the residual variance and ``posterior`` has
+            its scale; infinite where the posterior is normal.
     """
 
     schema: Schema
     repair: str
     contributors: int
     private: bool
+    degrees: float = np.inf
 
     def _feature_names(self) -> list[str]:
         return list(self.schema.features)

@@ -50,7 +50,7 @@ def swarm() -> dict[str, Any]:
             coefficient("bp", "points per mmHg", 1.687, 1.061, 0.984, 0.246),
             coefficient("s5", "points per ln(mg/dl)", 39.97, 28.81, 48.02, 6.88),
         ],
-        "intercept": {"estimate": -352.8, "estimate_sd": 108.7, "nonprivate": -332.5, "nonprivate_sd": 30.5},
+        "intercept": figures(-352.8, 108.7, -332.5, 30.5),
         "test": {"rows": 99, "rmse_private": 57.37, "rmse_nonprivate": 52.62, "rmse_zero": 77.83},
         "rounds": [
             round_("second-moments", 4, 2.0, 0.1586, 169.4, absent=[29, 39, 72, 93, 97, 119]),
@@ -70,13 +70,17 @@ RELEASED = {
 
 
 def coefficient(name: str, unit: str, mean: float, sd: float, plain: float, plain_sd: float) -> dict[str, Any]:
+    return {"name": name, "unit": unit, **figures(mean, sd, plain, plain_sd)}
+
+
+def figures(mean: float, sd: float, plain: float, plain_sd: float) -> dict[str, Any]:
     return {
-        "name": name,
-        "unit": unit,
         "estimate": mean,
         "estimate_sd": sd,
+        "interval_95": [mean - 1.96 * sd, mean + 1.96 * sd],
         "nonprivate": plain,
         "nonprivate_sd": plain_sd,
+        "nonprivate_interval_95": [plain - 1.96 * plain_sd, plain + 1.96 * plain_sd],
     }
 
 
@@ -460,7 +464,16 @@ def learned() -> dict[str, Any]:
             {"number": 3, "name": "gradient", "ok": False, "attempts": 3, "contributors": None, "error": "too few"},
         ],
         "iterations": iterations(),
-        "coefficients": [{"name": "a", "unit": "log odds", "estimate": 3.1, "estimate_sd": 1.1, **alone}],
+        "coefficients": [
+            {
+                "name": "a",
+                "unit": "log odds",
+                "estimate": 3.1,
+                "estimate_sd": 1.1,
+                "interval_95": [0.944, 5.256],
+                **alone,
+            }
+        ],
         "intercept": {"estimate": -0.2, "estimate_sd": None, **alone},
         "stopped": "too few",
         "test": scores(None),

@@ -101,9 +101,13 @@ def _show_coordinates(console: Console, rounds: list[dict[str, Any]]) -> None:
     """The noise of each estimate in its own units, where there are few."""
     for told in rounds:
         if told["labels"] is not None and 1 < len(told["labels"]) <= _SHOWN_MAX:
-            parts = [f"{label} ± {std:.3g}" for label, std in zip(told["labels"], told["noise_std"], strict=True)]
+            parts = [f"{label} {std:.3g}" for label, std in zip(told["labels"], told["noise_std"], strict=True)]
             units = "" if told["noise_std_units"] == DATA else f" ({told['noise_std_units']})"
-            say(console, "estimates", f"{told['statistic']}{units}, each with its noise: {', '.join(parts)}")
+            say(
+                console,
+                "estimates",
+                f"{told['statistic']}{units}, standard deviation of the noise in each: {', '.join(parts)}",
+            )
 
 
 def _show_weights(console: Console, rounds: list[dict[str, Any]]) -> None:

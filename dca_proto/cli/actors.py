@@ -272,7 +272,7 @@ def _result_table(aggregate: NoisyAggregate) -> Table:
     table.add_column("private estimate" if aggregate.private else "estimate, not private", justify="right")
     table.add_column("noise (standard deviation)", justify="right")
     for estimate in estimates(aggregate):
-        table.add_row(estimate.label, f"{estimate.value:.6g}", f"± {estimate.noise_std:.3g}")
+        table.add_row(estimate.label, f"{estimate.value:.6g}", f"{estimate.noise_std:.3g}")
     return table
 
 

@@ -26,7 +26,7 @@ from dca_proto.core.federation import Federation
 from dca_proto.learning.runner import HeldRound
 from dca_proto.outcome import plain_reports
 from inference.jobs.base import Stage
-from inference.jobs.estimates import rows_of, sampling_words, table_of
+from inference.jobs.estimates import INTERVAL_NOTE, rows_of, sampling_words, table_of
 from inference.variational.progress import Iteration
 
 NARRATED_MAX = 4  # rounds whose phases are told; of more, only their ends are
@@ -250,6 +250,8 @@ def show(console: Console, summary: dict[str, Any]) -> None:
     console.print(_estimates_table(summary))
     for warning in summary.get("warnings", []):
         say(console, "warning", warning)
+    if summary.get(INTERVAL_NOTE):
+        say(console, "intervals", summary[INTERVAL_NOTE])
     if summary.get("repair"):
         say(console, "repair", summary["repair"])
     if summary.get("sampling"):
@@ -275,7 +277,7 @@ def _estimates_table(summary: dict[str, Any]) -> Table:
     title, names, rows = table_of(summary, rows_of(summary)[:_SHOWN_ESTIMATES], compared=False)
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in names:
-        table.add_column(name, justify="right" if name else "left", no_wrap=name not in ("", "unit"))
+        table.add_column(name, justify="right" if name else "left", no_wrap=name not in ("", "unit"), overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -6,6 +6,7 @@ import math
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7
+_PLACES_MAX = 6
 UNKNOWN = "–"
 _SPACE = "\u00a0"
 
@@ -23,6 +24,27 @@ def number(value: float | None, digits: int = 3) -> str:
         return f"{shown}·10{str(int(exponent)).translate(_SUPERSCRIPT)}".replace("-", "−")
     places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
     return f"{value:,.{places}f}".replace("-", "−")
+
+
+def interval_words(mean: float, low: float, high: float) -> str:
+    """A mean with the ends of its interval: 7.27 [2.1, 12.4].
+
+    The ends are rounded to two digits of half the interval's width, the mean to one digit more.
+    """
+    half = (high - low) / 2
+    if not half > 0:
+        return number(mean)
+    places = 1 - math.floor(math.log10(half))
+    middle, *ends = (_rounded(value, at) for value, at in ((mean, places + 1), (low, places), (high, places)))
+    return f"{middle} [{', '.join(ends)}]"
+
+
+def _rounded(value: float, places: int) -> str:
+    """To so many places after the decimal point; negative places round tens, hundreds, and so on."""
+    shown = round(value, places) + 0.0  # no negative zero
+    if places > _PLACES_MAX or abs(shown) >= _PLAIN_MAX:
+        return number(value)
+    return f"{shown:,.{max(places, 0)}f}".replace("-", "−")
 
 
 def short(value: float, digits: int = 3) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from emulator.report.bars import Bar, bars
-from emulator.report.figures import UNKNOWN, counted, number
+from emulator.report.figures import UNKNOWN, counted, interval_words, number
 from emulator.report.intervals import Estimate, Row, intervals
 from emulator.report.markup import Child, element, table
 from emulator.report.page import note
@@ -15,11 +15,11 @@ from emulator.report.plot import Axis, Series, axis_over, plot
 from emulator.report.types import Amount, Count, Real
 
 _ROWS_MAX = 60
-_Z95 = 1.96
+Interval = tuple[Real, Real]
 
 
 class Coefficient(msgspec.Struct, frozen=True):
-    """A posterior mean and standard deviation, with privacy and without, and the interval where draws tell it."""
+    """A posterior mean with its standard deviation and 95 % interval, with privacy and without, as far as known."""
 
     estimate: Real | None
     estimate_sd: Amount | None
@@ -27,10 +27,10 @@ class Coefficient(msgspec.Struct, frozen=True):
     nonprivate_sd: Amount | None
     name: str = "intercept"
     unit: str = ""
-    interval: tuple[Real, Real] | None = None
-    nonprivate_interval: tuple[Real, Real] | None = None
+    interval_95: Interval | None = None
+    nonprivate_interval_95: Interval | None = None
     naive: Real | None = None
-    naive_sd: Amount | None = None
+    naive_interval_95: Interval | None = None
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -82,11 +82,11 @@ def estimate_words(found: Sequence[Coefficient]) -> str:
     """The first estimate in words."""
     first = found[0]
     other = "" if first.nonprivate is None else f" ({_known(first.nonprivate)} without privacy)"
-    return f"{first.name} {_pair(first.estimate, first.estimate_sd)}{other}"
+    return f"{first.name} {_words(first.estimate, first.interval_95)}{other}"
 
 
-def _pair(mean: float | None, sd: float | None) -> str:
-    return _known(mean) if sd is None else f"{_known(mean)} ± {number(sd, 2)}"
+def _words(mean: float | None, interval: Interval | None) -> str:
+    return _known(mean) if mean is None or interval is None else interval_words(mean, *interval)
 
 
 def baseline_fact(test: HeldOut) -> Iterator[tuple[str, str]]:
@@ -119,12 +119,17 @@ def course(iterations: Sequence[Iteration], test: HeldOut | None) -> Iterator[Ch
     yield plot(series, x, axis_over(name, heights, log=False), caption=caption)
 
 
-def estimates(found: Sequence[Coefficient], names: tuple[str, str]) -> Iterator[Child]:
-    """Each estimate with its interval, beside the one without privacy where that is known."""
+def estimates(found: Sequence[Coefficient], names: tuple[str, str], left_out: str | None) -> Iterator[Child]:
+    """Each estimate with its interval, beside the one without privacy where that is known.
+
+    Args:
+        left_out: what is to be said of the intervals, if anything.
+    """
     rows = [row for row in map(_row, found[:_ROWS_MAX]) if row is not None]
     if rows:
-        caption = "Posterior means with 95 % intervals; each row has a scale of its own, the dotted line is zero. "
-        caption += "The numbers are means ± standard deviations."
+        caption = "Posterior means, with 95 % intervals in brackets. Each row has a scale of its own. "
+        caption += "The dotted line is zero."
+        caption += f" Of the intervals, {left_out}." if left_out else ""
         yield intervals(rows, names, caption=caption)
 
 
@@ -139,14 +144,13 @@ def compared(found: Sequence[Coefficient], names: tuple[str, str], naive: str | 
     rows = [
         (
             one.name,
-            _pair(one.estimate, one.estimate_sd),
-            UNKNOWN if one.interval is None else f"{number(one.interval[0])} to {number(one.interval[1])}",
-            _pair(one.naive, one.naive_sd),
-            _pair(one.nonprivate, one.nonprivate_sd),
+            _words(one.estimate, one.interval_95),
+            _words(one.naive, one.naive_interval_95),
+            _words(one.nonprivate, one.nonprivate_interval_95),
         )
         for one in found[:_ROWS_MAX]
     ]
-    yield table(("", names[0], "95 % interval", naive, names[1]), rows)
+    yield table(("", names[0], naive, names[1]), rows)
 
 
 def scores(test: HeldOut, names: tuple[str, str]) -> Iterator[Child]:
@@ -170,19 +174,18 @@ def scores(test: HeldOut, names: tuple[str, str]) -> Iterator[Child]:
 
 def _row(one: Coefficient) -> Row | None:
     """None where there is no estimate."""
-    private = _estimate(one.estimate, one.estimate_sd, one.interval)
+    private = _estimate(one.estimate, one.interval_95)
     if private is None:
         return None
-    return Row(one.name, one.unit, private, _estimate(one.nonprivate, one.nonprivate_sd, one.nonprivate_interval))
+    return Row(one.name, one.unit, private, _estimate(one.nonprivate, one.nonprivate_interval_95))
 
 
-def _estimate(mean: float | None, sd: float | None, interval: tuple[float, float] | None) -> Estimate | None:
-    """With a normal interval, where none is known."""
+def _estimate(mean: float | None, interval: Interval | None) -> Estimate | None:
+    """A point, where no interval is known."""
     if mean is None:
         return None
-    reach = _Z95 * (sd or 0.0)
-    low, high = interval or (mean - reach, mean + reach)
-    return Estimate(mean, low, high, _pair(mean, sd))
+    low, high = interval or (mean, mean)
+    return Estimate(mean, low, high, _words(mean, interval))
 
 
 def _known(value: float | None) -> str:

@@ -85,6 +85,7 @@ class Learning(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling | None = None
     reports: str | None = None
     naive_title: str | None = None
+    interval_note: str | None = None
 
     @property
     def nodes(self) -> list[Node]:
@@ -102,12 +103,17 @@ def page(run: Learning) -> Page:
     """The page of a job."""
     verdict: Verdict = "good" if run.ok and run.private else "bad"
     badge = ("private" if run.private else "not private") if run.ok else "ended without a result"
-    sections = [
-        Section("Warnings", [*warned(run.warnings)]),
+    lead = [
         Section(
             "Estimates",
-            [*estimates(run.every_estimate, _NAMES), *compared(run.every_estimate, _NAMES, run.naive_title)],
+            [
+                *estimates(run.every_estimate, _NAMES, run.interval_note),
+                *compared(run.every_estimate, _NAMES, run.naive_title),
+            ],
         ),
+        Section("Warnings", [*warned(run.warnings)]),
+    ]
+    sections = [
         Section("Score", [] if run.test is None else [*scores(run.test, _NAMES)]),
         Section("Draws", [*worth(run.sampling)]),
         Section("Data nodes", [*released(run.nodes)]),
@@ -122,7 +128,8 @@ def page(run: Learning) -> Page:
         verdict=verdict,
         answer=_answer(run),
         facts=[*_facts(run)],
-        sections=[section for section in sections if section.content],
+        sections=sections,
+        lead=lead,
     )
 
 

@@ -33,6 +33,7 @@ class Page(NamedTuple):
     Attributes:
         kind: of what, in words. title: the result, in a sentence. badge: the verdict in a word or two, and `verdict`
         its sense. answer: the same in full: what was spent, who contributed. facts: figures with labels.
+        sections: below the facts. lead: sections above them, directly under the headline.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Page(NamedTuple):
     answer: str
     facts: Sequence[tuple[str, str]]
     sections: Sequence[Section]
+    lead: Sequence[Section] = ()
 
 
 def policy() -> str:
@@ -91,11 +93,15 @@ def _main(page: Page) -> Element:
         element("h1", page.title),
         element("span", page.badge, class_=f"badge {page.verdict}"),
         element("p", page.answer),
-        facts if page.facts else None,
     )
-    for section in page.sections:
-        fill(main, [element("section", element("h2", section.heading), *section.content)])
+    fill(main, [_section(section) for section in page.lead if section.content])
+    fill(main, [facts] if page.facts else [])
+    fill(main, [_section(section) for section in page.sections if section.content])
     return main
+
+
+def _section(section: Section) -> Element:
+    return element("section", element("h2", section.heading), *section.content)
 
 
 def _footer(source: str) -> Element:

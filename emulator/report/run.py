@@ -109,6 +109,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     reports: str | None = None
     reported: Count | None = None
     naive_title: str | None = None
+    interval_note: str | None = None
 
     @property
     def alone(self) -> bool:

@@ -35,7 +35,8 @@ figcaption{color:var(--soft);font-size:.88rem;margin-top:.4rem;max-width:46rem}
 .row .label small{display:block;color:var(--soft)}
 .row .value{font-variant-numeric:tabular-nums;font-size:.92rem;line-height:1.25}
 .row .values{display:flex;flex-direction:column;font-size:.92rem}
-.values .value{color:var(--tone)}
+.values .value{color:var(--tone);white-space:nowrap}
+@media (min-width:40.01rem){.intervals .row{grid-template-columns:11rem minmax(0,1fr) 14.5rem}}
 svg{display:block;overflow:visible}
 svg.bar{width:100%;height:1.1rem}svg.lane{width:100%;height:1.5rem}svg.interval{width:100%;height:2.6rem}
 svg.axis{width:100%;height:1.2rem}

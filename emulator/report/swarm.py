@@ -41,8 +41,12 @@ class _Headline(NamedTuple):
 def page(run: Swarm) -> Page:
     """The page of a swarm."""
     head = _headline(run)
-    sections = [
+    lead = [
+        Section("Coefficients" if run.coefficients else "Estimates", [*_learned(run)]),
         Section("Warnings", [*warned(run.warnings)]),
+    ]
+    sections = [
+        Section("Draws", [*worth(run.sampling)]),
         Section("Data nodes", [*released(run.nodes)]),
         Section("Reports", [*told(run.reports, run.rounds, [one.name for one in run.estimates])]),
         Section("Iterations", [*course(run.iterations, run.test)]),
@@ -50,8 +54,6 @@ def page(run: Swarm) -> Page:
         Section("Messages and bytes", [*_traffic(run)]),
         Section("Who dropped out", [*_drops(run)]),
         Section("Noise in the sums", [*_noise(run)]),
-        Section("Coefficients" if run.coefficients else "Estimates", [*_learned(run)]),
-        Section("Draws", [*worth(run.sampling)]),
     ]
     return Page(
         kind=f"Swarm of real {run.who}s",
@@ -60,7 +62,8 @@ def page(run: Swarm) -> Page:
         verdict=head.verdict,
         answer=_answer(run),
         facts=[*_facts(run)],
-        sections=[section for section in sections if section.content],
+        sections=sections,
+        lead=lead,
     )
 
 
@@ -310,7 +313,7 @@ def _places(values: list[float]) -> list[Point]:
 def _learned(run: Swarm) -> Iterator[Child]:
     names = ("private" if run.private else "as learned, not private", "without privacy")
     found = [*run.coefficients, *run.estimates, *([run.intercept] if run.intercept else [])]
-    yield from estimates(found, names)
+    yield from estimates(found, names, run.interval_note)
     yield from compared(found, names, run.naive_title)
     if run.test is not None:
         yield from scores(run.test, names)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dca_proto.cli.learn_view import BY_ITSELF
 from emulator.swarm.timeline import LOCAL_PHASES, PHASES
-from inference.jobs.estimates import rows_of, sampling_words, table_of
+from inference.jobs.estimates import INTERVAL_NOTE, rows_of, sampling_words, table_of
 
 _SHOWN_ABSENT = 4
 _SHOWN_ROUNDS = 4
@@ -172,14 +172,14 @@ def _table(title: str, names: Iterable[str], rows: Iterable[Iterable[str]], text
     """
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
     for index, name in enumerate(names):
-        table.add_column(name, justify="right" if index else "left", no_wrap=index not in texts)
+        table.add_column(name, justify="right" if index else "left", no_wrap=index not in texts, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
 
 
 def estimates_table(summary: dict[str, Any]) -> Table:
-    """Posterior means and standard deviations, private beside non-private, in the user's units.
+    """Posterior means and 95 % intervals, private beside non-private, in the user's units.
 
     Of many, those that stand out most from zero are shown.
     """
@@ -188,8 +188,8 @@ def estimates_table(summary: dict[str, Any]) -> Table:
         entries = sorted(entries, key=_strength, reverse=True)[:_SHOWN_ESTIMATES]
     title, names, rows = table_of(summary, entries, compared=True)
     every = len(rows_of(summary))
-    of = f" ({len(rows)} of {every})" if len(rows) < every else ""
-    return _table(f"{title}{of}", names, rows, texts=(0, *(names.index(name) for name in ("unit",) if name in names)))
+    of = f"{len(rows)} of {every}; " if len(rows) < every else ""
+    return _table(f"{of}{title}", names, rows, texts=(0, *(names.index(name) for name in ("unit",) if name in names)))
 
 
 def _strength(row: dict[str, Any]) -> float:
@@ -219,6 +219,8 @@ def _score_lines(summary: dict[str, Any]) -> list[Line]:
     lines = [("warning", text) for text in summary.get("warnings", [])]
     if summary.get("coefficients") and len(rows_of(summary)) > _SHOWN_ESTIMATES:
         lines.append(("shown", "the coefficients farthest from zero for their spread; all are in the files"))
+    if summary.get(INTERVAL_NOTE):
+        lines.append(("intervals", summary[INTERVAL_NOTE]))
     if summary.get("stopped"):
         held = len(summary.get("iterations", []))
         lines.append(("stopped", f"after {held} iterations: {summary['stopped']}; the result is of these"))

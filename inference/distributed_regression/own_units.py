@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.distributed_regression.observed import regressions
@@ -55,11 +56,18 @@ class DistributedFit:
     def intervals(self, level: float = 0.9) -> dict[str, Array]:
         """Equal-tailed credible intervals: ``coefficients`` (d, 2), ``intercept`` (2,), ``residual_sd`` (2,).
 
+        Those of the coefficients and of the intercept are exact where the posterior is Gaussian in closed form.
+
         Raises:
             DataError: the level is not between 0 and 1.
         """
-        tails = tails_of(level)
-        return {name: np.quantile(array, tails, axis=(0, 1)).T for name, array in self.draws().items()}
+        tails, linear = tails_of(level), self.linear
+        found = {name: np.quantile(array, tails, axis=(0, 1)).T for name, array in self.draws().items()}
+        if self.sampled.gaussian is None:
+            return found
+        reach = ndtri(tails)
+        slopes = linear.coefficients[:, None] + linear.coefficient_sd[:, None] * reach
+        return {**found, "coefficients": slopes, "intercept": linear.intercept + linear.intercept_sd * reach}
 
     def predict(self, X: Array) -> tuple[Array, Array]:
         """Posterior predictive mean and standard deviation at rows ``X`` of shape ``(k, d)``, in target units."""

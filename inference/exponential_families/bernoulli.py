@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import betaln
+from scipy.special import betaincinv, betaln
 
 from inference.errors import DataError
 from inference.exponential_families.family import Array, positive
@@ -45,6 +45,9 @@ class Bernoulli(ScalarFamily):
         a, total = eta[..., 0], eta.sum(axis=-1)
         mean = a / total
         return {self.parameter: (mean, mean * (1 - mean) / (total + 1))}
+
+    def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
+        return {self.parameter: np.asarray(betaincinv(eta[0], eta[1], q))}
 
     def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
         return {self.parameter: rng.beta(eta[..., 0], eta[..., 1])}

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.special import betaincinv, gammaln
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
@@ -84,6 +84,10 @@ class Categorical(Family):
         total = eta.sum(axis=-1, keepdims=True)
         mean = eta / total
         return {"theta": (mean, mean * (1 - mean) / (total + 1))}
+
+    def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
+        """Of each share's Beta distribution."""
+        return {"theta": np.asarray(betaincinv(eta, eta.sum() - eta, q[..., None]))}
 
     def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
         gamma = rng.standard_gamma(np.maximum(eta, 1e-3))  # below, a share underflows anyway

@@ -84,6 +84,10 @@ class Family(ABC):
         """Mean and variance of each parameter given η."""
 
     @abstractmethod
+    def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
+        """Exact quantiles of each parameter given one η of shape ``(h,)``: the shape of q, then the parameter's own."""
+
+    @abstractmethod
     def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
         """One draw of each parameter for each η."""
 
@@ -135,7 +139,12 @@ class FamilyResult:
         return {name: np.sqrt(v.mean(axis=(0, 1)) + mean.var(axis=(0, 1))) for name, (mean, v) in moments}
 
     def quantile(self, q: float | Sequence[float]) -> dict[str, Array]:
-        """Posterior quantiles of each parameter: of the draws, shape of `q`, then the parameter's own axes."""
+        """Posterior quantiles of each parameter, shape of `q`, then the parameter's own axes.
+
+        They are exact where the posterior is the conjugate one of a single η, else those of the draws.
+        """
+        if not np.ptp(self.eta, axis=(0, 1)).any():
+            return self.family.quantiles(self.eta[0, 0], np.asarray(q, float))
         return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in self.draws.items()}
 
     @property

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import gammainccinv, ndtr, stdtrit
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
@@ -105,6 +105,15 @@ class Gaussian(Family):
         return {
             "mean": (centre + scale * m, scale**2 * variance / kappa),
             "variance": (scale**2 * variance, scale**4 * variance**2 / (a - 2)),
+        }
+
+    def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
+        """Of Student's t with 2a degrees of freedom, and of the Inverse-Gamma."""
+        m, kappa, a, b = eta
+        centre, scale = self.interval.centre, self.interval.half_width
+        return {
+            "mean": np.asarray(centre + scale * (m + np.sqrt(b / (a * kappa)) * stdtrit(2 * a, q))),
+            "variance": np.asarray(scale**2 * b / gammainccinv(a, q)),
         }
 
     def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import gammaincinv
 
 from inference.errors import DataError
 from inference.exponential_families.family import Array, positive
@@ -35,6 +36,9 @@ class RateFamily(ScalarFamily):
 
     def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
         return {self.parameter: (eta[..., 0] / eta[..., 1], eta[..., 0] / eta[..., 1] ** 2)}
+
+    def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
+        return {self.parameter: np.asarray(gammaincinv(eta[0], q) / eta[1])}
 
     def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
         return {self.parameter: rng.gamma(eta[..., 0]) / eta[..., 1]}

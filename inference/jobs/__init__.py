@@ -4,6 +4,7 @@ General layout, in reading order:
     base                    what every job is; what it may know
     settings                reading a job's settings from a table or from words
     estimates, picture      rows of a summary: private beside non-private; drawn
+    coefficients            rows of the regressions' coefficients, in units of their own and on one axis
     variational             what the jobs of many rounds share
     regression, regression_bounded, regression_mcmc, logistic, mixture, families     the jobs
     reports                 what those share that learn from reports, private each by itself

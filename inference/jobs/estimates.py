@@ -1,9 +1,12 @@
-"""Rows of a summary: one estimate each, with its posterior standard deviation, beside the one without privacy.
+"""Rows of a summary: one estimate each, with its 95 % interval, beside the one without privacy.
 
-    {"name": "bmi", "unit": "points per kg/m²", "estimate": 8.1, "estimate_sd": 1.2, "nonprivate": 7.6, ...}
+    {"name": "bmi", "unit": "points per kg/m²", "estimate": 8.1, "estimate_sd": 1.2, "interval_95": [5.7, 10.5],
+     "nonprivate": 7.6, "nonprivate_sd": 0.7, "nonprivate_interval_95": [6.2, 9.0]}
 
-Where the posterior is known by its draws, rows have credible intervals too (`with_interval`), and of reports what they
-say without a model of their noise (`with_naive`); the summary then says under `NAIVE` what that estimate is called.
+Each job computes its intervals from the posterior's own law: `normal`, `student`, or quantiles of draws (`of_draws`).
+Rows that a picture may show on one axis carry that axis's unit and their scale (`with_standard`). Estimates from
+reports also have what the reports give without a model of their noise (`with_naive`). The summary names that estimate
+under `NAIVE`.
 
 What is not known is None: a real federation's trainer has no rows to compute the non-private one from.
 """
@@ -11,18 +14,56 @@ What is not known is None: a real federation's trainer has no rows to compute th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
-from statistics import NormalDist
-from typing import Any
+from math import floor, isfinite, log10
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
 
 from inference.draws import Mixing
 
 Row = dict[str, Any]
 NAIVE = "naive_title"
-Figure = tuple[float, float | None]
-"""A mean and a standard deviation, if that is known."""
+INTERVAL_NOTE = "interval_note"
+"""Under which a summary says what its intervals leave out, if anything."""
+LEVEL = 0.95  # of all intervals
+TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+BY_SD = "private standard deviation"
+BY_BOUNDS = "half-width of the public bounds"
+SHARE = "share"
+INTERCEPT = "intercept"
+_PLACES_MAX = 6  # after the decimal point; smaller numbers are written with an exponent
+_DIGITS_MAX = 9  # before it
+
+
+class Figure(NamedTuple):
+    """A mean, and its standard deviation and the ends of its 95 % interval, as far as they are known."""
+
+    mean: float
+    sd: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+def normal(mean: float, sd: float) -> Figure:
+    """Of a normal law: the interval is 1.96 standard deviations to either side."""
+    return student(mean, sd, np.inf)
+
+
+def student(mean: float, scale: float, degrees: float) -> Figure:
+    """Of Student's t about the mean.
+
+    Args:
+        scale: the standard error, which is told as the standard deviation. degrees: of freedom; infinite is normal.
+    """
+    reach = scale * float(ndtri(TAILS[1]) if np.isinf(degrees) else stdtrit(degrees, TAILS[1]))
+    return Figure(float(mean), float(scale), (float(mean) - reach, float(mean) + reach))
+
+
+def of_draws(array: NDArray[np.float64]) -> Figure:
+    """Mean, standard deviation and equal-tailed quantiles of draws."""
+    low, high = np.quantile(array, TAILS)
+    return Figure(float(np.mean(array)), float(np.std(array)), (float(low), float(high)))
 
 
 def row(name: str, unit: str, private: Figure, nonprivate: Figure | None) -> Row:
@@ -32,29 +73,39 @@ def row(name: str, unit: str, private: Figure, nonprivate: Figure | None) -> Row
 
 def figures(private: Figure, nonprivate: Figure | None) -> Row:
     """The figures of one estimate, without its name."""
-    other = (None, None) if nonprivate is None else nonprivate
+    other = nonprivate or Figure(np.nan)
     return {
-        "estimate": _plain(private[0]),
-        "estimate_sd": _plain(private[1]),
-        "nonprivate": _plain(other[0]),
-        "nonprivate_sd": _plain(other[1]),
-    }
-
-
-def with_interval(row: Row, interval: Iterable[float], level: float) -> Row:
-    """A row with its own credible interval, and a normal one about the estimate without privacy."""
-    reach = NormalDist().inv_cdf((1 + level) / 2)
-    mean, sd = row["nonprivate"], row["nonprivate_sd"]
-    return {
-        **row,
-        "interval": [float(end) for end in interval],
-        "nonprivate_interval": None if mean is None or sd is None else [mean - reach * sd, mean + reach * sd],
+        "estimate": _plain(private.mean),
+        "estimate_sd": _plain(private.sd),
+        "interval_95": _ends(private.interval),
+        "nonprivate": _plain(other.mean),
+        "nonprivate_sd": _plain(other.sd),
+        "nonprivate_interval_95": _ends(other.interval),
     }
 
 
 def with_naive(row: Row, naive: Figure) -> Row:
     """A row with the estimate that leaves the reports' noise out of the model."""
-    return {**row, "naive": _plain(naive[0]), "naive_sd": _plain(naive[1])}
+    ends = _ends(naive.interval)
+    return {**row, "naive": _plain(naive.mean), "naive_sd": _plain(naive.sd), "naive_interval_95": ends}
+
+
+def with_standard(row: Row, unit: str, scale: float = 1.0, centre: float = 0.0) -> Row:
+    """A row that a picture shows as (value - centre)·scale, on one axis with all others of that unit.
+
+    Args:
+        unit: of the axis. scale, centre: public or private; nothing of the raw rows.
+    """
+    return {**row, "standard": {"unit": unit, "scale": float(scale), "centre": float(centre)}}
+
+
+def standard_unit(target: str, by: str) -> str:
+    """Of coefficients that are multiplied by a scale of their feature.
+
+    Args:
+        target: the unit of what the coefficients predict. by: what the scale is, `BY_SD` or `BY_BOUNDS`.
+    """
+    return f"{target} per {by} of the feature"
 
 
 def score(name: str, private: float, nonprivate: float | None, constant: float, *, higher_is_better: bool) -> Row:
@@ -73,10 +124,34 @@ def digits(value: float, count: int) -> str:
     return f"{float(f'{value:.{count}g}'):.6g}"
 
 
+def interval_words(mean: float, interval: Sequence[float] | None, count: int = 4) -> str:
+    """An estimate for people, such as "7.27 [2.1, 12.4]".
+
+    The ends are rounded to two digits of half the interval's width, the mean to one digit more.
+
+    Args:
+        count: significant digits of a mean without an interval.
+    """
+    if interval is None:
+        return digits(mean, count)
+    low, high = interval
+    half = (high - low) / 2
+    if not half > 0:
+        return f"{digits(mean, count)} [{digits(low, count)}, {digits(high, count)}]"
+    places = 1 - floor(log10(half))
+    return f"{_rounded(mean, places + 1)} [{_rounded(low, places)}, {_rounded(high, places)}]"
+
+
+def _rounded(value: float, places: int) -> str:
+    """A number to so many places after the decimal point; negative places round tens, hundreds, and so on."""
+    number = round(value, places) + 0.0  # no negative zero
+    if places > _PLACES_MAX or abs(number) >= 10**_DIGITS_MAX:
+        return f"{value:.3g}"
+    return f"{number:.{max(places, 0)}f}"
+
+
 def table_of(summary: Row, rows: Sequence[Row], *, compared: bool) -> tuple[str, list[str], list[list[str]]]:
     """A table of estimates for people: its title, the names of its columns, and a text for each of its cells.
-
-    With naive estimates beside the others there are intervals in the place of standard deviations.
 
     Args:
         rows: of the summary that are to be shown. compared: whether the estimates without privacy are among them.
@@ -85,30 +160,33 @@ def table_of(summary: Row, rows: Sequence[Row], *, compared: bool) -> tuple[str,
     kinds = {"estimate": "private" if summary["private"] else "not private"}
     kinds |= {"naive": naive} if naive else {}
     kinds |= {"nonprivate": "without privacy"} if compared else {}
+    told = [[_words(row, kind) for kind in kinds] for row in rows]
+    title = "posterior: mean [95 % interval]"
+    if rows and all(row["interval_95"] is None for row in rows):
+        has_others = compared and any(row["nonprivate_interval_95"] for row in rows)
+        title = "estimates; without privacy: mean [95 % interval]" if has_others else "estimates"
     if naive:
-        title = f"posterior, mean and {100 * summary['interval_level']:g} % interval"
-        return title, ["", *kinds.values()], [[_named(row), *(_brief(row, kind) for kind in kinds)] for row in rows]
-    cells = [[row["name"], *(_words(row, kind) for kind in kinds), row["unit"]] for row in rows]
-    is_point = rows and all(row["estimate_sd"] is None for row in rows)
-    return "estimates" if is_point else "posterior, mean ± standard deviation", ["", *kinds.values(), "unit"], cells
+        return title, ["", *kinds.values()], [[_named(row), *words] for row, words in zip(rows, told, strict=True)]
+    units = {row["unit"] for row in rows if row["name"] != INTERCEPT}
+    if len(units) == 1:  # said once, which leaves room for the names
+        title = ", ".join(filter(None, (title, *units)))
+        return title, ["", *kinds.values()], [[row["name"], *words] for row, words in zip(rows, told, strict=True)]
+    cells = [[row["name"], *words, row["unit"]] for row, words in zip(rows, told, strict=True)]
+    return title, ["", *kinds.values(), "unit"], cells
 
 
-def _words(row: Row, kind: str, count: int = 4) -> str:
-    """One estimate with its standard deviation."""
+def _words(row: Row, kind: str) -> str:
+    """One estimate with its interval; a naive one stands alone, for its interval means little."""
     if row[kind] is None:
         return "–"
-    sd = row[f"{kind}_sd"]
-    return digits(row[kind], count) + (f" ± {digits(sd, 2)}" if sd is not None else "")
-
-
-def _brief(row: Row, kind: str) -> str:
-    """One estimate in three digits: the posterior's with its interval, a naive one alone."""
-    if row[kind] is None or kind == "nonprivate":
-        return _words(row, kind, 3)
     if kind == "naive":
         return digits(row[kind], 3)
-    low, high = (digits(end, 3) for end in row["interval"])
-    return f"{digits(row[kind], 3)} ({low} to {high})"
+    return interval_words(row[kind], row[interval_key(kind)])
+
+
+def interval_key(kind: str) -> str:
+    """Under which a row has the interval of its "estimate", "naive" or "nonprivate" one."""
+    return "interval_95" if kind == "estimate" else f"{kind}_interval_95"
 
 
 def _named(row: Row) -> str:
@@ -130,7 +208,7 @@ def rows_of(summary: Row) -> list[Row]:
     """All estimates of a summary, the intercept last."""
     found = [*summary.get("coefficients", []), *summary.get("estimates", [])]
     if summary.get("intercept"):
-        found.append({"name": "intercept", "unit": "", **summary["intercept"]})
+        found.append({"name": INTERCEPT, "unit": "", **summary["intercept"]})
     return found
 
 
@@ -169,3 +247,9 @@ def _extreme(choose: Any, numbers: Sequence[float]) -> float | None:
 def _plain(value: float | None) -> float | None:
     """A number that JSON has."""
     return None if value is None or not isfinite(value) else float(value)
+
+
+def _ends(interval: Iterable[float] | None) -> list[float] | None:
+    """As `_plain`; None unless both are numbers."""
+    found = [] if interval is None else [_plain(end) for end in interval]
+    return [end for end in found if end is not None] if found and None not in found else None

@@ -13,7 +13,7 @@ from inference.exponential_families import FAMILIES, METHODS, Family, FamilyResu
 from inference.exponential_families import family_job as rounds_of
 from inference.exponential_families.family import fitted
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
-from inference.jobs.estimates import Figure, row
+from inference.jobs.estimates import SHARE, TAILS, Figure, row, with_standard
 from inference.jobs.settings import require_choice, setting
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
@@ -74,11 +74,13 @@ def summary(
     test: Problem | None,
     schema: Schema,
 ) -> Summary:
-    """Posterior mean and standard deviation of each parameter, and what speaks against them."""
+    """Posterior mean and interval of each parameter, and what speaks against them."""
     names = _names(result, schema)
     others: list[Figure | None] = [None] * len(names) if reference is None else [*_figures(reference)]
     triples = zip(names, _figures(result), others, strict=True)
     rows = [row(name, unit, own, other) for (name, unit), own, other in triples]
+    if "theta" in result.mean:
+        rows = [with_standard(one, SHARE) for one in rows]
     return {
         "estimates": rows,
         "method": result.method,
@@ -90,9 +92,12 @@ def summary(
 
 def _figures(result: FamilyResult) -> list[Figure]:
     """Of each number in each parameter, in order."""
-    sd = result.sd
-    pairs = [(np.ravel(mean), np.ravel(sd[name])) for name, mean in result.mean.items()]
-    return [(float(m), float(s)) for mean, spread in pairs for m, s in zip(mean, spread, strict=True)]
+    sd, (low, high) = result.sd, (result.quantile(tail) for tail in TAILS)
+    found = []
+    for name, mean in result.mean.items():
+        columns = [np.ravel(array) for array in (mean, sd[name], low[name], high[name])]
+        found += [Figure(float(m), float(s), (float(a), float(b))) for m, s, a, b in zip(*columns, strict=True)]
+    return found
 
 
 def _names(result: FamilyResult, schema: Schema) -> list[tuple[str, str]]:

@@ -13,14 +13,14 @@ from itertools import pairwise
 from math import isfinite
 
 import numpy as np
+from scipy.special import betaincinv
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
-from inference.jobs.estimates import NAIVE, Figure, row, with_interval, with_naive
+from inference.jobs.estimates import NAIVE, SHARE, TAILS, Figure, of_draws, row, with_naive, with_standard
 from inference.jobs.reports import (
-    LEVEL,
     SAMPLED,
     Fitted,
     SamplerSettings,
@@ -28,9 +28,8 @@ from inference.jobs.reports import (
     check_installed,
     column_of,
     draws,
-    figure,
     sampling,
-    share_figures,
+    unbiased_shares,
 )
 from inference.jobs.settings import Numbers, require_choice, require_positive, setting
 from inference.local import DirichletPrior, histogram
@@ -151,11 +150,16 @@ def model(schema: Schema, settings: Settings) -> str:
 
 
 def reference(train: Problem, settings: Settings) -> list[Figure]:
-    """The share of each category in the rows themselves."""
+    """The posterior of each category's share given the rows themselves, with the same prior: a Beta distribution."""
     place = train.schema.columns.index(column_of(train.schema, settings.column))
     inner = np.asarray(edges_of(train.schema, settings)[1:-1])
     counts = np.bincount(np.searchsorted(inner, train.rows[:, place], side="right"), minlength=len(inner) + 1)
-    return share_figures(counts / len(train.y), len(train.y))
+    alpha = settings.concentration + counts
+    total = alpha.sum()
+    mean, (low, high) = alpha / total, betaincinv(alpha, total - alpha, np.reshape(TAILS, (2, 1)))
+    sd = np.sqrt(mean * (1 - mean) / (total + 1))
+    columns = (array.tolist() for array in (mean, sd, low, high))
+    return [Figure(m, s, (least, most)) for m, s, least, most in zip(*columns, strict=True)]
 
 
 def summary(
@@ -167,17 +171,14 @@ def summary(
 ) -> Summary:
     """Each share with its credible interval, beside the unbiased estimate from the same reports."""
     posterior, naive = result.posterior, _unbiased(result.released)
-    shares, intervals = posterior.draws["shares"], posterior.intervals(LEVEL)["shares"]
-    rows = []
+    shares, rows = posterior.draws["shares"], []
     for place, name in enumerate(posterior.labels("shares")):
         other = None if reference is None else reference[place]
-        found = with_interval(row(name, "", figure(shares[..., place]), other), intervals[place], LEVEL)
+        found = with_standard(row(name, "", of_draws(shares[..., place]), other), SHARE)
         rows.append(with_naive(found, naive[place]))
     return {
         "estimates": rows,
-        "one_axis": True,
         NAIVE: "unbiased",
-        "interval_level": LEVEL,
         "sampling": sampling(posterior),
         "warnings": posterior.warnings,
         "test": None,
@@ -190,7 +191,7 @@ def _unbiased(released: NoisyAggregate) -> list[Figure]:
     assert reports is not None, "they were asked for"
     assert reports.probabilities is not None, "they are of categories"
     (p, q), n = reports.probabilities, reports.contributors
-    return share_figures(q + (p - q) * released.value / n, n, p, q)
+    return unbiased_shares(q + (p - q) * released.value / n, n, p, q)
 
 
 def picture_title(schema: Schema) -> str:

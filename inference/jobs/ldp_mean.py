@@ -19,9 +19,8 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
-from inference.jobs.estimates import NAIVE, Figure, row, with_interval, with_naive
+from inference.jobs.estimates import NAIVE, Figure, normal, of_draws, row, with_naive
 from inference.jobs.reports import (
-    LEVEL,
     SAMPLED,
     Fitted,
     SamplerSettings,
@@ -29,7 +28,6 @@ from inference.jobs.reports import (
     check_installed,
     column_of,
     draws,
-    figure,
     sampling,
 )
 from inference.jobs.settings import require_choice, setting
@@ -233,13 +231,11 @@ def summary(
     drawn = [family.mean(units), family.sd(units), *([units[family.parameter]] if family.parameter else [])]
     naive, rows = _moments(family, _reported(result.released)), []
     for place, ((name, unit), array) in enumerate(zip(names, drawn, strict=True)):
-        found = row(name, unit, figure(array), None if reference is None else reference[place])
-        interval = np.quantile(array, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        rows.append(with_naive(with_interval(found, interval, LEVEL), naive[place]))
+        found = row(name, unit, of_draws(array), None if reference is None else reference[place])
+        rows.append(with_naive(found, naive[place]))
     return {
         "estimates": rows,
         NAIVE: "as reported",
-        "interval_level": LEVEL,
         "sampling": sampling(posterior),
         "warnings": posterior.warnings,
         "test": None,
@@ -262,14 +258,20 @@ def _reported(released: NoisyAggregate) -> Array:
 
 
 def _moments(family: _Family, values: Array) -> list[Figure]:
-    """Mean, standard deviation and the parameter that follows from the mean, with their standard errors."""
+    """Mean, standard deviation and the parameter that follows from the mean, with their standard errors.
+
+    Intervals are those of large samples, whatever the law: normal of mean and standard deviation. The parameter's are
+    the values at the ends of the mean's.
+    """
     n, mean, sd = len(values), float(values.mean()), float(values.std(ddof=1 if len(values) > 1 else 0))
     error, fourth = sd / sqrt(n), float(np.mean((values - mean) ** 4))
     spread = sqrt(max(fourth - sd**4, 0.0) / n) / (2 * sd) if sd > 0 else 0.0  # of any law with fourth moments
-    found: list[Figure] = [(mean, error), (sd, spread)]
+    found = [normal(mean, error), normal(sd, spread)]
     if family.parameter:
-        ends = family.of_mean(mean + error), family.of_mean(mean - error)
-        found.append((family.of_mean(mean), abs(ends[0] - ends[1]) / 2))
+        near, interval = [family.of_mean(mean + error), family.of_mean(mean - error)], found[0].interval
+        assert interval is not None, "a normal law has one"
+        low, high = sorted(map(family.of_mean, interval))
+        found.append(Figure(family.of_mean(mean), abs(near[0] - near[1]) / 2, (low, high)))
     return found
 
 

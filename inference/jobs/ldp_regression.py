@@ -27,22 +27,20 @@ from inference.bounded_regression import INTERCEPT_BOUND
 from inference.errors import DataError
 from inference.jobs import logistic, regression
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
-from inference.jobs.estimates import Row, row, with_interval
+from inference.jobs.coefficients import Effects, figures_of
+from inference.jobs.estimates import BY_SD, of_draws
 from inference.jobs.reports import (
-    LEVEL,
     SAMPLED,
     SamplerSettings,
     check_clients,
     check_installed,
-    figure,
     sampling,
     with_new_clients,
 )
 from inference.jobs.settings import require_choice, require_positive, setting
 from inference.local import LocalRegression, RegressionPrior, fit
-from inference.local.sites import COEFFICIENTS, INTERCEPT
+from inference.local.sites import COEFFICIENTS, FEATURE_SD, INTERCEPT
 from inference.local.terms import GAUSSIAN, RESPONSE
-from inference.logistic_regression import LogisticPosterior
 from inference.problem import Problem, Schema
 from inference.released import STATISTIC
 
@@ -207,45 +205,15 @@ def summary(
     schema: Schema,
 ) -> Summary:
     """Coefficients with credible intervals, and scores on rows that nobody learned from."""
-    unit = logistic.unit if result.logistic else Schema.slope_unit
-    drawn, intervals, others = (
-        result.draws,
-        result.intervals(LEVEL),
-        reference_figures(reference, len(schema.features) + 1),
-    )
+    slopes = np.moveaxis(result.draws[COEFFICIENTS], -1, 0)
+    found = [of_draws(array) for array in (result.draws[INTERCEPT], *slopes)]
+    effects = Effects(schema, result.mean[FEATURE_SD], BY_SD, result.logistic)
     return {
-        "coefficients": [
-            with_interval(
-                row(name, unit(schema, name), figure(drawn[COEFFICIENTS][..., j]), others[j + 1]),
-                intervals[COEFFICIENTS][j],
-                LEVEL,
-            )
-            for j, name in enumerate(schema.features)
-        ],
-        "intercept": _unnamed(
-            with_interval(row("", "", figure(drawn[INTERCEPT]), others[0]), intervals[INTERCEPT], LEVEL)
-        ),
-        "interval_level": LEVEL,
+        **effects.summary(found, figures_of(reference)),
         "sampling": sampling(result),
         "warnings": result.warnings,
         "test": None if test is None else _tested(result, reference, train, test),
     }
-
-
-def reference_figures(reference: Any, count: int) -> list[Any]:
-    """Of the intercept and each coefficient without privacy; None where nothing is known of them."""
-    if reference is None:
-        return [None] * count
-    if isinstance(reference, LogisticPosterior):
-        return list(zip(reference.mean, np.sqrt(np.diag(reference.cov)), strict=True))
-    return [
-        (reference.intercept, reference.intercept_sd),
-        *zip(reference.coefficients, reference.coefficient_sd, strict=True),
-    ]
-
-
-def _unnamed(found: Row) -> Row:
-    return {key: value for key, value in found.items() if key not in ("name", "unit")}
 
 
 def _tested(result: LocalRegression, reference: Any, train: Problem | None, test: Problem) -> Summary:

@@ -15,8 +15,9 @@ import numpy as np
 from inference.errors import DataError
 from inference.jobs import logistic, regression
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
-from inference.jobs.estimates import Figure, figures, row
-from inference.jobs.ldp_regression import FAMILIES, LINEAR, picture_title, reference, reference_figures
+from inference.jobs.coefficients import Effects, figures_of
+from inference.jobs.estimates import BY_BOUNDS, Figure
+from inference.jobs.ldp_regression import FAMILIES, LINEAR, picture_title, reference
 from inference.jobs.settings import require_choice, setting
 from inference.local import sgd
 from inference.local.terms import GAUSSIAN
@@ -108,15 +109,12 @@ def summary(
     schema: Schema,
 ) -> Summary:
     """Coefficients, of which no spread is known, and scores on rows that nobody learned from."""
-    is_linear, others = result.settings.family == NORMAL, reference_figures(reference, len(schema.features) + 1)
-    unit = Schema.slope_unit if is_linear else logistic.unit
-    own: list[Figure] = [(float(value), None) for value in (result.intercept, *result.coefficients)]
+    is_linear = result.settings.family == NORMAL
+    found = [Figure(float(value)) for value in (result.intercept, *result.coefficients)]
+    effects = Effects(schema, schema.half_widths[:-1], BY_BOUNDS, logistic=not is_linear)
     tested = regression.errors if is_linear else logistic.scores
     return {
-        "coefficients": [
-            row(name, unit(schema, name), own[place], others[place]) for place, name in enumerate(schema.features, 1)
-        ],
-        "intercept": figures(own[0], others[0]),
+        **effects.summary(found, figures_of(reference)),
         "groups": result.groups._asdict(),
         "stopped": result.stopped or None,
         "test": None if test is None else tested(result.predict(test.X), reference, train, test),

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
-from inference.jobs.estimates import figures, row, score
+from inference.jobs.coefficients import Effects, figures_of
+from inference.jobs.estimates import BY_SD, INTERVAL_NOTE, normal, score
 from inference.jobs.settings import require_positive, setting
 from inference.jobs.variational import settings_for, stages
 from inference.logistic_regression import LogisticPosterior, laplace
@@ -103,24 +104,15 @@ def summary(
     schema: Schema,
 ) -> Summary:
     """Coefficients of the log odds, and scores of the probabilities on rows that nobody learned from."""
-    sd = None if reference is None else np.sqrt(np.diag(reference.cov))
-    own = list(
-        zip([result.intercept, *result.coefficients], [result.intercept_sd, *result.coefficient_sd], strict=True)
-    )
-    others = [None] * len(own) if reference is None or sd is None else list(zip(reference.mean, sd, strict=True))
+    sds = [result.intercept_sd, *result.coefficient_sd]
+    found = [normal(*pair) for pair in zip([result.intercept, *result.coefficients], sds, strict=True)]
+    effects = Effects(schema, result.fit.columns.scale[:-1], BY_SD, logistic=True)
     return {
-        "coefficients": [
-            row(name, unit(schema, name), own[place], others[place]) for place, name in enumerate(schema.features, 1)
-        ],
-        "intercept": figures(own[0], others[0]),
+        **effects.summary(found, figures_of(reference)),
+        INTERVAL_NOTE: "private ones leave out correlations: they are too narrow where features are correlated",
         "stopped": result.fit.stopped or None,
         "test": None if test is None else scores(result.predict_proba(test.X), reference, train, test),
     }
-
-
-def unit(schema: Schema, name: str) -> str:
-    """Of a coefficient."""
-    return f"log odds per {schema.units[name]}" if name in schema.units else "log odds"
 
 
 def scores(private: Array, reference: LogisticPosterior | None, train: Problem | None, test: Problem) -> Summary:

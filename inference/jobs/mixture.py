@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,18 +11,20 @@ from numpy.typing import NDArray
 
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary, listed
-from inference.jobs.estimates import Figure, Row, row, score
+from inference.jobs.estimates import BY_SD, INTERVAL_NOTE, SHARE, Figure, Row, of_draws, row, score, with_standard
 from inference.jobs.settings import setting
 from inference.jobs.variational import settings_for, stages
-from inference.problem import Problem, Schema
+from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 from inference.scale import standardisation
+from inference.variational.mixture import SPAN
 from inference.variational.mixture_fit import MixtureFit
 from inference.variational.mixture_job import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
 
 Array = NDArray[np.float64]
 _DEFAULT = MixtureSettings()
 _STARTS = 5
+_DRAWS = 10_000  # whose quantiles are the intervals: an end is then off by 0.03 posterior standard deviations
 
 
 @dataclass(frozen=True)
@@ -124,14 +127,17 @@ def summary(
 ) -> Summary:
     """Weight, means and standard deviations of each component, the heaviest first, and the held-out log density."""
     partners = None if reference is None else _partners(result, reference)
+    drawn = result.draws(stream(0, "intervals"), 1, _DRAWS)
     rows: list[Row] = []
     for place, k in enumerate(np.argsort(-result.weights), 1):
-        exact = None if reference is None or partners is None else _figures(reference, partners[k], None)
-        own = _figures(result, k, result)
+        exact = None if reference is None or partners is None else _points(reference, partners[k])
+        own = _figures(result, drawn, k)
         for number, (name, unit) in enumerate(_names(schema)):
-            rows.append(row(f"{place}: {name}", unit, own[number], None if exact is None else exact[number]))
+            found = row(f"{place}: {name}", unit, own[number], None if exact is None else exact[number])
+            rows.append(_on_axis(found, result, number))
     return {
         "estimates": rows,
+        INTERVAL_NOTE: "private ones leave out what the noise did to which row counts for which component",
         "stopped": result.stopped or None,
         "test": None if test is None else _scores(result, reference, train, test),
     }
@@ -143,13 +149,32 @@ def _names(schema: Schema) -> list[tuple[str, str]]:
     return [("weight", ""), *((f"{what} of {name}", unit) for name, unit in units for what in ("mean", "sd"))]
 
 
-def _figures(found: MixtureFit | MixtureReference, k: int, fit: MixtureFit | None) -> list[Figure]:
-    """Of component k, in the order of `_names`; with posterior standard deviations where there is a fit."""
-    figures: list[Figure] = [(float(found.weights[k]), None if fit is None else float(fit.weight_sd[k]))]
-    for j in range(found.means.shape[1]):
-        figures.append((float(found.means[k, j]), None if fit is None else float(fit.mean_sd[k, j])))
-        figures.append((float(found.sds[k, j]), None))
-    return figures
+def _points(found: MixtureFit | MixtureReference, k: int) -> list[Figure]:
+    """Of component k, in the order of `_names`, without intervals."""
+    moments = zip(found.means[k], found.sds[k], strict=True)
+    return [Figure(float(found.weights[k])), *(Figure(float(one)) for pair in moments for one in pair)]
+
+
+def _figures(fit: MixtureFit, drawn: Mapping[str, Array], k: int) -> list[Figure]:
+    """The same with the posterior's intervals; none of standard deviations, of which the noise is not known."""
+    found = _points(fit, k)
+    columns = fit.means.shape[1]
+    found[0] = found[0]._replace(sd=float(fit.weight_sd[k]), interval=of_draws(drawn["weights"][..., k]).interval)
+    for j in range(columns):
+        interval = of_draws(drawn["means"][..., k, j]).interval
+        found[1 + 2 * j] = found[1 + 2 * j]._replace(sd=float(fit.mean_sd[k, j]), interval=interval)
+    return found
+
+
+def _on_axis(found: Row, fit: MixtureFit, number: int) -> Row:
+    """A row of `_names` as a picture shows it: weights; means; standard deviations, each on an axis of their own."""
+    if number == 0:
+        return with_standard(found, SHARE)
+    column, is_sd = divmod(number - 1, 2)
+    sd = fit.columns.scale[column] / SPAN
+    if is_sd:
+        return with_standard(found, f"sd, in {BY_SD}s of the column", 1 / sd)
+    return with_standard(found, f"mean, in {BY_SD}s of the column from its centre", 1 / sd, fit.columns.centre[column])
 
 
 def _scores(result: MixtureFit, reference: MixtureReference | None, train: Problem | None, test: Problem) -> Summary:

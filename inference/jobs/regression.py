@@ -11,7 +11,8 @@ from inference.algorithm2 import CENTRES, ESTIMATE, PUBLIC, STD_SHARE, regressio
 from inference.baselines import ZeroPredictor, nonprivate_regression, rmse
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
-from inference.jobs.estimates import figures, row
+from inference.jobs.coefficients import Effects, figures_of
+from inference.jobs.estimates import BY_SD
 from inference.jobs.settings import require_choice, setting
 from inference.linear_regression import REPAIR, REPAIRS
 from inference.problem import Problem, Schema
@@ -66,19 +67,17 @@ def summary(
     train: Problem | None,
     test: Problem | None,
     schema: Schema,
+    by: str = BY_SD,
 ) -> Summary:
-    """The regression beside the one without privacy, on rows that neither has seen."""
-    pairs = list(zip(result.coefficients, result.coefficient_sd, strict=True))
-    others = None if reference is None else list(zip(reference.coefficients, reference.coefficient_sd, strict=True))
+    """The regression beside the one without privacy, on rows that neither has seen.
+
+    Args:
+        by: what the scale of the result's features is, in words.
+    """
+    found, others = figures_of(result), figures_of(reference)
+    assert found is not None, "there is a result"
     return {
-        "coefficients": [
-            row(name, schema.slope_unit(name), pairs[index], None if others is None else others[index])
-            for index, name in enumerate(schema.features)
-        ],
-        "intercept": figures(
-            (result.intercept, result.intercept_sd),
-            None if reference is None else (reference.intercept, reference.intercept_sd),
-        ),
+        **Effects(schema, result.scale[:-1], by).summary(found, others),
         "repair": result.repair,
         "test": None if test is None else errors(result.predict(test.X)[0], reference, train, test),
     }

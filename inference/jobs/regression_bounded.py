@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from inference.bounded_regression import regression_in_bounds
 from inference.jobs import regression
 from inference.jobs.base import Conditions, Stage
+from inference.jobs.estimates import BY_BOUNDS
 from inference.jobs.settings import require_choice, setting
 from inference.linear_regression import REPAIR, REPAIRS
 from inference.problem import Schema
@@ -36,6 +38,11 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
 
 JOBS = {
     "regression-bounded": replace(
-        regression.JOBS["regression"], name="regression-bounded", settings=Settings, plan=plan, make=make
+        regression.JOBS["regression"],
+        name="regression-bounded",
+        settings=Settings,
+        plan=plan,
+        make=make,
+        summary=partial(regression.summary, by=BY_BOUNDS),
     )
 }

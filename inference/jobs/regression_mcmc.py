@@ -19,12 +19,11 @@ from inference.draws import CHAINS, InferenceData
 from inference.errors import DataError
 from inference.jobs import regression
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
-from inference.jobs.estimates import Row, sampling_row, with_interval
+from inference.jobs.coefficients import Effects, figures_of
+from inference.jobs.estimates import BY_BOUNDS, LEVEL, Figure, Row, sampling_row
 from inference.jobs.settings import require_choice, setting
 from inference.problem import Problem, Schema
 from inference.regression import RegressionResult
-
-LEVEL = 0.95  # of the credible intervals
 
 
 @dataclass(frozen=True)
@@ -129,16 +128,13 @@ def summary(
 ) -> Summary:
     """As of `regression`, with credible intervals and what the draws are worth."""
     assert isinstance(result.linear, RegressionResult), "a job learnt it"
-    told = regression.summary(result.linear, reference, train, test, schema)
-    intervals = result.intervals(LEVEL)
+    linear, intervals = result.linear, result.intervals(LEVEL)
+    means, sds = [linear.intercept, *linear.coefficients], [linear.intercept_sd, *linear.coefficient_sd]
+    ends = [intervals["intercept"], *intervals["coefficients"]]
+    found = [Figure(*one[:2], tuple(one[2])) for one in zip(means, sds, ends, strict=True)]
     return {
-        **told,
-        "coefficients": [
-            with_interval(row, interval, LEVEL)
-            for row, interval in zip(told["coefficients"], intervals["coefficients"], strict=True)
-        ],
-        "intercept": with_interval(told["intercept"], intervals["intercept"], LEVEL),
-        "interval_level": LEVEL,
+        **regression.summary(linear, reference, train, test, schema),
+        **Effects(schema, schema.half_widths[:-1], BY_BOUNDS).summary(found, figures_of(reference)),
         "repair": None,
         "sampling": _sampling(result),
         "warnings": result.warnings,

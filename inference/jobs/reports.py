@@ -17,14 +17,13 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.draws import CHAINS, DRAWS, InferenceData
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions
-from inference.jobs.estimates import Figure, Row, sampling_row
+from inference.jobs.estimates import Figure, Row, normal, sampling_row
 from inference.jobs.settings import setting
 from inference.local.posterior import LocalPosterior
 from inference.local.run import WARMUP, Run
 from inference.problem import Schema
 
 Array = NDArray[np.float64]
-LEVEL = 0.95  # of the credible intervals
 SAMPLED = ("chains", "warmup", "draws", "require_mixed", "seed")
 """Settings of how draws are made."""
 
@@ -117,16 +116,10 @@ def with_new_clients(posterior: LocalPosterior, rng: np.random.Generator) -> Inf
     return posterior.inference_data(posterior.new_clients(seed=int(rng.integers(2**31))))
 
 
-def figure(array: Array) -> Figure:
-    """Mean and standard deviation of draws."""
-    return float(np.mean(array)), float(np.std(array))
-
-
-def share_figures(told: Array, n: int, p: float = 1.0, q: float = 0.0) -> list[Figure]:
-    """Unbiased estimates of shares, each with its standard deviation.
+def unbiased_shares(told: Array, n: int, p: float, q: float) -> list[Figure]:
+    """Unbiased estimates of shares, normal as sums of many reports are.
 
     Args:
-        told: part of the n clients that told each category, or of those that are in it. p, q: of telling one's own
-            category, and each other one.
+        told: part of the n clients that told each category. p, q: of telling one's own category, and each other one.
     """
-    return [(float((r - q) / (p - q)), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in told]
+    return [normal((r - q) / (p - q), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in told]

@@ -226,7 +226,7 @@ def test_a_file_without_a_job_says_what_to_give(learn: Learn, folder: Path) -> N
 
 def test_what_speaks_against_a_result_is_told_with_it() -> None:
     console = Console(file=io.StringIO(), width=200)
-    estimate = {"name": "mean of x", "unit": "", "estimate": 1.0, "estimate_sd": 0.1}
+    estimate = {"name": "mean of x", "unit": "", "estimate": 1.0, "estimate_sd": 0.1, "interval_95": [0.8, 1.2]}
     show(console, {"private": False, "estimates": [estimate], "test": None, "warnings": ["the chains have not met"]})
     assert re.search(r"^warning +the chains have not met$", console.file.getvalue(), re.MULTILINE)  # type: ignore[attr-defined]
 

@@ -67,8 +67,8 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert (result["clients"], result["computes"], result["tolerated"], result["colluders"]) == (31, 3, 3, 0)
     assert (result["job"], result["settings"]["centre"]) == ("regression", "public")
     assert set(result["test"]) >= {"rmse_private", "rmse_nonprivate", "rmse_zero"}
-    figures = {"estimate", "estimate_sd", "nonprivate", "nonprivate_sd"}
-    assert [set(one) for one in result["coefficients"]] == [{"name", "unit", *figures}] * 2
+    figures = {"estimate", "estimate_sd", "interval_95", "nonprivate", "nonprivate_sd", "nonprivate_interval_95"}
+    assert [set(one) for one in result["coefficients"]] == [{"name", "unit", "standard", *figures}] * 2
     assert set(result["intercept"]) == figures
     assert [one["name"] for one in result["rounds"]] == ["second-moments", "regression"]
     for one in result["rounds"]:

@@ -86,7 +86,7 @@ def test_data_nodes_release_by_themselves_and_there_is_nobody_else(
     assert len(bytes.fromhex(one["roster_hash"])) == 32
     assert result["epsilon_spent"] == pytest.approx(4)
     assert estimates_are_near(result)
-    assert result["coefficients"][0]["interval"][0] < result["coefficients"][0]["estimate"]
+    assert result["coefficients"][0]["interval_95"][0] < result["coefficients"][0]["estimate"]
     assert result["test"]["rmse_private"] < result["test"]["rmse_zero"]
     told = words(done.stderr)
     assert "3 data nodes, each adds the whole noise for one row; 516 to 517 rows each, dealt at random" in told

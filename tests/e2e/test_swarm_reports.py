@@ -188,7 +188,7 @@ def test_a_regression_from_reports(
     assert (one["name"], one["contributors"], one["dimension"]) == ("regression", 46, 6)
     assert (result["delta"], result["epsilon_spent"]) == (1e-6, pytest.approx(8))
     (slope,) = result["coefficients"]
-    assert slope["interval"][0] < slope["estimate"] < slope["interval"][1]
+    assert slope["interval_95"][0] < slope["estimate"] < slope["interval_95"][1]
     assert set(result["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
     assert result["sampling"]["method"] == "NUTS"
 
@@ -211,7 +211,7 @@ def test_two_reports_of_each_client_cost_it_the_budget_together(
     told = words(done.stderr)
     assert "each reports 2 times, at first by analytic-gaussian, each private by itself" in told
     assert "over 2 rounds: 50 % of the budget on the features, 50 % on the labels" in told
-    assert result["coefficients"][0]["interval"][0] < result["coefficients"][0]["estimate"]
+    assert result["coefficients"][0]["interval_95"][0] < result["coefficients"][0]["estimate"]
 
 
 def test_gradient_steps_over_groups_of_clients(

@@ -349,7 +349,9 @@ def test_estimates_in_units_of_scaled_columns_say_so(run: Run, answer: Any) -> N
         assert scaled == "scaled columns"
     assert answer(f"--clients 100 --statistic mean {bounds}")["rounds"][0]["noise_std_units"] == "data"
     told = run("--clients", "100", "--statistic", "regression", *bounds.split())[1]
-    assert "regression (columns scaled to ±1), each with its noise: age·age ± " in " ".join(told.split())
+    assert "regression (columns scaled to ±1), standard deviation of the noise in each: age·age " in " ".join(
+        told.split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from inference.errors import DataError
 from inference.exponential_families import FAMILIES as MODELS
 from inference.jobs import FAMILIES, NAMES, find
 from inference.jobs.base import Conditions, Stage, plan_words
-from inference.jobs.estimates import row, rows_of, sampling_words
+from inference.jobs.estimates import normal, row, rows_of, sampling_words
 from inference.jobs.families import JOBS
 from inference.jobs.logistic import reference
 from inference.jobs.picture import plot_estimates
@@ -104,7 +104,9 @@ def test_regression_says_what_it_always_said(settings: dict[str, Any]) -> None:
         ("a", "kg per cm"),
         ("b", "kg per unit of b"),
     ]
-    assert set(summary["intercept"]) == {"estimate", "estimate_sd", "nonprivate", "nonprivate_sd"}
+    assert set(summary["intercept"]) == {
+        f"{kind}{what}" for kind in ("estimate", "nonprivate") for what in ("", "_sd")
+    } | {"interval_95", "nonprivate_interval_95"}
     assert set(summary["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
     assert summary["repair"] == settings.get("repair", "noise-aware")
     assert summary["test"]["rmse_private"] < summary["test"]["rmse_zero"]
@@ -142,9 +144,10 @@ def test_regression_mcmc_learns_from_data_nodes_and_from_one_sum() -> None:
         assert summary["sampling"]["method"] == "fast"
         assert (summary["sampling"]["r_hat_max"], summary["warnings"], summary["repair"]) == (None, [], None)
         slope = summary["coefficients"][0]
-        low, high = slope["nonprivate_interval"]
-        assert high - low == pytest.approx(2 * 1.96 * slope["nonprivate_sd"], rel=1e-4)
-        assert slope["interval"][0] < slope["estimate"] < slope["interval"][1]
+        for kind, interval in (("estimate", "interval_95"), ("nonprivate", "nonprivate_interval_95")):
+            reach = 1.96 * slope[f"{kind}_sd"]  # of Student's t with 297 degrees of freedom, 1.968
+            ends = [slope[kind] - reach, slope[kind] + reach]
+            assert slope[interval] == pytest.approx(ends, abs=5e-3 * reach)
         assert sampling_words(summary["sampling"]) == "2 chains of 1000 draws by method fast, in closed form"
 
 
@@ -193,6 +196,12 @@ def test_regression_mcmc_says_what_its_draws_are_worth_and_how_far_it_is(
     assert said.endswith("effective draws; accepted 25 % of S; 1.5 s")
     data = find("regression-mcmc").draws(result, np.random.default_rng(0))
     assert data.warmup_posterior["coefficients"].shape == (2, 20, 2)
+    flat = data.posterior["coefficients"].values.reshape(40, 2)
+    for place, slope in enumerate(summary["coefficients"]):
+        assert slope["interval_95"] == pytest.approx(np.percentile(flat[:, place], [2.5, 97.5]))
+    assert summary["intercept"]["interval_95"] == pytest.approx(
+        np.percentile(data.posterior["intercept"].values, [2.5, 97.5])
+    )
     picture = plot_estimates(summary, tmp_path / "c.svg", title="Effect on y", private=True)
     assert picture.stat().st_size > 1000
 
@@ -227,6 +236,7 @@ def test_logistic_is_scored_beside_the_model_without_privacy_and_a_constant() ->
     assert [one.number for one in told] == list(range(1, 13))
     assert {(one.total, one.name) for one in told} == {(12, "held-out AUC")}
     assert summary["coefficients"][0]["unit"] == "log odds per cm"
+    assert "too narrow where features are correlated" in summary["interval_note"]
 
 
 def test_logistic_plans_what_it_then_does() -> None:
@@ -422,10 +432,10 @@ def test_a_picture_marks_what_was_not_private_and_what_is_not_known(
 ) -> None:
     monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # text stays text
     draw = partial(plot_estimates, path=tmp_path / "c.svg", title="Effect on y", caption="ε = 2")
-    both = {"coefficients": [row("a", "kg per cm", (1.0, 0.1), (1.1, 0.05))]}
+    both = {"coefficients": [row("a", "kg per cm", normal(1.0, 0.1), normal(1.1, 0.05))]}
     text = draw(both, private=True).read_text()
     assert "not private" not in text
     assert all(word in text for word in ("without privacy", "kg per cm", "ε = 2", "Effect on y"))
     assert "not private" in draw(both, private=False).read_text()
-    alone = {"estimates": [row("mean of a", "", (1.0, 0.1), None)]}
+    alone = {"estimates": [row("mean of a", "", normal(1.0, 0.1), None)]}
     assert "without privacy" not in draw(alone, private=True).read_text()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats as st
 
 from dca_proto.aggregate import RoundRequest
 from dca_proto.cli.job_settings import best_weights, check_plan
@@ -29,7 +30,7 @@ from inference.datasets import load
 from inference.errors import DataError
 from inference.jobs import NAMES, find, ldp_histogram, ldp_regression, reports
 from inference.jobs.base import Conditions
-from inference.jobs.estimates import digits, rows_of, table_of
+from inference.jobs.estimates import digits, interval_words, rows_of, table_of
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import settings_from
 from inference.local.posterior import Sampling
@@ -349,10 +350,15 @@ def test_shares_stand_beside_the_unbiased_ones_of_the_same_reports(
     assert [one["name"] for one in rows] == ["y < 3", "y 3 to 6", "y 6 to 9", "y ≥ 9"]
     assert [one["naive"] for one in rows] == pytest.approx(released.value / N), "n times the unbiased shares"
     counts = np.histogram(data.y, [0, 3, 6, 9, 12.1])[0]
-    assert [one["nonprivate"] for one in rows] == pytest.approx(counts / N)
+    exact = [st.beta(0.5 + k, 1.5 + N - k) for k in counts]
+    assert [one["nonprivate"] for one in rows] == pytest.approx([one.mean() for one in exact])
+    ends = [end for one in rows for end in one["nonprivate_interval_95"]]
+    assert ends == pytest.approx([end for one in exact for end in one.interval(0.95)])
+    shares = result.posterior.draws["shares"]
+    assert rows[1]["interval_95"] == pytest.approx(np.percentile(shares[..., 1], [2.5, 97.5]))
     # by the exact standard deviation of a report's bit: within 5 of them, false alarm 2e-6
     assert all(abs(one["naive"] - one["nonprivate"]) < 5 * one["naive_sd"] for one in rows)
-    assert all(one["interval"][0] < one["estimate"] < one["interval"][1] for one in rows)
+    assert all(one["interval_95"][0] < one["estimate"] < one["interval_95"][1] for one in rows)
     assert summary["sampling"]["acceptance"] == {"proposals": 0.9}
     made = plot_estimates(summary, tmp_path / "shares.svg", title="Shares", private=True)
     assert "unbiased" in svg_words(made)
@@ -381,8 +387,8 @@ def test_a_mean_and_a_spread_stand_beside_those_of_the_reports(mechanism: str, d
     assert mean["nonprivate"] == pytest.approx(data.y.mean())
     assert sd["naive"] > 2 * sd["nonprivate"], "the noise is taken for spread"
     _, _, (cells, _) = table_of({**summary, "private": True}, summary["estimates"], compared=True)
-    low, high = (digits(end, 3) for end in mean["interval"])
-    assert cells[:2] == ["mean of y (kg)", f"{digits(mean['estimate'], 3)} ({low} to {high})"]
+    assert cells[:2] == ["mean of y (kg)", interval_words(mean["estimate"], mean["interval_95"])]
+    assert cells[2] == digits(mean["naive"], 3), "a point"
 
 
 @sampled
@@ -430,8 +436,8 @@ def test_a_linear_regression_is_told_in_own_units_and_scored(inputs: bool, drawn
     assert [(one["name"], one["unit"]) for one in slopes] == [("a", "kg per unit of a"), ("b", "kg per unit of b")]
     assert [one["estimate"] for one in slopes] == pytest.approx([0.9, -0.9], abs=0.02)
     assert [one["nonprivate"] for one in slopes] == pytest.approx([1, -1], abs=0.1)
-    assert slopes[0]["interval"][0] < 0.9 < slopes[0]["interval"][1]
-    assert set(summary["intercept"]) >= {"estimate", "interval"}
+    assert slopes[0]["interval_95"][0] < 0.9 < slopes[0]["interval_95"][1]
+    assert set(summary["intercept"]) >= {"estimate", "interval_95"}
     assert "name" not in summary["intercept"]
     assert summary["test"]["rmse_nonprivate"] < summary["test"]["rmse_private"] < summary["test"]["rmse_zero"]
     stored = JOBS["ldp-regression"].draws(result, np.random.default_rng(0))  # type: ignore[misc]

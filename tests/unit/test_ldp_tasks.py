@@ -53,8 +53,9 @@ def test_a_descent_uses_each_client_once_and_is_scored(family: str, score: str) 
     summary = job.summary(result, job.reference(data, own), data, data, data.schema)
     assert [one["estimate_sd"] for one in summary["coefficients"]] == [None, None]
     title, _, cells = table_of({**summary, "private": True}, rows_of(summary), compared=True)
-    assert title == "estimates"
-    assert "±" not in cells[0][1]
+    assert title.startswith("estimates; without privacy: mean [95 % interval]")
+    assert "[" not in cells[0][1]
+    assert "[" in cells[0][2]
     signs = [one["estimate"] > 0 for one in summary["coefficients"]]
     assert signs == [True, False]
     assert summary["groups"] == {"number": 20, "size": 20}
@@ -164,13 +165,13 @@ def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monke
 
 
 def test_a_trainer_is_shown_intervals_and_the_naive_estimate_beside_them() -> None:
-    row = {"name": "mean of x", "unit": "kg", "estimate": 1.5, "estimate_sd": 0.1, "interval": [1.25, 1.75],
+    row = {"name": "mean of x", "unit": "kg", "estimate": 1.5, "estimate_sd": 0.1, "interval_95": [1.25, 1.75],
            "naive": 2.5, "naive_sd": 1.0, "nonprivate": None, "nonprivate_sd": None}  # fmt: skip
-    told = {"private": True, "estimates": [row], "naive_title": "as reported", "interval_level": 0.95, "test": None,
+    told = {"private": True, "estimates": [row], "naive_title": "as reported", "test": None,
             "epsilon": 1.0, "delta": 0.0, "reports": "grid-laplace"}  # fmt: skip
     screen = io.StringIO()
     show(Console(file=screen, width=200), told)
-    assert "mean of x (kg)   1.5 (1.25 to 1.75)           2.5" in screen.getvalue()
+    assert "mean of x (kg)   1.500 [1.25, 1.75]           2.5" in screen.getvalue()
     assert "delta 0 of every participant's budget; each report is private by itself" in screen.getvalue()
 
 

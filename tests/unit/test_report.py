@@ -112,13 +112,22 @@ def test_a_swarm_shows_result_budget_contributors_phases_drops_noise_and_coeffic
         "client 298",
         "sd 13.0",  # of variance 169.4
         "sd 12.6",  # 2.0 / 0.1586
-        "6.16 ± 3.0",
-        "6.42 ± 0.79",
+        "6.16 [0.2, 12.1]",
+        "6.42 [4.9, 8.0]",
         "points per kg/m²",
         "epsilon: found 2, expected at most 0.5",
         "Slowest clients",
     ):
         assert said in text, said
+
+
+def test_the_coefficients_stand_directly_under_the_headline(write: Write) -> None:
+    run = {**swarm(), "warnings": ["the chains have not met"]}
+    text = shown(write, run)
+    parts = ("Learned from 336 of 342", "Each client spent", "Coefficients", "6.16 [0.2, 12.1]", "Warnings",
+             "clients (N)", "Rounds in time", "Noise in the sums")  # fmt: skip
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
 
 
 def test_a_swarm_without_privacy_claims_none(write: Write) -> None:

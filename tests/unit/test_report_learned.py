@@ -47,7 +47,7 @@ def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with(
         "Learned from 38 clients: test AUC 0.975 (0.500 by a constant prediction)",
         "They cost each client at most epsilon 4 at delta",
         "It stopped before all that were planned: too few.",
-        "3.10 ± 1.1",
+        "3.10 [0.9, 5.3]",
         "38 of 40",
         "no sum",
     ):
@@ -61,7 +61,14 @@ def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with(
     }
     assert "No result: too few contributed" in text_of(failed)
     plain = {**SAMPLES["learned"](), "test": None}
-    assert "Learned from 38 clients: a 3.10 ± 1.1" in text_of(plain)
+    assert "Learned from 38 clients: a 3.10 [0.9, 5.3]" in text_of(plain)
+
+
+@pytest.mark.parametrize("kind", ["learned", "swarm"])
+def test_what_intervals_leave_out_is_said_below_them(kind: str) -> None:
+    text = text_of({**SAMPLES[kind](), "interval_note": "private ones leave out correlations"})
+    assert "The dotted line is zero. Of the intervals, private ones leave out correlations." in text
+    assert "Of the intervals" not in text_of(SAMPLES[kind]())
 
 
 @pytest.mark.parametrize("kind", ["learned", "swarm"])

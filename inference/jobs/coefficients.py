@@ -1,0 +1,64 @@
+"""What the regression jobs share: rows of their coefficients, in units of their own and on one axis for a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.jobs.base import Summary
+from inference.jobs.estimates import Figure, figures, normal, row, standard_unit, student, with_standard
+from inference.logistic_regression import LogisticPosterior
+from inference.problem import Schema
+from inference.regression import RegressionResult
+
+Array = NDArray[np.float64]
+LOG_ODDS = "log odds"
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What coefficients are changes of: the target, or the log odds of its upper class.
+
+    Attributes:
+        scale: of each feature in its own units, by which pictures multiply its coefficient; public, or private. Shape
+            ``(d,)``. by: what the scale is, in words.
+    """
+
+    schema: Schema
+    scale: Array
+    by: str
+    logistic: bool = False
+
+    def unit(self, name: str) -> str:
+        """Of a feature's coefficient."""
+        if not self.logistic:
+            return self.schema.slope_unit(name)
+        return f"{LOG_ODDS} per {self.schema.units[name]}" if name in self.schema.units else LOG_ODDS
+
+    def summary(self, found: Sequence[Figure], others: Sequence[Figure] | None) -> Summary:
+        """Rows of the coefficients, and the intercept's figures.
+
+        Args:
+            found, others: figures of the intercept, then of each coefficient; the latter without privacy.
+        """
+        target = self.schema.units.get(self.schema.target, self.schema.target)
+        axis = standard_unit(LOG_ODDS if self.logistic else target, self.by)
+        rest: Sequence[Figure | None] = others or [None] * len(found)
+        rows = [
+            with_standard(row(name, self.unit(name), found[place], rest[place]), axis, self.scale[place - 1])
+            for place, name in enumerate(self.schema.features, 1)
+        ]
+        return {"coefficients": rows, "intercept": figures(found[0], rest[0])}
+
+
+def figures_of(fit: RegressionResult | LogisticPosterior | None) -> list[Figure] | None:
+    """The intercept's and each coefficient's, in the user's units; None of nothing."""
+    if fit is None:
+        return None
+    if isinstance(fit, LogisticPosterior):
+        return [normal(*pair) for pair in zip(fit.mean, np.sqrt(np.diag(fit.cov)), strict=True)]
+    pairs = zip([fit.intercept, *fit.coefficients], [fit.intercept_sd, *fit.coefficient_sd], strict=True)
+    return [student(*pair, fit.degrees) for pair in pairs]

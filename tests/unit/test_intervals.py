@@ -1,0 +1,258 @@
+"""95 % intervals: their values against independent calculations, how they are written, and how they are drawn."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import matplotlib.colors
+import matplotlib.figure
+import numpy as np
+import pytest
+import scipy.stats as st
+from rich.console import Console
+
+from emulator.report import figures as page_figures
+from emulator.swarm.view import estimates_table
+from inference.baselines import nonprivate_regression
+from inference.bounds import Interval
+from inference.exponential_families import family
+from inference.exponential_families.family import CONJUGATE, Release, fitted
+from inference.jobs import find, mixture
+from inference.jobs.coefficients import Effects, figures_of
+from inference.jobs.estimates import (
+    Figure,
+    figures,
+    interval_words,
+    normal,
+    of_draws,
+    row,
+    student,
+    table_of,
+    with_standard,
+)
+from inference.jobs.picture import plot_estimates
+from inference.logistic_regression import laplace
+from inference.problem import Problem, Schema, stream
+from inference.variational.mixture import NO_NOISE, Posterior
+from inference.variational.mixture_fit import MixtureFit
+from inference.variational.standardise import Standardisation
+
+LEVEL = 0.95
+
+
+def data(n: int = 12) -> Problem:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(n, 2))
+    bounds = {"a": Interval(-4, 4), "b": Interval(-2, 2), "y": Interval(-9, 9)}
+    return Problem("made", Schema(("a", "b"), "y", bounds, {"y": "kg"}), X, X @ [2.0, -1.0] + rng.normal(size=n))
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def test_least_squares_have_students_intervals() -> None:
+    """By the normal equations; 9 degrees of freedom reach 2.26 standard errors, and not 1.96."""
+    rows = data()
+    design = np.column_stack([np.ones(12), rows.X])
+    beta, (residual,), _, _ = np.linalg.lstsq(design, rows.y, rcond=None)
+    errors = np.sqrt(residual / 9 * np.diag(np.linalg.inv(design.T @ design)))
+    found = figures_of(nonprivate_regression(rows))
+    assert found is not None
+    for figure, mean, error in zip(found, beta, errors, strict=True):
+        assert figure.mean == pytest.approx(mean)
+        assert figure.interval == pytest.approx(st.t(9, mean, error).interval(LEVEL), rel=1e-6)
+
+
+def test_a_normal_posterior_reaches_1_96_standard_deviations() -> None:
+    assert normal(3.0, 2.0).interval == pytest.approx((3 - 2 * 1.959963985, 3 + 2 * 1.959963985))
+    assert student(3.0, 2.0, 4).interval == pytest.approx((3 - 2 * 2.776445105, 3 + 2 * 2.776445105))
+    rows = data(60)
+    posterior = laplace(rows.X, rows.y > 0, 1.0)
+    found = figures_of(posterior)
+    assert found is not None
+    assert found[1].interval == pytest.approx(st.norm(posterior.mean[1], posterior.cov[1, 1] ** 0.5).interval(LEVEL))
+    assert figures_of(None) is None
+
+
+def test_draws_have_quantiles_and_no_normal_approximation() -> None:
+    drawn = np.random.default_rng(0).exponential(size=(4, 5000))
+    found = of_draws(drawn)
+    assert found.interval == pytest.approx(np.percentile(drawn, [2.5, 97.5]))
+    assert found.interval is not None
+    assert found.interval[0] > 0 > found.mean - 1.96 * (found.sd or 0)
+
+
+CLOSED: list[tuple[str, Interval, Any]] = [
+    ("bernoulli", Interval(0, 1), lambda x: {"theta": st.beta(1 + x.sum(), 1 + len(x) - x.sum())}),
+    ("poisson", Interval(0, 4), lambda x: {"rate": st.gamma(1 + x.sum(), scale=1 / (0.5 + len(x)))}),
+    ("exponential", Interval(0, 4), lambda x: {"rate": st.gamma(0.1 + len(x), scale=1 / (0.02 + x.sum()))}),
+    ("categorical", Interval(0, 1), lambda x: {"theta": st.beta(1 + (x == 0).sum(), 1 + (x == 1).sum())}),
+]
+
+
+@pytest.mark.parametrize(("name", "interval", "law"), CLOSED, ids=[name for name, _, _ in CLOSED])
+def test_a_family_without_noise_has_exact_quantiles(name: str, interval: Interval, law: Any) -> None:
+    """Skewed ones: 2 of 30 values are 1, so that a normal interval of the share would go below zero."""
+    x = np.r_[np.ones(2), np.zeros(28)]
+    problem = Problem("made", Schema((), "x", {"x": interval}, alone=True), np.empty((30, 0)), x)
+    job = find(name)
+    result = job.reference(problem, job.settings())
+    told = job.summary(result, result, problem, None, problem.schema)["estimates"]
+    ((_, exact),) = law(x).items()
+    assert told[0]["interval_95"] == pytest.approx(exact.interval(LEVEL), rel=1e-9)
+    assert told[0]["nonprivate_interval_95"] == told[0]["interval_95"]
+    assert told[0]["interval_95"][0] > 0
+    if name == "categorical":
+        assert told[1]["interval_95"] == pytest.approx(st.beta(3, 29).interval(LEVEL))
+
+
+def test_a_gaussian_without_noise_has_students_mean_and_inverse_gamma_variance() -> None:
+    x = np.array([-1.0, 0.5, 2.0, 0.0, 1.5])
+    model = family("gaussian", "x", Interval(-10, 10), m=0.0, kappa=0.5, a=2.0, b=3.0)
+    release = Release(np.array([x.sum() / 10, (x**2).sum() / 100]), np.zeros(2), 5)
+    found = fitted(model, release, rng=np.random.default_rng(0), method=CONJUGATE).quantile([0.025, 0.975])
+    kappa, a = 0.5 + 5, 2 + 2.5
+    b = 3 + ((x - x.mean()) ** 2).sum() / 2 + 0.5 * 5 * x.mean() ** 2 / (2 * kappa)
+    mean = st.t(2 * a, x.sum() / kappa, (b / (a * kappa)) ** 0.5)
+    assert found["mean"] == pytest.approx(mean.interval(LEVEL), rel=1e-9)
+    assert found["variance"] == pytest.approx(st.invgamma(a, scale=b).interval(LEVEL), rel=1e-9)
+
+
+def test_with_noise_a_family_has_the_quantiles_of_its_draws() -> None:
+    model = family("bernoulli", "x", Interval(0, 1))
+    result = fitted(model, Release(np.array([2.0]), np.array([9.0]), 30), rng=np.random.default_rng(0))
+    assert result.quantile([0.025, 0.975])["theta"] == pytest.approx(np.percentile(result.draws["theta"], [2.5, 97.5]))
+
+
+def test_a_component_has_a_beta_weight_and_a_students_mean() -> None:
+    """10,000 draws: an end is off by 0.03 posterior standard deviations (one standard error); within 5."""
+    posterior = Posterior(np.array([3.0, 9.0]), np.array([2.0, 8.0]), np.array([[0.1], [0.5]]),
+                          np.array([2.5, 6.0]), np.array([[0.3], [0.8]]))  # fmt: skip
+    columns = Standardisation(("a",), np.array([10.0]), np.array([5.0]), np.ones(1))
+    schema = Schema(("a",), "y", {"a": Interval(0, 20), "y": Interval(0, 1)})
+    fit = MixtureFit(schema, columns, posterior, NO_NOISE, None, 1, "", 12, True)  # type: ignore[arg-type]
+    weight, mean, sd = mixture._figures(fit, fit.draws(stream(0, "intervals"), 1, 10_000), 0)
+    student_t = st.t(5, 10 + 5 * 0.1, 5 * (0.3 / (2.5 * 2)) ** 0.5)
+    assert weight.interval == pytest.approx(st.beta(3, 9).interval(LEVEL), abs=0.15 * st.beta(3, 9).std())
+    assert mean.interval == pytest.approx(student_t.interval(LEVEL), abs=0.3 * student_t.std())
+    assert sd.interval is None, "the noise in it is not known"
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mean", "interval", "said"),
+    [
+        (7.267, [2.13, 12.41], "7.27 [2.1, 12.4]"),
+        (52.21, [12.9, 91.4], "52.2 [13, 91]"),
+        (-435.2, [-582.0, -288.0], "-435 [-580, -290]"),
+        (0.98371, [0.4978, 1.4696], "0.984 [0.50, 1.47]"),
+        (0.001, [-0.004, 0.006], "0.00100 [-0.0040, 0.0060]"),
+        (123456.0, [111111.0, 135801.0], "123500 [111000, 136000]"),
+        (1.2e-9, [1.0e-9, 1.4e-9], "1.2e-09 [1e-09, 1.4e-09]"),
+        (-0.01, [-0.6, 0.58], "-0.010 [-0.60, 0.58]"),
+        (2.5, None, "2.5"),
+        (2.5, [2.5, 2.5], "2.5 [2.5, 2.5]"),
+    ],
+)
+def test_an_interval_is_rounded_to_two_digits_of_half_its_width(
+    mean: float, interval: list[float] | None, said: str
+) -> None:
+    assert interval_words(mean, interval) == said
+
+
+def test_the_page_writes_what_the_terminal_does() -> None:
+    for mean, low, high in ((7.267, 2.13, 12.41), (0.98371, 0.4978, 1.4696), (-435.2, -582.0, -288.0)):
+        assert page_figures.interval_words(mean, low, high) == interval_words(mean, [low, high]).replace("-", "−")
+    assert page_figures.interval_words(1.2e-9, 1e-9, 1.4e-9) == "1.2·10⁻⁹ [1·10⁻⁹, 1.4·10⁻⁹]"
+    assert page_figures.interval_words(2.5, 2.5, 2.5) == "2.50"
+
+
+def coefficients(count: int) -> dict[str, Any]:
+    """Of features with long names; the first feature's scale is 10."""
+    rows = []
+    for place in range(count):
+        found = row(f"worst fractal dimension {place}", "log odds", normal(-0.00508 * place, 0.0017),
+                    normal(-0.0012, 0.005))  # fmt: skip
+        rows.append(with_standard(found, "log odds per half-width", 10.0 - place / 10))
+    return {"private": True, "coefficients": rows, "intercept": figures(normal(46.0, 11.0), normal(38.1, 13.0))}
+
+
+def test_a_table_of_many_coefficients_fits_80_columns_with_each_interval_whole() -> None:
+    screen = io.StringIO()
+    Console(file=screen, width=80).print(estimates_table(coefficients(30)))
+    lines = screen.getvalue().splitlines()
+    assert lines[0].strip() == "12 of 31; posterior: mean [95 % interval], log odds"
+    assert max(map(len, lines)) <= 80
+    assert sum(line.count("[") == 2 == line.count("]") for line in lines) == 12
+    assert "…" not in screen.getvalue()
+
+
+def test_points_beside_intervals_and_units_that_differ_are_said() -> None:
+    point = row("a", "kg per cm", Figure(1.0), normal(1.0, 0.1))
+    title, names, cells = table_of({"private": False}, [point], compared=True)
+    assert title == "estimates; without privacy: mean [95 % interval], kg per cm"
+    assert names == ["", "not private", "without privacy"]
+    assert cells == [["a", "1", "1.000 [0.80, 1.20]"]]
+    other = row("b", "kg per s", Figure(1.0), None)
+    title, names, cells = table_of({"private": True}, [point, other], compared=False)
+    assert (title, names[-1], [one[-1] for one in cells]) == ("estimates", "unit", ["kg per cm", "kg per s"])
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def drawn(summary: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
+    """The figure, which is not written."""
+    kept: list[Any] = []
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, path, **how: kept.append(figure))
+    plot_estimates(summary, Path("unwritten.png"), title="Effect", private=True, **more)
+    return kept[0]
+
+
+def marks(axes: Any) -> list[np.ndarray]:
+    """Of each estimate, the points as (x, y), shape ``(rows, 2)``."""
+    return [np.column_stack(container.lines[0].get_data()) for container in axes.containers]
+
+
+def test_many_coefficients_are_one_forest_with_two_marks_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = coefficients(30)
+    figure = drawn(summary, monkeypatch)
+    (axes,) = figure.axes
+    private, plain = marks(axes)
+    assert len(private) == len(plain) == 30
+    scales = [one["standard"]["scale"] for one in summary["coefficients"]]
+    estimates = [one["estimate"] for one in summary["coefficients"]]
+    assert private[:, 0] == pytest.approx(np.multiply(scales, estimates))
+    ends = axes.containers[0].lines[2][0].get_segments()[3][:, 0]
+    assert ends == pytest.approx(scales[3] * np.array(summary["coefficients"][3]["interval_95"]))
+    heights = np.sort(np.r_[private[:, 1], plain[:, 1]])[::-1]
+    assert np.all(np.diff(heights) < -0.2), "no two intervals lie on each other"
+    assert np.all(private[:, 1] > plain[:, 1])
+    assert [label.get_text() for label in axes.get_yticklabels()][:1] == ["worst fractal dimension 0"]
+    assert axes.get_xlabel() == "log odds per half-width"
+    shapes = {(container.lines[0].get_marker(), container.lines[0].get_color()) for container in axes.containers}
+    assert shapes == {("o", "#0072B2"), ("s", "#D55E00")}, "told apart without colours too"
+
+
+def test_what_has_a_unit_of_its_own_has_a_panel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    mean, variance = (
+        row(f"{name} of a", unit, normal(5, 1), None) for name, unit in (("mean", "cm"), ("variance", ""))
+    )
+    shares = [with_standard(row(name, "", normal(0.2, 0.1), None), "share") for name in "xy"]
+    figure = drawn({"estimates": [mean, variance, *shares]}, monkeypatch)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["cm", "", "share"]
+    assert [len(points) for axes in figure.axes for points in marks(axes)] == [1, 1, 2]
+
+
+def test_coefficients_are_scaled_by_what_is_released_or_public() -> None:
+    """The private fit's own scale, or the bounds' half-width: never the rows' standard deviation."""
+    rows = data()
+    found = Effects(rows.schema, rows.schema.half_widths[:-1], "half-width of the public bounds")
+    summary = found.summary([normal(0, 1)] * 3, None)
+    assert [one["standard"]["scale"] for one in summary["coefficients"]] == [4.0, 2.0]
+    axis = "kg per half-width of the public bounds of the feature"
+    assert {one["standard"]["unit"] for one in summary["coefficients"]} == {axis}
