@@ -1,270 +1,332 @@
 #!/usr/bin/env python
-"""Microseconds per contribution in the pure core, client side and Compute side, beside the floor of the bare calls.
+"""Microseconds of the pure core per contribution and role, beside the floor of the bare cryptography.
 
-The floor is what libsodium, BLAKE2b and MessagePack alone cost in the same process: one key derivation, one AEAD call
-and one message per Compute node, and the expansion of the seeds.
+One swarm in one process holds secure sums with production actors, by `handle` alone: no network, no store, no event
+loop. Only that is timed, as this thread's processor time, with the garbage collector off. The first round, in which
+every pair agrees on its key, is not counted. What a round takes once, however many contribute (the M nodes' signed and
+sealed lists above all), is told apart: it is what remains when two swarms, of N and of 50 clients, are compared.
 
-The client's contribution goes from its row to its M sealed messages: statistic, exact noise, split, keys, AEAD,
-messages. What it does beside it once a round (verify the start, hold it against policy and ledger, store) is printed
-apart, and so is the key agreement, once per pair and epoch. The Compute side is the production actors' `handle` of all
-M shares, with receipts, records and the final sum, in the second round of an epoch.
+    client    from the announcement to its contribution, and the receipt: consent, row, noise, masks, sealing, records
+    holder    from the contribution to its receipt
+    nodes     all M nodes together: the close, their lists, their answers (every tag and mask), their sums
+    trainer   the announcement, arrivals, and the partial sums
 
-    scripts/bench_core.py                     M in {3, 10}, d in {10, 1000}, share encoding seed
+A process that holds many clients verifies an announcement, and holds it against one policy, once: that is in the
+client's share only once in a round. Key agreement, once per pair and epoch, is printed apart.
+
+The floor is what one contribution cannot do without, by direct calls of hashlib and libsodium in the same process:
+
+    client    M tags and masks: 8 + 8d bytes of SHAKE128, or above 1,024 bytes 40 of SHAKE128 and 8d of ChaCha20;
+              BLAKE2b for the sealing key, one XChaCha20-Poly1305 seal of 4 + 8M + 8d bytes; one receipt MAC (BLAKE2b)
+    holder    BLAKE2b for the sealing key, one opening; one receipt MAC
+    nodes     M tags and masks, one at each node
+    trainer   nothing
+
+Exact noise stands apart. It is taken off both sides of `ratio`, and stands on both sides of `ratio_with_noise`.
+
+    scripts/bench_core.py                          M in {3, 10}, d in {10, 1000}
     scripts/bench_core.py --json bench.json
+    scripts/bench_core.py --computes 10 --dimension 10 --profile
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import gc
+import hashlib
 import json
 import os
 import platform
+import pstats
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import nacl
 import numpy as np
+from nacl import bindings
 
-from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed
-from dca_proto.core.effects import Channel, Send
-from dca_proto.core.events import Received
+from dca_proto.core.compute_commit import PROGRESS
+from dca_proto.core.effects import Effect, Report, Send
+from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.core.facts import RoundCompleted
+from dca_proto.core.machine import Actor
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
-from dca_proto.core.messages import Share, Signed, Start
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import ask, plan_round
-from dca_proto.core.sealing import AgreementKey, decrypt, derive, encrypt, expand
-from dca_proto.core.shares import share_bodies, sum_shares
-from dca_proto.core.upload import CHARGE_BYTES, add_noise, make_contribution
-from dca_proto.statistics.contribution import contribution
-from dca_proto.testing import Cast, Network
+from dca_proto.core.policy import Policy
+from dca_proto.core.sealing import AgreementKey
+from dca_proto.testing import Cast
 
-CLIENTS = 100
-DETAIL_CALLS = 200
+ROLES = ("client", "holder", "nodes", "trainer")
+NOW_MS = 1_700_000_000_000
+FLOOR_CALLS = 1000
+FEW = 50
+
+
+class Clock:
+    """Processor time by role; with a profile, also by function."""
+
+    def __init__(self, profiled: bool = False) -> None:
+        self.us = dict.fromkeys(ROLES, 0.0)
+        self.profiles = {role: cProfile.Profile() for role in ROLES} if profiled else {}
+
+    @contextmanager
+    def of(self, role: str) -> Iterator[None]:
+        gc.collect()
+        gc.disable()
+        profile = self.profiles.get(role)
+        if profile:
+            profile.enable()
+        began = time.thread_time_ns()
+        yield
+        self.us[role] += (time.thread_time_ns() - began) / 1000
+        if profile:
+            profile.disable()
+        gc.enable()
+
+
+class Swarm:
+    """N clients, M Compute nodes and a trainer, which hold rounds of d numbers.
+
+    Attributes:
+        cast: whose actors they are. clients: N.
+    """
+
+    def __init__(self, clients: int, computes: int, dimension: int) -> None:
+        columns = tuple(f"x{index}" for index in range(dimension))
+        values = np.random.default_rng(1).uniform(-1, 1, (clients, 1, dimension))
+        policy = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1, epsilon_per_period_max=40)
+        self.cast = Cast(clients, computes, columns=columns, rows=list(values), policy=policy)
+        self.clients = clients
+        flat = {"centre": [0.0] * dimension, "scale": [1.0] * dimension, "bound": [1.0] * dimension}
+        self.parameters = {"columns": list(columns), **flat}
+        self._nodes = [self.cast.compute(index) for index in range(computes)]
+        self._clients = [self.cast.client(index) for index in range(clients)]
+        self._trainer = self.cast.trainer()
+        self._actors: dict[bytes, Actor] = {one.id: one for one in (*self._nodes, *self._clients, self._trainer)}
+        for node in self._nodes:
+            for send in _sends(node.handle(Started(), NOW_MS)):
+                self._trainer.handle(Received(node.id, send.payload), NOW_MS)
+        for client in self._clients:
+            (hello,) = _sends(client.handle(Started(), NOW_MS))
+            for node in self._nodes:
+                node.handle(Received(client.id, hello.payload), NOW_MS)
+
+    def _all(self, events: Sequence[tuple[bytes, Event]]) -> list[tuple[bytes, list[Effect]]]:
+        """Give each actor its event; nothing else, for this is what is timed."""
+        actors = self._actors
+        return [(actor, actors[actor].handle(event, NOW_MS)) for actor, event in events]
+
+    def round(self, clock: Clock | None = None) -> dict[str, float]:
+        """One round, from the announcement to its result; microseconds by role."""
+        clock = clock or Clock()
+        request = self.cast.request(parameters=self.parameters, tolerated=5, epsilon=0.3)
+        trainer = self._trainer.id
+        with clock.of("trainer"):
+            asked = self._trainer.handle(Command(request), NOW_MS)
+        *for_nodes, announcement = _sends(asked)
+        began = [(send.to.id, Received(trainer, send.payload)) for send in for_nodes]
+        with clock.of("nodes"):
+            kept = self._all(began)
+        words = _received(kept)
+        with clock.of("trainer"):
+            self._all(words)
+        heard = [(client.id, Received(trainer, announcement.payload)) for client in self._clients]
+        with clock.of("client"):
+            sent = self._all(heard)
+        contributions = _received(sent)
+        with clock.of("holder"):
+            receipts = self._all(contributions)
+        answers = _received(receipts)
+        with clock.of("client"):
+            self._all(answers)
+        self._commit(clock, Timer(PROGRESS, request.round_id))
+        return clock.us
+
+    def _commit(self, clock: Clock, tick: Timer) -> None:
+        due: list[tuple[bytes, Event]] = [(node.id, TimerFired(tick)) for node in self._nodes]
+        with clock.of("nodes"):
+            progress = self._all(due)
+        words = _received(progress)
+        with clock.of("trainer"):
+            closed = self._all(words)
+        waiting, released = _received(closed), []
+        while waiting:
+            with clock.of("nodes"):
+                done = self._all(waiting)
+            replies = _received(done)
+            released += [one for one in replies if one[0] == self._trainer.id]
+            waiting = [one for one in replies if one[0] != self._trainer.id]
+        with clock.of("trainer"):
+            ended = self._all(released)
+        facts = [effect.fact for _, effects in ended for effect in effects if isinstance(effect, Report)]
+        (result,) = [fact for fact in facts if isinstance(fact, RoundCompleted)]
+        assert result.aggregate.contributors == self.clients, "everybody is in the sum"
+
+    def noise_us(self) -> float:
+        """Microseconds of one client's exact noise."""
+        mechanism = DistributedDiscreteGaussian()
+        request = self.cast.request(parameters=self.parameters, tolerated=5, epsilon=0.3)
+        _, validated = request.draft(mechanism, Limits())
+        keys = [os.urandom(32) for _ in range(200)]
+        variance, dimension = validated.noise_variance, validated.dimension
+        return timed_us(lambda: [mechanism.sample(variance, dimension, key) for key in keys], len(keys))
+
+
+def _sends(effects: list[Effect]) -> list[Send]:
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+def _received(done: list[tuple[bytes, list[Effect]]]) -> list[tuple[bytes, Event]]:
+    """Who gets what, of all that was sent."""
+    return [(send.to.id, Received(sender, send.payload)) for sender, effects in done for send in _sends(effects)]
 
 
 def timed_us(call: Callable[[], object], calls: int) -> float:
-    """Mean microseconds of one call."""
-    gc.collect()
-    gc.disable()
-    began = time.perf_counter_ns()
-    for _ in range(calls):
+    """Microseconds of one of the calls that a function makes: the least of five times."""
+    taken = []
+    for _ in range(5):
+        gc.collect()
+        gc.disable()
+        began = time.thread_time_ns()
         call()
-    elapsed = time.perf_counter_ns() - began
-    gc.enable()
-    return elapsed / calls / 1000
+        taken.append((time.thread_time_ns() - began) / 1000 / calls)
+        gc.enable()
+    return min(taken)
 
 
 def floor_us(computes: int, dimension: int) -> dict[str, float]:
-    """The bare calls, for one contribution: client side, and all M Compute nodes together."""
-    key, nonce, associated = os.urandom(32), os.urandom(24), os.urandom(52)
-    seed, short, full = os.urandom(32), os.urandom(CHARGE_BYTES + 32), os.urandom(CHARGE_BYTES + 8 * dimension)
-    message = Share(os.urandom(16), os.urandom(16), nonce, encrypt(key, nonce, short, associated))
-    large = Share(message.round_id, message.contribution, nonce, encrypt(key, nonce, full, associated))
+    """The bare calls for one contribution, by role."""
+    keys = [os.urandom(32) for _ in range(FLOOR_CALLS)]
+    bound, associated, nothing = os.urandom(68), os.urandom(80), bytes(24)
+    text = os.urandom(4 + 8 * computes + 8 * dimension)
+    size, expand = 8 + 8 * dimension, bindings.randombytes_buf_deterministic
+    blake2b, shake_128 = hashlib.blake2b, hashlib.shake_128
+    seal = bindings.crypto_aead_xchacha20poly1305_ietf_encrypt
+    unseal = bindings.crypto_aead_xchacha20poly1305_ietf_decrypt
+    sealed = [seal(text, associated, nothing, key) for key in keys]
 
-    def one(call: Callable[[], object]) -> float:
-        return timed_us(call, 2000 if dimension <= 100 else 500)
+    def each(call: Callable[[], object]) -> float:
+        return timed_us(call, FLOOR_CALLS)
 
-    derivation = computes * one(lambda: derive(key, b"dca1-round", associated + associated[:28]))
-    expansion = (computes - 1) * one(lambda: expand(seed, 8 * dimension))
-    sealing = (computes - 1) * one(lambda: encrypt(key, nonce, short, associated))
-    sealing += one(lambda: encrypt(key, nonce, full, associated))
-    opening = (computes - 1) * one(lambda: decrypt(key, nonce, message.ciphertext, associated))
-    opening += one(lambda: decrypt(key, nonce, large.ciphertext, associated))
-    raw, raw_large = encode(message), encode(large)
-    encoding = (computes - 1) * one(lambda: encode(message)) + one(lambda: encode(large))
-    decoder = msgspec.msgpack.Decoder(Share)
-    decoding = (computes - 1) * one(lambda: decoder.decode(raw)) + one(lambda: decoder.decode(raw_large))
+    if size <= 1024:
+        prf = each(lambda: [shake_128(b"".join((key, bound))).digest(size) for key in keys])
+    else:
+        prf = each(lambda: [expand(size - 8, shake_128(b"".join((key, bound))).digest(40)[8:]) for key in keys])
+    derived = each(lambda: [blake2b(bound, digest_size=32, key=key, person=b"dca4-seal").digest() for key in keys])
+    receipt = each(lambda: [blake2b(bound, digest_size=16, key=key, person=b"dca4-receipt").digest() for key in keys])
+    sealing = each(lambda: [seal(text, associated, nothing, key) for key in keys])
+    opening = each(lambda: [unseal(one, associated, nothing, key) for one, key in zip(sealed, keys, strict=True)])
     return {
-        "client": derivation + sealing + expansion + encoding,
-        "compute": derivation + opening + expansion + decoding,
+        "client": computes * prf + derived + sealing + receipt,
+        "holder": derived + opening + receipt,
+        "nodes": computes * prf,
+        "trainer": 0.0,
     }
 
 
-class Bench:
-    """One swarm at its second round of an epoch, so that every pair's key is agreed."""
-
-    def __init__(self, computes: int, dimension: int) -> None:
-        columns = tuple(f"x{index}" for index in range(dimension))
-        rng = np.random.default_rng(1)
-        rows = [rng.uniform(-1, 1, (1, dimension)) for _ in range(CLIENTS)]
-        self.cast = Cast(CLIENTS, computes, columns=columns, rows=rows)
-        self.network: Network = self.cast.network()
-        self.computes = computes
-        self.parameters = {
-            "columns": list(columns),
-            "centre": [0.0] * dimension,
-            "scale": [1.0] * dimension,
-            "bound": [1.0] * dimension,
-        }
-        self._round()
-        self.network.deliver()
-
-    def _round(self) -> None:
-        request = self.cast.request(parameters=self.parameters, tolerated=5, epsilon=0.5)
-        self.request = request
-        self.network.command(self.cast.trainer_identity.id, request)
-
-    def measure(self) -> dict[str, float]:
-        """Microseconds of one contribution, in the actors and of their parts."""
-        starts: list[tuple[bytes, bytes]] = []
-        trainer = self.cast.trainer_identity.id
-
-        def hold_back(envelope: Any) -> tuple[Any, ...]:
-            if envelope.to.channel is Channel.CLIENT and envelope.sender == trainer:
-                starts.append((envelope.to.id, envelope.payload))
-                return ()
-            return (envelope,)
-
-        self.network.tamper = hold_back
-        self._round()
-        self.network.deliver()
-        shares: list[tuple[bytes, Send]] = []
-        gc.collect()
-        gc.disable()
-        began = time.perf_counter_ns()
-        produced = [
-            (client, self.network.actors[client].handle(Received(trainer, payload), self.network.now_ms))
-            for client, payload in starts
-        ]
-        client_us = (time.perf_counter_ns() - began) / CLIENTS / 1000
-        shares = [(client, e) for client, effects in produced for e in effects if isinstance(e, Send)]
-        began = time.perf_counter_ns()
-        for client, share in shares:
-            self.network.actors[share.to.id].handle(Received(client, share.payload), self.network.now_ms)
-        receive_us = (time.perf_counter_ns() - began) / CLIENTS / 1000
-        gc.enable()
-        return {"client": client_us, "compute": receive_us + self._sum_us(), "start_control": self._control_us(starts)}
-
-    def _control_us(self, starts: list[tuple[bytes, bytes]]) -> float:
-        """Opening a start: strict decoding and its signature, once a round and client."""
-        key, federation = self.cast.trainer_identity.public_key, self.cast.federation.hash
-
-        def call() -> None:
-            frame = decode_frame(starts[0][1])
-            decode_body(frame.body)
-            open_signed(frame, key, federation, Start)
-
-        return timed_us(call, DETAIL_CALLS)
-
-    def _sum_us(self) -> float:
-        """The final sum, per contribution and over all M nodes."""
-        dimension = len(self.cast.columns)
-        full, seeds = [os.urandom(8 * dimension)] * CLIENTS, [os.urandom(32)] * CLIENTS
-        vectors = timed_us(lambda: sum_shares(full, (), dimension), 5) / CLIENTS
-        return vectors + (self.computes - 1) * timed_us(lambda: sum_shares((), seeds, dimension), 5) / CLIENTS
-
-    def parts(self) -> dict[str, float]:
-        """The client's parts, each alone."""
-        mechanism = DistributedDiscreteGaussian()
-        computes = self.cast.computes
-        nobody = tuple(Signed(b"", bytes(64)) for _ in computes)
-        announcement = self.request.announcement(bytes(16), mechanism.name, nobody, bytes(32), 0)
-        plan = plan_round(announcement, ask(announcement, mechanism, Limits()), CLIENTS, mechanism)
-        row, bits = self.cast.rows[0], self.request.fraction_bits
-        value = contribution(plan.question.statistic, row, 0, bits)
-        root = os.urandom(32)
-        noisy = add_noise(value, plan, mechanism, root)
-        keys = [os.urandom(32) for _ in computes]
-
-        def whole() -> object:
-            return make_contribution(
-                value,
-                plan=plan,
-                mechanism=mechanism,
-                encoding="seed",
-                round_id=bytes(16),
-                session_hash=bytes(32),
-                client=bytes(16),
-                position=0,
-                charge=1,
-                computes=computes,
-                pair_keys=keys,
-                random=os.urandom,
-            )
-
-        statistic = timed_us(lambda: contribution(plan.question.statistic, row, 0, bits), DETAIL_CALLS)
-        noise = timed_us(lambda: add_noise(value, plan, mechanism, os.urandom(32)), DETAIL_CALLS)
-        split = timed_us(lambda: share_bodies(noisy, root, len(computes), 0, "seed"), DETAIL_CALLS)
-        sealing = timed_us(whole, DETAIL_CALLS) - noise - split
-        return {"statistic": statistic, "exact noise": noise, "split": split, "keys, AEAD, messages": sealing}
-
-
-def cell(computes: int, dimension: int, repeats: int) -> dict[str, Any]:
-    """All figures of one (M, d): medians, and the smallest and largest ratio of one repeat."""
-    bench = Bench(computes, dimension)
-    repeated = [(bench.measure(), bench.parts(), floor_us(computes, dimension)) for _ in range(repeats)]
-    parts = {name: statistics.median(one[name] for _, one, _ in repeated) for name in repeated[0][1]}
-    client = _side([(sum(one.values()), floor["client"]) for _, one, floor in repeated])
-    compute = _side([(actors["compute"], floor["compute"]) for actors, _, floor in repeated])
-    client["ratio_with_noise_in_floor"] = client["us"] / (client["floor_us"] + parts["exact noise"])
-    opening = statistics.median(actors["start_control"] for actors, _, _ in repeated)
-    whole = statistics.median(actors["client"] for actors, _, _ in repeated)
-    beside = {"open and verify the start": opening, "policy, ledger, records": whole - client["us"] - opening}
+def cell(clients: int, computes: int, dimension: int, repeats: int) -> dict[str, Any]:
+    """All figures of one (M, d): medians, and the smallest and largest of the repeats' ratios."""
+    swarm, few = Swarm(clients, computes, dimension), Swarm(FEW, computes, dimension)
+    measured: list[tuple[dict[str, float], dict[str, float], float]] = []
+    once = []
+    for repeat in range(repeats + 1):
+        all_us, few_us = swarm.round(), few.round()
+        if not repeat:
+            continue  # every pair has agreed on its key now
+        each = {role: (all_us[role] - few_us[role]) / (clients - FEW) for role in ROLES}
+        once.append(sum(few_us.values()) - FEW * sum(each.values()))
+        measured.append((each, floor_us(computes, dimension), swarm.noise_us()))
+    pairs = [(sum(us.values()), sum(floor.values()), noise) for us, floor, noise in measured]
     return {
+        "clients": clients,
         "computes": computes,
         "dimension": dimension,
-        "client": client,
-        "compute": compute,
-        "parts_us": parts,
-        "once_a_round_us": beside,
+        "core_us": {role: statistics.median(us[role] for us, _, _ in measured) for role in ROLES},
+        "floor_us": {role: statistics.median(floor[role] for _, floor, _ in measured) for role in ROLES},
+        "noise_us": statistics.median(noise for _, _, noise in measured),
+        "core_total_us": statistics.median(core for core, _, _ in pairs),
+        "floor_total_us": statistics.median(floor for _, floor, _ in pairs),
+        "once_a_round_us": statistics.median(once),
+        "ratio": _spread([(core - noise) / floor for core, floor, noise in pairs]),
+        "ratio_with_noise": _spread([core / (floor + noise) for core, floor, noise in pairs]),
     }
 
 
-def _side(pairs: list[tuple[float, float]]) -> dict[str, Any]:
-    us, floor = (statistics.median(values) for values in zip(*pairs, strict=True))
-    ratios = sorted(total / bare for total, bare in pairs)
-    return {"us": us, "floor_us": floor, "ratio": us / floor, "ratio_spread": [ratios[0], ratios[-1]]}
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def show(result: dict[str, Any]) -> None:
     """One cell for people."""
-    print(f"\nM = {result['computes']}, d = {result['dimension']}")
-    for side in ("client", "compute"):
-        row = result[side]
-        low, high = row["ratio_spread"]
-        print(
-            f"  {side:<8} {row['us']:8.1f} us   floor {row['floor_us']:7.1f} us   "
-            f"ratio {row['ratio']:.2f} ({low:.2f} to {high:.2f})"
-        )
-    client = result["client"]
-    print(f"  client's ratio with the exact noise counted in the floor: {client['ratio_with_noise_in_floor']:.2f}")
-    for name, us in result["parts_us"].items():
-        print(f"    {name:<28} {us:8.1f} us  {100 * us / client['us']:5.1f} %")
-    for name, us in result["once_a_round_us"].items():
-        print(f"    once a round: {name:<28} {us:8.1f} us")
+    print(
+        f"\nN = {result['clients']}, M = {result['computes']}, d = {result['dimension']}: us per further contribution"
+    )
+    for role in ROLES:
+        core, floor = result["core_us"][role], result["floor_us"][role]
+        print(f"  {role:<8} {core:8.1f}   floor {floor:7.1f}" + (f"   {core / floor:5.2f}" if floor else ""))
+    print(f"  {'all':<8} {result['core_total_us']:8.1f}   floor {result['floor_total_us']:7.1f}", end="")
+    print(f"   exact noise {result['noise_us']:.1f}   once a round {result['once_a_round_us'] / 1000:.1f} ms")
+    for name, words in (("ratio", "without exact noise"), ("ratio_with_noise", "with exact noise on both sides")):
+        low, middle, high = (result[name][key] for key in ("min", "median", "max"))
+        print(f"  ratio {middle:.2f} ({low:.2f} to {high:.2f}), {words}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", help="write the figures to this file, or - for standard output")
-    options = parser.parse_args()
-    agreement = AgreementKey(os.urandom(32))
-    peer = AgreementKey(os.urandom(32)).public
-    versions = {
+def show_profile(clients: int, computes: int, dimension: int) -> None:
+    """Where each role's time goes, by function; the profiler itself makes small functions look larger."""
+    swarm = Swarm(clients, computes, dimension)
+    swarm.round()
+    clock = Clock(profiled=True)
+    swarm.round(clock)
+    for role, profile in clock.profiles.items():
+        print(f"\n{role}, {clients} contributions, M = {computes}, d = {dimension}")
+        pstats.Stats(profile, stream=sys.stdout).strip_dirs().sort_stats("tottime").print_stats(18)
+
+
+def versions() -> dict[str, str]:
+    return {
         "python": platform.python_version(),
         "numpy": np.__version__,
         "PyNaCl": nacl.__version__,
         "msgspec": msgspec.__version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
-    cells = [cell(m, d, options.repeats) for m in (3, 10) for d in (10, 1000)]
-    summary = {"versions": versions, "agreement_us": timed_us(lambda: agreement.agree(peer), 500), "cells": cells}
-    if options.json == "-":
-        json.dump(summary, sys.stdout, indent=2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5, help="rounds that are measured in each cell")
+    parser.add_argument("--clients", type=int, default=1000, help="N")
+    parser.add_argument("--computes", type=int, nargs="+", default=[3, 10], help="M of the cells")
+    parser.add_argument("--dimension", type=int, nargs="+", default=[10, 1000], help="d of the cells")
+    parser.add_argument("--json", help="write the figures to this file, or - for standard output")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes, by function, instead")
+    options = parser.parse_args()
+    cells = [(computes, dimension) for computes in options.computes for dimension in options.dimension]
+    if options.profile:
+        for one in cells:
+            show_profile(options.clients, *one)
         return
-    print(", ".join(f"{name} {version}" for name, version in versions.items()), f"· {options.repeats} repeats, medians")
-    print(f"key agreement, once per pair and epoch: {summary['agreement_us']:.0f} us")
-    for one in cells:
-        show(one)
+    own, peer = AgreementKey(os.urandom(32)), AgreementKey(os.urandom(32)).public
+    agreement = timed_us(lambda: [own.agree(peer) for _ in range(200)], 200)
+    results = [cell(options.clients, *one, options.repeats) for one in cells]
+    text = json.dumps({"versions": versions(), "agreement_us": agreement, "cells": results}, indent=2)
+    if options.json == "-":
+        print(text)
+        return
+    told = ", ".join(f"{name} {version}" for name, version in versions().items())
+    print(f"{told} · {options.repeats} repeats, medians")
+    print(f"key agreement, once per pair and epoch, at each side: {agreement:.0f} us")
+    for result in results:
+        show(result)
     if options.json:
-        Path(options.json).write_text(json.dumps(summary, indent=2), encoding="utf-8")
+        Path(options.json).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
