@@ -1,8 +1,9 @@
 """How rounds scale: measured cell by cell, fitted, set beside the paper's Table 1, and predicted for larger ones.
 
 General layout
-    cell         one point of a sweep: N, d, M, encoding, backend, T and drop rate
+    cell         one point of a sweep: N, d, M, backend, T and drop rate
     meter        what an actor used: core seconds, messages and bytes, around the production actors' `handle`
+    floor        what the bare cryptography of a contribution costs
     footprint    the bytes that an object holds
     held         what was seen of one round, and what the rounds of a cell come to
     emulated     a population of production actors in virtual time, in one process or several in step

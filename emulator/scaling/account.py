@@ -26,11 +26,9 @@ class Clock:
     """
 
     _ENDS: ClassVar[dict[type, str]] = {
-        facts.Rostered: "join",
-        facts.SharingStarted: "start",
-        facts.ListFrozen: "share",  # of the last node
-        facts.RoundCompleted: "commit",
-        facts.RoundFailed: "commit",
+        facts.Closed: "collect",
+        facts.RoundCompleted: "agree",
+        facts.RoundFailed: "agree",
     }
 
     def __init__(self) -> None:

@@ -5,10 +5,10 @@ that is done, times what doing it once costs:
 
     1       a round                 N       a client                    M       a Compute node
     d       a coordinate, once      N M     a client and a node         M2      M², two nodes
-    N d     a coordinate of a client's vector: noise, statistic, encoding, summing
-    N M d   a coordinate of a share, drawn by the client and again by the node
+    N d     a coordinate of a client's vector: noise, statistic, sealing, summing
+    N M d   a coordinate of a mask, drawn by the client and again by the node
     M d     a coordinate of a partial sum
-    N d/M   a coordinate of a vector that a node keeps, where M - 1 of M shares are seeds
+    N d/M   a coordinate of a masked vector, which one of M nodes keeps
 
 Costs are not negative, and are fitted by least squares on relative errors, so that small rounds count as much as
 large ones: minimise Σ (predicted/measured - 1)² (Lawson and Hanson's algorithm, scipy). Intervals are of a bootstrap of
@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.shares import SEED
 from emulator.scaling.cell import EMULATED
 
 CELLS_MIN = 6
@@ -55,7 +54,6 @@ class Measured(msgspec.Struct, frozen=True):
     clients: int
     dimension: int
     computes: int
-    encoding: str
     backend: str
     drop_rate: float
     wall_s: float
@@ -67,6 +65,7 @@ class Measured(msgspec.Struct, frozen=True):
     received_bytes: dict[str, int] | None
     memory_bytes: dict[str, int] | None
     agreement_s: float
+    sessions_s: float
     processes: int = 1
     waiting_s: float | None = None
 
@@ -85,28 +84,29 @@ TERMS: dict[str, Callable[[Size], float]] = {
 }
 
 _SENT: dict[str, tuple[str, ...]] = {
-    "client": ("N", "N M", "N d", "N M d"),
-    "compute": ("M", "M2", "N M", "M d"),
-    "trainer": ("1", "M", "N", "d", "N M", "M d"),
+    "client": ("N", "N M", "N d"),
+    "compute": ("M", "M2", "N", "N M", "M d"),
+    "trainer": ("1", "M", "M2", "d", "M d"),
 }
 _TAKEN: dict[str, tuple[str, ...]] = {
     "client": ("N", "N M", "N d"),
-    "compute": ("M", "M2", "N M", "N d", "M d", "N M d"),
-    "trainer": ("M", "N", "N M", "M d"),
+    "compute": ("M", "M2", "N", "N M", "N d", "M d"),
+    "trainer": ("M", "M2", "N", "M d"),
 }
 FIGURES: dict[tuple[str, str], tuple[str, ...]] = {
     ("core_s_by_role", "client"): ("N", "N M", "N d", "N M d"),
-    ("core_s_by_role", "compute"): ("M", "M2", "N M", "M d", "N d", "N M d"),
+    ("core_s_by_role", "compute"): ("M", "M2", "N", "N M", "M d", "N d", "N M d"),
     ("core_s_by_role", "trainer"): ("1", "M", "N", "d", "M d"),
-    ("core_s_by_role", "emulator"): ("1", "N", "N M", "N d", "N M d"),
+    ("core_s_by_role", "emulator"): ("1", "N", "N M", "N d"),
     **{("messages", role): _SENT[role] for role in _SENT},
     **{("bytes", role): _SENT[role] for role in _SENT},
     **{("received", role): _TAKEN[role] for role in _TAKEN},
     **{("received_bytes", role): _TAKEN[role] for role in _TAKEN},
     ("memory_bytes", "client"): ("1", "M", "d"),
-    ("memory_bytes", "compute"): ("1", "N", "d", "N d", "N d/M"),
+    ("memory_bytes", "compute"): ("1", "N", "d", "N d/M"),
     ("memory_bytes", "trainer"): ("1", "M", "N", "d", "M d"),
     ("agreement_s", ""): ("N M",),
+    ("sessions_s", ""): ("N", "N M"),
 }
 """(key of a cell, role) to the terms of its sum."""
 CLAIMED: dict[str, tuple[tuple[str, str], ...]] = {
@@ -117,7 +117,10 @@ CLAIMED: dict[str, tuple[tuple[str, str], ...]] = {
     **{f"{role} memory": (("memory_bytes", role),) for role in _SENT},
 }
 """What is predicted, and the figures that it is the sum of. The emulator's own core seconds are no part of it."""
-_ROUGH = {"key agreement core seconds": (("agreement_s", ""),)}
+_ROUGH = {
+    "key agreement core seconds": (("agreement_s", ""),),
+    "session core seconds": (("sessions_s", ""),),
+}
 """Told of a held-out cell too: a small difference of two times, which a busy machine shifts."""
 
 
@@ -200,25 +203,23 @@ def fit_all(cells: Sequence[Mapping[str, Any]]) -> Calibration:
     return fitted
 
 
-def usable(cells: Sequence[Mapping[str, Any]], encoding: str = SEED) -> list[Mapping[str, Any]]:
-    """The cells that a fit may be of: emulated, without drop-outs, of one encoding.
+def usable(cells: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The cells that a fit may be of: emulated, without drop-outs.
 
     Raises:
         UsageError: there are too few.
     """
-    chosen = [
-        cell for cell in cells if (cell["drop_rate"], cell["encoding"], cell["backend"]) == (0, encoding, EMULATED)
-    ]
-    require_cells(len(chosen), encoding)
+    chosen = [cell for cell in cells if (cell["drop_rate"], cell["backend"]) == (0, EMULATED)]
+    require_cells(len(chosen))
     return chosen
 
 
-def require_cells(count: int, encoding: str) -> None:
+def require_cells(count: int) -> None:
     """Refuse so few cells that none can be held out. Raises `UsageError`."""
     if count - _held_out_count(count) < CELLS_MIN:
         raise UsageError(
-            f"{count} emulated cells without drop-outs and with {encoding} shares; a calibration needs "
-            f"{CELLS_MIN + 1} or more, so that some can be held out: measure further sizes"
+            f"{count} emulated cells without drop-outs; a calibration needs {CELLS_MIN + 1} or "
+            "more, so that some can be held out: measure further sizes"
         )
 
 

@@ -13,15 +13,16 @@ from collections.abc import Iterable
 import msgspec
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.masks import ENTRY_BYTES, TAG_BYTES, WORD_BYTES
 from dca_proto.core.params import Limits
-from dca_proto.core.shares import ENCODINGS, VECTOR
+from dca_proto.core.wire import COMPUTES_MAX
 from dca_proto.core.wording import nearest
 from dca_proto.statistics.histogram import BINS_MAX
 
 EMULATED, MOSQUITTO = "emulated", "mosquitto"
 BACKENDS = (EMULATED, MOSQUITTO)
 CLIENTS_MIN, REPEATS_MAX = 3, 100
-_SECONDS = {"round": 2e-3, "client": 6e-4, "pair": 8e-5, "coordinate": 5e-9, "connection": 2e-2}
+_SECONDS = {"client": 9e-5, "pair": 8e-6, "coordinate": 5e-9, "session": 4e-4, "agreement": 2e-4, "connection": 3e-3}
 """Rough costs on one core, for the order of cells and a first estimate of the time left; never for a figure."""
 
 
@@ -29,8 +30,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One size of a round.
 
     Attributes:
-        clients: N. dimension: d. computes: M. encoding: of shares. backend: one of `BACKENDS`.
-        tolerated: T. drop_rate: the probability with which each client, on its own, joins and then sends nothing.
+        clients: N. dimension: d. computes: M. backend: one of `BACKENDS`.
+        tolerated: T. drop_rate: the probability with which each client, on its own, is away in a round.
         repeats: how many rounds are measured.
         processes: P, that run the actors; live, that run the clients.
     """
@@ -38,7 +39,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     dimension: int
     computes: int
-    encoding: str
     backend: str
     tolerated: int
     drop_rate: float
@@ -52,8 +52,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"--clients {self.clients}: expected {CLIENTS_MIN} to {limits.clients_max:,}")
         if not 1 <= self.dimension <= BINS_MAX:
             raise UsageError(f"--dimensions {self.dimension}: expected 1 to {BINS_MAX:,}, the bins of a histogram")
-        if not 2 <= self.computes <= limits.computes_max:
-            raise UsageError(f"--computes {self.computes}: expected 2 to {limits.computes_max}")
+        if not 2 <= self.computes <= COMPUTES_MAX:
+            raise UsageError(f"--computes {self.computes}: expected 2 to {COMPUTES_MAX}")
         if not 0 <= self.tolerated <= self.clients - 2:
             raise UsageError(
                 f"--tolerated: T = {self.tolerated} of N = {self.clients} leaves nobody's noise (N - T - 1 < 1); "
@@ -74,9 +74,10 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def estimate_s(self) -> float:
         """Roughly how long all its rounds take together, with a core for each process."""
         n, d, m, cost = self.clients, self.dimension, self.computes, _SECONDS
-        each = cost["round"] + n * (cost["client"] + m * cost["pair"] + (m * d + 10 * d) * cost["coordinate"])
+        each = n * (cost["client"] + m * cost["pair"] + (m * d + 10 * d) * cost["coordinate"])
         connected = n * cost["connection"] if self.backend == MOSQUITTO else 0.0
-        return 0.5 + connected + (self.repeats + 2) * each / self.processes
+        sessions = n * (cost["session"] + m * cost["agreement"])
+        return 1.5 + connected + (sessions + (self.repeats + 1) * each) / self.processes
 
 
 def sweep(
@@ -86,19 +87,17 @@ def sweep(
     tolerated: Iterable[float],
     drop_rates: Iterable[float],
     *,
-    encoding: str,
     backend: str,
     repeats: int,
     processes: int = 1,
 ) -> list[Cell]:
     """All cells of a sweep, cheapest first. Raises `UsageError` for one that cannot be."""
-    _check_words(encoding, backend, repeats)
+    _check_words(backend, repeats)
     cells = [
         Cell(
             clients=n,
             dimension=d,
             computes=m,
-            encoding=encoding,
             backend=backend,
             tolerated=tolerated_of(t, n),
             drop_rate=rate,
@@ -120,17 +119,16 @@ def tolerated_of(given: float, clients: int) -> int:
     return int(given) if given >= 1 else math.floor(given * clients + 1e-9)
 
 
-def _check_words(encoding: str, backend: str, repeats: int) -> None:
-    if encoding not in ENCODINGS:
-        hint = nearest(encoding, ENCODINGS)
-        raise UsageError(f"--share-encoding {encoding!r} is unknown{hint}; use {' or '.join(ENCODINGS)}")
+def _check_words(backend: str, repeats: int) -> None:
     if backend not in BACKENDS:
         raise UsageError(f"--backend {backend!r} is unknown{nearest(backend, BACKENDS)}; use {' or '.join(BACKENDS)}")
     if not 1 <= repeats <= REPEATS_MAX:
         raise UsageError(f"--repeats {repeats}: expected 1 to {REPEATS_MAX}")
 
 
-def share_bytes(cell: Cell) -> float:
-    """Bytes of one client's share at one Compute node, in the mean over nodes: what has to be kept of it there."""
-    full = 8.0 * cell.dimension
-    return full if cell.encoding == VECTOR else (full + 32 * (cell.computes - 1)) / cell.computes
+def kept_bytes(cell: Cell) -> float:
+    """Bytes that one Compute node must keep for one client until the set is agreed, in the mean over nodes.
+
+    The holder keeps the client's entry, M tags and the masked vector.
+    """
+    return (ENTRY_BYTES + TAG_BYTES * cell.computes + WORD_BYTES * cell.dimension) / cell.computes

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.core.errors import UsageError
-from dca_proto.core.shares import SEED
 from dca_proto.core.wording import in_words
 from dca_proto.net.broker import find_mosquitto
 from emulator.scaling import calibration, view
@@ -54,7 +53,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     tolerated: list[float]
     drop_rates: list[float]
     backend: str
-    share_encoding: str
     repeats: int
     processes: int
 
@@ -66,7 +64,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             self.computes,
             self.tolerated,
             self.drop_rates,
-            encoding=self.share_encoding,
             backend=self.backend,
             repeats=self.repeats,
             processes=self.processes,
@@ -78,9 +75,8 @@ def scaling(
     dimensions: Annotated[str | None, typer.Option(help="d, how many numbers are summed; a list.")] = None,
     computes: Annotated[str | None, typer.Option(help="M, the number of Compute nodes; a list.")] = None,
     tolerated: Annotated[str, typer.Option(help="T, shares of N (below 1) or numbers of clients; a list.")] = "0.1",
-    drop_rates: Annotated[str, typer.Option(help="How likely each client drops out after it joined; a list.")] = "0",
+    drop_rates: Annotated[str, typer.Option(help="How likely each client is away in a round; a list.")] = "0",
     backend: Annotated[str, typer.Option(help="emulated, or mosquitto for a live fleet.")] = EMULATED,
-    share_encoding: Annotated[str, typer.Option(help="seed or vector.")] = SEED,
     repeats: Annotated[int | None, typer.Option(help="Measured rounds of each cell; by default 5.")] = None,
     processes: Annotated[
         int | None, typer.Option(help="That share the actors; by default one a core, while each has some.")
@@ -103,16 +99,18 @@ def scaling(
 ) -> int:
     """Measure how rounds grow with N, d and M, beside the paper's Table 1; or predict larger ones.
 
-    Encryption and exact noise are on. Each cell has processes of its own, without Python's garbage collector while a
-    round is measured; wall_s is from the trainer's command to the
-    result, and a round in which pairs agree on keys is timed apart. Fields of a cell in the JSON object: clients,
-    dimension, computes, encoding, backend, tolerated, drop_rate, repeats, processes; wall_s, wall_s_spread (lowest,
-    highest), core_s, core_s_by_role, waiting_s (of processes for each other, summed), phases (wall seconds),
-    agreement_s (core seconds); messages and bytes (sent, by role), received and received_bytes; peak_rss_mb (of an
-    emulation: summed over its processes), compute_memory_bytes (one node, as it freezes its list),
-    compute_memory_least_bytes, compute_memory_after_bytes, memory_bytes; success_rate, success_expected, contributors,
-    noise_sd, noise_sd_ideal; paper_s, ratio (ours to the paper's), ratio_share_commit (of the phases that the paper
-    timed). Beside the cells: fits (exponents), calibration (figure, role, term: its cost), held_out (measured,
+    Encryption, signatures and exact noise are on. Each cell has processes of its own, without Python's garbage
+    collector while a round is measured. Sessions are set up before; a first round, in which pairs agree on keys, is not
+    timed as a round. wall_s is from the trainer's command to the result. A process that holds many clients verifies an
+    announcement's signature once. Fields of a cell in the JSON object: clients, dimension, computes, backend,
+    tolerated, drop_rate, repeats, processes; wall_s, wall_s_spread (lowest, highest), core_s, core_s_by_role, waiting_s
+    (of processes for each other, summed), phases (wall seconds: collect, to the close; agree, to the result);
+    us_per_contribution (core, by role), floor_us (of the bare cryptography, by role, in the same process); sessions_s
+    (core seconds), sessions_wall_s, agreement_s (core seconds), first_round_wall_s; messages and bytes (sent, by role),
+    received and received_bytes; peak_rss_mb (of an emulation: summed over its processes), compute_memory_bytes (one
+    node, as it freezes its list), compute_memory_least_bytes, compute_memory_after_bytes, memory_bytes; success_rate,
+    success_expected, contributors, noise_sd, noise_sd_ideal; paper_s, ratio (ours to the paper's). Beside the cells:
+    fits (exponents), calibration (figure, role, term: its cost), held_out (measured,
     predicted, error), prediction. What does not apply is null.
     """
     _check_outputs(plot, json_to, resume)
@@ -126,18 +124,18 @@ def scaling(
         load=load,
     )
     _check_prediction(question is not None, given, calibration_file, resume, hardware, round_seconds)
-    asked = _asked(given, tolerated, drop_rates, backend, share_encoding, repeats, processes, question is not None)
+    asked = _asked(given, tolerated, drop_rates, backend, repeats, processes, question is not None)
     if question is not None and calibration_file is None:
         require_computes(question, asked.computes)
-        calibration.require_cells(len([cell for cell in asked.cells() if cell.is_plain]), share_encoding)
+        calibration.require_cells(len([cell for cell in asked.cells() if cell.is_plain]))
     console = Console(stderr=json_to == STDOUT)
     result: dict[str, Any] = {"kind": "scaling"}
     result |= _measured(asked, resume, console) if calibration_file is None else _read(calibration_file)
     cells = result["cells"]
     if question is None:
-        result |= _fitted(cells, share_encoding, console)
+        result |= _fitted(cells, console)
     else:
-        result |= _predicted(question, cells, share_encoding, hardware, round_seconds, console)
+        result |= _predicted(question, cells, hardware, round_seconds, console)
     write_json(result, json_to)
     if plot is not None:
         with whole_file(plot) as place:
@@ -185,7 +183,6 @@ def _asked(
     tolerated: str,
     drop_rates: str,
     backend: str,
-    encoding: str,
     repeats: int | None,
     processes: int | None,
     is_prediction: bool,
@@ -198,7 +195,6 @@ def _asked(
         tolerated=_numbers("--tolerated", tolerated),
         drop_rates=_numbers("--drop-rates", drop_rates),
         backend=backend,
-        share_encoding=encoding,
         repeats=usual if repeats is None else repeats,
         processes=_processes_for(sizes) if processes is None else processes,
     )
@@ -271,7 +267,7 @@ def _measured(asked: Asked, resume: Path | None, console: Console) -> dict[str, 
     return {"versions": versions(), "machine": machine(), "options": msgspec.to_builtins(asked), "cells": figures}
 
 
-def _fitted(cells: list[dict[str, Any]], encoding: str, console: Console) -> dict[str, Any]:
+def _fitted(cells: list[dict[str, Any]], console: Console) -> dict[str, Any]:
     """Tables, exponents and costs of a sweep."""
     base = base_cells(cells)
     console.print(view.cells_table(base), view.uses_table(base))
@@ -283,7 +279,7 @@ def _fitted(cells: list[dict[str, Any]], encoding: str, console: Console) -> dic
         say(console, *line)
     result: dict[str, Any] = {"fits": msgspec.to_builtins(fits), "calibration": None, "held_out": []}
     try:
-        usable = calibration.usable(base, encoding)
+        usable = calibration.usable(base)
     except UsageError as error:
         say(console, "prediction", f"none: {error}")
         return result
@@ -304,25 +300,21 @@ def _calibrated(usable: Sequence[Mapping[str, Any]], console: Console) -> dict[s
 def _predicted(
     question: calibration.Size,
     cells: Sequence[Mapping[str, Any]],
-    encoding: str,
     hardware: Machine,
     round_s: float,
     console: Console,
 ) -> dict[str, Any]:
     """What a larger round needs, with what that rests on."""
-    usable = calibration.usable(cells, encoding)
+    usable = calibration.usable(cells)
     prediction = predict(question, calibration.fit_all(usable), usable, hardware, round_s)
     result = {"fits": msgspec.to_builtins(growths(usable)), **_calibrated(usable, console)}
     for line in view.busy_lines(usable):
         say(console, *line)
     console.print(view.prediction_table(prediction))
     say(console, "broker", view.broker_line(prediction))
-    if prediction.agreement_s is not None:
-        say(
-            console,
-            "epoch",
-            f"its first round takes roughly {prediction.agreement_s:,.2g} core s more, to agree on keys",
-        )
+    if prediction.agreement_s is not None and prediction.sessions_s is not None:
+        sessions, agreed = f"{prediction.sessions_s:,.2g}", f"{prediction.agreement_s:,.2g}"
+        say(console, "epoch", f"once in it, roughly {sessions} core s for sessions, and {agreed} to agree on keys")
     for text in prediction.assumptions:
         say(console, "assumed", text)
     return {**result, "prediction": msgspec.to_builtins(prediction)}
@@ -337,4 +329,4 @@ def _title(cells: Sequence[Mapping[str, Any]]) -> str:
     one = cells[0]
     where = EMULATED if one["backend"] == EMULATED else f"over {one['backend']}"
     where += f", {_counted(one['processes'], 'process')}" if "processes" in one else ""
-    return f"A round with encryption and exact noise ({where}, {one['encoding']} shares)"
+    return f"A round with encryption and exact noise ({where})"

@@ -9,12 +9,13 @@ is that of its computing and the emulator's own; its share is named apart. Clien
 evenly to as many processes as are asked for, which go in step (`emulator.sim.lockstep`); in one process, one actor
 works after the other.
 
-The actors of one process share what it keeps: tables that follow from an announcement, and which certificates were
-checked. So its very first round, which fills both, is not timed: from the second on, an actor in a process of its own
-knows all certificates too. Keys of pairs are agreed on again in each epoch; that is timed in the first round of the
-second one, when nothing else is new.
+Sessions are set up first: each client publishes its Hello, and each Compute node verifies it. In the first round, each
+pair agrees on its key. Both are once an epoch; they are told as set-up, and are not timed as a round.
 
-A client that drops out joins, and then neither sees nor sends anything until the next round.
+The actors of one process share what it keeps: an announcement that is verified, and held against one policy, once, and
+which certificates are signed. A device does so itself.
+
+A client that drops out neither sees nor sends anything in the round.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from dca_proto.testing import Cast
 from emulator.scaling.account import Account, Clock, held_of, outcome_of
 from emulator.scaling.cell import Cell
 from emulator.scaling.footprint import footprint
-from emulator.scaling.held import Held, Memory
+from emulator.scaling.held import Held, Memory, SetUp
 from emulator.scaling.meter import ROLES, Metered, Tally
 from emulator.sim.link import IDEAL
 from emulator.sim.lockstep import Region, deal
@@ -50,17 +51,20 @@ _BEGIN_MS = 19_700 * _DAY_MS  # where an epoch begins, so that all rounds are in
 _WINDOW_MS = 60_000
 _TIMING = Timing(abort_grace_ms=_WINDOW_MS)
 _BETWEEN_MS = 5 * _WINDOW_MS
-"""From one round to the next: past the announced end (four windows), and the time for which aborts are waited for."""
+"""From one round to the next: past the announced end (two windows), and the time for which aborts are waited for."""
 _EPSILON, _DELTA = 0.5, 1e-6
 _FEDERATION = "scaling"
 _MIB = 1 << 20
 
 
 class Population:
-    """Actors of one cell, started: all of them, or this process's part. All processes of a team call the same methods.
+    """Actors of one cell, with sessions: all of them, or this process's part. All of a team call the same methods.
 
     Args:
         cell: what is held. Who drops out follows from it. team: this process's place.
+
+    Attributes:
+        sessions_s, sessions_wall_s: core seconds of this process, and wall seconds, until all sessions stood.
     """
 
     def __init__(self, cell: Cell, team: Team | None = None) -> None:
@@ -69,8 +73,11 @@ class Population:
         rows = [np.array([[index % cell.dimension + 0.5]]) for index in range(cell.clients)]
         self._actors = Cast(cell.clients, cell.computes, rows=rows, name=_FEDERATION, timing=_TIMING)
         self._simulator = self._make_simulator()
+        self._team.gather(b"")  # all begin together
+        began_s, worked_s = time.perf_counter(), time.process_time()
         self._world = World(self._actors, self._simulator)
-        self._leaving: set[bytes] = set()
+        self._simulator.run(self._simulator.now_ms + 1)
+        self.sessions_s, self.sessions_wall_s = time.process_time() - worked_s, time.perf_counter() - began_s
         self._away: set[bytes] = set()
         self._tallies = {role: Tally() for role in ROLES}
         self._clock = Clock()
@@ -90,7 +97,7 @@ class Population:
         simulator, clock, team = self._simulator, self._clock, self._team
         for tally in self._tallies.values():
             tally.reset()
-        self._choose_who_leaves()
+        self._choose_who_is_away()
         team.gather(b"")  # all begin together
         clock.start()
         began_s, waited_s = time.process_time(), team.waited_s
@@ -99,13 +106,18 @@ class Population:
         simulator.run_while(lambda: clock.ended is None, simulator.now_ms + _BETWEEN_MS)
         simulator.run(simulator.now_ms + 1)  # what is still on its way
         held = self._account(time.process_time() - began_s, team.waited_s - waited_s)
-        self._leaving.clear()
         self._away.clear()
         simulator.run(simulator.now_ms + _BETWEEN_MS)
         return held
 
-    def hold_first(self) -> Memory:
-        """The first round of all: what actors held in memory. Its times are nobody's, see the file's head."""
+    def set_up(self) -> SetUp:
+        """The first round of all, in which pairs agree on keys; and what came before it."""
+        parts = self._team.gather(msgspec.msgpack.encode(self.sessions_s))
+        core_s = sum(msgspec.msgpack.decode(part, type=float) for part in parts)
+        return SetUp(sessions_s=core_s, sessions_wall_s=self.sessions_wall_s, first=self.hold())
+
+    def weigh(self) -> Memory:
+        """What actors hold in memory in a round, whose times are nobody's."""
         self._is_weighing = True
         self.hold()
         self._is_weighing = False
@@ -115,11 +127,6 @@ class Population:
         found = self._team.gather(msgspec.msgpack.encode(self._memory))
         whole = {key: size for part in found for key, size in msgspec.msgpack.decode(part).items()}
         return Memory(**{key: whole.get(key, 0) for key in Memory.__struct_fields__})
-
-    def hold_anew(self) -> Held:
-        """The first round of the next epoch, in which each pair agrees on a new key."""
-        self._simulator.run(max(self._simulator.now_ms, _BEGIN_MS + _DAY_MS))
-        return self.hold()
 
     def peak_rss_mib(self) -> float:
         """The peaks of memory of all processes, summed."""
@@ -135,10 +142,8 @@ class Population:
             "epsilon": _EPSILON,
             "delta": _DELTA,
             "tolerated": cell.tolerated,
-            "encoding": cell.encoding,
             "clients_expected": cell.clients,
-            "join_window_ms": _WINDOW_MS,
-            "share_window_ms": _WINDOW_MS,
+            "collect_window_ms": _WINDOW_MS,
             "commit_window_ms": _WINDOW_MS,
         }
 
@@ -155,31 +160,31 @@ class Population:
         everybody = self._team.gather(msgspec.msgpack.encode(account))
         return held_of([msgspec.msgpack.decode(one, type=Account) for one in everybody])
 
-    def _choose_who_leaves(self) -> None:
+    def _choose_who_is_away(self) -> None:
         """The same clients in all processes."""
         cell = self._cell
         if cell.drop_rate:
             draw = self._simulator.streams("drop-out").random
-            self._leaving.update(client for client in self._actors.clients if draw() < cell.drop_rate)
+            self._away.update(client for client in self._actors.clients if draw() < cell.drop_rate)
 
     # --- meters ----------------------------------------------------------------------------------------------------
 
     def _meter_all(self) -> None:
         """Compute nodes and the trainer are listened to, and the one client that is weighed."""
         actors, processes = self._actors, self._simulator.processes
-        moments: dict[type, bytes] = {  # at which each role holds most: a list frozen, shares made, starts sent
+        moments: dict[type, bytes] = {  # at which each role holds most: a list frozen, a message made, all sums come
             facts.ListFrozen: actors.computes[0],
             facts.Contributed: actors.clients[0],
-            facts.SharingStarted: actors.trainer_identity.id,
+            facts.RoundCompleted: actors.trainer_identity.id,
         }
         self._weighed = {fact: processes[one] for fact, one in moments.items() if one in processes}
-        heard = {*moments.values(), *actors.computes}
+        heard = set(moments.values())
         self._inside = {process.id: vars(process.actor) for process in self._weighed.values()}
         for process in processes.values():
             assert process.actor is not None
             tally = self._tallies[process.role.value]
             hear = self._hear if process.id in heard else None
-            process.actor = cast(Actor, Metered(process.actor, tally, hear, self._leaving, self._away))
+            process.actor = cast(Actor, Metered(process.actor, tally, hear, self._away))
 
     def _hear(self, actor_id: bytes, fact: object) -> None:
         self._clock.note(fact)
@@ -194,18 +199,18 @@ class Population:
         return footprint(self._inside[process.id], shared)
 
 
-def hold_emulated(cell: Cell, team: Team) -> tuple[Held, list[Held], Memory, float]:
+def hold_emulated(cell: Cell, team: Team) -> tuple[SetUp, list[Held], Memory, float]:
     """Hold a cell's rounds: the program of each process.
 
     Returns:
-        A round in which keys are agreed on, the measured ones, what actors held, and the peak of memory in MiB.
+        How sessions and keys came to be, the measured rounds, what actors held, and the peak of memory in MiB.
     """
-    population = Population(cell, team)
-    memory = population.hold_first()
     with _unsearched():
+        population = Population(cell, team)
+        set_up = population.set_up()
         rounds = [population.hold() for _ in range(cell.repeats)]
-        anew = population.hold_anew()
-    return anew, rounds, memory, population.peak_rss_mib()
+        peak_mib = population.peak_rss_mib()
+        return set_up, rounds, population.weigh(), peak_mib
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """What was seen of one round, and what the rounds of a cell come to.
 
-Figures of a cell are medians over its rounds, with the smallest and the largest beside the wall time. The first round
-of an epoch, in which each pair agrees on its key, is not among them: what it costs more at clients and Compute nodes is
-`agreement_s`, a difference of two times, and as uncertain as that.
+Figures of a cell are medians over its rounds, with the smallest and the largest beside the wall time. Sessions are set
+up before: that is no round. Nor is the first round, in which each pair agrees on its key, among those that are timed:
+what it costs more at clients and Compute nodes is `agreement_s`, a difference of two times, and as uncertain as that.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Any
 
 import msgspec
 
-from emulator.scaling.cell import MOSQUITTO, Cell, share_bytes
+from emulator.scaling.cell import MOSQUITTO, Cell, kept_bytes
 from emulator.scaling.paper import paper_s
 
-PHASES = ("join", "start", "share", "commit")
-SHARED = ("share", "commit")
-"""The phases that the paper timed."""
+PHASES = ("collect", "agree")
+"""From the announcement to the close, and from the close to the result."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +48,19 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     noise_sd_ideal: float | None = None
 
 
+class SetUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes before the rounds that are timed.
+
+    Attributes:
+        sessions_s: core seconds until every Compute node has a session of every client; sessions_wall_s: wall seconds.
+        first: the round in which pairs agree on keys.
+    """
+
+    sessions_s: float
+    sessions_wall_s: float
+    first: Held
+
+
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that one actor of each role holds: the most, and a Compute node's after the round's announced end."""
 
@@ -59,11 +71,19 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cell_figures(
-    cell: Cell, first: Held, rounds: Sequence[Held], memory: Memory | None, peak_rss_mb: float
+    cell: Cell,
+    set_up: SetUp,
+    rounds: Sequence[Held],
+    memory: Memory | None,
+    peak_rss_mb: float,
+    floor_us: Mapping[str, float],
 ) -> dict[str, Any]:
-    """The JSON object of one cell."""
+    """The JSON object of one cell.
+
+    Args:
+        floor_us: microseconds of the bare cryptography of a contribution, by role.
+    """
     paper, wall = paper_s(cell), [one.wall_s for one in rounds]
-    shared = statistics.median(math.fsum(one.phases.get(name, 0.0) for name in SHARED) for one in rounds)
     return {
         **msgspec.to_builtins(cell),
         "wall_s": statistics.median(wall),
@@ -72,17 +92,21 @@ def cell_figures(
         "phases": {name: statistics.median(one.phases.get(name, 0.0) for one in rounds) for name in PHASES},
         "waiting_s": _median([one.waiting_s for one in rounds]),
         "core_s_by_role": _by_role([one.core_s for one in rounds]),
+        "us_per_contribution": _us_per_contribution(rounds),
+        "floor_us": dict(floor_us),
         "messages": _counts([one.messages for one in rounds]),
         "bytes": _counts([one.bytes for one in rounds]),
         "received": _counts([one.received for one in rounds]),
         "received_bytes": _counts([one.received_bytes for one in rounds]),
-        "agreement_s": _agreement_s(first, rounds),
+        "sessions_s": set_up.sessions_s,
+        "sessions_wall_s": set_up.sessions_wall_s,
+        "agreement_s": _agreement_s(set_up.first, rounds),
+        "first_round_wall_s": set_up.first.wall_s,
         "peak_rss_mb": peak_rss_mb,
         **_memory(cell, memory),
         **_outcomes(cell, rounds),
         "paper_s": paper,
         "ratio": None if paper is None else statistics.median(wall) / paper,
-        "ratio_share_commit": None if paper is None else shared / paper,
     }
 
 
@@ -93,6 +117,12 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 def _by_role(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {role: statistics.median(one[role] for one in rounds) for role in rounds[0]}
+
+
+def _us_per_contribution(rounds: Sequence[Held]) -> dict[str, float] | None:
+    """Core microseconds of each role for one contribution in the sum; None where there is no sum."""
+    each = [{role: 1e6 * s / one.contributors for role, s in one.core_s.items()} for one in rounds if one.contributors]
+    return _by_role(each) if each else None
 
 
 def _counts(rounds: Sequence[Mapping[str, int] | None]) -> dict[str, int] | None:
@@ -113,13 +143,13 @@ _MEMORY = ("compute_memory_bytes", "compute_memory_least_bytes", "compute_memory
 def _memory(cell: Cell, memory: Memory | None) -> dict[str, Any]:
     """What a Compute node held when it froze its list, beside the least that it must keep until the set is agreed.
 
-    That is each client's contribution id and share; a node that must also know whose they are needs roster and keys.
+    That are the contributions that it holds; a node that must also open them and know whose they are needs sessions.
     """
     if memory is None:
         return dict.fromkeys(_MEMORY)
     return {
         "compute_memory_bytes": memory.compute,
-        "compute_memory_least_bytes": round(cell.clients * (16 + share_bytes(cell))),
+        "compute_memory_least_bytes": round(cell.clients * kept_bytes(cell)),
         "compute_memory_after_bytes": memory.compute_after,
         "memory_bytes": {"client": memory.client, "compute": memory.compute, "trainer": memory.trainer},
     }

@@ -10,19 +10,19 @@ import math
 from typing import Any
 
 from emulator.scaling.cell import MOSQUITTO, Cell
-from emulator.scaling.held import Held, Memory
+from emulator.scaling.held import Held, Memory, SetUp
 from emulator.swarm.fleet import run_fleet
 from emulator.swarm.fleet_options import FleetOptions
 
 _Row = dict[str, Any]
 
 
-def hold_live(cell: Cell) -> tuple[Held, list[Held], Memory | None, float]:
+def hold_live(cell: Cell) -> tuple[SetUp, list[Held], Memory | None, float]:
     """Hold a cell's rounds over mosquitto.
 
     Returns:
-        The first round, the measured ones (the first again, where it was aborted), no weights of actors, and the peak
-        of memory of the largest process in MiB.
+        How sessions and keys came to be, the measured rounds (the first again, where it was aborted), no weights of
+        actors, and the peak of memory of the largest process in MiB.
     """
     done = run_fleet(
         FleetOptions(
@@ -32,13 +32,13 @@ def hold_live(cell: Cell) -> tuple[Held, list[Held], Memory | None, float]:
             rounds=cell.repeats + 1,
             tolerated=cell.tolerated,
             dropped=round(cell.drop_rate * cell.clients),
-            encoding=cell.encoding,
             processes=cell.processes,
             broker=MOSQUITTO,
         )
     )
     first, *others = [held_of(row) for row in done["rounds"]]
-    return first, others or [first], None, done["peak_rss_mb"]
+    set_up = SetUp(sessions_s=done["sessions"]["core_s"], sessions_wall_s=done["sessions"]["wall_s"], first=first)
+    return set_up, others or [first], None, done["peak_rss_mb"]
 
 
 def held_of(row: _Row) -> Held:

@@ -19,6 +19,7 @@ from dca_proto.core.errors import DcaError, UsageError
 from dca_proto.net import leash
 from emulator.scaling.cell import MOSQUITTO, Cell
 from emulator.scaling.emulated import hold_emulated
+from emulator.scaling.floor import floor_by_role_us
 from emulator.scaling.held import cell_figures
 from emulator.sim.team import WorkerError, run_together
 
@@ -30,13 +31,14 @@ def measure(cell: Cell) -> dict[str, Any]:
     if cell.backend == MOSQUITTO:
         from emulator.scaling.live import hold_live  # which needs what a device and a broker need
 
-        return cell_figures(cell, *hold_live(cell))
+        return cell_figures(cell, *hold_live(cell), floor_by_role_us(cell.computes, cell.dimension))
     try:
-        return cell_figures(cell, *run_together(functools.partial(hold_emulated, cell), cell.processes))
+        held = run_together(functools.partial(hold_emulated, cell), cell.processes)
     except WorkerError as error:
         if error.was_killed:
             raise UsageError(f"{error}, most likely for want of memory; leave this size out") from None
         raise
+    return cell_figures(cell, *held, floor_by_role_us(cell.computes, cell.dimension))
 
 
 def measure_apart(cell: Cell) -> dict[str, Any]:

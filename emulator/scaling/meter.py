@@ -46,21 +46,17 @@ class Metered:
     Args:
         actor: a production actor. tally: of its role.
         hear: told every fact; None for the many whose facts are not needed.
-        leaving: ids of actors whose process vanishes when it has sent something. away: of those that have; they
-            neither see nor do anything.
+        away: ids of actors that neither see nor do anything now.
     """
 
-    __slots__ = ("_actor", "_away", "_handle", "_hear", "_leaving", "_tally", "id")
+    __slots__ = ("_actor", "_away", "_handle", "_hear", "_tally", "id")
 
-    def __init__(
-        self, actor: Actor, tally: Tally, hear: Hear | None, leaving: Container[bytes], away: set[bytes]
-    ) -> None:
+    def __init__(self, actor: Actor, tally: Tally, hear: Hear | None, away: Container[bytes]) -> None:
         self.id = actor.id
         self._actor = actor
         self._handle = actor.handle
         self._tally = tally
         self._hear = hear
-        self._leaving = leaving
         self._away = away
 
     def __getattr__(self, name: str) -> Any:
@@ -86,7 +82,5 @@ class Metered:
             if type(effect) is Send:
                 tally.sent += 1
                 tally.sent_bytes += len(effect.payload)
-                if self.id in self._leaving:
-                    self._away.add(self.id)
             elif hear is not None and type(effect) is Report:
                 hear(self.id, effect.fact)

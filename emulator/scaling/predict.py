@@ -15,6 +15,7 @@ import msgspec
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.params import Limits
+from dca_proto.core.wire import COMPUTES_MAX
 from dca_proto.core.wording import nearest
 from dca_proto.statistics.histogram import BINS_MAX
 from emulator.scaling.calibration import Calibration, Size
@@ -91,7 +92,11 @@ class BrokerNeed(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """A predicted round. `agreement_s`: core seconds that its epoch's first round takes beyond the others."""
+    """A predicted round.
+
+    Attributes:
+        sessions_s, agreement_s: core seconds once an epoch, for Hellos and for agreeing on the keys of all pairs.
+    """
 
     clients: int
     dimension: int
@@ -99,6 +104,7 @@ class Prediction(msgspec.Struct, frozen=True):
     round_s: float
     roles: dict[str, RoleNeed]
     broker: BrokerNeed
+    sessions_s: float | None
     agreement_s: float | None
     assumptions: list[str]
 
@@ -122,7 +128,7 @@ def parse_question(text: str) -> Size:
 
 def _whole(key: str, text: str) -> int:
     least = {"clients": CLIENTS_MIN, "dimensions": 1, "computes": 2}[key]
-    most = Limits().computes_max if key == "computes" else _SIZE_MAX
+    most = COMPUTES_MAX if key == "computes" else _SIZE_MAX
     try:
         value = float(text)
     except ValueError:
@@ -148,7 +154,7 @@ def predict(
     if lacking:
         raise UsageError(f"--predict: the calibration has no {', '.join(lacking)}; measure anew")
     roles = {role: _role(role, size, costs, machine, round_s) for role in ROLES}
-    agreement = costs.get(("agreement_s", ""))
+    sessions, agreement = costs.get(("sessions_s", "")), costs.get(("agreement_s", ""))
     return Prediction(
         clients=size.clients,
         dimension=size.dimension,
@@ -156,6 +162,7 @@ def predict(
         round_s=round_s,
         roles=roles,
         broker=_broker(size, costs, machine, round_s),
+        sessions_s=None if sessions is None else sessions.at(size),
         agreement_s=None if agreement is None else agreement.at(size),
         assumptions=_assumptions(size, measured, machine, round_s),
     )
@@ -225,10 +232,10 @@ def _assumptions(size: Size, measured: Sequence[Mapping[str, Any]], machine: Mac
     told = [
         f"a core works as fast as those calibrated; costs stay linear {beyond:,.0f} times beyond the largest "
         f"calibrated N d ({largest:,})",
-        "nobody drops out and nothing is sent twice; shares are " + str(measured[0]["encoding"]),
+        "nobody drops out and nothing is sent twice; sessions stand, and pairs have agreed on keys",
         "the actors' own work: MQTT clients, TLS and durable writes come on top",
-        "clients emulated in one process share tables that follow from the announcement; a device makes its own",
-        "a node has checked each client's certificate in an earlier round, which costs it a signature's check, once",
+        "clients emulated in one process verify an announcement's signature once and share what follows from it; a "
+        "device does so itself",
         "Python's garbage collector is off, as it was when costs were measured",
         "a Compute node's work and memory spread over its machines by client; as it stands, a node is one process",
         f"messages are the application's: acknowledgements are not counted, and are spread evenly over {round_s:g} s",

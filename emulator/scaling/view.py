@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -16,6 +17,7 @@ from dca_proto.cli.output import say
 from emulator.scaling.calibration import ERROR_MAX, HeldOut, worst
 from emulator.scaling.cell import EMULATED, Cell
 from emulator.scaling.fit import Growth
+from emulator.scaling.held import PHASES
 from emulator.scaling.predict import Figure, Prediction
 
 _Cells = Sequence[Mapping[str, Any]]
@@ -29,6 +31,7 @@ _ERRORS = {
     "bytes": "bytes",
     "memory": "compute memory",
     "keys": "key agreement core seconds",
+    "sessions": "session core seconds",
 }
 """A column of the table of held-out cells, and the quantity in it."""
 _BUSY = 1.2
@@ -95,38 +98,48 @@ def duration(seconds: float) -> str:
 
 
 def cells_table(cells: _Cells) -> Table:
-    """Times, with the paper's beside them; the ratio is of all phases, and then of share and commit, as the paper's."""
-    title = "a round: medians, lowest to highest; ratio to the paper's: below 1 is faster"
-    table = _table(title, "N", "d", "M", "wall s", "spread", "core s", "paper s", "ratio", "sharing")
+    """Times, with the paper's beside them, and what came before the rounds."""
+    title = "a round: medians, lowest to highest; ratio to the paper's: below 1 is faster; set-up: once an epoch"
+    table = _table(title, "N", "d", "M", "wall s", "spread", "collect", "agree", "paper s", "ratio", "set-up s")
     for one in cells:
         low, high = one["wall_s_spread"]
         table.add_row(
             *_size(one),
             f"{one['wall_s']:.3g}",
             f"{low:.3g}-{high:.3g}",
-            f"{one['core_s']:.3g}",
+            *(f"{one['phases'][name]:.3g}" for name in PHASES),
             _optional(one["paper_s"], "g"),
             _optional(one["ratio"], ".2f"),
-            _optional(one["ratio_share_commit"], ".2f"),
+            f"{one['sessions_wall_s'] + one['first_round_wall_s']:.3g}",
         )
     return table
 
 
 def uses_table(cells: _Cells) -> Table:
-    """Where core seconds go, and what is sent and held."""
+    """Where core time goes for each contribution, beside the floor; what a client sends and gets; and memory."""
     others = sorted({role for one in cells for role in one["core_s_by_role"]} - _ROLES.keys())
-    table = _table("of it: % of core seconds, messages, MB sent, peak memory in MiB", "N", "d", "M", "clients", "nodes",
-                   "trainer", *others, "messages", "MB", "peak")  # fmt: skip
+    title = "core microseconds of a contribution (floor: bare cryptography); a client's messages and bytes; peak MiB"
+    table = _table(title, "N", "d", "M", "client", "floor", "nodes", "floor", "trainer", *others, "sent", "received",
+                   "peak")  # fmt: skip
     for one in cells:
-        parts, whole = one["core_s_by_role"], sum(one["core_s_by_role"].values())
+        us, floor = one["us_per_contribution"] or {}, one["floor_us"]
+        beside = [(_optional(us.get(role), ".0f"), f"{floor[role]:.0f}") for role in ("client", "compute")]
         table.add_row(
             *_size(one),
-            *(f"{100 * parts.get(role, 0.0) / whole:.0f}" for role in (*_ROLES, *others)),
-            f"{sum(one['messages'].values()):,}",
-            f"{sum(one['bytes'].values()) / 1e6:.3g}",
+            *itertools.chain(*beside),
+            *(_optional(us.get(role), ".2g" if role == "trainer" else ".0f") for role in ("trainer", *others)),
+            _for_each_client(one, "messages", "bytes"),
+            _for_each_client(one, "received", "received_bytes"),
             f"{one['peak_rss_mb']:.0f}",
         )
     return table
+
+
+def _for_each_client(one: Mapping[str, Any], messages: str, sizes: str) -> str:
+    """Messages and bytes of a client, in the mean."""
+    if one[messages] is None:
+        return ""
+    return f"{one[messages]['client'] / one['clients']:.3g}, {_bytes(one[sizes]['client'] / one['clients'])}"
 
 
 def dropouts_table(cells: _Cells) -> Table:
@@ -197,8 +210,8 @@ def memory_lines(cells: _Cells) -> Iterator[tuple[str, str]]:
     yield (
         "memory",
         f"a Compute node holds for each client, d = {dimension:,}, M = {computes}: {ends}; {kept:,.0f} B of it are the "
-        f"contribution's id and share, kept until the set is agreed; the rest is who takes part with their keys, "
-        f"whatever d is, and a few vectors, whatever N is; {after:,.0f} B stay when the round is over",
+        f"contributions that it holds, kept until the set is agreed; the rest is sessions and keys, whatever d is, "
+        f"and a few vectors, whatever N is; {after:,.0f} B stay when the round is over",
     )
 
 
@@ -220,7 +233,7 @@ def held_out_line(held_out: Sequence[HeldOut]) -> str:
     verdict = "within" if abs(one.error) <= ERROR_MAX else "MORE than"
     return (
         f"of held-out cells, all that is predicted errs by at most {100 * abs(one.error):.0f} % ({one.quantity}): "
-        f"{verdict} {100 * ERROR_MAX:.0f} %; key agreement is a rough figure"
+        f"{verdict} {100 * ERROR_MAX:.0f} %; sessions and key agreement are rough figures"
     )
 
 
