@@ -21,16 +21,18 @@ from dca_proto.core.sessions import Sessions
 
 
 class Union(msgspec.Struct, frozen=True):
-    """U, or a part of it: entries, and this node's tag for each."""
+    """U, or a part of it: entries, this node's tag for each, and the clients' slots (-1: not known)."""
 
     entries: bytes
     tags: bytes
+    slots: Places
 
     @classmethod
-    def of(cls, round_: Round) -> Union:
+    def of(cls, round_: Round, sessions: Sessions) -> Union:
         """All M lists, in the announcement's order of nodes."""
         lists = [round_.lists[compute] for compute in round_.stored.computes]
-        return cls(b"".join([one.entries for one in lists]), b"".join([one.tags for one in lists]))
+        entries = b"".join([one.entries for one in lists])
+        return cls(entries, b"".join([one.tags for one in lists]), sessions.slots_of(clients_of(entries)))
 
     @property
     def count(self) -> int:
@@ -42,7 +44,7 @@ class Union(msgspec.Struct, frozen=True):
     def at(self, places: Places) -> Union:
         """The entries at some places."""
         tags = np.frombuffer(self.tags, dtype="<u8")[places].tobytes()
-        return Union(rows_of(self.entries)[places].tobytes(), tags)
+        return Union(rows_of(self.entries)[places].tobytes(), tags, self.slots[places])
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -83,7 +85,7 @@ class Agreement:
         self._own = own
         self._sessions = sessions
         self._now_ms = now_ms
-        self._union = Union.of(round_)
+        self._union = Union.of(round_, sessions)
 
     def judge(self, charges: SeenCharges) -> Judgement:
         """Which entries this node objects to, and the sum of its masks over all others.
@@ -93,7 +95,7 @@ class Agreement:
         union = self._union
         failed, total = self._check_tags(union)
         holds = agreed(union.count, [failed])
-        slots = self._sessions.slots_of(clients_of(union.entries))
+        slots = union.slots
         numbers = charges_of(rows_of(union.entries))
         used = np.zeros(union.count, dtype=np.bool_)
         used[holds] = charges.used(slots[holds], numbers[holds])
@@ -152,7 +154,7 @@ class Agreement:
         """The places whose tag fails under both sessions of the client, and the sum of all other masks."""
         sessions, ah = self._sessions, self._round.hash
         epoch, dimension = self._round.own_key(self._own).epoch, self._round.validated.dimension
-        slots = sessions.slots_of(clients_of(union.entries)).tolist()
+        slots = union.slots.tolist()
         keys = sessions.pair_keys(epoch, slots, self._now_ms)
         failed, total = check_and_sum(keys, union.entries, union.tags, ah, dimension)
         wrong = []

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
+from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
@@ -23,6 +25,9 @@ from dca_proto.core.params import EPOCH_KEYS_KNOWN_MAX, Limits, Timing
 from dca_proto.core.sealing import AgreementKey, Random, check_public, digest, open_sealed, seal_to
 from dca_proto.core.validated import ValidatedRound, validate_announcement
 
+if TYPE_CHECKING:
+    from dca_proto.core.policy import Policy, Refusal
+
 
 class OpenedAnnouncement(msgspec.Struct, weakref=True, eq=False):
     """An announcement whose signatures hold.
@@ -30,6 +35,7 @@ class OpenedAnnouncement(msgspec.Struct, weakref=True, eq=False):
     Attributes:
         frame: as it was signed; payload: encoded. body: what it says. hash: ah, of the frame, 32 bytes.
         epochs: the Compute nodes' epoch keys, in the announcement's order. computes: their ids, in the same order.
+        first_expiry_ms: when the first of these keys expires. holders: the nodes' addresses.
         consents: what clients of this process found that depends on the announcement and their policy alone.
     """
 
@@ -39,7 +45,9 @@ class OpenedAnnouncement(msgspec.Struct, weakref=True, eq=False):
     hash: bytes
     epochs: tuple[EpochKey, ...]
     computes: tuple[bytes, ...]
-    consents: dict[object, object] = msgspec.field(default_factory=dict)
+    first_expiry_ms: int | None
+    holders: tuple[Address, ...]
+    consents: dict[object, tuple[ValidatedRound | Refusal, Policy, Mechanism]] = msgspec.field(default_factory=dict)
     _validated: dict[str, ValidatedRound] = msgspec.field(default_factory=dict)
 
     def validated(self, mechanism: Mechanism, limits: Limits) -> ValidatedRound:
@@ -50,9 +58,9 @@ class OpenedAnnouncement(msgspec.Struct, weakref=True, eq=False):
             found = self._validated[key] = validate_announcement(self.body, mechanism, limits)
         return found
 
-    def holder(self, client: bytes) -> bytes:
-        """Id of the Compute node that holds a client's contribution."""
-        return self.computes[holder_index(self.hash, client, len(self.computes))]
+    def holder(self, client: bytes) -> Address:
+        """The Compute node that holds a client's contribution; the trainer of a round without any."""
+        return self.holders[holder_index(self.hash, client, len(self.holders))]
 
 
 _held: WeakValueDictionary[tuple[bytes, bytes], OpenedAnnouncement] = WeakValueDictionary()
@@ -87,7 +95,17 @@ def _open(frame: Signed, payload: bytes, federation: Federation) -> OpenedAnnoun
         raise PeerError("invited", found=f"a root of {len(body.invited)} bytes", expected="32 bytes, or none")
     signed = body.terms.computes if isinstance(body.terms, SecureSum) else ()
     epochs, computes = open_epoch_keys(signed, federation)
-    opened = OpenedAnnouncement(frame, payload, body, announcement_hash(payload), epochs, computes)
+    holders = tuple(Address(Channel.COMPUTE, compute) for compute in computes)
+    opened = OpenedAnnouncement(
+        frame,
+        payload,
+        body,
+        announcement_hash(payload),
+        epochs,
+        computes,
+        min((key.expires_ms for key in epochs), default=None),
+        holders or (Address(Channel.TRAINER, body.trainer),),
+    )
     return _held.setdefault((payload, federation.hash), opened)
 
 
@@ -127,15 +145,14 @@ def check_time(opened: OpenedAnnouncement, timing: Timing, now_ms: int, *, until
         raise PeerError("late", found=f"now {now_ms}", expected=f"before {until_ms}")
     if not body.close_by_ms < body.commit_by_ms <= now_ms + timing.deadline_ahead_ms_max:
         raise PeerError("deadline", found=f"commit_by {body.commit_by_ms}", expected="after close_by, not far ahead")
-    latest_ms = last_commit_ms(opened.epochs, timing)
-    if latest_ms is not None and body.commit_by_ms > latest_ms:
+    if opened.first_expiry_ms is not None and body.commit_by_ms > last_commit_ms(opened.first_expiry_ms, timing):
+        latest_ms = last_commit_ms(opened.first_expiry_ms, timing)
         raise PeerError("epoch", found=f"commit_by {body.commit_by_ms}", expected=f"<= {latest_ms}, by the epoch keys")
 
 
-def last_commit_ms(epochs: Sequence[EpochKey], timing: Timing) -> int | None:
-    """The latest `commit_by` that leaves the abort grace before a key is deleted; None without keys."""
-    ends = [key.expires_ms + timing.epoch_grace_ms - timing.abort_grace_ms for key in epochs]
-    return min(ends, default=None)
+def last_commit_ms(expires_ms: int, timing: Timing) -> int:
+    """The latest `commit_by` that leaves the abort grace before an epoch key that expires then is deleted."""
+    return expires_ms + timing.epoch_grace_ms - timing.abort_grace_ms
 
 
 # --- invitations: a Merkle tree over the invited clients' ids (§4.9) ------------------------------------------------

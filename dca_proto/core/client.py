@@ -21,7 +21,7 @@ from dca_proto.core.announcement import (
     recall,
     seal_answer,
 )
-from dca_proto.core.charges import WINDOW, check_reused
+from dca_proto.core.charges import check_reused
 from dca_proto.core.client_round import (
     ANNOUNCEMENTS,
     KEPT,
@@ -34,10 +34,11 @@ from dca_proto.core.client_round import (
     StoredRound,
 )
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
+from dca_proto.core.consent import Consent
 from dca_proto.core.contribution import Outbound, make_contribution
 from dca_proto.core.declines import DeclinedRound, Declines
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import SeenEpochs
@@ -103,9 +104,10 @@ class ClientActor(Actor):
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._certificate = certificate
-        self._columns = frozenset(columns)
         self._rows = rows
-        self._policy = policy or Policy()
+        self._consent = Consent(
+            policy or Policy(), self._mechanism, self._limits, federation, certificate, frozenset(columns)
+        )
         self._restore(tuple(records))
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
@@ -164,18 +166,18 @@ class ClientActor(Actor):
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         known = recall(payload, self._federation)
         if known is not None:
-            return self._on_announcement(known.frame, None, now_ms)
+            return self._on_announcement(known, None, now_ms)
         frame = decode_frame(payload)
         if isinstance(frame, Receipt):
             return self._on_receipt(sender, frame)
         if isinstance(frame, Invitation):
-            return self._on_announcement(frame.announcement, frame, now_ms)
+            return self._on_announcement(self._open(frame.announcement), frame, now_ms)
         if not isinstance(frame, Signed):
             raise PeerError("kind", found=type(frame).__name__, expected="Signed, Receipt or Invitation")
         body = decode_body(frame.body)
         match body:
             case Announcement():
-                return self._on_announcement(frame, None, now_ms)
+                return self._on_announcement(self._open(frame), None, now_ms)
             case Abort():
                 return self._on_abort(frame, body)
             case ChargeReused():
@@ -210,8 +212,10 @@ class ClientActor(Actor):
 
     # --- announcement: contribute or decline (§4.3, §4.4) -------------------------------------------------------------
 
-    def _on_announcement(self, frame: Signed, invitation: Invitation | None, now_ms: int) -> list[Effect]:
-        opened = open_announcement(frame, self._federation, self._limits)
+    def _open(self, frame: Signed) -> OpenedAnnouncement:
+        return open_announcement(frame, self._federation, self._limits)
+
+    def _on_announcement(self, opened: OpenedAnnouncement, invitation: Invitation | None, now_ms: int) -> list[Effect]:
         body = opened.body
         current = self._rounds.get(body.round_id)
         if current is not None:
@@ -227,7 +231,7 @@ class ClientActor(Actor):
         self._seen.check(opened.epochs, now_ms)
         seen = self._seen.note(opened.epochs)
         current = Round(StoredRound(NEW), opened)
-        validated = self._consider(current, now_ms)
+        validated = self._consider(opened, now_ms)
         if isinstance(validated, Refusal):
             return [*seen, *self._refuse(current, validated, now_ms)]
         return [*seen, *self._contribute(current, validated, now_ms)]
@@ -246,45 +250,14 @@ class ClientActor(Actor):
         if current.phase == SENT and current.id in self.ledger:
             self._unsent[current.id] = self.ledger[current.id].number
 
-    def _consider(self, current: Round, now_ms: int) -> ValidatedRound | Refusal:
+    def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
         """What the client's own limits say. Looks at no row."""
         if self._outdated is not None:
             return self._outdated  # a ledger that forgot charges must not say what is left
-        key = (id(self._policy), id(self._mechanism), self._columns)
-        found = current.opened.consents.get(key)
-        if found is None:
-            consent = self._consent(current.opened)
-            # the policy and the mechanism stay with it, so that their ids stay theirs
-            found = current.opened.consents[key] = (consent, self._policy, self._mechanism)
-        validated = found[0]  # type: ignore[index]
+        validated = self._consent.to_terms(opened)
         if isinstance(validated, Refusal):
             return validated
-        assert isinstance(validated, ValidatedRound)
-        return self._own_refusal(current.body, validated, now_ms) or validated
-
-    def _consent(self, opened: OpenedAnnouncement) -> ValidatedRound | Refusal:
-        """What every client with this policy and these columns says of an announcement."""
-        try:
-            validated = opened.validated(self._mechanism, self._limits)
-            validated.statistic.require_libraries()  # or else its contribution would be zero
-        except UsageError as error:
-            return Refusal("announcement", str(error), "a round that can be held")
-        missing = [column for column in validated.statistic.columns if column not in self._columns]
-        if missing:
-            return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
-        without = self._policy.missing_computes(self._federation, opened.computes)
-        return self._policy.check_announcement(opened.body, validated, without) or validated
-
-    def _own_refusal(self, body: Announcement, validated: ValidatedRound, now_ms: int) -> Refusal | None:
-        """What this client's certificate, open rounds and ledger say."""
-        if self._certificate.expires_ms <= body.commit_by_ms:
-            found = f"a certificate that ends at {self._certificate.expires_ms}"
-            return Refusal("certificate", found, f"one that outlasts the round, {body.commit_by_ms}")
-        oldest = min(self._unsent.values(), default=self.ledger.next_number)
-        if self.ledger.next_number - oldest >= WINDOW:
-            found = f"charge {oldest} without a receipt, and {self.ledger.next_number} next"
-            return Refusal("open-rounds", found, f"fewer than {WINDOW} charges since the oldest open one")
-        return self._policy.check_budget(validated.price, self.ledger, now_ms)
+        return self._consent.to_charge(opened.body, validated, self.ledger, self._unsent.values(), now_ms) or validated
 
     def _contribute(self, current: Round, validated: ValidatedRound, now_ms: int) -> list[Effect]:
         """Charge, and store in the same transaction what is sent for it."""
@@ -355,7 +328,7 @@ class ClientActor(Actor):
                 random=self._random,
             )
         holder = opened.holder(self.id)
-        keys = self._session.pair_keys(opened)
+        keys = self._session.pair_keys(opened.epochs)
         return make_contribution(
             value,
             validated=validated,
@@ -365,8 +338,8 @@ class ClientActor(Actor):
             round_id=opened.body.round_id,
             announcement_hash=opened.hash,
             charge=charge,
-            holder=holder,
-            holder_key=keys[opened.computes.index(holder)],
+            holder=holder.id,
+            holder_key=keys[opened.computes.index(holder.id)],
             pair_keys=keys,
             random=self._random,
         )
@@ -398,7 +371,7 @@ class ClientActor(Actor):
         if current.outbound is None:
             step(TABLE, current.phase, "repeated receipt")
             return []
-        if sender != current.holder(self.id).id:
+        if sender != current.opened.holder(self.id).id:
             raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
         if (receipt.contribution, receipt.tag) != (current.outbound.contribution, current.outbound.receipt):
             raise PeerError("receipt", found="a tag that does not match", expected="proof of the stored contribution")
@@ -518,7 +491,8 @@ class ClientActor(Actor):
         missing = [node for node in current.opened.computes if node not in current.stored.aborted_by]
         asked: list[Effect] = []
         for node in missing:
-            tag = ask_tag(self._session.pair_key(current.opened, node), current.opened.hash)
+            key = self._session.pair_keys(current.opened.epochs)[current.opened.computes.index(node)]
+            tag = ask_tag(key, current.opened.hash)
             payload = encode(AbortWanted(current.opened.frame, tag))
             asked.append(Send(Address(Channel.COMPUTE, node), current.id, payload))
         current.attempt += 1

@@ -80,16 +80,10 @@ class Round:
         self.stored = msgspec.structs.replace(self.stored, **changes)
         return Persist(ROUNDS, self.id, encode(self.stored))
 
-    def holder(self, client: bytes) -> Address:
-        """Who keeps what the client sends: a Compute node, or the trainer of a round without any."""
-        if self.opened.computes:
-            return Address(Channel.COMPUTE, self.opened.holder(client))
-        return Address(Channel.TRAINER, self.body.trainer)
-
     def answers(self, client: bytes) -> list[Effect]:
         """What answers the announcement and has no receipt yet: the contribution, the release, or the decline."""
         if self.stored.decline:
             return [Send(Address(Channel.TRAINER, self.body.trainer), self.id, self.stored.decline)]
         if self.outbound is None:
             return []
-        return [Send(self.holder(client), self.id, self.outbound.payload)]
+        return [Send(self.opened.holder(client), self.id, self.outbound.payload)]

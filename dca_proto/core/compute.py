@@ -22,18 +22,17 @@ from dca_proto.core.compute_round import (
     CONTRIBUTIONS,
     ENDS,
     FROZEN,
-    LISTS,
     NEW,
     RELEASED,
     ROUNDS,
     TABLE,
     Round,
-    StoredList,
     StoredRound,
+    restored_rounds,
 )
 from dca_proto.core.contribution import Kept, open_contribution
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import Keyring, SeenEpochs
@@ -62,8 +61,7 @@ from dca_proto.core.messages import (
 from dca_proto.core.messages import Sessions as SessionCount
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Floors
-from dca_proto.core.records import decoded, unreadable
-from dca_proto.core.sealing import ID_BYTES, Identity, Random
+from dca_proto.core.sealing import Identity, Random
 from dca_proto.core.sessions import Sessions
 
 EPOCH = "epoch"
@@ -95,11 +93,8 @@ class ComputeActor(Committing):
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._floors = floors or Floors()
-        self._unreadable: list[bytes] = []  # of a replaced federation file, or of a statistic that is missing here
         self._asked: dict[bytes, int] = {}  # when a client was asked for its Hello
         self._restore(tuple(records))
-
-    # --- restart --------------------------------------------------------------------------------------------------
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
         self._seen = SeenEpochs(records, self._timing)
@@ -113,50 +108,12 @@ class ComputeActor(Committing):
             limits=self._limits,
             timing=self._timing,
         )
-        announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
-        for table, round_id, value in records:
-            if table == ROUNDS:
-                self._restore_round(decoded(ROUNDS, value, StoredRound), announcements.get(round_id))
-        for table, key, value in records:
-            if table == CONTRIBUTIONS:
-                self._of_record(table, key).kept[key[ID_BYTES:]] = decoded(table, value, Kept)
-            elif table == LISTS:
-                self._of_record(table, key).lists[key[ID_BYTES:]] = decoded(table, value, StoredList)
-        for round_id in self._open.difference(self._unreadable):
-            self._restore_words(self._rounds[round_id])
+        self._rounds = restored_rounds(records, self.id, self._load)
+        self._open.update(current.id for current in self._rounds.values() if current.phase not in ENDS)
 
-    def _restore_round(self, stored: StoredRound, payload: bytes | None) -> None:
-        current = self._rounds[stored.round_id] = self._loaded(stored, payload)
-        if stored.phase in ENDS:
-            return  # whether or not its announcement can be read
-        self._open.add(stored.round_id)
-        if not current.is_loaded:
-            self._unreadable.append(stored.round_id)
-
-    def _loaded(self, stored: StoredRound, payload: bytes | None) -> Round:
-        """A stored round with its announcement, if that can be read."""
-        try:
-            frame = decode_frame(payload or b"")
-            signed, invited = _announced(frame)
-            opened = open_announcement(signed, self._federation, self._limits)
-            return Round(stored, opened, opened.validated(self._mechanism, self._limits), invited)
-        except (PeerError, UsageError):
-            return Round(stored, None)
-
-    def _of_record(self, table: str, key: bytes) -> Round:
-        current = self._rounds.get(key[:ID_BYTES])
-        if current is None or len(key) != 2 * ID_BYTES:
-            raise unreadable(table, "it belongs to no round")
-        return current
-
-    def _restore_words(self, current: Round) -> None:
-        """What follows from the stored words of an open round."""
-        if current.phase in (FROZEN, ANSWERED):
-            current.lists[self.id] = self._own_list(current)
-        if current.stored.answer is not None:
-            answer = decode_body(current.stored.answer.body)
-            assert isinstance(answer, Answer), "it was stored as one"
-            current.answers[self.id] = (current.stored.answer, answer)
+    def _load(self, stored: StoredRound, payload: bytes | None) -> Round:
+        """A round with its announcement, if that can be read here."""
+        return Round.loaded(stored, payload, self._federation, self._mechanism, self._limits)
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -165,10 +122,10 @@ class ComputeActor(Committing):
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         detail = "the federation file was replaced in mid-round, or its statistic is not known here any more"
-        lost = [self._rounds[round_id] for round_id in self._unreadable]
+        known = [current for _, current in sorted(self._rounds.items())]
+        lost = [current for current in known if current.phase not in ENDS and not current.is_loaded]
         aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
-        known = sorted(self._rounds.keys() - set(self._unreadable))
-        resumed = [effect for round_id in known for effect in self._resume(self._rounds[round_id], now_ms)]
+        resumed = [effect for one in known if one not in lost for effect in self._resume(one, now_ms)]
         return [*aborted, *self._turn_epoch(now_ms), *resumed]
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
@@ -255,11 +212,11 @@ class ComputeActor(Committing):
             raise PeerError("rounds", found=f"{len(self._open)} open rounds", expected="fewer at the same time")
         check_time(opened, self._timing, now_ms, until_ms=body.commit_by_ms)
         self._seen.check(opened.epochs, now_ms)
-        invited = _announced(decode_frame(payload))[1]
-        if invitation_root(sorted(invited or ())) != body.invited:
+        current = self._begin(opened, terms, payload)
+        if invitation_root(sorted(current.invited or ())) != body.invited:
             raise PeerError("invited", found="ids of another root", expected="all clients that are invited")
         seen = self._seen.note(opened.epochs)
-        current = self._begin(opened, terms, payload, invited)
+        self._add(current)
         stored = Persist(ANNOUNCEMENTS, current.id, payload)
         if not current.is_loaded:
             return [*seen, *self._abort(current, "announcement", "this node cannot work out the round's numbers")]
@@ -281,17 +238,14 @@ class ComputeActor(Committing):
             raise PeerError("epoch", found="an epoch key that is not kept here", expected="the current one")
         return terms
 
-    def _begin(
-        self, opened: OpenedAnnouncement, terms: SecureSum, payload: bytes, invited: frozenset[bytes] | None
-    ) -> Round:
+    def _begin(self, opened: OpenedAnnouncement, terms: SecureSum, payload: bytes) -> Round:
         body = opened.body
-        stored = StoredRound(
-            NEW, body.round_id, opened.hash, body.trainer, opened.computes, terms.fewest, body.commit_by_ms
-        )
-        current = self._loaded(stored, payload)
-        self._rounds[body.round_id] = current
-        self._open.add(body.round_id)
-        return current
+        known_by = (body.round_id, opened.hash, body.trainer, opened.computes)
+        return self._load(StoredRound(NEW, *known_by, terms.fewest, body.commit_by_ms), payload)
+
+    def _add(self, current: Round) -> None:
+        self._rounds[current.id] = current
+        self._open.add(current.id)
 
     # --- contributions (§4.5) -------------------------------------------------------------------------------------
 
@@ -304,7 +258,7 @@ class ComputeActor(Committing):
             raise PeerError("phase", found="a contribution to a round that is over", expected="none")
         if current.invited is not None and sender not in current.invited:
             raise PeerError("invited", found=sender.hex(), expected="one of the clients that are invited")
-        if current.opened.holder(sender) != self.id:
+        if current.opened.holder(sender).id != self.id:
             raise PeerError("holder", found="a contribution for another holder", expected="one for this node")
         opened = self._open_contribution(current, sender, message, now_ms)
         if opened is None:
@@ -415,7 +369,8 @@ class ComputeActor(Committing):
         keys = (*self._sessions.pair_keys(epoch, [slot], now_ms), self._sessions.previous_key(epoch, slot, now_ms))
         if not any(key is not None and ask_tag(key, opened.hash) == wanted.tag for key in keys):
             raise PeerError("ask", found="a tag that does not match", expected="a client with a session")
-        current = self._begin(opened, terms, encode(wanted.announcement), None)
+        current = self._begin(opened, terms, encode(wanted.announcement))
+        self._add(current)
         aborted = self._abort(current, "unheard", "this node had not heard of the round when it ended")
         return [*aborted, *self._aborts_to(current, sender)]
 
@@ -506,13 +461,3 @@ class ComputeActor(Committing):
         body = current.opened.body
         freeze = [SetTimer(Timer(FREEZE, current.id), body.close_by_ms)] if current.phase == COLLECTING else []
         return [*freeze, SetTimer(Timer(COMMIT, current.id), body.commit_by_ms)]
-
-
-def _announced(frame: object) -> tuple[Signed, frozenset[bytes] | None]:
-    """The signed announcement, and the invited clients where they come with it. Raises `PeerError`."""
-    if isinstance(frame, Signed):
-        return frame, None
-    if not isinstance(frame, InvitedRound) or len(frame.clients) % ID_BYTES:
-        raise PeerError("kind", found=type(frame).__name__, expected="an announcement, or one with invited clients")
-    ids = [frame.clients[at : at + ID_BYTES] for at in range(0, len(frame.clients), ID_BYTES)]
-    return frame.announcement, frozenset(ids)

@@ -79,12 +79,13 @@ class Committing(Actor):
     def _freeze(self, current: Round, now_ms: int) -> list[Effect]:
         """No further contribution: the list is stored, then sent to every peer."""
         phase = step(TABLE, current.phase, "freeze")
-        entries = current.frozen_entries()
+        current.sort_kept()
+        entries = current.kept_entries()
         hashed = list_hash(current.hash, self.id, entries)
         count = len(current.kept)
         header = self._sign(ListHeader(PROTOCOL_VERSION, current.id, current.hash, hashed, count))
         stored = current.store(phase=phase, entries=entries, header=header)
-        current.lists[self.id] = self._own_list(current)
+        current.lists[self.id] = current.own_list(self.id)
         return [
             stored,
             *(CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, PROGRESS)),
@@ -93,12 +94,6 @@ class Committing(Actor):
             self._resend_timer(current, now_ms),
             *self._answer_when_complete(current, now_ms),
         ]
-
-    def _own_list(self, current: Round) -> StoredList:
-        """The frozen list with the tags that are this node's own."""
-        assert current.stored.header is not None, "a frozen list is signed"
-        tags = current.tags_for(current.stored.computes.index(self.id))
-        return StoredList(current.stored.header, current.stored.entries, tags)
 
     def _list_to(self, current: Round, peer: bytes) -> Effect:
         """The own list for one peer, sealed to its epoch key."""

@@ -9,19 +9,27 @@ announcement, its federation file or its statistic: nothing that a later start l
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from dca_proto.core.announcement import OpenedAnnouncement
-from dca_proto.core.codec import encode
+from dca_proto.core.announcement import OpenedAnnouncement, open_announcement
+from dca_proto.core.codec import decode_body, decode_frame, encode
 from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Persist
+from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
-from dca_proto.core.lists import clients_of, list_hash
+from dca_proto.core.lists import clients_of
 from dca_proto.core.machine import Table
-from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES, TAG_BYTES, RingVector
-from dca_proto.core.messages import Answer, EpochKey, Signed
+from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES, RingVector
+from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.messages import Answer, EpochKey, Frame, InvitedRound, Signed
+from dca_proto.core.params import Limits
+from dca_proto.core.records import decoded, unreadable
 from dca_proto.core.validated import ValidatedRound
 
 NEW, COLLECTING, FROZEN, ANSWERED = "new", "collecting", "frozen", "answered"
@@ -116,6 +124,18 @@ class Round:
         self.reported = -1  # contributions that the trainer was told of
         self.attempt = 0
 
+    @classmethod
+    def loaded(
+        cls, stored: StoredRound, payload: bytes | None, federation: Federation, mechanism: Mechanism, limits: Limits
+    ) -> Round:
+        """A stored round with its announcement as it came, if that can be read here."""
+        try:
+            frame, invited = _announced(decode_frame(payload or b""))
+            opened = open_announcement(frame, federation, limits)
+            return cls(stored, opened, opened.validated(mechanism, limits), invited)
+        except (PeerError, UsageError):
+            return cls(stored, None)
+
     @property
     def id(self) -> bytes:
         return self.stored.round_id
@@ -163,17 +183,23 @@ class Round:
         self.stored = msgspec.structs.replace(self.stored, **changes)
         return Persist(ROUNDS, self.id, encode(self.stored))
 
-    def frozen_entries(self) -> bytes:
-        """The own list: what is kept, by client."""
-        return b"".join([kept.entry for _, kept in sorted(self.kept.items())])
+    def sort_kept(self) -> None:
+        """What is kept, in the order of a list."""
+        self.kept = dict(sorted(self.kept.items()))
+
+    def kept_entries(self) -> bytes:
+        """The own list, once it is sorted."""
+        return b"".join([kept.entry for kept in self.kept.values()])
+
+    @cached_property
+    def _tags(self) -> NDArray[np.uint64]:
+        """The tags of the frozen list, shape ``(n, M)``."""
+        joined = b"".join([kept.tags for kept in self.kept.values()])
+        return np.frombuffer(joined, dtype="<u8").reshape(-1, len(self.stored.computes))
 
     def tags_for(self, place: int) -> bytes:
-        """The tags of the own list that are node number `place`'s."""
-        at = TAG_BYTES * place
-        return b"".join([kept.tags[at : at + TAG_BYTES] for _, kept in sorted(self.kept.items())])
-
-    def own_list_hash(self, own: bytes) -> bytes:
-        return list_hash(self.hash, own, self.stored.entries)
+        """The tags of the own frozen list that are node number `place`'s."""
+        return self._tags[:, place].tobytes()
 
     @cached_property
     def listed(self) -> dict[bytes, bytes]:
@@ -182,14 +208,70 @@ class Round:
         places = range(ID_BYTES, len(entries), ENTRY_BYTES)
         return {client: entries[at : at + ID_BYTES] for client, at in zip(clients_of(entries), places, strict=True)}
 
+    def own_list(self, own: bytes) -> StoredList:
+        """The frozen list with the tags that are this node's own."""
+        assert self.stored.header is not None, "a frozen list is signed"
+        tags = self.tags_for(self.stored.computes.index(own))
+        return StoredList(self.stored.header, self.stored.entries, tags)
+
+    def restore_words(self, own: bytes) -> None:
+        """What follows from the stored words of an open round."""
+        if self.phase in (FROZEN, ANSWERED):
+            self.sort_kept()
+            self.lists[own] = self.own_list(own)
+        if self.phase == ANSWERED:
+            assert self.stored.answer is not None, "it was stored with the phase"
+            answer = decode_body(self.stored.answer.body)
+            assert isinstance(answer, Answer), "it was stored as one"
+            self.answers[own] = (self.stored.answer, answer)
+
     def forget_work(self) -> None:
         """Everything that a final word makes useless."""
         self.kept.clear()
         self.lists.clear()
         self.answers.clear()
         self.mask_sum = None
+        self.__dict__.pop("_tags", None)
 
     def unload(self) -> None:
         """Forget what nobody can ask for any more."""
         self._opened = self._validated = None
         self.__dict__.pop("listed", None)
+
+
+def _announced(frame: Frame) -> tuple[Signed, frozenset[bytes] | None]:
+    """The signed announcement, and the invited clients where they come with it. Raises `PeerError`."""
+    if isinstance(frame, Signed):
+        return frame, None
+    if not isinstance(frame, InvitedRound) or len(frame.clients) % ID_BYTES:
+        raise PeerError("kind", found=type(frame).__name__, expected="an announcement, or one with invited clients")
+    ids = [frame.clients[at : at + ID_BYTES] for at in range(0, len(frame.clients), ID_BYTES)]
+    return frame.announcement, frozenset(ids)
+
+
+def restored_rounds(
+    records: Sequence[tuple[str, bytes, bytes]], own: bytes, load: Callable[[StoredRound, bytes | None], Round]
+) -> dict[bytes, Round]:
+    """All rounds of a store, by id, with what follows from the stored words of the open ones.
+
+    Args:
+        own: id of the node. load: finds the announcement of a round, given its record.
+
+    Raises:
+        UsageError: a record is damaged, or belongs to no round.
+    """
+    announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
+    stored = {key: decoded(ROUNDS, value, StoredRound) for table, key, value in records if table == ROUNDS}
+    rounds = {round_id: load(one, announcements.get(round_id)) for round_id, one in stored.items()}
+    for table, key, value in records:
+        if table in (CONTRIBUTIONS, LISTS):
+            current = rounds.get(key[:ID_BYTES])
+            if current is None or len(key) != 2 * ID_BYTES:
+                raise unreadable(table, "it belongs to no round")
+            if table == CONTRIBUTIONS:
+                current.kept[key[ID_BYTES:]] = decoded(table, value, Kept)
+            else:
+                current.lists[key[ID_BYTES:]] = decoded(table, value, StoredList)
+    for current in rounds.values():
+        current.restore_words(own)
+    return rounds

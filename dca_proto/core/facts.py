@@ -108,12 +108,6 @@ class DataFailed(_Fact, frozen=True):
     error: str
 
 
-class HelloSent(_Fact, frozen=True):
-    """The client published its session key of an epoch."""
-
-    epoch_ends_ms: int
-
-
 class LedgerReused(_Fact, frozen=True):
     """At the client: a Compute node refused its contribution, for the number of its `charge` was used before.
 

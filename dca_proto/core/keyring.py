@@ -101,14 +101,18 @@ class SeenEpochs:
         self._epoch_ms = timing.epoch_ms
         stored = ((key, sized(SEEN, value, _EPOCH_BYTES)) for table, key, value in records if table == SEEN)
         self._seen = {key: epoch_of(value) for key, value in stored}
+        self._noted: tuple[EpochKey, ...] | None = None  # the last ones, which a process holds once
+        self._noted_until_ms = 0
 
-    def check(self, keys: Iterable[EpochKey], now_ms: int) -> None:
+    def check(self, keys: tuple[EpochKey, ...], now_ms: int) -> None:
         """Refuse an epoch below one seen before, unless it is the one before it, in its grace; and one far ahead.
 
         Raises:
             PeerError: ``epoch``.
         """
         ahead = now_ms // self._epoch_ms + 1
+        if keys is self._noted and now_ms < self._noted_until_ms:
+            return
         for key in keys:
             if key.epoch > ahead:
                 raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"at most {ahead} by this clock")
@@ -117,8 +121,12 @@ class SeenEpochs:
             if key.epoch < least and not in_grace:
                 raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"{least} or later")
 
-    def note(self, keys: Iterable[EpochKey]) -> list[Write]:
+    def note(self, keys: tuple[EpochKey, ...]) -> list[Write]:
         """Remember those that are higher."""
+        if keys is self._noted:
+            return []
+        self._noted = keys
+        self._noted_until_ms = min((key.expires_ms for key in keys), default=0)
         newer = [key for key in keys if key.epoch > self._seen.get(key.compute, 0)]
         self._seen.update((key.compute, key.epoch) for key in newer)
         return [Persist(SEEN, key.compute, epoch_bytes(key.epoch)) for key in newer]

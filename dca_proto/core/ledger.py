@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from dca_proto.core.effects import Persist
-from dca_proto.core.price import Price
+from dca_proto.core.price import Price, total
 from dca_proto.statistics import REPLACE_ONE_CLIENT
 
 TABLE = "ledger"
@@ -69,7 +69,10 @@ def worst(costs: Iterable[Cost], of: Collection[bytes] = ()) -> Price:
     Args:
         of: the clients that are looked at; empty: all.
     """
-    borne, among = tuple(costs), frozenset(of)
+    borne = tuple(costs)
+    if not any(cost.clients for cost in borne):
+        return total(cost.price for cost in borne)
+    among = frozenset(of)
     return Price(
         _largest([(cost.price.gaussian, cost.clients) for cost in borne], among),
         _largest([(cost.price.pure, cost.clients) for cost in borne], among),

@@ -8,8 +8,9 @@ and one NumPy sum for many.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import shake_128
 from itertools import islice
 
 import numpy as np
@@ -24,13 +25,16 @@ ID_BYTES, CHARGE_BYTES = 16, 4
 ENTRY_BYTES = 2 * ID_BYTES + CHARGE_BYTES
 """Client, contribution id, charge number: what a tag and a mask are for, beside the announcement."""
 _CHUNK_BYTES = 1 << 17
+_SPONGE_BYTES_MAX = 1024
+_MASK = b"dca4-mask"
+_WORD = 2**64 - 1
 RingVector = NDArray[np.uint64]
 
 
 def holder_index(announcement_hash: bytes, client: bytes, nodes: int) -> int:
     """Which of the M Compute nodes gets a client's contribution: multiply-shift hashing, keyed by the announcement."""
     factor, offset = _hash_words(announcement_hash)
-    return ((factor * int.from_bytes(client[:8], "little") + offset) % 2**64 >> 32) * nodes >> 32
+    return ((factor * int.from_bytes(client[:8], "little") + offset & _WORD) >> 32) * nodes >> 32
 
 
 def holder_indices(announcement_hash: bytes, clients: NDArray[np.uint8], nodes: int) -> NDArray[np.uint64]:
@@ -41,6 +45,7 @@ def holder_indices(announcement_hash: bytes, clients: NDArray[np.uint8], nodes: 
     return found
 
 
+@lru_cache(maxsize=64)  # asked for with every contribution of a round
 def _hash_words(announcement_hash: bytes) -> tuple[int, int]:
     return int.from_bytes(announcement_hash[:8], "little") | 1, int.from_bytes(announcement_hash[8:16], "little")
 
@@ -51,9 +56,17 @@ def entry_of(client: bytes, contribution: bytes, charge: int) -> bytes:
 
 
 def tag_and_mask(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimension: int) -> bytes:
-    """The pair's tag (8 bytes) and mask (``8 * dimension`` bytes, little-endian words) for one entry."""
-    seed = hashlib.blake2b(announcement_hash + entry, digest_size=32, key=pair_key, person=b"dca4-mask").digest()
-    return randombytes_buf_deterministic(TAG_BYTES + WORD_BYTES * dimension, seed)
+    """The pair's tag (8 bytes) and mask (``8 * dimension`` bytes, little-endian words) for one entry.
+
+    SHAKE128 (FIPS 202) under the key as its prefix; a long mask is ChaCha20 under the 32 bytes behind the tag, which is
+    faster from some `_SPONGE_BYTES_MAX` bytes on.
+    """
+    size = TAG_BYTES + WORD_BYTES * dimension
+    sponge = shake_128(b"".join((_MASK, pair_key, announcement_hash, entry)))
+    if size <= _SPONGE_BYTES_MAX:
+        return sponge.digest(size)
+    head = sponge.digest(TAG_BYTES + 32)
+    return head[:TAG_BYTES] + randombytes_buf_deterministic(size - TAG_BYTES, head[TAG_BYTES:])
 
 
 def masked(

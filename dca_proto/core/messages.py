@@ -31,13 +31,13 @@ from dca_proto.core.wire import (
     Number,
     Parameter,
     Signature,
-    Signed,
     Tag,
     Text,
     TimeMs,
     Version,
     Wire,
 )
+from dca_proto.core.wire import Signed as Signed
 
 
 class Sealed(Wire, frozen=True, array_like=True, tag=2):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
 
 import msgspec
 
@@ -109,7 +110,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return (spent.left_pure if pure else spent.left)(self.epsilon, self.delta)
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """A client's own limits; the defaults are safe rather than obliging.
 
     Attributes:
@@ -162,7 +163,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if not (low < high and math.isfinite(high - low)):
                 raise UsageError(f"policy: bounds of {column!r} are [{low:g}, {high:g}]; give finite LOW < HIGH")
 
-    @property
+    @cached_property
     def allowance(self) -> Allowance:
         """What may be spent in any period."""
         return Allowance(epsilon=self.epsilon_per_period_max, delta=self.delta_max, period_days=self.period_days)

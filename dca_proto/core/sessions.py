@@ -12,13 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.codec import decode_body, decode_frame, encode, sign, verify_signed
 from dca_proto.core.effects import Persist, Write
 from dca_proto.core.errors import PeerError
 from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import Keyring, epoch_bytes
-from dca_proto.core.messages import Certificate, Hello, Signed
+from dca_proto.core.messages import Certificate, EpochKey, Hello, Signed
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.records import decoded
 from dca_proto.core.sealing import AgreementKey, Identity, Random, actor_id, check_public, digest
@@ -63,6 +62,8 @@ class OwnSession:
         self._timing = timing
         self._keys = Keyring(records, timing, identity, random)
         self._agreed: dict[bytes, bytes] = {}  # by a node's public key, for the newest epoch
+        self._epochs: tuple[EpochKey, ...] = ()  # of the nodes of the last round, and the keys shared with these
+        self._pair_keys: list[bytes] = []
         self.hello = next((value for table, _, value in records if table == HELLO), b"")
         self.hash = hello_hash(self.hello)
 
@@ -81,6 +82,7 @@ class OwnSession:
             self.hello = encode(sign(self._identity, self._federation.hash, body))
             self.hash = hello_hash(self.hello)
             self._agreed.clear()
+            self._epochs = ()
             writes.append(Persist(HELLO, b"", self.hello))
         return writes
 
@@ -109,14 +111,16 @@ class OwnSession:
         at_ms = self._keys.next_turn_ms(now_ms)
         return at_ms + int(spread * self._timing.hello_spread_ms)
 
-    def pair_keys(self, opened: OpenedAnnouncement) -> list[bytes]:
-        """The keys shared with each Compute node of a round, in its order. Raises `PeerError`."""
-        return [self._agree(key.public, key.compute, key.epoch) for key in opened.epochs]
+    def pair_keys(self, epochs: tuple[EpochKey, ...]) -> list[bytes]:
+        """The keys shared with each Compute node of a round, in its order. Raises `PeerError`.
 
-    def pair_key(self, opened: OpenedAnnouncement, compute: bytes) -> bytes:
-        """The key shared with one Compute node of a round. Raises `PeerError`."""
-        key = opened.epochs[opened.computes.index(compute)]
-        return self._agree(key.public, key.compute, key.epoch)
+        Args:
+            epochs: the nodes' keys. A process holds them once for all rounds that name the same.
+        """
+        if epochs is not self._epochs:
+            keys = [self._agree(key.public, key.compute, key.epoch) for key in epochs]
+            self._epochs, self._pair_keys = epochs, keys
+        return self._pair_keys
 
     def _agree(self, public: bytes, compute: bytes, epoch: int) -> bytes:
         agreed = self._agreed.get(public)
@@ -180,6 +184,7 @@ class Sessions:
         self.slots: dict[bytes, int] = {}
         self._stored: list[StoredSession] = []
         self._clients: list[bytes] = []
+        self._ends: list[int] = []  # when each client's current session ends
         self._agreed: dict[int, list[bytes | None]] = {}  # by the node's epoch: for current sessions, by slot
         kept = {key: decoded(SESSIONS, value, StoredSession) for table, key, value in records if table == SESSIONS}
         for client, stored in sorted(kept.items(), key=lambda one: one[1].slot):
@@ -194,6 +199,7 @@ class Sessions:
         self.slots[client] = stored.slot
         self._stored.append(stored)
         self._clients.append(client)
+        self._ends.append(self._ends_ms(stored.current))
 
     def take(self, sender: bytes, payload: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Write]:
         """Keep a client's Hello, verified, if it is the newest; nothing where it is known. Raises `PeerError`."""
@@ -212,7 +218,7 @@ class Sessions:
         if slot is None:
             self._place(sender, kept)
         else:
-            self._stored[slot] = kept
+            self._stored[slot], self._ends[slot] = kept, self._ends_ms(newest)
             self._forget_agreed(slot)
         return [Persist(SESSIONS, sender, encode(kept))]
 
@@ -248,33 +254,26 @@ class Sessions:
         find = self.slots.get
         return np.array([find(client, -1) for client in clients], dtype=np.int64)
 
-    def valid(self, slot: int, now_ms: int) -> bool:
-        """Whether a client has a session now, and its certificate has not ended."""
-        current = self._stored[slot].current if slot >= 0 else None
-        return current is not None and now_ms < current.certificate_ms and self._lives(current, now_ms)
-
-    def _lives(self, session: Session, now_ms: int) -> bool:
-        return now_ms < session.expires_ms + self._timing.epoch_grace_ms
+    def _ends_ms(self, session: Session | None) -> int:
+        """When a session ends: with its epoch's grace, or with the client's certificate."""
+        if session is None:
+            return 0
+        return min(session.expires_ms + self._timing.epoch_grace_ms, session.certificate_ms)
 
     def pair_keys(self, epoch: int, slots: Sequence[int], now_ms: int) -> list[bytes | None]:
         """The keys shared with clients in an epoch of the node; None where there is no valid session."""
-        agreed = self._agreed.setdefault(epoch, [])
+        agreed, ends_ms = self._agreed.setdefault(epoch, []), self._ends
         agreed.extend([None] * (len(self._stored) - len(agreed)))
-        found: list[bytes | None] = []
-        for slot in slots:
-            if not self.valid(slot, now_ms):
-                found.append(None)
-                continue
-            key = agreed[slot]
-            if key is None:
-                key = agreed[slot] = self._agree(epoch, slot, self._stored[slot].current)
-            found.append(key)
+        found = [agreed[slot] if slot >= 0 and now_ms < ends_ms[slot] else None for slot in slots]
+        for place, slot in enumerate(slots) if None in found else ():
+            if found[place] is None and slot >= 0 and now_ms < ends_ms[slot]:
+                found[place] = agreed[slot] = self._agree(epoch, slot, self._stored[slot].current)
         return found
 
     def previous_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
         """The key of the session that the current one has displaced, if it lives still."""
         previous = self._stored[slot].previous if slot >= 0 else None
-        if previous is None or not self._lives(previous, now_ms) or now_ms >= previous.certificate_ms:
+        if previous is None or now_ms >= self._ends_ms(previous):
             return None
         return self._agree(epoch, slot, previous)
 

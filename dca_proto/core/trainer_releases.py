@@ -36,6 +36,8 @@ class Releases:
     def take(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
         """Keep a client's first release, and acknowledge it; again, where it comes again. Raises `PeerError`."""
         check_invited(sender, current)
+        if current.opened.computes:
+            raise PeerError("kind", found="a release in a secure sum", expected="a contribution, to its holder")
         kept = current.releases.get(sender)
         acknowledged = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt_of(body)))
         if kept is not None:

@@ -69,7 +69,7 @@ class Waiting:
         lasting = {
             compute
             for compute, (key, _) in self._keys.items()
-            if commit_ms <= (last_commit_ms((key,), self._timing) or 0)
+            if commit_ms <= last_commit_ms(key.expires_ms, self._timing)
         }
         return tuple(compute for compute in request.ask.computes if compute not in lasting)
 

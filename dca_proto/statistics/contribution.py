@@ -9,12 +9,12 @@ The announcement says which of two it is:
 - ``rows_max`` = R >= 1: the sum over its first R rows, or all if it has fewer. Padded with zero rows, two clients
   differ in R rows: Δ = R·Δ_row, in L1 and in L2.
 
-In a local round (`row_sensitivity`) a client is a data node, whose rows belong to as many people, and what is protected
+In a node release (`row_sensitivity`) a client is a data node, whose rows belong to as many people, and what is protected
 is one row: of the sum over its first R rows one row's replacement changes one addend, so that Δ = Δ_row whatever R is.
 How many rows count is public, and the same for both neighbours.
 
 Where a statistic is of groups of k rows (`rows_per_value`), values stand in for rows in the first two: the mean is over
-floor(m/k) values, the sum over floor(R/k), and Δ_row is that of all rows of a group. In a local round it is one row's.
+floor(m/k) values, the sum over floor(R/k), and Δ_row is that of all rows of a group. In a node release it is one row's.
 
 A row with a missing value (NaN or infinite) counts as zero: it adds nothing to a sum, and counts in a mean's
 denominator. So does a row on which a user's own statistic fails, and no other row with it: a row that could take all
@@ -70,7 +70,7 @@ def row_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> 
         UsageError: an argument is out of range, or the sum does not fit the grid.
     """
     if rows_max < 1:
-        raise UsageError(f"rows_max is {rows_max}; a local round sums rows: give the largest number that count, from 1")
+        raise UsageError(f"rows_max is {rows_max}; a node release sums rows: give the largest number that count, from 1")
     bound = _value_sensitivity(statistic, rows_max, fraction_bits).bound * (rows_max // statistic.rows_per_value)
     row = statistic.stated_sensitivity(fraction_bits, of_row=True)
     row.require(REPLACE_ONE_CLIENT)  # as a statistic states it: of a client with one row
@@ -200,7 +200,8 @@ def _surviving(
 
 
 def _sum(values: Iterable[NDArray[np.int64]], dimension: int) -> NDArray[np.int64]:
-    return sum((value.sum(axis=0) for value in values), np.zeros(dimension, dtype=np.int64))
+    parts = [value[0] if len(value) == 1 else value.sum(axis=0) for value in values]
+    return parts[0] if len(parts) == 1 else sum(parts, np.zeros(dimension, dtype=np.int64))
 
 
 def _rounded_means(

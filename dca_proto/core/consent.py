@@ -1,0 +1,74 @@
+"""What a client agrees to: its policy, certificate, open rounds and budget against an announcement (DESIGN §4.3).
+
+Consent looks at no row. What depends on the announcement and the policy alone is worked out once in a process: each of
+many clients with one policy says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from dca_proto.core.announcement import OpenedAnnouncement
+from dca_proto.core.charges import WINDOW
+from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import Federation
+from dca_proto.core.ledger import Ledger
+from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.messages import Announcement, Certificate
+from dca_proto.core.params import Limits
+from dca_proto.core.policy import Policy, Refusal
+from dca_proto.core.validated import ValidatedRound
+
+
+class Consent(msgspec.Struct, frozen=True, eq=False):
+    """One client's.
+
+    Attributes:
+        policy: its limits. mechanism: that it offers for sums. columns: that its data have.
+        certificate: its own. federation: the file, which names the Compute nodes to be trusted.
+    """
+
+    policy: Policy
+    mechanism: Mechanism
+    limits: Limits
+    federation: Federation
+    certificate: Certificate
+    columns: frozenset[str]
+
+    def to_terms(self, opened: OpenedAnnouncement) -> ValidatedRound | Refusal:
+        """The round's numbers, or what every client with this policy and these columns has against it."""
+        key = (id(self.policy), id(self.mechanism), self.columns)
+        found = opened.consents.get(key)
+        if found is None:  # policy and mechanism are kept with it, so that their ids stay theirs
+            found = opened.consents[key] = (self._to_terms(opened), self.policy, self.mechanism)
+        return found[0]
+
+    def _to_terms(self, opened: OpenedAnnouncement) -> ValidatedRound | Refusal:
+        try:
+            validated = opened.validated(self.mechanism, self.limits)
+            validated.statistic.require_libraries()  # or else its contribution would be zero
+        except UsageError as error:
+            return Refusal("announcement", str(error), "a round that can be held")
+        missing = [column for column in validated.statistic.columns if column not in self.columns]
+        if missing:
+            return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
+        without = self.policy.missing_computes(self.federation, opened.computes)
+        return self.policy.check_announcement(opened.body, validated, without) or validated
+
+    def to_charge(
+        self, body: Announcement, validated: ValidatedRound, ledger: Ledger, unsent: Collection[int], now_ms: int
+    ) -> Refusal | None:
+        """What this client's certificate, open rounds and ledger say.
+
+        Args:
+            unsent: charge numbers of what has no receipt yet.
+        """
+        if self.certificate.expires_ms <= body.commit_by_ms:
+            found = f"a certificate that ends at {self.certificate.expires_ms}"
+            return Refusal("certificate", found, f"one that outlasts the round, {body.commit_by_ms}")
+        if unsent and ledger.next_number - min(unsent) >= WINDOW:
+            found = f"charge {min(unsent)} without a receipt, and {ledger.next_number} next"
+            return Refusal("open-rounds", found, f"fewer than {WINDOW} charges since the oldest open one")
+        return self.policy.check_budget(validated.price, ledger, now_ms)
