@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Write the protocol's test vectors: tests/protocol/vectors/v3.json, named by the protocol's version.
+"""Write the protocol's test vectors: tests/protocol/vectors/v4.json, named by the protocol's version.
 
     python scripts/make_vectors.py
 
 Another implementation checks itself against the file: every message with its bytes and its fields, every derived key,
-every local mechanism's report of a key, what must not decode, and what must not verify. The same code gives the same
-file, byte for byte; where a change alters what was there, the wire format has changed and PROTOCOL_VERSION has to.
+one whole contribution, invitations, every local mechanism's report of a key, what must not decode, and what must not
+verify. The same code gives the same file, byte for byte; where a change alters what was there, the wire format has
+changed and PROTOCOL_VERSION has to.
 Bytes stand as "hex:..." wherever text could stand too.
 """
 
@@ -19,23 +20,38 @@ import msgspec
 import numpy as np
 
 from dca_proto.core import messages
+from dca_proto.core.announcement import announcement_hash, invitation_root, invitations
 from dca_proto.core.codec import decode_body, decode_frame, encode, sign
-from dca_proto.core.commit import encode_entries, position_bits
-from dca_proto.core.events import Command
+from dca_proto.core.contribution import hedged_root, make_contribution
+from dca_proto.core.kinds import LdpReport, NodeRelease
+from dca_proto.core.lists import answer_hash, encode_places, list_hash, set_hash
+from dca_proto.core.masks import ask_tag, entry_of, holder_index, receipt_tag, seal_key, tag_and_mask
 from dca_proto.core.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian, LocalMechanism
-from dca_proto.core.messages import Abort, Behind, Decline, FrozenList, PartialSum, Query, Release, Sealed, Signed
-from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.core.round import list_hash, session_hash
+from dca_proto.core.messages import (
+    Abort,
+    AbortWanted,
+    ChargeReused,
+    Decline,
+    FrozenList,
+    HelloWanted,
+    InvitedRound,
+    ListHeader,
+    PartialSum,
+    Query,
+    Release,
+    Sealed,
+    Signed,
+)
+from dca_proto.core.params import PROTOCOL_VERSION, Limits
 from dca_proto.core.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
-from dca_proto.core.shares import LOCAL, share_bodies, vector_node
-from dca_proto.core.upload import associated_data, plaintext, receipt_tag, round_key
+from dca_proto.core.sessions import hello_hash, pair_key
 from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
 from dca_proto.statistics import Sensitivity
 from dca_proto.testing import Cast, Network
 
 PATH = Path(__file__).parent.parent / "tests" / "protocol" / "vectors" / f"v{PROTOCOL_VERSION}.json"
 SECRET, OTHER_SECRET, ROOT = (bytes(range(start, start + 32)) for start in (0, 32, 64))
-SESSION, ROUND, CONTRIBUTION = bytes(range(96, 128)), bytes(range(16)), bytes(range(16, 32))
+HASH, ROUND, CONTRIBUTION = bytes(range(96, 128)), bytes(range(16)), bytes(range(16, 32))
 NONCE = bytes(range(24))
 
 
@@ -53,12 +69,12 @@ def plain(value: Any) -> Any:
 
 
 def played() -> tuple[Cast, Network]:
-    """A round of three clients and two Compute nodes, all keys known."""
+    """A round of three clients and two Compute nodes, all keys known; the nodes are asked for their sessions."""
     cast = Cast(3, 2, name="vectors", rows=[np.full((1, 1), 0.25 * index) for index in range(3)])
     network = cast.network()
     network.deliver()
-    network.handle(cast.trainer_identity.id, Command(cast.request(tolerated=0)))
-    network.deliver()
+    network.command(cast.trainer_identity.id, cast.request(tolerated=0, clients_expected=0))
+    network.advance(network.now_ms + 1000)
     return cast, network
 
 
@@ -71,30 +87,44 @@ def all_messages(cast: Cast, network: Network) -> dict[str, Any]:
         if isinstance(frame, Signed):
             body = decode_body(frame.body)
             found.setdefault(type(body).__name__, body)
-    for join in found["Roster"].joins:
-        found.setdefault("Join", decode_body(join.body))
-    head, session = (PROTOCOL_VERSION, found["Roster"].round_id), session_hash(found["Roster"].terms)
+            found[f"signed {type(body).__name__}"] = frame
+    announced = found["signed Announcement"]
+    clients = tuple(sorted(cast.clients))
+    head = (PROTOCOL_VERSION, found["Announcement"].round_id)
+    about = (*head, announcement_hash(encode(announced)))
+    entries = entry_of(clients[0], CONTRIBUTION, 1) + entry_of(clients[2], ROUND, 258)
+    header = ListHeader(*about, list_hash(about[2], cast.computes[0], entries), 2)
+    signed = sign(cast.compute_identities[0], cast.federation.hash, header)
     why = ("epsilon", "2 at delta 1e-06", "<= 1 at delta 1e-05")
-    rest = (
-        Decline(*head, found["Join"].announcement_hash, cast.certificate(0), *why),
-        FrozenList(*head, session, encode_entries({0: CONTRIBUTION, 2: ROUND})),
-        PartialSum(*head, session, list_hash(session, b""), position_bits([0, 2], 3), (SESSION, SESSION), bytes(8)),
-        Abort(*head, session, "too-few", "2 contributed, 3 were needed", 2, 3),
-        Query(*head, session),
-        Behind(*head, session, cast.clients[0], 6, 9),
+    release = Release(*about, cast.certificate(0), 3, CONTRIBUTION, SECRET, bytes(8))
+    by_hand = (
+        HelloWanted(PROTOCOL_VERSION, clients[0]),
+        Decline(*about, cast.certificate(0), *why),
+        header,
+        FrozenList(*head, cast.computes[1], signed, entries, bytes(range(16))),
+        PartialSum(*about, set_hash(about[2], entries), 2, (HASH, ROOT), clients[0] + clients[2], bytes(8)),
+        Abort(
+            *about[:2], cast.computes[0], about[2], "equivocation", "compute-1 signed two lists", 0, 3, (signed,) * 2
+        ),
+        Query(*about),
+        ChargeReused(*about, clients[0], 6, 9),
+        release,
+        invitations(announced, clients)[clients[2]],
+        InvitedRound(announced, b"".join(clients)),
+        AbortWanted(announced, ask_tag(ROOT, about[2])),
     )
-    release = Release(*head, found["Join"].announcement_hash, cast.certificate(0), 3, CONTRIBUTION, SECRET, bytes(8))
-    local = msgspec.structs.replace(found["Announcement"], encoding=LOCAL, computes=(), rows_max=3)
+    alone = msgspec.structs.replace(found["Announcement"], terms=NodeRelease(), rows_max=3)
     reports = msgspec.structs.replace(
-        local, statistic="histogram", parameters={"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]}, rows_max=1,
-        mechanism=UNARY_ENCODING, delta=0.0,
+        alone, statistic="histogram", parameters={"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]}, rows_max=1,
+        mechanism=UNARY_ENCODING, delta=0.0, terms=LdpReport(), invited=HASH,
     )  # fmt: skip
     variants = {
-        "Announcement of a local round": local,
-        "Announcement of a report round": reports,
+        "Announcement of a node release": alone,
+        "Announcement of an LDP report": reports,
         "Release of a report": msgspec.structs.replace(release, rows=1, vector=b"\5"),
     }
-    return found | {type(body).__name__: body for body in (*rest, release)} | variants
+    met = {name: one for name, one in found.items() if not name.startswith("signed ")}
+    return met | {type(one).__name__: one for one in by_hand} | variants
 
 
 def positive(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -107,97 +137,146 @@ def positive(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
     """What must not decode, with the reason."""
-    share, query, start, behind = (encode(found[kind]) for kind in ("Share", "Query", "Start", "Behind"))
-    nonce_at, charge_at = share.index(b"\xc4\x18"), len(behind) - 2
-    announcement = encode(found["Announcement"])
+    kinds = ("Receipt", "Query", "Progress", "ChargeReused", "Announcement")
+    receipt, query, progress, reused, announcement = (encode(found[kind]) for kind in kinds)
+    charge_at = len(reused) - 2
     map_at = announcement.index(b"\x84\xa7columns")
     before, after = announcement[:map_at] + b"\x85", announcement[map_at + 1 :]
+    terms_at = announcement.index(b"\x95\x01", map_at)
+    ask, kind = announcement[:terms_at], announcement[terms_at + 2 :]
     wrong: dict[str, tuple[str, bytes]] = {
         "empty": ("frame", b""),
-        "trailing byte": ("frame", share + b"\0"),
-        "two messages": ("frame", share + share),
-        "unknown tag": ("frame", share[:1] + b"\x09" + share[2:]),
-        "a frame where a body belongs": ("body", share),
+        "trailing byte": ("frame", receipt + b"\0"),
+        "two messages": ("frame", receipt + receipt),
+        "unknown frame": ("frame", receipt[:1] + b"\x08" + receipt[2:]),
+        "unknown body": ("body", query[:1] + b"\x1b" + query[2:]),
+        "a frame where a body belongs": ("body", receipt),
         "a body where a frame belongs": ("frame", query),
-        "non-canonical tag": ("frame", share[:1] + b"\xcc\x03" + share[2:]),
-        "non-canonical array": ("frame", b"\xdc\0\x05" + share[1:]),
-        "non-canonical bytes": ("frame", share[:2] + b"\xc5\0\x10" + share[4:]),
-        "text for bytes": ("frame", share[:2] + b"\xb0" + b"a" * 16 + share[20:]),
-        "an id too short": ("frame", share[:2] + b"\xc4\x0f" + share[5:]),
-        "charge 0": ("body", behind[:charge_at] + b"\0" + behind[charge_at + 1 :]),
-        "a charge of 2^32": ("body", behind[:charge_at] + b"\xcf\0\0\0\1\0\0\0\0" + behind[charge_at + 1 :]),
-        "a charge in clear": ("frame", b"\x96" + share[1:nonce_at] + b"\1" + share[nonce_at:]),
-        "nil for bytes": ("frame", share[:2] + b"\xc0" + share[20:]),
-        "an extension for bytes": ("frame", share[:2] + b"\xd8\x01" + share[4:]),
-        "an unknown field": ("frame", b"\x96" + share[1:] + b"\xc0"),
-        "a missing field": ("frame", b"\x94" + share[1:nonce_at] + b"\xc4\0"),
+        "non-canonical tag": ("frame", receipt[:1] + b"\xcc\x04" + receipt[2:]),
+        "non-canonical array": ("frame", b"\xdc\0\x04" + receipt[1:]),
+        "non-canonical bytes": ("frame", receipt[:2] + b"\xc5\0\x10" + receipt[4:]),
+        "text for bytes": ("frame", receipt[:2] + b"\xb0" + b"a" * 16 + receipt[20:]),
+        "an id too short": ("frame", receipt[:2] + b"\xc4\x0f" + receipt[5:]),
+        "a tag too long": ("frame", receipt[:39] + b"\x11" + receipt[40:] + b"\0"),
+        "charge 0": ("body", reused[:charge_at] + b"\0" + reused[charge_at + 1 :]),
+        "a charge of 2^32": ("body", reused[:charge_at] + b"\xcf\0\0\0\1\0\0\0\0" + reused[charge_at + 1 :]),
+        "nil for bytes": ("frame", receipt[:2] + b"\xc0" + receipt[20:]),
+        "an extension for bytes": ("frame", receipt[:2] + b"\xd8\x01" + receipt[4:]),
+        "an unknown field": ("frame", b"\x95" + receipt[1:] + b"\xc0"),
+        "a missing field": ("frame", b"\x93" + receipt[1:38]),
         "a map": ("frame", b"\x81\x01\x02"),
         "deep nesting": ("frame", b"\x91" * 5000 + b"\xc0"),
         "an array of 2^32 - 1": ("frame", b"\xdd\xff\xff\xff\xff"),
         "a reserved byte": ("frame", b"\xc1"),
-        "version 0": ("body", query[:2] + b"\0" + query[3:]),
-        "version 1": ("body", query[:2] + b"\x01" + query[3:]),
-        "version 2": ("body", query[:2] + b"\x02" + query[3:]),
-        "version 4": ("body", query[:2] + b"\x04" + query[3:]),
-        "version as a float": ("body", query[:2] + b"\xcb\x40\0\0\0\0\0\0\0" + query[3:]),
+        **{f"version {one}": ("body", query[:2] + bytes((one,)) + query[3:]) for one in (0, 1, 2, 3, 5)},
+        "version as a float": ("body", query[:2] + b"\xcb\x40\x10\0\0\0\0\0\0" + query[3:]),
         "version as a boolean": ("body", query[:2] + b"\xc3" + query[3:]),
-        "a negative number": ("body", start[:-1] + b"\xff"),
-        "a non-canonical number": ("body", start[:-1] + b"\xcd\0" + start[-1:]),
+        "a negative number": ("body", progress[:-1] + b"\xff"),
+        "a number of 2^32": ("body", progress[:-1] + b"\xcf\0\0\0\1\0\0\0\0"),
+        "a non-canonical number": ("body", progress[:-1] + b"\xcd\0" + progress[-1:]),
         "a parameter twice": ("body", before + b"\xa7columns\x90" + after),
         "an extension as a parameter": ("body", before + b"\xa1x\xd4\x05\0" + after),
         "nil as a parameter": ("body", before + b"\xa1x\xc0" + after),
         "a map as a parameter": ("body", before + b"\xa1x\x80" + after),
         "text that is not UTF-8": ("body", before + b"\xa1\xff\x01" + after),
+        "an unknown kind of round": ("body", ask + b"\x95\x04" + kind),
+        "a secure sum without its terms": ("body", ask + b"\x91\x01" + kind),
+        "a node release with terms": ("body", ask + b"\x95\x02" + kind),
+        "no kind of round": ("body", ask + b"\xc0" + kind),
     }  # fmt: skip
-    cut = {f"cut after {size} bytes": ("frame", share[:size]) for size in (1, 2, 19, len(share) - 1)}
+    cut = {f"cut after {size} bytes": ("frame", receipt[:size]) for size in (1, 2, 19, len(receipt) - 1)}
     return [{"what": what, "is": kind, "bytes": data.hex()} for what, (kind, data) in (wrong | cut).items()]
 
 
 def keys() -> list[dict[str, Any]]:
     """Known answers of hashing, derivation, agreement, signatures and encryption."""
     identity, alice, bob = Identity(SECRET), AgreementKey(SECRET), AgreementKey(OTHER_SECRET)
-    key = round_key(ROOT, SESSION, ROUND, CONTRIBUTION, CONTRIBUTION)
-    bound = associated_data(SESSION, 7, CONTRIBUTION)
-    hidden = plaintext(258, ROOT)
-    sealed = Sealed(ROUND, *seal_to(bob.public, b"text", SESSION, lambda size: (SECRET + NONCE)[:size]))
+    sealed = Sealed(ROUND, *seal_to(bob.public, b"text", HASH, lambda size: (SECRET + NONCE)[:size]))
     federation = Cast(1, 2, name="vectors").federation
+    pair = pair_key(alice, bob.public, federation, (ROUND, 7), (CONTRIBUTION, 8))
+    entry = entry_of(ROUND, CONTRIBUTION, 258)
+    value = np.array([1, -2], dtype=np.int64)
+    hedged = b"".join(hedged_root(identity, ROOT, OTHER_SECRET, HASH, 258, value))
+    places = encode_places(np.array([0, 258]))
     answers: list[tuple[str, dict[str, Any], Any]] = [
-        ("digest", {"person": "dca1-list", "parts": [SESSION, b"abc"]}, digest(b"dca1-list", SESSION, b"abc")),
-        ("derive", {"key": ROOT, "person": "dca1-noise"}, derive(ROOT, b"dca1-noise")),
+        ("digest", {"person": "dca4-list", "parts": [HASH, b"abc"]}, digest(b"dca4-list", HASH, b"abc")),
+        ("derive", {"key": ROOT, "person": "dca4-seal", "message": b"abc"}, derive(ROOT, b"dca4-seal", b"abc")),
         ("actor id", {"seed": SECRET, "public": identity.public_key}, identity.id),
         ("federation hash", {"toml": federation.to_toml()}, federation.hash),
-        ("signature", {"seed": SECRET, "federation hash": SESSION, "body": b"abc"}, identity.sign(SESSION, b"abc")),
+        ("signature", {"seed": SECRET, "federation hash": HASH, "body": b"abc"}, identity.sign(HASH, b"abc")),
         ("agreement", {"secret": SECRET, "peer public": bob.public}, alice.agree(bob.public)),
-        ("round key", {"pair key": ROOT, "session": SESSION, "client": ROUND, "compute": CONTRIBUTION,
-                       "contribution": CONTRIBUTION}, key),
-        ("receipt tag", {"round key": key}, receipt_tag(key)),
-        ("associated data", {"session": SESSION, "position": 7, "contribution": CONTRIBUTION}, bound),
-        ("share plaintext", {"charge": 258, "share": ROOT}, hidden),
-        ("share encryption", {"key": key, "nonce": NONCE, "plaintext": hidden, "associated": bound},
-         encrypt(key, NONCE, hidden, bound)),
+        ("pair key", {"secret": SECRET, "peer public": bob.public, "federation hash": federation.hash, "client": ROUND,
+                      "client epoch": 7, "compute": CONTRIBUTION, "compute epoch": 8}, pair),
+        ("tag and mask", {"pair key": ROOT, "ah": HASH, "entry": entry, "dimension": 3},
+         tag_and_mask(ROOT, HASH, entry, 3)),
+        ("long tag and mask", {"pair key": ROOT, "ah": HASH, "entry": entry, "dimension": 200},
+         tag_and_mask(ROOT, HASH, entry, 200)),
+        ("seal key", {"pair key": ROOT, "ah": HASH, "contribution": CONTRIBUTION}, seal_key(ROOT, HASH, CONTRIBUTION)),
+        ("receipt tag", {"pair key": ROOT, "ah": HASH, "contribution": CONTRIBUTION},
+         receipt_tag(ROOT, HASH, CONTRIBUTION)),
+        ("ask tag", {"pair key": ROOT, "ah": HASH}, ask_tag(ROOT, HASH)),
+        ("hedged root", {"seed": SECRET, "fresh": ROOT, "hello": OTHER_SECRET, "ah": HASH, "charge": 258,
+                         "value": value.tolist()}, hedged),
+        ("entry", {"client": ROUND, "contribution": CONTRIBUTION, "charge": 258}, entry),
+        ("announcement hash", {"payload": b"abc"}, announcement_hash(b"abc")),
+        ("hello hash", {"payload": b"abc"}, hello_hash(b"abc")),
+        ("list hash", {"ah": HASH, "compute": ROUND, "entries": entry}, list_hash(HASH, ROUND, entry)),
+        ("set hash", {"ah": HASH, "entries": entry}, set_hash(HASH, entry)),
+        ("answer hash", {"ah": HASH, "compute": ROUND, "lists": [SECRET, ROOT], "objections": places},
+         answer_hash(HASH, ROUND, [SECRET, ROOT], places)),
+        ("holders", {"ah": HASH, "nodes": 10, "clients": [bytes((one,)) * 16 for one in range(20)]},
+         [holder_index(HASH, bytes((one,)) * 16, 10) for one in range(20)]),
         ("sealed", {"public": bob.public, "ephemeral secret": SECRET, "nonce": (SECRET + NONCE)[:24],
-                    "plaintext": b"text", "associated": SESSION}, sealed),
+                    "plaintext": b"text", "associated": HASH}, sealed),
     ]  # fmt: skip
     return [{"what": what, "given": plain(given), "expected": plain(expected)} for what, given, expected in answers]
 
 
-def shares() -> dict[str, Any]:
-    """One value of three coordinates, split for three nodes in both encodings, and noise for it."""
-    value = np.array([1, -2, 2**53], dtype=np.int64)
-    full_at = vector_node(ROUND, CONTRIBUTION, 3)
-    noise = DistributedDiscreteGaussian().sample(10_000, 3, derive(ROOT, b"dca1-noise"))
+def contribution() -> dict[str, Any]:
+    """One value of three coordinates on its way to the second of three nodes, and what the nodes sum."""
+    mechanism, value = DistributedDiscreteGaussian(), np.array([1, -2, 2**40], dtype=np.int64)
+    columns = [f"x{index}" for index in range(3)]
+    flat = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
+    cast = Cast(4, 3, name="vectors", columns=tuple(columns))
+    _, validated = cast.request(parameters=flat).draft(mechanism, Limits())
+    keys = [SECRET, OTHER_SECRET, ROOT]
+    made = make_contribution(
+        value,
+        validated=validated,
+        mechanism=mechanism,
+        identity=Identity(SECRET),
+        hello=OTHER_SECRET,
+        round_id=ROUND,
+        announcement_hash=HASH,
+        charge=258,
+        holder=CONTRIBUTION,
+        holder_key=keys[1],
+        pair_keys=keys,
+        random=lambda size: ROOT[:size],
+    )
+    noise_key, _ = hedged_root(Identity(SECRET), ROOT, OTHER_SECRET, HASH, 258, value)
+    variance = validated.noise_variance
+    given = {"seed": SECRET, "fresh": ROOT, "hello": OTHER_SECRET, "round": ROUND, "ah": HASH, "charge": 258}
     return {
-        "value": value.tolist(),
-        "root": plain(ROOT),
-        "round": plain(ROUND),
-        "client": plain(CONTRIBUTION),
-        "vector node": full_at,
-        "noise of variance 10000": noise.tolist(),
-        "bodies": {
-            encoding: plain(share_bodies(value.view(np.uint64), ROOT, 3, full_at, encoding))
-            for encoding in ("seed", "vector")
-        },
+        **plain(given | {"holder": CONTRIBUTION, "pair keys": keys, "value": value.tolist()}),
+        "noise variance": variance,
+        "noise": mechanism.sample(variance, 3, noise_key).tolist(),
+        "payload": plain(made.payload),
+        "receipt": plain(made.receipt),
     }
+
+
+def merkle() -> list[dict[str, Any]]:
+    """Invitations of 1 to 9 clients: the root, and each one's path."""
+    signed, all_ids = Signed(b"", bytes(64)), [bytes((16 * one,)) * 16 for one in range(9)]
+    return [
+        {
+            "clients": plain(ids),
+            "root": plain(invitation_root(ids)),
+            "paths": plain([one.path for one in invitations(signed, ids).values()]),
+        }
+        for ids in (all_ids[:count] for count in range(1, 10))
+    ]
 
 
 def local_reports() -> list[dict[str, Any]]:
@@ -224,14 +303,14 @@ def local_reports() -> list[dict[str, Any]]:
 
 def forgeries() -> list[dict[str, Any]]:
     """Signatures and ciphertexts with one bit changed: none verifies or opens."""
-    signed = sign(Identity(SECRET), SESSION, Query(PROTOCOL_VERSION, ROUND, SESSION))
-    ciphertext = encrypt(ROOT, NONCE, b"text", SESSION)
+    signed = sign(Identity(SECRET), HASH, Query(PROTOCOL_VERSION, ROUND, HASH))
+    ciphertext = encrypt(ROOT, NONCE, b"text", HASH)
     cases = [("signature", "body", signed.body), ("signature", "signature", signed.signature)]
     cases += [("ciphertext", "ciphertext", ciphertext), ("ciphertext", "nonce", NONCE), ("ciphertext", "key", ROOT)]
     genuine: dict[str, dict[str, bytes]] = {
-        "signature": {"public": Identity(SECRET).public_key, "federation hash": SESSION, "body": signed.body,
+        "signature": {"public": Identity(SECRET).public_key, "federation hash": HASH, "body": signed.body,
                       "signature": signed.signature},
-        "ciphertext": {"key": ROOT, "nonce": NONCE, "ciphertext": ciphertext, "associated": SESSION},
+        "ciphertext": {"key": ROOT, "nonce": NONCE, "ciphertext": ciphertext, "associated": HASH},
     }  # fmt: skip
     return [
         {"is": kind, "changed": field, **plain(genuine[kind] | {field: bytes((data[0] ^ 1,)) + data[1:]})}
@@ -247,7 +326,8 @@ def render() -> str:
         "messages": positive(found),
         "must_not_decode": negative(found),
         "keys": keys(),
-        "shares": shares(),
+        "contribution": contribution(),
+        "invitations": merkle(),
         "reports": local_reports(),
         "must_not_verify": forgeries(),
     }

@@ -1,7 +1,11 @@
-"""The test vectors against our codec, against the reference `msgpack`, and against the script that writes them."""
+"""The test vectors against our codec, the reference `msgpack`, and the script that writes them.
+
+Every hash and key is worked out here once more, by hashlib and libsodium alone: a second implementation of DESIGN §2.4.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 from pathlib import Path
@@ -11,12 +15,12 @@ import msgpack
 import msgspec
 import numpy as np
 import pytest
+from nacl import bindings
 
 from dca_proto.core import messages
 from dca_proto.core.codec import decode_body, decode_frame, encode
 from dca_proto.core.errors import PeerError
 from dca_proto.core.federation import Federation
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Sealed
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.sealing import (
@@ -24,21 +28,16 @@ from dca_proto.core.sealing import (
     Identity,
     actor_id,
     decrypt,
-    derive,
-    digest,
-    encrypt,
     open_sealed,
     verify,
 )
-from dca_proto.core.shares import check_body, mask, share_bodies, vector_node
-from dca_proto.core.upload import associated_data, plaintext, receipt_tag, round_key
 from dca_proto.local import resolve
 from dca_proto.statistics import Sensitivity
 
 FILE = Path(__file__).parent / "vectors" / f"v{PROTOCOL_VERSION}.json"
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_vectors.py"
 VECTORS = json.loads(FILE.read_text())
-VARIANTS = {"Announcement of a local round", "Announcement of a report round", "Release of a report"}
+VARIANTS = {"Announcement of a node release", "Announcement of an LDP report", "Release of a report"}
 """Kinds that stand there more than once."""
 DECODE = {"frame": decode_frame, "body": decode_body}
 
@@ -95,37 +94,96 @@ def test_what_must_not_verify(vector: dict[str, Any]) -> None:
             decrypt(given["key"], given["nonce"], given["ciphertext"], given["associated"])
 
 
-def test_hashes_and_keys() -> None:
-    given, expected = answer("digest")
-    assert digest(given["person"].encode(), *given["parts"]) == expected
-    given, expected = answer("derive")
-    assert derive(given["key"], given["person"].encode()) == expected
+def blake2b(person: str, *parts: bytes, key: bytes = b"", size: int = 32) -> bytes:
+    return hashlib.blake2b(b"".join(parts), digest_size=size, key=key, person=person.encode()).digest()
+
+
+def framed(person: str, *parts: bytes) -> bytes:
+    """A digest of parts, each behind its length in 8 bytes."""
+    return blake2b(person, *(piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)))
+
+
+def pad(key: bytes, ah: bytes, entry: bytes, dimension: int) -> bytes:
+    """Tag and mask (DESIGN §2.4)."""
+    sponge, size = hashlib.shake_128(b"dca4-mask" + key + ah + entry), 8 + 8 * dimension
+    if size <= 1024:
+        return sponge.digest(size)
+    head = sponge.digest(40)
+    return head[:8] + bindings.randombytes_buf_deterministic(size - 8, head[8:])
+
+
+def test_hashes() -> None:
+    for what, person in (
+        ("digest", "dca4-list"),
+        ("announcement hash", "dca4-announce"),
+        ("hello hash", "dca4-hello"),
+        ("list hash", "dca4-list"),
+        ("set hash", "dca4-set"),
+        ("answer hash", "dca4-answer"),
+    ):
+        given, expected = answer(what)
+        given.pop("person", None)
+        flat = [part for value in given.values() for part in (value if isinstance(value, list) else [value])]
+        assert framed(person, *flat) == expected, what
+    given, expected = answer("entry")
+    assert given["client"] + given["contribution"] + given["charge"].to_bytes(4, "little") == expected
     given, expected = answer("actor id")
     assert Identity(given["seed"]).public_key == given["public"]
-    assert actor_id(given["public"]) == expected
+    assert actor_id(given["public"]) == expected == blake2b("dca1-id", given["public"], size=16)
     given, expected = answer("federation hash")
     assert Federation.from_toml(given["toml"]).hash == expected
-    given, expected = answer("round key")
-    fields = ("pair key", "session", "client", "compute", "contribution")
-    assert round_key(*(given[field] for field in fields)) == expected
-    given, expected = answer("receipt tag")
-    assert receipt_tag(given["round key"]) == expected
-    given, expected = answer("associated data")
-    assert associated_data(*(given[name] for name in ("session", "position", "contribution"))) == expected
-    given, expected = answer("share plaintext")
-    assert plaintext(given["charge"], given["share"]) == expected == b"\2\1\0\0" + given["share"]
 
 
-def test_signatures_agreement_and_encryption() -> None:
+def test_derived_keys() -> None:
+    for what, person, size in (
+        ("derive", "dca4-seal", 32),
+        ("seal key", "dca4-seal", 32),
+        ("receipt tag", "dca4-receipt", 16),
+        ("ask tag", "dca4-ask", 16),
+    ):
+        given, expected = answer(what)
+        given.pop("person", None)
+        key, *message = given.values()
+        assert blake2b(person, *message, key=key, size=size) == expected, what
+    for what in ("tag and mask", "long tag and mask"):
+        given, expected = answer(what)
+        assert pad(*given.values()) == expected
+        assert len(expected) == 8 + 8 * given["dimension"]
+    given, expected = answer("hedged root")
+    words = np.array(given["value"], dtype="<i8").tobytes()
+    charge = given["charge"].to_bytes(4, "little")
+    hedge = blake2b("dca4-hedge", key=given["seed"])
+    message = (given["fresh"], given["hello"], given["ah"], charge, words)
+    assert blake2b("dca4-root", *message, key=hedge, size=48) == expected
+
+
+def test_holders() -> None:
+    """Multiply-shift hashing of a client's first 8 bytes by two words of ah."""
+    given, expected = answer("holders")
+    factor, offset = (int.from_bytes(given["ah"][at : at + 8], "little") for at in (0, 8))
+    for client, holder in zip(given["clients"], expected, strict=True):
+        hashed = ((factor | 1) * int.from_bytes(client[:8], "little") + offset) % 2**64 // 2**32
+        assert hashed * given["nodes"] // 2**32 == holder
+    assert len(set(expected)) > 5
+
+
+def test_agreement() -> None:
+    for what, person in (("agreement", "dca4-reply"), ("pair key", "dca4-pair")):
+        given, expected = answer(what)
+        secret, peer, *binding = given.values()
+        publics = sorted((bindings.crypto_scalarmult_base(secret), peer))
+        bound = [part.to_bytes(4, "big") if isinstance(part, int) else part for part in binding]
+        assert framed(person, bindings.crypto_scalarmult(secret, peer), *publics, *bound) == expected
+
+
+def test_signatures_and_sealing() -> None:
     given, expected = answer("signature")
     identity = Identity(given["seed"])
     assert identity.sign(given["federation hash"], given["body"]) == expected
     verify(identity.public_key, given["federation hash"], given["body"], expected)
-    given, expected = answer("agreement")
-    assert AgreementKey(given["secret"]).agree(given["peer public"]) == expected
-    given, expected = answer("share encryption")
-    assert encrypt(given["key"], given["nonce"], given["plaintext"], given["associated"]) == expected
-    assert decrypt(given["key"], given["nonce"], expected, given["associated"]) == given["plaintext"]
+    bindings.crypto_sign_open(
+        expected + b"dca1-signature" + given["federation hash"] + given["body"], identity.public_key
+    )
     given, expected = answer("sealed")
     sealed = msgspec.convert(expected, Sealed)
     receiver = AgreementKey(bytes(range(32, 64)))
@@ -134,25 +192,50 @@ def test_signatures_agreement_and_encryption() -> None:
     assert opened == given["plaintext"]
 
 
-def test_shares_of_both_encodings_add_up_to_the_value() -> None:
-    given = parsed(VECTORS["shares"])
-    value = np.array(given["value"], dtype=np.int64).view(np.uint64)
-    full_at = vector_node(given["round"], given["client"], 3)
-    assert full_at == given["vector node"]
-    for encoding, bodies in given["bodies"].items():
-        assert share_bodies(value, given["root"], 3, full_at, encoding) == bodies
-        total = np.zeros(3, dtype=np.uint64)
-        for index, body in enumerate(bodies):
-            is_vector = encoding == "vector" or index == full_at
-            check_body(body, 3, is_vector)
-            total += np.frombuffer(body, dtype="<u8") if is_vector else mask(body, 3)
-        assert total.tolist() == value.tolist()
+def test_a_contribution_byte_for_byte() -> None:
+    """Noise aside, from the secrets to the payload; and what the nodes add gives the value with its noise."""
+    given = parsed(VECTORS["contribution"])
+    ah, keys, charge = given["ah"], given["pair keys"], given["charge"].to_bytes(4, "little")
+    client = Identity(given["seed"]).id
+    words = np.array(given["value"], dtype="<i8").tobytes()
+    hedge = blake2b("dca4-hedge", key=given["seed"])
+    root = blake2b("dca4-root", given["fresh"], given["hello"], ah, charge, words, key=hedge, size=48)
+    contribution = root[32:]
+    pads = [pad(key, ah, client + contribution + charge, 3) for key in keys]
+    masks = [[int.from_bytes(one[at : at + 8], "little") for at in (8, 16, 24)] for one in pads]
+    noisy = [value + noise for value, noise in zip(given["value"], given["noise"], strict=True)]
+    y = [(noisy[at] - sum(mask[at] for mask in masks)) % 2**64 for at in range(3)]
+    plaintext = charge + b"".join(one[:8] for one in pads) + b"".join(word.to_bytes(8, "little") for word in y)
+    key = blake2b("dca4-seal", ah, contribution, key=keys[1])
+    associated = ah + client + given["holder"] + contribution
+    ciphertext = bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(plaintext, associated, bytes(24), key)
+    assert msgpack.packb([3, given["round"], contribution, ciphertext]) == given["payload"]
+    assert blake2b("dca4-receipt", ah, contribution, key=keys[1], size=16) == given["receipt"]
+    assert any(given["noise"])
+    assert [abs(one) < 10 * given["noise variance"] ** 0.5 for one in given["noise"]] == [True] * 3
 
 
-def test_noise() -> None:
-    given = parsed(VECTORS["shares"])
-    noise = DistributedDiscreteGaussian().sample(10_000, 3, derive(given["root"], b"dca1-noise"))
-    assert noise.tolist() == given["noise of variance 10000"]
+@pytest.mark.parametrize("vector", VECTORS["invitations"], ids=lambda one: str(len(one["clients"])))
+def test_invitations(vector: dict[str, Any]) -> None:
+    """The tree by recursion: the left part of n leaves holds the largest power of two below n."""
+    given = parsed(vector)
+
+    def tree(leaves: list[bytes]) -> bytes:
+        if len(leaves) == 1:
+            return framed("dca4-leaf", leaves[0])
+        left = 1 << (len(leaves) - 1).bit_length() - 1
+        return framed("dca4-node", tree(leaves[:left]), tree(leaves[left:]))
+
+    def path(leaves: list[bytes], place: int) -> list[bytes]:
+        if len(leaves) == 1:
+            return []
+        left = 1 << (len(leaves) - 1).bit_length() - 1
+        if place < left:
+            return [*path(leaves[:left], place), tree(leaves[left:])]
+        return [*path(leaves[left:], place - left), tree(leaves[:left])]
+
+    assert tree(given["clients"]) == given["root"]
+    assert [path(given["clients"], place) for place in range(len(given["clients"]))] == given["paths"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["reports"], ids=lambda one: one["mechanism"])
