@@ -1,4 +1,4 @@
-"""Local rounds: a federation of data nodes with many rows each, and its rounds brought to a step."""
+"""Node releases: a federation of data nodes with many rows each, and its rounds brought to a step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from scene import begin, body_of, unsealed
 from dca_proto.core import accounting
 from dca_proto.core.messages import Release, Sealed
 from dca_proto.core.policy import Allowance, Policy
-from dca_proto.core.shares import LOCAL
+from dca_proto.core.request import AskNodeRelease, OpenRound
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import OpenRound
 from dca_proto.testing import Cast, Envelope, Network, NoNoise
 
 MU = accounting.mu_of(1.0, 1e-6)
@@ -40,7 +39,7 @@ class Hospitals(Cast):
         return TrainerActor(self.trainer_identity, self.federation, account=self.account, **common)
 
     def request(self, **changes: Any) -> OpenRound:
-        plain = {"tolerated": 0, "computes": (), "encoding": LOCAL, "rows_max": 8}
+        plain = {"ask": AskNodeRelease(), "rows_max": 8}
         return super().request(**{**plain, **changes})
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from scene import begin, body_of, forged, losing, sent
+from scene import announced, begin, forged, losing
 
 from dca_proto.core import accounting
-from dca_proto.core.messages import Abort, Share, Start
+from dca_proto.core.messages import Abort, Contribution
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.policy import Allowance
-from dca_proto.core.round import session_hash
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.testing import Cast, Network, NoNoise
 
@@ -46,18 +45,27 @@ def trainer_of(cast: Cast, network: Network) -> TrainerActor:
     return actor
 
 
-def running() -> tuple[Cast, Network, bytes]:
-    """A round that was started; nothing is released or aborted as long as its messages are lost."""
+def collecting() -> tuple[Cast, Network, bytes]:
+    """A round that was announced; nothing is released or aborted as long as its messages are lost."""
     cast, network = lab()
-    network.tamper = losing(Share)
+    network.tamper = losing(Contribution)
     _, request = begin(cast, network)
     network.tamper = lambda one: ()
-    assert trainer_of(cast, network).phase(request.round_id) == "running"
+    assert trainer_of(cast, network).phase(request.round_id) == "collecting"
     return cast, network, request.round_id
 
 
 def abort_of(cast: Cast, network: Network, node: int, **changes: object) -> tuple[bytes, bytes]:
-    start = sent(network, Start)[0]
-    body = Abort(PROTOCOL_VERSION, start.round_id, session_hash(body_of(start.payload).terms), "too-few", "x", 1, 3)
-    identity = cast.compute_identities[node]
+    identity, opened = cast.compute_identities[node], announced(network, cast)
+    body = Abort(
+        PROTOCOL_VERSION,
+        opened.body.round_id,
+        identity.id,
+        opened.hash,
+        "too-few",
+        "1 contributed, 3 were needed",
+        1,
+        3,
+        (),
+    )
     return identity.id, forged(cast, identity, msgspec.structs.replace(body, **changes))

@@ -1,4 +1,4 @@
-"""Report rounds: clients that each report by a local mechanism, and their rounds brought to a step."""
+"""LDP reports: clients that each report by a local mechanism, and their rounds brought to a step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from scene import begin, unsealed
 from dca_proto.core.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.core.messages import Release
 from dca_proto.core.policy import Policy
-from dca_proto.core.shares import LOCAL
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import AskLdpReport, OpenRound
 from dca_proto.testing import Cast, Network
 
 SCALED = {"columns": ["x"], "centre": [2.0], "scale": [2.0], "bound": [1.0]}
@@ -40,7 +39,7 @@ class Reporters(Cast):
         self.reports_by, self.categories = by, categories
 
     def request(self, **changes: Any) -> OpenRound:
-        plain = {"tolerated": 0, "computes": (), "encoding": LOCAL, "mechanism": self.reports_by, "parameters": SCALED}
+        plain = {"ask": AskLdpReport(mechanism=self.reports_by), "parameters": SCALED}
         if self.reports_by in PURE_MECHANISMS:
             plain["delta"] = 0.0
         if self.reports_by in (RANDOMISED_RESPONSE, UNARY_ENCODING):

@@ -14,27 +14,28 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from wiretap import opened_share
+from wiretap import opened_contribution
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.announcement import OpenedAnnouncement, open_announcement, open_answer, seal_answer
 from dca_proto.core.client import ClientActor
-from dca_proto.core.codec import decode_body, decode_frame, encode, sign
-from dca_proto.core.effects import Effect, Forget, Persist, Report, Send
+from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
+from dca_proto.core.effects import Channel, Effect, Forget, Persist, Report, Send
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Event, Received
 from dca_proto.core.facts import Dropped, RoundCompleted, RoundFailed
+from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
-from dca_proto.core.messages import Announcement, Body, Sealed, Share, Signed
+from dca_proto.core.messages import Announcement, Body, Contribution, Frame, FrozenList, Invitation, Sealed, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.policy import Policy
-from dca_proto.core.round import OpenedAnnouncement, open_announcement, open_answer, seal_answer
-from dca_proto.core.sealing import AgreementKey, Identity
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import OpenRound
+from dca_proto.core.sealing import AgreementKey, Identity, seal_to
 from dca_proto.testing import Cast, Envelope, Network, NoNoise, Records, seeded
 
-NOT_STATE = {"dropped", "_random", "_rows", "_agreed", "question"}
-"""What an actor may change with a message that it drops: a counter, and caches of pure functions."""
+NOT_STATE = {"dropped", "_random", "_rows", "_agreed", "_asked", "consents", "_validated", "listed"}
+"""What an actor may change with a message that it drops: counters, and caches of pure functions."""
 
 
 EASY = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=1000)
@@ -60,6 +61,12 @@ def snapshot(value: Any) -> Any:
         return frozenset(value)
     if isinstance(value, list | tuple):
         return tuple(snapshot(item) for item in value)
+    if isinstance(value, OpenedAnnouncement):
+        return value.hash
+    if isinstance(value, Federation):
+        return value  # it never changes; it remembers what it looked up
+    if hasattr(value, "__slots__") and hasattr(value, "stored"):  # a client's round
+        return {name: snapshot(getattr(value, name)) for name in value.__slots__}
     if hasattr(value, "__dict__") and not callable(value):
         return {name: snapshot(item) for name, item in vars(value).items() if name not in NOT_STATE}
     return value
@@ -73,7 +80,8 @@ def refused(network: Network, receiver: bytes, sender: bytes, payload: bytes, co
     assert [type(effect) for effect in effects] == [Report], effects
     assert isinstance(effects[0].fact, Dropped), effects
     assert code in (None, effects[0].fact.code), effects[0].fact
-    assert snapshot(actor) == before
+    after = snapshot(actor)
+    assert after == before, [name for name in before if before[name] != after[name]]
 
 
 def ignored(network: Network, receiver: bytes, sender: bytes, payload: bytes) -> None:
@@ -96,12 +104,12 @@ def exact_sum(clients: Iterable[int]) -> float:
 
 
 def begin(cast: Cast, network: Network | None = None, **changes: Any) -> tuple[Network, OpenRound]:
-    """A round asked for, and everything delivered that no timer has to wait for."""
+    """A round asked for, and everything delivered until the trainer has heard of all contributions."""
     network = network or cast.network()
     network.deliver()
     request = cast.request(**changes)
     network.command(cast.trainer_identity.id, request)
-    network.deliver()
+    network.advance(network.now_ms + cast.timing.progress_ms)
     return network, request
 
 
@@ -130,12 +138,12 @@ class PowerCuts(Network):
 
     They run as `net.runner` runs them: the events that are ready are handled together, all their writes are one
     transaction, and messages leave after it. A seeded cut kills a victim before the transaction, after it, or between
-    any two of its messages. No share leaves anyone uncharged.
+    any two of its messages. No contribution leaves anyone uncharged.
 
     Attributes:
         victims: ids of the actors that may be killed.
         kills: how many there were, by where they cut, and how many of them cut a charge.
-        left: (round, contribution, charge number) of each client's shares on the wire.
+        left: (round, contribution, charge number) of each client's contributions on the wire.
     """
 
     def __init__(self, generator: random.Random) -> None:
@@ -201,13 +209,13 @@ class PowerCuts(Network):
                 self.restart(actor_id)
 
     def _post(self, sender: bytes, send: Send) -> None:
-        share = body_of(send.payload)
-        if isinstance(share, Share):
+        frame = body_of(send.payload)
+        if isinstance(frame, Contribution):
             stored = self.stores[sender].get((LEDGER, send.round_id))
-            assert stored is not None, "a share left without a durable charge"
-            number, _ = opened_share(self.actors[sender], send)
+            assert stored is not None, "a contribution left without a durable charge"
+            number = opened_contribution(self.actors[sender], send).charge
             assert msgspec.msgpack.decode(stored, type=Charge).number == number
-            self.left[sender].add((send.round_id, share.contribution, number))
+            self.left[sender].add((send.round_id, frame.contribution, number))
         super()._post(sender, send)
 
     def charges(self, actor_id: bytes) -> dict[bytes, Charge]:
@@ -247,18 +255,22 @@ def restored_client(rounds: int, forgotten: int, cast: Cast | None = None) -> tu
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def body_of(payload: bytes) -> Body | Share | Sealed | None:
+def body_of(payload: bytes) -> Body | Frame:
     """The body of a signed message, or the frame itself."""
     frame = decode_frame(payload)
     return decode_body(frame.body) if isinstance(frame, Signed) else frame
 
 
+def kind_of(envelope: Envelope) -> type:
+    """The kind of a body or frame; what is sealed to a Compute node is a list."""
+    kind = type(body_of(envelope.payload))
+    return FrozenList if kind is Sealed and envelope.to.channel is Channel.COMPUTE else kind
+
+
 def sent(network: Network, kind: type, sender: bytes | None = None, to: bytes | None = None) -> list[Envelope]:
     """What left the actors so far, of one kind of body or frame."""
     return [
-        one
-        for one in network.sent
-        if isinstance(body_of(one.payload), kind) and sender in (None, one.sender) and to in (None, one.to.id)
+        one for one in network.sent if sender in (None, one.sender) and to in (None, one.to.id) and kind_of(one) is kind
     ]
 
 
@@ -267,9 +279,20 @@ def losing(*kinds: type, to: bytes | None = None, sender: bytes | None = None) -
 
     def tamper(envelope: Envelope) -> list[Envelope]:
         concerned = to in (None, envelope.to.id) and sender in (None, envelope.sender)
-        return [] if concerned and isinstance(body_of(envelope.payload), kinds) else [envelope]
+        return [] if concerned and kind_of(envelope) in kinds else [envelope]
 
     return tamper
+
+
+def passing(envelope: Envelope) -> list[Envelope]:
+    """A `Network.tamper` that changes nothing."""
+    return [envelope]
+
+
+def hand_over(network: Network, envelope: Envelope) -> None:
+    """Deliver one message that was held back, and all that it causes."""
+    network.handle(envelope.to.id, Received(envelope.sender, envelope.payload))
+    network.deliver()
 
 
 def changed(envelope: Envelope, payload: bytes) -> Envelope:
@@ -289,7 +312,8 @@ def resigned(cast: Cast, identity: Identity, payload: bytes, **changes: Any) -> 
 
 def announced(network: Network, cast: Cast) -> OpenedAnnouncement:
     """The newest announcement, opened."""
-    frame = decode_frame(sent(network, Announcement)[-1].payload)
+    frames = [decode_frame(one.payload) for one in network.sent if kind_of(one) in (Announcement, Invitation)]
+    frame = frames[-1].announcement if isinstance(frames[-1], Invitation) else frames[-1]
     return open_announcement(frame, cast.federation, Limits())
 
 
@@ -311,6 +335,24 @@ def sealed_kind(network: Network, cast: Cast, payload: bytes) -> type | None:
         return type(unsealed(network, cast, payload)) if isinstance(decode_frame(payload), Sealed) else None
     except PeerError:
         return None
+
+
+def opened_list(network: Network, cast: Cast, envelope: Envelope) -> FrozenList:
+    """What a peer reads in a list that was sealed to it."""
+    opened, receiver = announced(network, cast), network.actors[envelope.to.id]
+    key = receiver._keys.key(opened.epochs[opened.computes.index(envelope.to.id)].epoch)
+    signer = cast.federation.compute(envelope.sender).key
+    return open_signed(
+        open_answer(decode_frame(envelope.payload), key, opened.hash), signer, cast.federation.hash, FrozenList
+    )
+
+
+def sealed_list(cast: Cast, identity: Identity, body: FrozenList, opened: OpenedAnnouncement, to: bytes) -> bytes:
+    """A list signed by `identity` and sealed to a peer's epoch key."""
+    signed = sign(identity, cast.federation.hash, body)
+    public = opened.epochs[opened.computes.index(to)].public
+    sealed = seal_to(public, encode(signed), opened.hash, seeded("forger"))
+    return encode(Sealed(opened.body.round_id, *sealed))
 
 
 def flipped(payload: bytes, position: int) -> bytes:

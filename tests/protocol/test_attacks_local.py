@@ -1,4 +1,4 @@
-"""Attacks on local rounds; the numbers are those of the list that the other attacks' tests cite."""
+"""Attacks on node releases; the numbers are those of the list that the other attacks' tests cite."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ from scene import (
 )
 
 from dca_proto.core import facts
+from dca_proto.core.accounting import mu_of
 from dca_proto.core.codec import encode
 from dca_proto.core.events import Received
+from dca_proto.core.kinds import LdpReport, SecureSum
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import (
     Abort,
     Announcement,
-    Behind,
     Certificate,
-    Join,
+    ChargeReused,
+    Close,
+    Contribution,
+    Invitation,
     PartialSum,
     Query,
     Receipt,
     Release,
-    Roster,
     Signed,
-    Start,
-    Terms,
 )
 from dca_proto.core.params import PROTOCOL_VERSION, Limits
-from dca_proto.core.shares import LOCAL
+from dca_proto.core.request import AskNodeRelease
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, Sensitivity
 from dca_proto.statistics.sum import Sum
@@ -150,7 +151,7 @@ def test_attack_25_after_the_deadline_nothing_is_released() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"epsilon": 1.5}, "epsilon"),
+        ({"epsilon": 1.5, "mu": mu_of(1.5, 1e-6)}, "epsilon"),
         ({"delta": 1e-4}, "delta"),
         ({"statistic": "mean"}, "statistic"),
         ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [2.0], "bound": [1.0]}}, "bounds"),
@@ -159,11 +160,10 @@ def test_attack_25_after_the_deadline_nothing_is_released() -> None:
             "columns",
         ),
         ({"rows_max": 0}, "announcement"),
-        ({"tolerated": 1}, "announcement"),
-        ({"colluders": 1}, "announcement"),
         ({"mechanism": "none"}, "announcement"),
-        ({"encoding": "locally"}, "announcement"),
-        ({"encoding": "seed"}, "announcement"),
+        ({"mu": 0.5}, "announcement"),
+        ({"terms": SecureSum(2, 4, 0, ())}, "announcement"),
+        ({"terms": LdpReport()}, "announcement"),
     ],
 )
 def test_attack_16_weaker_terms_are_declined_with_words(changes: dict[str, Any], reason: str) -> None:
@@ -184,11 +184,12 @@ def test_attack_16_weaker_terms_are_declined_with_words(changes: dict[str, Any],
 def test_attack_16_without_opting_in_nobody_takes_part() -> None:
     """The default protects all of a client's rows, and nothing that an announcement says changes that."""
     cast = exact_cast(4, 3)
-    network, _ = begin(cast, tolerated=0, computes=(), encoding=LOCAL, rows_max=8)
+    network, _ = begin(cast, ask=AskNodeRelease(), rows_max=8)
     declined = network.reported(facts.Declined, cast.clients[0])
     assert [(one.reason, one.found) for one in declined] == [
-        ("rows-of-many", "a local round, which protects one row and not all rows of a client")
+        ("rows-of-many", "a node release, which protects one row and not all rows of a client")
     ]
+    until_the_end(network)
     assert len(failures(network)) == 1
     assert network.actors[cast.clients[0]].ledger.charges == ()
 
@@ -282,7 +283,7 @@ def test_attack_20_a_release_that_does_not_fit(changes: dict[str, Any], code: st
 def test_attack_23_who_is_not_invited_is_not_heard() -> None:
     cast = Hospitals(3)
     network = cast.network()
-    network.tamper = losing(Announcement, to=cast.clients[1])
+    network.tamper = losing(Invitation, to=cast.clients[1])
     begin(cast, network, invited=cast.clients[:2], clients_expected=0)
     identity = cast.client_identities[2]
     body = release_of(cast, network, 0, certificate=cast.certificate(2))
@@ -300,7 +301,7 @@ def test_attack_23_a_flood_of_enrolled_clients_is_kept_up_to_the_limit() -> None
     assert results(network)[0].clients == 2
 
 
-def test_attack_24_a_release_in_a_summed_round_and_a_join_in_a_local_one() -> None:
+def test_attack_24_a_release_in_a_sum_and_a_contribution_or_partial_sum_among_releases() -> None:
     rows = [np.full((2, 1), 0.25)] * 3
     cast = Cast(3, 2, rows=rows, policy=msgspec.structs.replace(OPEN, clients_min=1, honest_min=1), mechanism=NoNoise())
     network = cast.network()
@@ -309,27 +310,22 @@ def test_attack_24_a_release_in_a_summed_round_and_a_join_in_a_local_one() -> No
     summed, identity = opened_of(network, cast), cast.client_identities[0]
     release = Release(PROTOCOL_VERSION, summed.body.round_id, summed.hash, cast.certificate(0), 0, bytes(16), bytes(32),
                       bytes(8))  # fmt: skip
-    give(network, cast, identity.id, sealed_by(cast, identity, release, summed), "phase")
-    begin(cast, network, tolerated=0, computes=(), encoding=LOCAL, rows_max=8)
+    give(network, cast, identity.id, sealed_by(cast, identity, release, summed), "kind")
+    begin(cast, network, ask=AskNodeRelease(), rows_max=8)
     local = opened_of(network, cast)
-    join = Join(PROTOCOL_VERSION, local.body.round_id, local.hash, cast.certificate(0), 1, identity.public_key)
-    give(network, cast, identity.id, sealed_by(cast, identity, join, local), "phase")
+    give(network, cast, identity.id, encode(Contribution(local.body.round_id, bytes(16), bytes(64))), "kind")
     node = cast.compute_identities[0]
-    partial = PartialSum(PROTOCOL_VERSION, local.body.round_id, bytes(32), bytes(32), b"", (), bytes(8))
+    partial = PartialSum(PROTOCOL_VERSION, local.body.round_id, local.hash, bytes(32), 1, (), bytes(16), bytes(8))
     give(network, cast, node.id, sealed_by(cast, node, partial, local), "unknown-compute")
 
 
-def test_attack_24_a_compute_node_takes_no_part_in_a_local_round() -> None:
+def test_attack_24_a_compute_node_takes_no_part_in_a_node_release() -> None:
     cast = exact_cast(3, 2, policy=OPEN)
     network = cast.network()
     network.tamper = losing(Announcement)
-    begin(cast, network, tolerated=0, computes=(), encoding=LOCAL, rows_max=8)
-    opened = opened_of(network, cast)
-    terms = Terms(opened.hash, 0, 0, 0, bytes(32), network.now_ms + 1, network.now_ms + 2)
-    roster = forged(
-        cast, cast.trainer_identity, Roster(PROTOCOL_VERSION, opened.body.round_id, terms, opened.frame, ())
-    )
-    refused(network, cast.computes[0], cast.trainer_identity.id, roster, "computes")
+    begin(cast, network, ask=AskNodeRelease(), rows_max=8)
+    payload = encode(opened_of(network, cast).frame)
+    refused(network, cast.computes[0], cast.trainer_identity.id, payload, "computes")
 
 
 # Answers to data nodes
@@ -347,33 +343,31 @@ def test_attack_31_a_forged_receipt_stops_nothing() -> None:
         refused(network, client, trainer, encode(msgspec.structs.replace(genuine, **changes)), "receipt")
     other = body_of(sent(network, Receipt, to=cast.clients[1])[0].payload)
     refused(network, client, trainer, encode(other), "receipt")
-    refused(network, client, cast.clients[1], encode(genuine), "unknown-compute")
+    refused(network, client, cast.clients[1], encode(genuine), "sender")
     count = len(released(network, client))
     network.advance(network.now_ms + 30_000)
     assert len(released(network, client)) > count, "it is still sent"
     network.tamper = lambda one: [one]
     network.advance(network.now_ms + 60_000)
-    assert len(network.reported(facts.AllReceived, client)) == 1
+    assert len(network.reported(facts.Acknowledged, client)) == 1
     ignored(network, client, trainer, encode(genuine))
 
 
-def test_attack_31_nothing_of_a_summed_round_moves_a_local_one() -> None:
-    """No start, abort or word of an old ledger reaches a charge or a release that is on its way."""
+def test_attack_31_nothing_of_a_sum_moves_a_release() -> None:
+    """No close, abort or word of an old ledger reaches a charge or a release that is on its way."""
     rows = [np.full((2, 1), 0.25)] * 2
     cast = Cast(2, 2, rows=rows, policy=OPEN, mechanism=NoNoise())
     network = cast.network()
     network.tamper = losing(Receipt)
-    begin(cast, network, tolerated=0, computes=(), encoding=LOCAL, rows_max=8)
+    begin(cast, network, ask=AskNodeRelease(), rows_max=8)
     client, opened, node = cast.clients[0], opened_of(network, cast), cast.compute_identities[0]
-    terms = Terms(opened.hash, 1, 0, 0, bytes(32), network.now_ms + 1000, network.now_ms + 2000)
     head = (PROTOCOL_VERSION, opened.body.round_id)
-    start = forged(cast, cast.trainer_identity, Start(*head, terms, client, 0))
-    refused(network, client, cast.trainer_identity.id, start, "phase")
-    ignored(network, client, node.id, forged(cast, node, Abort(*head, b"".ljust(32), "too-few", "", 0, 1)))
-    behind = forged(cast, node, Behind(*head, bytes(32), client, 1, 5))
-    refused(network, client, node.id, behind, "unknown-compute")
-    query = forged(cast, cast.trainer_identity, Query(*head, bytes(32)))
-    refused(network, client, cast.trainer_identity.id, query, "kind")
+    abort = forged(cast, node, Abort(*head, node.id, opened.hash, "too-few", "", 0, 1, ()))
+    refused(network, client, node.id, abort, "unknown-compute")
+    reused = forged(cast, node, ChargeReused(*head, opened.hash, client, 1, 5))
+    refused(network, client, node.id, reused, "unknown-compute")
+    for body in (Query(*head, opened.hash), Close(*head, opened.hash)):
+        refused(network, client, cast.trainer_identity.id, forged(cast, cast.trainer_identity, body), "kind")
 
 
 # Secrets and copies
@@ -387,7 +381,7 @@ def test_attack_34_no_text_shows_what_was_released() -> None:
     trainer = network.actors[cast.trainer_identity.id]
     shown = [repr(fact) for _, fact in network.facts] + [repr(value) for value in vars(trainer).values()]
     shown += [repr(one) for one in network.sent] + [repr(body)]
-    shown += [repr(one.contribution) for one in network.actors[cast.clients[0]]._rounds.values()]
+    shown += [repr(one.outbound) for one in network.actors[cast.clients[0]]._rounds.values()]
     for secret in (body.vector, body.receipt_key):
         for text in shown:
             assert secret.hex() not in text

@@ -19,7 +19,7 @@ from scipy import stats
 
 from dca_proto.core.mechanism import ANALYTIC_GAUSSIAN, GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.core.messages import Signed
-from dca_proto.core.randomiser import opened_release
+from dca_proto.core.release import opened_release
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.local import RandomisedResponse, UnaryEncoding
 

@@ -1,20 +1,19 @@
-"""What the tests see that nobody on the wire does: the noise that was drawn, and what a share hides."""
+"""What the tests see that nobody on the wire does: the noise that was drawn, and what a contribution hides."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
 from dca_proto.core.codec import decode_frame
+from dca_proto.core.contribution import Kept, open_contribution
 from dca_proto.core.effects import Send
 from dca_proto.core.errors import PeerError
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
-from dca_proto.core.messages import Share
-from dca_proto.core.upload import open_share
-
-PLACES = 8
-"""No roster here is longer."""
+from dca_proto.core.messages import Contribution
+from dca_proto.core.sessions import pair_key
 
 
 class Recording(DistributedDiscreteGaussian):
@@ -31,15 +30,34 @@ class Recording(DistributedDiscreteGaussian):
         return drawn
 
 
-def opened_share(client: ClientActor, send: Send) -> tuple[int, bytes]:
-    """The charge's number and the body of a share, opened by the keys of the client that has just made it."""
-    current, frame = client._rounds[send.round_id], decode_frame(send.payload)
-    assert isinstance(frame, Share)
-    public = current.opened.epochs[current.opened.computes.index(send.to.id)].public
-    keys = {"pair_key": client._keys.agree(current.stored.epoch, public), "session_hash": current.stored.session}
-    for position in range(PLACES):
+def keys_of(client: ClientActor, opened: OpenedAnnouncement) -> list[list[bytes]]:
+    """The pair keys of a client with each node of a round, for each epoch of which it has a key, the newest first."""
+    ring, federation = client._session._keys, client._session._federation
+    return [
+        [
+            pair_key(ring.key(epoch), one.public, federation, (client.id, epoch), (one.compute, one.epoch))
+            for one in opened.epochs
+        ]
+        for epoch in sorted(ring.epochs, reverse=True)
+    ]
+
+
+def opened_contribution(client: ClientActor, send: Send) -> Kept:
+    """What a contribution hides, opened by the keys of the client that has made it."""
+    opened, frame = client._rounds[send.round_id].opened, decode_frame(send.payload)
+    assert isinstance(frame, Contribution)
+    validated = opened.validated(client._mechanism, client._limits)
+    for keys in keys_of(client, opened):
         try:
-            return open_share(frame, **keys, client=client.id, position=position, compute=send.to.id)[1:]
+            return open_contribution(
+                frame,
+                pair_key=keys[opened.computes.index(send.to.id)],
+                announcement_hash=opened.hash,
+                client=client.id,
+                holder=send.to.id,
+                nodes=len(keys),
+                dimension=validated.dimension,
+            )
         except PeerError:
-            continue  # another client's place on the roster
-    raise AssertionError("a share that nobody can open")
+            continue  # of an older epoch
+    raise AssertionError("a contribution that nobody can open")

@@ -1,4 +1,4 @@
-"""Local rounds: what they give, what they cost and when, how they end, and that a kill at any point changes nothing."""
+"""Node releases: what they give, what they cost and when, how they end, and that a kill at any point changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.core import facts
 from dca_proto.core.budget import Budget
 from dca_proto.core.client_round import TABLE as CLIENT_TABLE
@@ -36,9 +36,9 @@ from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Announcement, Decline, Receipt, Sealed
 from dca_proto.core.params import Timing
-from dca_proto.core.play import play_local
+from dca_proto.core.play import play_releases
 from dca_proto.core.policy import Allowance, Policy
-from dca_proto.core.shares import LOCAL
+from dca_proto.core.request import AskNodeRelease, AskSecureSum
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import RELEASES, ROUNDS
 from dca_proto.core.trainer_round import TABLE as TRAINER_TABLE
@@ -59,13 +59,13 @@ def trainer_of(cast: Cast, network: Network) -> TrainerActor:
 # What it gives
 
 
-def test_a_local_round_in_one_function() -> None:
+def test_a_node_release_in_one_function() -> None:
     cast = Hospitals(3)
-    result = play_local(cast.trainer(), [cast.client(index) for index in range(3)], cast.request(), NOW_MS)
+    result = play_releases(cast.trainer(), [cast.client(index) for index in range(3)], cast.request(), NOW_MS)
     assert [node.contributors for node in result.nodes] == [index + 2 for index in by_id(cast)]
     assert [node.value.tolist() for node in result.nodes] == [[(i + 2) * (i + 1) / 16] for i in by_id(cast)]
     assert result.value == pytest.approx(sum((index + 2) * (index + 1) / 16 for index in range(3)))
-    assert (result.contributors, result.clients, result.tolerated, result.colluders) == (9, 3, 0, 0)
+    assert (result.contributors, result.clients, result.fewest, result.colluders) == (9, 3, 0, 0)
     assert all(node.nodes == () and node.clients == 1 for node in result.nodes)
 
 
@@ -83,8 +83,8 @@ def test_every_node_carries_the_whole_noise_for_one_row() -> None:
     assert (result.epsilon, result.delta, result.relation) == (1.0, 1e-6, REPLACE_ONE_ROW)
     # 0.125 + 0.375 + 0.75 in all. False alarms: |noise| beyond 6 standard deviations, 2e-9; the keys are seeded anyway.
     assert abs(result.value[0] - 1.25) < 6 * result.noise_variance**0.5
-    hashes = {value for one in (result, *result.nodes) for value in (one.contributors_hash, one.roster_hash)}
-    assert len(hashes) == 8
+    hashes = {value for one in (result, *result.nodes) for value in (one.contributors_hash, one.announcement_hash)}
+    assert len(hashes) == 4 + 1, "one announcement"
 
 
 def test_the_noise_is_drawn_with_the_variance_that_is_stated() -> None:
@@ -114,7 +114,7 @@ def test_data_that_fail_are_zero_and_a_node_without_rows_is_left_out() -> None:
     (result,) = results(network)
     assert {node.contributors: node.value[0] for node in result.nodes} == {3: 0.0, 2: 0.5}
     assert result.clients == 2
-    assert trainer_of(cast, network).roster(request.round_id) == tuple(sorted((cast.clients[0], cast.clients[2])))
+    assert trainer_of(cast, network).contributors(request.round_id) == tuple(sorted((cast.clients[0], cast.clients[2])))
     assert [fact.error for fact in network.reported(facts.DataFailed)] == ["UsageError"]
     empty = Hospitals(2, rows=[np.zeros((0, 1))] * 2)
     network, _ = begin(empty)
@@ -122,13 +122,13 @@ def test_data_that_fail_are_zero_and_a_node_without_rows_is_left_out() -> None:
 
 
 def test_the_one_request_of_a_job() -> None:
-    """`RoundRequest.local` needs nothing else of a job whose other rounds are sums."""
+    """It needs nothing else of a job whose other rounds are sums."""
     budget = Budget(1.0, 1e-6)
     terms = JobTerms(budget=budget, clients=3, tolerated=2, computes=(b"a" * 16, b"b" * 16), colluders=1)
-    asked = terms.open(RoundRequest("sum", {"columns": ["x"]}, rows_max=8, local=True), bytes(16))
-    assert asked.local
-    assert (asked.encoding, asked.computes, asked.tolerated, asked.colluders) == (LOCAL, (), 0, 0)
-    assert not terms.open(RoundRequest("sum", {"columns": ["x"]}), bytes(16)).local
+    asked = terms.open(NodeReleaseRequest("sum", {"columns": ["x"]}, rows_max=8), bytes(16))
+    assert asked.ask == AskNodeRelease()
+    asked = terms.open(SecureSumRequest("sum", {"columns": ["x"]}), bytes(16))
+    assert asked.ask == AskSecureSum(computes=(b"a" * 16, b"b" * 16), tolerated=2, colluders=1)
 
 
 # What it costs, and when
@@ -143,7 +143,7 @@ def test_the_budget_is_charged_before_a_release_leaves_and_once() -> None:
     client = network.actors[cast.clients[0]]
     effects = client.handle(Received(cast.trainer_identity.id, sent(network, Announcement)[0].payload), network.now_ms)
     kinds = [effect.table if isinstance(effect, Persist) else type(effect) for effect in effects]
-    assert kinds.index(LEDGER) < kinds.index("contribution") < kinds.index(Send)
+    assert kinds.index(LEDGER) < kinds.index("outbound") < kinds.index(Send)
     assert kinds.count(Send) == kinds.count(LEDGER) == 1
     (left,) = (effect for effect in effects if isinstance(effect, Send))
     assert left.to == Address(Channel.TRAINER, cast.trainer_identity.id)
@@ -167,11 +167,11 @@ def test_the_trainers_account_is_charged_before_the_announcement_leaves() -> Non
     assert len(trainer_of(cast, network).ledger.charges) == 2
 
 
-def test_local_and_summed_rounds_draw_on_one_budget() -> None:
+def test_releases_and_sums_draw_on_one_budget() -> None:
     policy = msgspec.structs.replace(OPEN, clients_min=1, honest_min=1, epsilon_per_period_max=1.6, delta_max=1e-6)
     rows = [np.full((2, 1), 0.25)] * 4
     cast = Cast(4, 2, rows=rows, policy=policy)
-    alone = {"tolerated": 0, "computes": (), "encoding": LOCAL, "rows_max": 8}
+    alone = {"ask": AskNodeRelease(), "rows_max": 8}
     network, _ = begin(cast, **alone)
     begin(cast, network)
     begin(cast, network, **alone)
@@ -196,13 +196,13 @@ def test_it_ends_at_the_close_with_those_who_released() -> None:
     _, request = begin(cast, network)
     assert results(network) == []
     opened = announced(network, cast).body
-    assert opened.close_by_ms == opened.join_by_ms + request.share_window_ms
-    network.advance(opened.join_by_ms)
+    assert opened.commit_by_ms == opened.close_by_ms + request.commit_window_ms
+    network.advance(opened.close_by_ms)
     told = len(sent(network, Announcement))
-    network.advance(opened.close_by_ms - 1)
+    network.advance(opened.commit_by_ms - 1)
     assert len(sent(network, Announcement)) == told, "nobody may begin any more"
     assert results(network) == []
-    network.advance(opened.close_by_ms)
+    network.advance(opened.commit_by_ms)
     (result,) = results(network)
     assert [node.contributors for node in result.nodes] == [index + 2 for index in by_id(cast) if index != 1]
     assert failures(network) == []
@@ -239,12 +239,12 @@ def test_where_all_who_were_invited_decline_the_account_gets_its_charge_back() -
     assert failures(network)[-1].reason.endswith("so the account keeps the charge"), "one of two was not heard"
 
 
-def test_a_summed_round_that_all_decline_was_never_charged() -> None:
+def test_a_sum_that_all_decline_ends_at_once_and_its_charge_comes_back() -> None:
     cast = exact_cast(4, 2, policy=Policy(clients_min=1, honest_min=1, delta_max=1e-9))
     network, request = begin(cast, invited=cast.clients, clients_expected=0)
     (failure,) = failures(network)
-    assert "0 clients joined" in failure.reason
-    assert request.round_id not in trainer_of(cast, network).ledger
+    assert "too-few: 0 contributed, 3 were needed" in failure.reason
+    assert not trainer_of(cast, network).ledger.is_charged(request.round_id)
 
 
 def test_who_is_silent_may_have_released_so_the_account_keeps_the_charge() -> None:
@@ -277,7 +277,7 @@ def test_only_the_invited_are_asked_heard_and_charged() -> None:
     network = cast.network()
     invited = cast.clients[:2]
     network, request = begin(cast, network, invited=invited, clients_expected=0)
-    assert trainer_of(cast, network).roster(request.round_id) == tuple(sorted(invited))
+    assert trainer_of(cast, network).contributors(request.round_id) == tuple(sorted(invited))
     assert trainer_of(cast, network).ledger.charges[0].clients == invited
     assert network.actors[cast.clients[2]].ledger.charges == ()
 
@@ -286,7 +286,7 @@ def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
     cast, network = held()
     until_the_end(network, hours=24 * 8)
     assert {table for table, _ in network.stores[cast.trainer_identity.id]} == {LEDGER}
-    assert {table for table, _ in network.stores[cast.clients[0]]} == {LEDGER}
+    assert {table for table, _ in network.stores[cast.clients[0]]} == {LEDGER, "epoch", "hello"}
 
 
 # Everything gets lost; everybody is killed
@@ -319,14 +319,14 @@ def test_a_release_without_a_receipt_is_sent_until_the_close_and_no_longer() -> 
     network = cast.network()
     network.tamper = losing(Receipt)
     begin(cast, network)
-    close_ms = announced(network, cast).body.close_by_ms
+    close_ms = announced(network, cast).body.commit_by_ms
     network.advance(close_ms - 1)
     count = len(released(network))
     assert count > 2
     network.advance(close_ms + cast.timing.abort_grace_ms - 1)
     assert len(released(network)) == count
     network.advance(close_ms + cast.timing.abort_grace_ms)
-    assert {table for table, _ in network.stores[cast.clients[0]]} == {LEDGER}
+    assert {table for table, _ in network.stores[cast.clients[0]]} == {LEDGER, "epoch", "hello"}
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -368,12 +368,12 @@ def test_a_trainer_killed_at_any_message_goes_on_to_the_same_result(step: int, e
     until_the_end(network)
     assert failures(network) == []
     assert {result.value[0] for result in results(network)} == {1.25}
-    assert len({result.roster_hash for result in results(network)}) == 1
+    assert len({result.announcement_hash for result in results(network)}) == 1
     assert [len(network.actors[client].ledger.charges) for client in cast.clients] == [1, 1, 1]
 
 
 class Cuts(PowerCuts):
-    """Power cuts of local rounds: nothing leaves a data node uncharged, nothing is acknowledged and not kept."""
+    """Power cuts of node releases: nothing leaves a data node uncharged, nothing is acknowledged and not kept."""
 
     def _post(self, sender: bytes, send: Send) -> None:
         match body_of(send.payload):
@@ -405,6 +405,7 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
                 network.deliver = deliver
             network.restart_some(1.0)
         network.victims = set()
+        network.restart_some(1.0)
         until_the_end(network)
         for where, number in network.kills.items():
             kills[where] += number
@@ -414,7 +415,7 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
             assert len(sent_by) == len({round_id for round_id, _ in sent_by}), "one release a round, byte for byte"
             assert {round_id for round_id, _ in sent_by} <= set(network.charges(client))
         seen += len(rounds)
-        told = {(result.round_id, result.value[0], result.roster_hash) for result in results(network)}
+        told = {(result.round_id, result.value[0], result.announcement_hash) for result in results(network)}
         assert len(told) == len({round_id for round_id, *_ in told}) == len(rounds)
         assert {value for _, value, _ in told} <= {1.25}
     assert sum(kills[where] for where in ("before", "after", "between")) >= 200, dict(kills)
@@ -428,15 +429,14 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rows_max": 0}, "a local round sums rows"),
-        ({"tolerated": 1}, "T = 1, c = 0; expected none and 0"),
+        ({"rows_max": 0}, "sums rows"),
         ({"rows_max": 2**30}, "expected below 2\\^53"),
         ({"rows_max": 2**28, "epsilon": 1e-11}, "1 honest shares\\), expected 8 to 2\\^40"),
-        ({"computes": (b"x" * 16,)}, "not in the federation file"),
-        ({"encoding": "seed"}, "M = 0 Compute nodes; use 2 to 64"),
+        ({"ask": AskSecureSum(computes=(b"x" * 16,), tolerated=0)}, "not in the federation file"),
+        ({"ask": AskSecureSum(computes=(), tolerated=0)}, "M = 0 Compute nodes; use 2 to 64"),
     ],
 )
-def test_a_local_round_that_cannot_be_is_refused_with_words(changes: dict[str, Any], words: str) -> None:
+def test_a_node_release_that_cannot_be_is_refused_with_words(changes: dict[str, Any], words: str) -> None:
     cast = Hospitals(2, mechanism=DistributedDiscreteGaussian())
     network = cast.network()
     with pytest.raises(UsageError, match=words):
@@ -444,22 +444,18 @@ def test_a_local_round_that_cannot_be_is_refused_with_words(changes: dict[str, A
     assert sent(network, Announcement) == []
 
 
-def test_a_local_round_names_no_compute_nodes_and_is_bound_by_no_key_of_theirs() -> None:
+def test_a_node_release_names_no_compute_nodes_and_is_bound_by_no_key_of_theirs() -> None:
     cast = Cast(1, 2, policy=OPEN)
     network = cast.network()
-    local = {"tolerated": 0, "encoding": LOCAL, "rows_max": 8}
-    network.deliver()
-    with pytest.raises(UsageError, match="a local round has M = 2 Compute nodes, T = 0, c = 0; expected none and 0"):
-        network.command(cast.trainer_identity.id, cast.request(**local))
     longer_ms = Timing().epoch_ms + Timing().epoch_grace_ms
-    begin(cast, network, **local, computes=(), join_window_ms=longer_ms)
+    begin(cast, network, ask=AskNodeRelease(), rows_max=8, collect_window_ms=longer_ms)
     assert len(results(network)) == 1
 
 
-def test_every_local_entry_of_the_tables_is_taken() -> None:
-    """`gathering` and what leaves it, in the tests above and in those of the attacks; none is decoration."""
-    local = {entry for entry, after in TRAINER_TABLE.items() if "gathering" in (entry[0], after)}
-    assert {event for _, event in local} == {"call", "release", "last release", "decline", "fail", "repeated release"}
-    assert CLIENT_TABLE["new", "release"] == "sharing"
+def test_every_event_of_a_release_stands_in_the_tables() -> None:
+    """What the tests above and those of the attacks make happen; none is decoration."""
+    own = {event for phase, event in TRAINER_TABLE if "release" in event or event == "all declined"}
+    assert own == {"release", "last release", "repeated release", "all declined"}
+    assert CLIENT_TABLE["new", "announcement"] == "sent"
     assert release_of(*held(), 0).rows == 2
     assert sent(held()[1], Decline) == []
