@@ -1,4 +1,4 @@
-"""A whole round in one function, its two share encodings, and the oracle of exactness."""
+"""A whole round in one function, and the oracle of exactness."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from scene import announced, begin, exact_cast, exact_sum, forged, refused, results, the_sum, until_the_end
+from scene import begin, exact_cast, exact_sum, failures, results, the_sum, until_the_end
 
 import dca_proto.core.mechanism as mechanisms
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
-from dca_proto.core.facts import Declined
+from dca_proto.core.facts import Declined, NodeAborted
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
-from dca_proto.core.messages import Roster, Signed, Terms
-from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.core.play import play
+from dca_proto.core.play import play, play_releases
 from dca_proto.core.policy import Floors, Policy
-from dca_proto.core.round import roster_hash
-from dca_proto.core.shares import LOCAL
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import AskLdpReport, AskNodeRelease, OpenRound
 from dca_proto.testing import Cast, Network, NoNoise
 
 NOW_MS = 1_700_000_000_000
@@ -45,7 +41,7 @@ def one_hot(size: int, **changes: Any) -> tuple[Cast, dict[str, Any]]:
 def test_a_round_gives_the_noisy_sum_with_all_that_inference_needs() -> None:
     cast = Cast(30, 3)
     result = played(cast, tolerated=4, colluders=1)
-    assert (result.contributors, result.clients, result.tolerated, result.colluders) == (30, 30, 4, 1)
+    assert (result.contributors, result.clients, result.fewest, result.colluders) == (30, 30, 27, 1)
     assert (result.epsilon, result.delta, result.relation) == (1.0, 1e-6, "replace-one-client")
     assert result.private
     assert result.mechanism == "distributed-discrete-gaussian"
@@ -55,23 +51,11 @@ def test_a_round_gives_the_noisy_sum_with_all_that_inference_needs() -> None:
     assert result.sensitivity == pytest.approx(2.0, rel=1e-6)
     # 30 clients of 0.5. False alarms: |noise| beyond 6 standard deviations, 2e-9; the keys are seeded anyway.
     assert abs(result.value[0] - 15) < 6 * result.noise_variance**0.5
-    assert len({result.session_hash, result.contributors_hash, result.roster_hash}) == 3
-    assert result.absent == ()
+    assert result.announcement_hash != result.contributors_hash
 
 
 def test_without_noise_the_sum_is_exact() -> None:
     assert played(exact_cast(7)).value.tolist() == [exact_sum(range(7))]
-
-
-@pytest.mark.parametrize("mechanism", [DistributedDiscreteGaussian(), NoNoise()])
-def test_both_encodings_give_the_same_sum_for_the_same_inputs_and_noise(mechanism: Any) -> None:
-    seed, vector = (
-        played(Cast(6, 3, mechanism=mechanism, rows=[np.full((1, 1), 0.1 * i) for i in range(6)]), encoding=encoding)
-        for encoding in ("seed", "vector")
-    )
-    assert seed.value.tolist() == vector.value.tolist()
-    assert seed.noise_variance == vector.noise_variance
-    assert seed.session_hash != vector.session_hash
 
 
 def test_the_sum_does_not_depend_on_the_number_of_compute_nodes() -> None:
@@ -79,37 +63,46 @@ def test_the_sum_does_not_depend_on_the_number_of_compute_nodes() -> None:
     assert len(sums) == 1
 
 
-@pytest.mark.parametrize("encoding", ["seed", "vector"])
-def test_oracle_each_client_sets_a_coordinate_of_its_own(encoding: str) -> None:
-    """0 or 1 everywhere: 2 would be a share counted twice, a huge value shares that do not match."""
+def test_oracle_each_client_sets_a_coordinate_of_its_own() -> None:
+    """0 or 1 everywhere: 2 would be a contribution counted twice, a huge value masks that do not cancel."""
     cast, question = one_hot(8, mechanism=NoNoise())
-    assert played(cast, encoding=encoding, **question).value.tolist() == [1.0] * 8
+    assert played(cast, **question).value.tolist() == [1.0] * 8
 
 
 def test_oracle_with_clients_that_drop() -> None:
-    """The coordinates of those who drop are 0, all others 1, and the result names exactly these positions."""
+    """The coordinates of those who drop are 0, all others 1, and the trainer names exactly those who are in."""
     cast, question = one_hot(8, mechanism=NoNoise())
     network = cast.network()
     dropped = set(cast.clients[:3])
     network.tamper = lambda envelope: (
         [] if envelope.sender in dropped and envelope.to.id in cast.computes else [envelope]
     )
-    begin(cast, network, tolerated=3, **question)
+    _, request = begin(cast, network, tolerated=3, **question)
     until_the_end(network)
     assert the_sum(network).tolist() == [0.0] * 3 + [1.0] * 5
+    trainer = network.actors[cast.trainer_identity.id]
+    assert trainer.contributors(request.round_id) == tuple(sorted(set(cast.clients) - dropped))
     (result,) = results(network)
-    assert {sorted(cast.clients)[position] for position in result.absent} == dropped
+    assert (result.contributors, result.clients) == (5, 8)
     assert not result.private
+
+
+def test_a_round_of_data_nodes_without_noise_is_exact() -> None:
+    """Each releases by itself; the sum is that of their releases."""
+    cast = exact_cast(5, policy=Policy(clients_min=1, honest_min=1, rows_of_many=True))
+    clients = [cast.client(index) for index in range(5)]
+    request = cast.request(ask=AskNodeRelease(), rows_max=1)
+    assert play_releases(cast.trainer(), clients, request, NOW_MS).value.tolist() == [exact_sum(range(5))]
 
 
 # The mode without noise cannot be reached in production.
 
 
 def test_no_configuration_names_the_mechanism() -> None:
-    """But for a round of reports, by one of the exact local ones (see the last test of this file)."""
-    for configured, expected in ((Policy, set()), (Floors, set()), (OpenRound, {"mechanism"})):
+    """But for LDP reports, by one of the exact local ones (see the last test of this file)."""
+    for configured in (Policy, Floors, OpenRound, AskNodeRelease):
         fields = {field.name for field in msgspec.structs.fields(configured)}
-        assert {name for name in fields if "mechanism" in name or "noise" in name} == expected
+        assert not {name for name in fields if "mechanism" in name or "noise" in name}
 
 
 def test_the_core_has_the_one_private_mechanism_only() -> None:
@@ -144,31 +137,20 @@ def test_a_production_client_declines_a_round_without_noise(mixed: tuple[Network
         assert network.actors[client].ledger.charges == ()
 
 
-def test_a_production_compute_node_starts_no_round_without_noise(mixed: tuple[Network, Cast]) -> None:
+def test_production_compute_nodes_abort_a_round_without_noise(mixed: tuple[Network, Cast]) -> None:
     network, unsafe = mixed
-    join = sent_join(network, unsafe)
-    opened = announced(network, unsafe)
-    terms = Terms(opened.hash, 1, 0, 0, roster_hash([join]), network.now_ms + 1000, network.now_ms + 2000)
-    roster = Roster(PROTOCOL_VERSION, opened.body.round_id, terms, opened.frame, (join[1],))
-    payload = forged(unsafe, unsafe.trainer_identity, roster)
-    refused(network, unsafe.computes[0], unsafe.trainer_identity.id, payload, "plan")
-
-
-def sent_join(network: Network, cast: Cast) -> tuple[bytes, Signed]:
-    """The join of the one client that offers no noise too."""
-    begin(cast, network, tolerated=0, clients_expected=0)
-    trainer = network.actors[cast.trainer_identity.id]
-    (join,) = next(iter(trainer._rounds.values())).joins.items()
-    return join
+    begin(unsafe, network)
+    aborted = network.reported(NodeAborted)
+    assert {fact.compute for fact in aborted if fact.reason == "announcement"} == set(unsafe.computes)
+    until_the_end(network)
+    assert results(network) == []
+    assert len(failures(network)) == 1
 
 
 @pytest.mark.parametrize("mechanism", [NoNoise.name, DistributedDiscreteGaussian.name])
-@pytest.mark.parametrize("changes", [{}, {"encoding": LOCAL, "computes": (), "tolerated": 0, "rows_max": 1}])
-def test_no_request_to_a_trainer_chooses_a_mechanism_but_one_of_reports(
-    mechanism: str, changes: dict[str, Any]
-) -> None:
+def test_no_request_to_a_trainer_chooses_a_mechanism_but_one_of_reports(mechanism: str) -> None:
     """Not even to a trainer that offers it."""
     for cast in (exact_cast(4, 3), Cast(4, 3)):
         network = cast.network()
-        with pytest.raises(UsageError, match=f"mechanism '{mechanism}' is none of reports; use one of analytic-"):
-            network.command(cast.trainer_identity.id, cast.request(mechanism=mechanism, **changes))
+        with pytest.raises(UsageError, match=f"mechanism '{mechanism}' makes no reports; use one of analytic-"):
+            network.command(cast.trainer_identity.id, cast.request(ask=AskLdpReport(mechanism=mechanism), rows_max=1))

@@ -1,49 +1,45 @@
-"""How many bytes a client sends for one contribution."""
+"""How many bytes and messages a client sends and receives for one contribution."""
 
 from __future__ import annotations
 
-import os
+from collections import Counter
 
-import numpy as np
+import msgpack
 import pytest
+from scene import begin, results
 
-from dca_proto.core.messages import Signed
-from dca_proto.core.params import Limits
-from dca_proto.core.plan import ask, plan_round
-from dca_proto.core.shares import SEED, VECTOR
-from dca_proto.core.upload import make_contribution
-from dca_proto.testing import Cast, NoNoise
+from dca_proto.core.effects import Channel
+from dca_proto.testing import Cast, Envelope, Network
 
 EDGES = [float(edge) for edge in range(10_001)]  # d = 10,000
 
 
-def upload_bytes(encoding: str, computes: int) -> int:
-    cast = Cast(3, computes, mechanism=NoNoise())
-    request = cast.request(statistic="histogram", parameters={"columns": ["x"], "edges": EDGES}, encoding=encoding)
-    epochs = tuple(Signed(b"", bytes(64)) for _ in range(computes))
-    announcement = request.announcement(bytes(16), cast.mechanism.name, epochs, bytes(32), 0)
-    plan = plan_round(announcement, ask(announcement, cast.mechanism, Limits()), 3, cast.mechanism)
-    made = make_contribution(
-        np.zeros(plan.dimension, dtype=np.int64),
-        plan=plan,
-        mechanism=cast.mechanism,
-        encoding=encoding,
-        round_id=bytes(16),
-        session_hash=bytes(32),
-        client=cast.clients[0],
-        position=0,
-        charge=1,
-        computes=cast.computes,
-        pair_keys=[bytes([index]) * 32 for index in range(computes)],
-        random=os.urandom,
-    )
-    return sum(map(len, made.messages))
+def held(clients: int, computes: int, dimension: int) -> tuple[Cast, Network, list[Envelope]]:
+    """A round that comes to its end, and all messages of it."""
+    cast = Cast(clients, computes)
+    network = cast.network()
+    network.deliver()
+    before = len(network.sent)
+    begin(cast, network, statistic="histogram", parameters={"columns": ["x"], "edges": EDGES[: dimension + 1]})
+    assert len(results(network)) == 1
+    return cast, network, network.sent[before:]
 
 
-@pytest.mark.parametrize("computes", [3, 10])
-def test_seeds_upload_little_more_than_one_plain_vector(computes: int) -> None:
-    assert upload_bytes(SEED, computes) <= 1.05 * 8 * 10_000
+@pytest.mark.parametrize(("computes", "dimension", "most"), [(10, 10, 300), (3, 10, 250), (10, 10_000, 1.01 * 80_000)])
+def test_a_contribution_is_little_more_than_one_plain_vector(computes: int, dimension: int, most: float) -> None:
+    cast, _, sent = held(3, computes, dimension)
+    uploads = [one.payload for one in sent if one.sender in cast.clients]
+    assert [len(payload) <= most for payload in uploads] == [True] * 3
+    tag, *_, ciphertext = msgpack.unpackb(uploads[0])
+    assert (tag, len(ciphertext)) == (3, 4 + 8 * computes + 8 * dimension + 16), "charge, M tags, y and the AEAD's tag"
 
 
-def test_vectors_upload_one_for_each_node() -> None:
-    assert 3 <= upload_bytes(VECTOR, 3) / (8 * 10_000) <= 3.01
+def test_a_client_sends_one_message_and_receives_two() -> None:
+    """The announcement and the receipt; nothing else of the round is for clients."""
+    cast, _, sent = held(12, 5, 10)
+    uploads = Counter(one.sender for one in sent if one.sender in cast.clients)
+    assert uploads == dict.fromkeys(cast.clients, 1)
+    broadcasts = [one for one in sent if one.to.channel in (Channel.ANNOUNCE, Channel.ABORT)]
+    inboxes = Counter(one.to.id for one in sent if one.to.channel is Channel.CLIENT)
+    assert {len(broadcasts) + inboxes[client] for client in cast.clients} == {2}
+    assert set(inboxes) == set(cast.clients)
