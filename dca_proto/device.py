@@ -33,9 +33,9 @@ from dca_proto.core.effects import Channel
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
 from dca_proto.core.machine import Actor
+from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import Identity
 from dca_proto.core.topics import subscriptions
-from dca_proto.core.trainer_round import OpenRound
 from dca_proto.keyfile import certificate_path, read_certificate, read_identity
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.net.inbox import CLIENT_LIMITS

@@ -19,8 +19,9 @@ import structlog
 
 from dca_proto.core import facts
 
-_QUIET = (facts.ShareKept, facts.ReleaseKept, facts.Joined)  # one per client at a server: only with `verbose`
-_ALARMS = (facts.LedgerBehind,)  # somebody has to look at the device
+# one per client or message at a server: only with `verbose`
+_QUIET = (facts.SessionKept, facts.ContributionKept, facts.ReleaseKept, facts.Arrived)
+_ALARMS = (facts.LedgerReused,)  # somebody has to look at the device
 _UNTOLD = (facts.RoundCompleted,)  # the result is the trainer's to print, not a log's
 
 log = structlog.get_logger("dca.actor")

@@ -51,9 +51,8 @@ def outcome(aggregate: NoisyAggregate) -> dict[str, Any]:
         "sigma_local": aggregate.sigma_local,
         "contributors": aggregate.contributors,
         "clients": aggregate.clients,
-        "tolerated": aggregate.tolerated,
+        "fewest": aggregate.fewest,
         "colluders": aggregate.colluders,
-        "absent": list(aggregate.absent),
         "private": aggregate.private,
         "epsilon": aggregate.epsilon,
         "delta": aggregate.delta,
@@ -61,23 +60,21 @@ def outcome(aggregate: NoisyAggregate) -> dict[str, Any]:
         "sensitivity": aggregate.sensitivity,
         "relation": aggregate.relation,
         "round_id": aggregate.round_id.hex(),
-        "session_hash": aggregate.session_hash.hex(),
+        "announcement_hash": aggregate.announcement_hash.hex(),
         "contributors_hash": aggregate.contributors_hash.hex(),
-        "roster_hash": aggregate.roster_hash.hex(),
         "nodes": list(map(_node, aggregate.nodes)),
         "reports": None if aggregate.reports is None else plain_reports(aggregate.reports),
     }
 
 
 def _node(node: NoisyAggregate) -> dict[str, Any]:
-    """What one data node released in a local round; all that is not here it has in common with the sum."""
+    """What one data node released; all that is not here it has in common with the sum."""
     return {
         "rows": node.contributors,
         "estimates": [estimate.value for estimate in estimates(node)],
         "sum": node.value.tolist(),
         "noise_variance": node.noise_variance,
         "contributors_hash": node.contributors_hash.hex(),
-        "roster_hash": node.roster_hash.hex(),
     }
 
 

@@ -8,8 +8,8 @@ epsilon = 1
 delta = 1e-6
 tolerate = 2                  # T, of which `colluders` are reserved for colluders
 
-Or, of data nodes that have the rows of many people each: local = true and rows_max = 5000, and no Compute nodes. Or, of
-clients that report by themselves, each private against everybody: mechanism = "grid-laplace", and no Compute nodes.
+A release by data nodes that have the rows of many people each: kind = "node-release" and rows_max = 5000. A report by
+each client, private against everybody: kind = "ldp-report" and mechanism = "grid-laplace". Both need no Compute nodes.
 """
 
 from __future__ import annotations
@@ -21,64 +21,65 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core import accounting
+from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest, SecureSumRequest
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
-from dca_proto.core.forecast import planned
-from dca_proto.core.mechanism import LOCAL_MECHANISMS
+from dca_proto.core.kinds import check_mu
+from dca_proto.core.mechanism import LOCAL_MECHANISMS, DistributedDiscreteGaussian
+from dca_proto.core.params import Limits
+from dca_proto.core.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.shares import ENCODINGS, LOCAL, SEED
-from dca_proto.core.trainer_round import OpenRound
 from dca_proto.core.wording import nearest
 from dca_proto.statistics import resolve
 from dca_proto.statistics.base import parameter_names
-from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
+from dca_proto.statistics.contribution import client_sensitivity
+
+SECURE_SUM, NODE_RELEASE, LDP_REPORT = "secure-sum", "node-release", "ldp-report"
+KINDS: dict[str, type[RoundRequest]] = {
+    SECURE_SUM: SecureSumRequest,
+    NODE_RELEASE: NodeReleaseRequest,
+    LDP_REPORT: LdpReportRequest,
+}
+"""The kinds of rounds, as files and options name them, and what a job asks of each."""
 
 
 class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One round's question and terms.
 
     Attributes:
+        kind: ``secure-sum``; ``node-release``, in which each client is a data node with the rows of many people, sums
+            at most `rows_max` >= 1 of them, and adds the whole noise; or ``ldp-report``, in which each client sends a
+            report that is private by itself.
         statistic, columns: what is computed of which columns of the clients' data.
         bounds: public lower and upper bound of each column, in its own units.
         parameters: further public parameters that the statistic has (a histogram's ``edges``).
         epsilon, delta: what the round costs each participant; delta is 0 of reports that are epsilon-private.
-        tolerate: T, how many clients may drop out or collude. colluders: c, how many of the T are for colluders only.
-        clients: start as soon as so many have answered; 0 waits for `join_s`. A local round ends then; 0 waits for its
-            close, `join_s` and `share_s` later.
-        computes: names of the Compute nodes; by default all of the federation.
+        mechanism: of LDP reports, how a client makes one. Of a mechanism for categories `rows_max` is 1.
+        tolerate: of a secure sum T, how many clients may drop out or collude. colluders: c, how many of the T are for
+            colluders only. computes: names of the Compute nodes; by default all of the federation.
+        clients: N, how many may answer; the round ends as soon as they have. Of a secure sum 0 asks the Compute nodes
+            how many clients have a session; without Compute nodes 0 waits for the end of the round.
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
-        local: whether it is a local round: clients are data nodes, each row another person's; each sums at most
-            `rows_max` >= 1 of its rows, adds the whole noise and releases to the trainer. There are no Compute nodes.
-        mechanism: asks for a round of reports, by a local mechanism: each client tells the trainer one that is private
-            by itself. There are no Compute nodes. Of a mechanism for categories `rows_max` is 1.
-        fraction_bits: of fixed-point numbers, even. encoding: of shares.
-        join_s, share_s, commit_s: how long the phases may last; of a round without Compute nodes the first two.
+        fraction_bits: of fixed-point numbers, even.
+        collect_s: how long clients may contribute. commit_s: how long the Compute nodes may take to agree.
     """
 
+    kind: str = SECURE_SUM
     statistic: str
     columns: tuple[str, ...]
     bounds: dict[str, tuple[float, float]] = {}
     parameters: dict[str, Any] = {}
     epsilon: float
     delta: float = 0.0
+    mechanism: str = ""
     tolerate: int = 0
     colluders: int = 0
-    clients: int = 0
     computes: tuple[str, ...] = ()
+    clients: int = 0
     rows_max: int = 0
     fraction_bits: int = 24
-    encoding: str = SEED
-    join_s: float = 60.0
-    share_s: float = 60.0
+    collect_s: float = 60.0
     commit_s: float = 60.0
-    local: bool = False
-    mechanism: str = ""
-
-    @property
-    def alone(self) -> bool:
-        """Whether each participant releases by itself, without Compute nodes."""
-        return self.local or bool(self.mechanism)
 
 
 def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
@@ -87,73 +88,78 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
     Raises:
         UsageError: naming the setting that cannot be.
     """
-    _check_terms(settings)
-    parameters = parameters_of(settings.statistic, settings.columns, settings.bounds, settings.parameters)
-    sensitivity_of = row_sensitivity if settings.local else client_sensitivity
-    sensitivity_of(resolve(settings.statistic, parameters), settings.rows_max, settings.fraction_bits)
+    check_windows(settings.collect_s, settings.commit_s)
     request = OpenRound(
         round_id=secrets.token_bytes(ID_BYTES),
+        ask=_ask(settings, federation),
         statistic=settings.statistic,
-        parameters=parameters,
+        parameters=parameters_of(settings.statistic, settings.columns, settings.bounds, settings.parameters),
         epsilon=settings.epsilon,
         delta=settings.delta,
-        tolerated=settings.tolerate,
-        colluders=settings.colluders,
-        computes=() if settings.alone else _computes(settings, federation),
         rows_max=settings.rows_max,
         fraction_bits=settings.fraction_bits,
-        encoding=LOCAL if settings.alone else settings.encoding,
-        mechanism=settings.mechanism,
         clients_expected=settings.clients,
-        join_window_ms=round(1000 * settings.join_s),
-        share_window_ms=round(1000 * settings.share_s),
+        collect_window_ms=round(1000 * settings.collect_s),
         commit_window_ms=round(1000 * settings.commit_s),
     )
-    if settings.mechanism:
-        planned(request, 1)
+    _check_numbers(request)
     return request
 
 
-def _check_terms(settings: RoundSettings) -> None:
-    if settings.mechanism:
-        _check_mechanism(settings)
-    else:
-        accounting.mu_of(settings.epsilon, settings.delta)
-    clients, tolerated = settings.clients, settings.tolerate
-    if min(clients, tolerated, settings.colluders) < 0:
+def _check_numbers(request: OpenRound) -> None:
+    """Plan the round as its participants will, or what can be planned of a sum before the clients are counted."""
+    if request.clients_expected or not isinstance(request.ask, AskSecureSum):
+        request.draft(DistributedDiscreteGaussian(), Limits())
+        return
+    statistic = resolve(request.statistic, request.parameters)
+    client_sensitivity(statistic, request.rows_max, request.fraction_bits)
+    check_mu(request.price.mu, request.epsilon, request.delta)
+
+
+def _ask(settings: RoundSettings, federation: Federation) -> Ask:
+    """The kind of the round with its own terms."""
+    check_kind(settings.kind)
+    if min(settings.clients, settings.tolerate, settings.colluders) < 0:
         raise UsageError("clients, tolerate and colluders cannot be below 0")
-    if settings.alone and (tolerated or settings.colluders or settings.computes or settings.encoding != SEED):
-        why = "each report is private by itself" if settings.mechanism else "each data node adds the whole noise"
-        raise UsageError(
-            f"a local round has no Compute nodes and no shares, and {why}: leave out computes, encoding, tolerate and "
-            "colluders"
-        )
-    if settings.colluders > tolerated:
-        raise UsageError(f"c = {settings.colluders} exceeds T = {tolerated}; lower colluders or raise tolerate")
-    if clients and clients - tolerated - 1 < 1 and not settings.alone:
-        raise UsageError(
-            f"N - T - 1 = {clients - tolerated - 1} is below 1: nobody's noise would be left; lower tolerate"
-        )
-    if settings.encoding not in ENCODINGS:
-        raise UsageError(f"encoding {settings.encoding!r} is unknown; use one of {', '.join(ENCODINGS)}")
-    for name in ("join_s", "share_s", "commit_s"):
-        if not 0 < getattr(settings, name) < math.inf:
-            raise UsageError(f"{name} is {getattr(settings, name):g}; give a number of seconds above 0")
-
-
-def _check_mechanism(settings: RoundSettings) -> None:
-    """A mechanism of reports, and none where data nodes are asked; its figures are checked with the round's."""
+    if settings.mechanism and settings.kind != LDP_REPORT:
+        raise UsageError(f'mechanism {settings.mechanism!r} is of reports; leave it out, or give kind = "{LDP_REPORT}"')
+    if settings.kind == SECURE_SUM:
+        if settings.colluders > settings.tolerate:
+            found = f"c = {settings.colluders} exceeds T = {settings.tolerate}"
+            raise UsageError(f"{found}; lower colluders or raise tolerate")
+        computes = compute_ids(settings.computes, federation)
+        return AskSecureSum(computes=computes, tolerated=settings.tolerate, colluders=settings.colluders)
+    require_without_computes(settings.kind, settings.tolerate, settings.colluders, settings.computes)
+    if settings.kind == NODE_RELEASE:
+        return AskNodeRelease()
     if settings.mechanism not in LOCAL_MECHANISMS:
         hint = nearest(settings.mechanism, LOCAL_MECHANISMS)
+        known = ", ".join(LOCAL_MECHANISMS)
+        raise UsageError(f"mechanism {settings.mechanism!r} makes no reports{hint}; use one of {known}")
+    return AskLdpReport(mechanism=settings.mechanism)
+
+
+def check_kind(name: str) -> type[RoundRequest]:
+    """The kind of that name. Raises `UsageError` for an unknown one."""
+    if name not in KINDS:
+        raise UsageError(f"kind {name!r} is unknown{nearest(name, KINDS)}; use one of {', '.join(KINDS)}")
+    return KINDS[name]
+
+
+def require_without_computes(kind: str, tolerate: int, colluders: int, computes: Sequence[str]) -> None:
+    """Refuse the terms of secure sums for a round without Compute nodes. Raises `UsageError`."""
+    if tolerate or colluders or computes:
         raise UsageError(
-            f"mechanism {settings.mechanism!r} is none of reports{hint}; use one of {', '.join(LOCAL_MECHANISMS)}, or "
-            "leave it out for sums"
+            f"a round of kind {kind} has no Compute nodes, and each client adds the whole noise: leave out tolerate, "
+            "colluders and computes"
         )
-    if settings.local:
-        raise UsageError(
-            "local asks data nodes for sums over many people's rows, mechanism asks each client for a report; give one "
-            "of the two"
-        )
+
+
+def check_windows(collect_s: float, commit_s: float) -> None:
+    """Refuse a phase that cannot take place. Raises `UsageError`."""
+    for name, seconds in (("collect_s", collect_s), ("commit_s", commit_s)):
+        if not 0 < seconds < math.inf:
+            raise UsageError(f"{name} is {seconds:g}; give a number of seconds above 0")
 
 
 def parameters_of(
@@ -195,16 +201,17 @@ def _scaling(columns: Sequence[str], bounds: Mapping[str, tuple[float, float]]) 
     }
 
 
-def _computes(settings: RoundSettings, federation: Federation) -> tuple[bytes, ...]:
+def compute_ids(names: Sequence[str], federation: Federation) -> tuple[bytes, ...]:
+    """The ids of the named Compute nodes; of all of the federation where none is named. Raises `UsageError`."""
     by_name = {member.name: member.id for member in federation.computes}
-    names = settings.computes or tuple(by_name)
-    unknown = [name for name in names if name not in by_name]
+    chosen = tuple(names) or tuple(by_name)
+    unknown = [name for name in chosen if name not in by_name]
     if unknown:
         raise UsageError(
             f"Compute node {', '.join(unknown)} is not in the federation file; known: {', '.join(by_name)}"
         )
-    if len(names) < 2 or len(set(names)) < len(names):
-        alone = "" if by_name else "; the federation has none: hold local rounds, with local = true or a mechanism"
-        found = f"computes: found {len(set(names))} Compute nodes"
-        raise UsageError(f"{found}, expected at least 2, each named once{alone}")
-    return tuple(by_name[name] for name in names)
+    if len(chosen) < 2 or len(set(chosen)) < len(chosen):
+        without = f'; the federation has none: take kind = "{NODE_RELEASE}" or "{LDP_REPORT}"' if not by_name else ""
+        found = f"computes: found {len(set(chosen))} Compute nodes"
+        raise UsageError(f"{found}, expected at least 2, each named once{without}")
+    return tuple(by_name[name] for name in chosen)

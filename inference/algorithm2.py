@@ -40,7 +40,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError, unknown
 from inference.linear_regression import Posterior
 from inference.problem import Schema
@@ -76,7 +76,7 @@ def regression_with_projection(
     centre: str = PUBLIC,
     thresholds: Thresholds | None = None,
 ) -> Job[RegressionResult]:
-    """The job: yields two `RoundRequest`s, is sent their `NoisyAggregate`s, returns the regression.
+    """The job: yields two `SecureSumRequest`s, is sent their `NoisyAggregate`s, returns the regression.
 
     Args:
         schema: columns and their public bounds.
@@ -120,15 +120,15 @@ def _check(std_share: float, repair: str, centre: str) -> None:
         raise unknown("centre", centre, None, CENTRES)
 
 
-def _moments_request(schema: Schema, share: float, centre: str) -> RoundRequest:
+def _moments_request(schema: Schema, share: float, centre: str) -> SecureSumRequest:
     """Round 1: squares of each column in half-widths of its public bounds, so that all share the noise fairly.
 
     With the columns' sums beside the squares where centres are to be estimated.
     """
     centres, widths = schema.centres, schema.half_widths
     if centre == ESTIMATE:
-        return RoundRequest(MOMENTS, moments_parameters(schema.columns, centres, widths), budget_share=share)
-    return RoundRequest(SECOND_MOMENTS, _columns(schema, centres, widths, [1.0] * widths.size), budget_share=share)
+        return SecureSumRequest(MOMENTS, moments_parameters(schema.columns, centres, widths), budget_share=share)
+    return SecureSumRequest(SECOND_MOMENTS, _columns(schema, centres, widths, [1.0] * widths.size), budget_share=share)
 
 
 def _marginals(schema: Schema, moments: NoisyAggregate) -> tuple[Array, Array]:
@@ -140,11 +140,13 @@ def _marginals(schema: Schema, moments: NoisyAggregate) -> tuple[Array, Array]:
     return schema.centres + offsets * widths, stds * widths
 
 
-def _regression_request(schema: Schema, centres: Array, stds: Array, chosen: Thresholds, share: float) -> RoundRequest:
+def _regression_request(
+    schema: Schema, centres: Array, stds: Array, chosen: Thresholds, share: float
+) -> SecureSumRequest:
     """Round 2: statistics of rows in standard deviations, projected to ±p."""
     parameters = _columns(schema, centres, stds, chosen.bounds.tolist())
     parameters |= {"intercept": True, "intercept_bound": INTERCEPT_BOUND, "target_square": True}
-    return RoundRequest(STATISTIC, parameters, budget_share=share)
+    return SecureSumRequest(STATISTIC, parameters, budget_share=share)
 
 
 def _columns(schema: Schema, centre: Array, scale: Array, bound: list[float]) -> dict[str, object]:

@@ -7,7 +7,7 @@ a constant feature of a third of a half-width is one of one standard deviation, 
 
 from __future__ import annotations
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.problem import Schema
 from inference.projection import prior_precision
 from inference.regression import RegressionResult
@@ -29,7 +29,7 @@ def regression_in_bounds(schema: Schema, *, repair: str = REPAIR) -> Job[Regress
         DataError: the repair is unknown.
     """
     check_repair(repair)
-    released: NoisyAggregate = yield RoundRequest(STATISTIC, _parameters(schema))
+    released: NoisyAggregate = yield SecureSumRequest(STATISTIC, _parameters(schema))
     fitted = posterior_of(released, prior_precision(len(schema.features)), repair=repair)
     return result_of(released, fitted, schema, repair)
 

@@ -143,7 +143,7 @@ def checked(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[Noisy
 
 
 def _check_once(listed: Sequence[NoisyAggregate]) -> None:
-    """Raise `DataError` where a round is there twice. Data nodes of one local round, which differ in value, may be."""
+    """Raise `DataError` where a round is there twice. Data nodes of one round, which differ in value, may be."""
     rounds: dict[bytes, dict[bytes, int]] = {}
     for place, one in enumerate(listed, start=1):
         nodes = rounds.setdefault(one.round_id, {})

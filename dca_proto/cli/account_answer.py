@@ -13,10 +13,9 @@ from dca_proto.cli.account_enquiry import Enquiry, total_mu
 from dca_proto.core import accounting
 from dca_proto.core.budget import Budget
 from dca_proto.core.forecast import forecast
-from dca_proto.core.messages import Announcement
-from dca_proto.core.plan import Plan
 from dca_proto.core.price import Price, total
-from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic
+from dca_proto.core.request import OpenRound
+from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.regression_sensitivity import Weights
@@ -29,10 +28,10 @@ _LABELLED_MAX = 100  # coordinates up to which each is listed by name
 _EPSILON_LARGE = 10.0
 
 
-def answer(enquiry: Enquiry, shares: tuple[float, ...], rounds: list[tuple[Announcement, Plan]]) -> dict[str, Any]:
+def answer(enquiry: Enquiry, shares: tuple[float, ...], rounds: list[OpenRound]) -> dict[str, Any]:
     """Everything; the figures of the first round at the top as well."""
-    budget, mu, plan = enquiry.budget, total_mu(rounds), rounds[0][1]
-    told = [{"share": share, **_round(*planned)} for share, planned in zip(shares, rounds, strict=True)]
+    budget, mu = enquiry.budget, total_mu(rounds)
+    told = [{"share": share, **_round(request)} for share, request in zip(shares, rounds, strict=True)]
     signals = [one["signal_to_noise"] for one in told]
     return {
         "epsilon": budget.epsilon,
@@ -44,8 +43,8 @@ def answer(enquiry: Enquiry, shares: tuple[float, ...], rounds: list[tuple[Annou
         "tolerated": enquiry.tolerated,
         "colluders": enquiry.colluders,
         "computes": enquiry.computes,
-        "contributors_needed": plan.needed,
-        "honest_shares": plan.honest,
+        "contributors_needed": enquiry.clients - enquiry.tolerated + enquiry.colluders,
+        "honest_shares": enquiry.clients - enquiry.tolerated - 1,
         **{name: told[0][name] for name in _FIRST},
         "rounds": told,
         "weakest_round": 1 + signals.index(min(signals)),
@@ -74,18 +73,18 @@ def warnings(budget: Budget, clients: int) -> list[str]:
     return found
 
 
-def _round(announcement: Announcement, plan: Plan) -> dict[str, Any]:
+def _round(request: OpenRound) -> dict[str, Any]:
     """A round's forecast, and where there are few coordinates, the noise of each in the units of its estimate."""
-    statistic = plan.question.statistic
-    told: dict[str, Any] = msgspec.to_builtins(forecast(announcement, plan))
+    statistic, clients = resolve(request.statistic, request.parameters), request.clients_expected
+    told: dict[str, Any] = msgspec.to_builtins(forecast(request))
     told |= {"labels": None, "noise_std": None, "noise_std_units": _units(statistic)}
-    if plan.dimension <= _LABELLED_MAX:
-        zero = np.zeros(plan.dimension)
-        shifted = statistic.estimate(zero + told["sigma_sum"], plan.clients) - statistic.estimate(zero, plan.clients)
+    if statistic.dimension <= _LABELLED_MAX:
+        zero = np.zeros(statistic.dimension)
+        shifted = statistic.estimate(zero + told["sigma_sum"], clients) - statistic.estimate(zero, clients)
         told |= {"labels": list(statistic.labels()), "noise_std": np.abs(shifted).tolist()}
     told |= {"best_weights": None, "best_weights_gain": None}
     if isinstance(statistic, Regression):
-        told |= _best_weights(statistic, announcement)
+        told |= _best_weights(statistic, request)
     return told
 
 
@@ -98,17 +97,17 @@ def _units(statistic: Statistic) -> str:
     return SCALED_TO_ONE if set(statistic.bound) == {1.0} else SCALED
 
 
-def _best_weights(statistic: Regression, announcement: Announcement) -> dict[str, Any]:
+def _best_weights(statistic: Regression, request: OpenRound) -> dict[str, Any]:
     """The weights of xxᵀ, xy and y² that minimise the total noise variance, and what part of its standard deviation
     that saves, beside the weights that were asked for."""
 
     def error(weights: Weights) -> float:
         weighted = msgspec.structs.replace(statistic, weights=weights)
-        sensitivity = client_sensitivity(weighted, announcement.rows_max, announcement.fraction_bits)
+        sensitivity = client_sensitivity(weighted, request.rows_max, request.fraction_bits)
         sizes = zip(statistic.block_sizes, weights, strict=True)
         return math.sqrt(sensitivity.l2_squared * math.fsum(size / weight**2 for size, weight in sizes))
 
-    best = best_regression_weights(statistic, announcement.fraction_bits)
+    best = best_regression_weights(statistic, request.fraction_bits)
     return {"best_weights": list(best), "best_weights_gain": 1 - error(best) / error(statistic.weights)}
 
 

@@ -10,14 +10,12 @@ import msgspec
 from dca_proto import privacy_loss
 from dca_proto.cli.account_question import Question
 from dca_proto.core import accounting
-from dca_proto.core.budget import Budget, best_shares
+from dca_proto.core.budget import Budget, RoundCost, best_shares
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import EXACT, planned
-from dca_proto.core.messages import Announcement
+from dca_proto.core.forecast import EXACT
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import Plan, plan_round
+from dca_proto.core.request import AskSecureSum, OpenRound
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.trainer_round import OpenRound
 from dca_proto.core.wording import nearest
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
@@ -73,11 +71,11 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
         sensitivity = client_sensitivity(statistic, self.rows_max, self.fraction_bits)
         return math.ldexp(sensitivity.l2, -self.fraction_bits) ** 2 * statistic.dimension
 
-    def rounds(self, shares: Sequence[float]) -> list[tuple[Announcement, Plan]]:
-        """Each round as it would be announced and planned. Raises `UsageError` where one cannot be."""
+    def rounds(self, shares: Sequence[float]) -> list[OpenRound]:
+        """Each round as a trainer would be asked for it. Raises `UsageError` where one cannot be held."""
         self._check()
         return [
-            self._planned(number, question, cost)
+            self._checked(number, question, cost)
             for number, (question, cost) in enumerate(zip(self.questions, self.budget.split(shares), strict=True), 1)
         ]
 
@@ -90,39 +88,41 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
             if count < 0:
                 raise UsageError(f"{name} = {count}, expected 0 or more; change {option}")
 
-    def _planned(self, number: int, question: Question, cost: Budget) -> tuple[Announcement, Plan]:
+    def _checked(self, number: int, question: Question, cost: RoundCost) -> OpenRound:
         request = OpenRound(
             round_id=bytes(ID_BYTES),
             statistic=question[0],
             parameters=question[1],
+            mu=cost.mu,
             epsilon=cost.epsilon,
             delta=cost.delta,
-            tolerated=self.tolerated,
-            colluders=self.colluders,
-            computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes)),
+            ask=AskSecureSum(
+                computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes)),
+                tolerated=self.tolerated,
+                colluders=self.colluders,
+            ),
+            clients_expected=self.clients,
             rows_max=self.rows_max,
             fraction_bits=self.fraction_bits,
         )
         try:
-            return planned(request, self.clients)
+            request.draft(EXACT, Limits())
+            return request
         except UsageError as error:
             if len(self.questions) == 1:
                 raise
             raise UsageError(f"round {number}, {question[0]} at epsilon {cost.epsilon:.4g}: {error}") from None
 
 
-def replanned(announcement: Announcement, plan: Plan, clients: int, tolerated: int) -> Plan | None:
-    """The same question for other N and T; None where no round can be held."""
-    terms = msgspec.structs.replace(announcement, tolerated=tolerated, colluders=0)
-    try:
-        return plan_round(terms, plan.question, clients, EXACT)
-    except UsageError:
-        return None
+def asked_otherwise(request: OpenRound, clients: int, tolerated: int) -> OpenRound:
+    """The same question for other N and T, without colluders."""
+    ask = AskSecureSum(computes=request.ask.computes, tolerated=tolerated)
+    return msgspec.structs.replace(request, ask=ask, clients_expected=clients)
 
 
-def total_mu(rounds: Sequence[tuple[Announcement, Plan]]) -> float:
+def total_mu(rounds: Sequence[OpenRound]) -> float:
     """μ of all rounds together."""
-    return accounting.compose(plan.question.mu for _, plan in rounds)
+    return accounting.compose(request.mu for request in rounds)
 
 
 def parse_also(text: str) -> privacy_loss.Release:

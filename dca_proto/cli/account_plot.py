@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dca_proto.cli.account_enquiry import replanned
+from dca_proto.cli.account_enquiry import asked_otherwise
+from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import forecast
-from dca_proto.core.messages import Announcement
-from dca_proto.core.plan import Plan
+from dca_proto.core.request import AskSecureSum, OpenRound
 
 _STYLES = (("#0072B2", "-"), ("#E69F00", "--"), ("#009E73", "-."), ("#CC79A7", ":"), ("#000000", "-"))
 _POINTS = 80
@@ -33,11 +33,11 @@ class _Curve(NamedTuple):
         return self.fixed + clients * self.percent // 100
 
 
-def plot(rounds: Sequence[tuple[Announcement, Plan]], path: Path, caption: str) -> None:
+def plot(rounds: Sequence[OpenRound], path: Path, caption: str) -> None:
     """Write the picture; the suffix says the format (png, svg, pdf).
 
     Args:
-        rounds: as planned; the asked N and T are marked.
+        rounds: of the job; the asked N and T are marked.
         caption: one line below the title.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and of no use to other commands
@@ -46,14 +46,14 @@ def plot(rounds: Sequence[tuple[Announcement, Plan]], path: Path, caption: str) 
     figure = Figure(figsize=(7.2, 2.2 + 2.7 * (1 + len(rounds))), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1 + len(rounds), 1, sharex=True, squeeze=False)[:, 0]
-    curves = _curves(rounds[0][1].tolerated)
-    clients = _clients(rounds[0][1].clients)
+    curves = _curves(_tolerated(rounds[0]))
+    clients = _clients(rounds[0].clients_expected)
     _panel(panels[0], rounds[0], curves, clients, "scale_factor", "noise variance in the sum,\n× trusted aggregator")
-    for panel, planned in zip(panels[1:], rounds, strict=True):
-        label = f"{planned[0].statistic}:\nbound/3 over noise of the mean"
-        _panel(panel, planned, curves, clients, "signal_to_noise", label)
+    for panel, request in zip(panels[1:], rounds, strict=True):
+        label = f"{request.statistic}:\nbound/3 over noise of the mean"
+        _panel(panel, request, curves, clients, "signal_to_noise", label)
         panel.axhline(1, color="0.5", linewidth=1)
-    panels[0].set_ylim(1, max(5.0, 1.15 * forecast(*rounds[0]).scale_factor))
+    panels[0].set_ylim(1, max(5.0, 1.15 * forecast(rounds[0]).scale_factor))
     for panel in panels[1:]:
         panel.set_yscale("log")
     panels[-1].set_xlabel("N, number of clients")
@@ -76,24 +76,29 @@ def _clients(asked: int) -> list[int]:
     return sorted({*grid.tolist(), asked})
 
 
-def _panel(
-    axes: Any, planned: tuple[Announcement, Plan], curves: list[_Curve], clients: list[int], figure: str, label: str
-) -> None:
+def _panel(axes: Any, request: OpenRound, curves: list[_Curve], clients: list[int], figure: str, label: str) -> None:
     """One figure of a `Forecast` over N, a line for each T and a ring at what is asked."""
     for curve, (colour, dashes) in zip(curves, _STYLES, strict=False):
-        points = [(n, found) for n in clients if (found := _figure(planned, n, curve.tolerated(n), figure)) is not None]
+        points = [(n, found) for n in clients if (found := _figure(request, n, curve.tolerated(n), figure)) is not None]
         axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, linewidth=2, label=curve.label)
-    asked = planned[1]
+    n, t = request.clients_expected, _tolerated(request)
     axes.plot(
-        asked.clients, getattr(forecast(*planned), figure), "o", markersize=11, markerfacecolor="none",
-        markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"asked: N = {asked.clients}, T = {asked.tolerated}",
+        n, getattr(forecast(request), figure), "o", markersize=11, markerfacecolor="none",
+        markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"asked: N = {n}, T = {t}",
     )  # fmt: skip
     axes.set(xscale="log", ylabel=label)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _figure(planned: tuple[Announcement, Plan], clients: int, tolerated: int, figure: str) -> float | None:
-    announcement, plan = planned
-    other = replanned(announcement, plan, clients, tolerated)
-    return None if other is None else float(getattr(forecast(announcement, other), figure))
+def _figure(request: OpenRound, clients: int, tolerated: int, figure: str) -> float | None:
+    """None where no round can be held."""
+    try:
+        return float(getattr(forecast(asked_otherwise(request, clients, tolerated)), figure))
+    except UsageError:
+        return None
+
+
+def _tolerated(request: OpenRound) -> int:
+    assert isinstance(request.ask, AskSecureSum), "an enquiry is about secure sums"
+    return request.ask.tolerated

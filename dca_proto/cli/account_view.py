@@ -76,7 +76,8 @@ def _table(rounds: list[dict[str, Any]], needed: int) -> Table:
         table.add_column(told["statistic"], justify="right")
     rows = [
         ("share of the budget (of mu²)", lambda r: f"{100 * r['share']:.3g} %"),
-        ("epsilon of the round", lambda r: f"{r['epsilon']:.4g}"),
+        ("mu of the round", lambda r: f"{r['mu']:.4g}"),
+        ("  quoted as epsilon", lambda r: f"{r['epsilon']:.4g}"),
         ("dimension d", lambda r: f"{r['dimension']}"),
         ("sensitivity Δ, L2, when one client's data are replaced", lambda r: f"{r['sensitivity']:.4g}"),
         ("noise multiplier σ_std/Δ", lambda r: f"{r['noise_multiplier']:.4g}"),

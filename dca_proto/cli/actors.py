@@ -23,7 +23,7 @@ from dca_proto.core.mechanism import LOCAL_MECHANISMS
 from dca_proto.device import Device, complete, load
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.outcome import abort_line, estimates, outcome
-from dca_proto.request import RoundSettings, open_round
+from dca_proto.request import KINDS, RoundSettings, open_round
 
 _CONFIG = """  [{role}]
   identity = "{role}.key"            # made by `dca keygen`, mode 0600
@@ -42,8 +42,8 @@ EXAMPLES = {
   epsilon_per_period_max = 4         # of all rounds together, in any period_days
   period_days = 365
   delta_max = 1e-6
-  clients_min = 100                  # N
-  honest_min = 50                    # N - T - 1: clients whose noise must suffice
+  clients_min = 100                  # n_min: the fewest contributions of a sum that is released
+  honest_min = 50                    # n_min - 1 - c: clients whose noise must suffice
   colluders_min = 5                  # c
   computes_min = 3                   # M
   dimension_max = 1000               # numbers asked for
@@ -51,7 +51,7 @@ EXAMPLES = {
   bounds = { age = [0, 120] }        # the widest interval of a column that may be asked
   trainers = ["lab"]
   trusted_computes = ["hospital-a"]  # refuse rounds without it
-  rows_of_many = true                # each row is another person's: also take part in local rounds, which protect rows
+  rows_of_many = true                # each row is another person's: also take part in node releases, which protect rows
 
 Or, for many clients to share: policy = "policy.toml" in [client], a file of these keys without the line [policy].
 What was spent and what is left tells: dca ledger client.toml
@@ -69,14 +69,15 @@ A device without the command line runs the same file with: python -m dca_proto c
 
   dca trainer trainer.toml --statistic mean --columns x --bounds x=0:10 --epsilon 1 --delta 1e-6 --tolerate 2
   dca trainer trainer.toml --statistic histogram --columns age --parameter edges=[0,40,80] --epsilon 1 --delta 1e-6
-  dca trainer trainer.toml --clients 100 --json -      the file's [round], started as soon as 100 clients have answered
-  dca trainer trainer.toml --local --rows-max 5000 --clients 4 ...
+  dca trainer trainer.toml --clients 100 --json -      the file's [round], over as soon as 100 clients have answered
+  dca trainer trainer.toml --kind node-release --rows-max 5000 --clients 4 ...
                                                        four hospitals release sums over their patients by themselves
-  dca trainer trainer.toml --mechanism grid-laplace --clients 1000 --statistic mean --columns x --bounds x=0:10 \\
-                           --epsilon 1                 a thousand clients report, each private against everybody by
+  dca trainer trainer.toml --kind ldp-report --mechanism grid-laplace --clients 1000 --statistic mean \\
+                           --columns x --bounds x=0:10 --epsilon 1
+                                                       a thousand clients report, each private against everybody by
                                                        itself, without a delta. Or: analytic-gaussian, with one
-  dca trainer trainer.toml --mechanism unary-encoding --rows-max 1 --statistic histogram --columns age \\
-                           --parameter edges=[0,40,80] --epsilon 1 --clients 1000
+  dca trainer trainer.toml --kind ldp-report --mechanism unary-encoding --rows-max 1 --clients 1000 \\
+                           --statistic histogram --columns age --parameter edges=[0,40,80] --epsilon 1
                                                        which category each is in. Or, of few: randomised-response
   dca trainer trainer.toml --resume                    finish what an earlier run left open, collect what aborted
                                                        rounds give back (--json: a list)
@@ -106,12 +107,12 @@ JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines to s
 
 
 def client(config: Config, json_logs: JsonLogs = False) -> None:
-    """Run a client: hold data, join rounds within its own policy, share; until Ctrl-C."""
+    """Run a client: hold data, and contribute to rounds within its own policy; until Ctrl-C."""
     _serve(load(config, roles=("client",)), json_logs)
 
 
 def compute(config: Config, json_logs: JsonLogs = False) -> None:
-    """Run a Compute node: collect shares, agree on one set, release one partial sum; until Ctrl-C."""
+    """Run a Compute node: keep sessions and contributions, agree on one set, release one partial sum; until Ctrl-C."""
     _serve(load(config, roles=("compute",)), json_logs)
 
 
@@ -140,23 +141,23 @@ def trainer(
     delta: Annotated[float | None, typer.Option(help="and its delta.")] = None,
     tolerate: Annotated[int | None, typer.Option(help="T, how many clients may drop out.")] = None,
     colluders: Annotated[int | None, typer.Option(help="c, how many of the T are reserved for colluders.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Start as soon as so many have answered.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="N: the round ends as soon as so many have answered. 0: all with a session.")
+    ] = None,
     computes: Annotated[str | None, typer.Option(help="Names of the Compute nodes, A,B,C; by default all.")] = None,
     rows_max: Annotated[
         int | None, typer.Option(help="0: the mean of each client's rows; R: the sum of at most R.")
     ] = None,
-    local: Annotated[
-        bool | None,
-        typer.Option("--local", help="Data nodes release by themselves, each row protected; no Compute nodes."),
+    kind: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(KINDS)}; by default the first. The others need no Compute nodes."),
     ] = None,
     mechanism: Annotated[
         str | None,
-        typer.Option(help=f"Each client reports by itself: {', '.join(LOCAL_MECHANISMS)}; no Compute nodes."),
+        typer.Option(help=f"Of LDP reports, how a client makes one: {', '.join(LOCAL_MECHANISMS)}."),
     ] = None,
-    share_encoding: Annotated[str | None, typer.Option(help="seed or vector.")] = None,
-    join_s: Annotated[float | None, typer.Option(help="How long clients may join, in seconds,")] = None,
-    share_s: Annotated[float | None, typer.Option(help="how long they may share,")] = None,
-    commit_s: Annotated[float | None, typer.Option(help="and how long the Compute nodes may take.")] = None,
+    collect_s: Annotated[float | None, typer.Option(help="How long clients may contribute, in seconds,")] = None,
+    commit_s: Annotated[float | None, typer.Option(help="and how long the Compute nodes may take to agree.")] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Finish the store's rounds, tell results and collect charges; hold no new one."),
@@ -178,11 +179,9 @@ def trainer(
         "clients": clients,
         "computes": parse_names(computes),
         "rows_max": rows_max,
-        "local": local,
+        "kind": kind,
         "mechanism": mechanism,
-        "encoding": share_encoding,
-        "join_s": join_s,
-        "share_s": share_s,
+        "collect_s": collect_s,
         "commit_s": commit_s,
     }
     given = {name: value for name, value in options.items() if value is not None}
@@ -283,7 +282,7 @@ def _result_lines(aggregate: NoisyAggregate) -> list[str]:
         claim = f"epsilon {aggregate.epsilon:g}, delta {aggregate.delta:g} of {whose}"
     source = (
         f"{aggregate.contributors} of {aggregate.clients} clients "
-        f"(T = {aggregate.tolerated}, c = {aggregate.colluders})"
+        f"(n_min = {aggregate.fewest}, c = {aggregate.colluders})"
     )
     if aggregate.reports is not None:
         source = f"{aggregate.contributors} reports by {aggregate.mechanism}, each private by itself"

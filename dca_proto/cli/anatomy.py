@@ -1,13 +1,13 @@
 """What is in a message or a store, without its secrets: plain values for tables and JSON.
 
 Bytes are shown only where their field is on the list of ids, public keys and hashes; everything else (ciphertexts,
-shares, sums, MACs, keys) is shown as its size. What is not known to be public is taken for secret.
+masked vectors, sums, tags, keys) is shown as its size. What is not known to be public is taken for secret.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,30 +17,38 @@ import msgspec
 from dca_proto.core import (
     charges,
     client_round,
-    compute,
     compute_round,
+    contribution,
     declines,
     keyring,
     ledger,
+    sessions,
     trainer_round,
 )
 from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.messages import Announcement, Certificate, FrozenList, Join, PartialSum, Roster, Signed
+from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.core.masks import ENTRY_BYTES
+from dca_proto.core.messages import (
+    Answer,
+    Certificate,
+    FrozenList,
+    InvitedRound,
+    PartialSum,
+)
 from dca_proto.core.sealing import ID_BYTES, actor_id
-from dca_proto.core.upload import Contribution
+from dca_proto.core.wire import Signed
 from dca_proto.logs import printable
 from dca_proto.net.parts import Assembler
 
 # fmt: off
 _PUBLIC = frozenset({
     "round_id", "contribution", "trainer", "compute", "computes", "client", "client_key", "public", "reply_key",
-    "ephemeral", "announcement_hash", "session", "session_hash", "roster_hash", "list_hash", "contributors_hash",
-    "views", "aborted_by", "invited", "clients",
+    "receiver", "ephemeral", "announcement_hash", "hash", "list_hash", "set_hash", "lists", "answers", "aborted_by",
+    "invited",
 })
 # fmt: on
 _OMITTED = frozenset({"signature", "version"})
-_ENTRY_BYTES = 4 + ID_BYTES
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, PeerError, UsageError)
 Plain = dict[str, Any]
 YEAR_10000_MS = 253_402_300_800_000
@@ -71,7 +79,8 @@ def describe_message(payload: bytes) -> Plain:
 
 def _frame(frame: msgspec.Struct) -> Plain:
     if not isinstance(frame, Signed):
-        return {"frame": type(frame).__name__, **_struct(frame)}
+        plain = {"frame": type(frame).__name__, **_struct(frame)}
+        return {**plain, "clients": _ids(frame.clients)} if isinstance(frame, InvitedRound) else plain
     try:
         body = decode_body(frame.body)
     except PeerError as error:
@@ -82,17 +91,21 @@ def _frame(frame: msgspec.Struct) -> Plain:
 def _body(body: msgspec.Struct) -> Plain:
     plain = _struct(body)
     match body:
-        case Announcement():
-            plain["computes"] = [_frame(epoch) for epoch in body.computes]
-        case Roster():
-            joins = [decode_body(join.body) for join in body.joins]
-            plain["announcement"] = _frame(body.announcement)
-            plain["joins"] = [actor_id(join.certificate.client_key).hex() for join in joins if isinstance(join, Join)]
         case FrozenList():
-            plain["entries"] = f"{len(body.entries) // _ENTRY_BYTES} entries"
+            plain["entries"] = _entries(body.entries)
+        case Answer():
+            plain["objections"] = _entries(body.objections)
         case PartialSum():
-            plain["contributors"] = f"{int.from_bytes(body.contributors, 'little').bit_count()} of the roster"
+            plain["clients"] = _ids(body.clients)
     return plain
+
+
+def _entries(packed: bytes) -> str:
+    return f"{len(packed) // ENTRY_BYTES} entries"
+
+
+def _ids(packed: bytes) -> list[str]:
+    return [packed[at : at + ID_BYTES].hex() for at in range(0, len(packed), ID_BYTES)]
 
 
 def _struct(value: msgspec.Struct) -> Plain:
@@ -104,6 +117,10 @@ def _plain(name: str, value: object) -> object:
     match value:
         case Certificate():
             return {"client": actor_id(value.client_key).hex(), **_struct(value)}
+        case Signed():
+            return _frame(value)
+        case SecureSum() | NodeRelease() | LdpReport():
+            return {"kind": type(value).__name__, **_struct(value)}
         case msgspec.Struct():
             return _struct(value)
         case bytes():
@@ -188,19 +205,21 @@ def _declined(key: bytes, value: bytes) -> Plain:
     return _struct(msgspec.msgpack.decode(value, type=declines.DeclinedRound))
 
 
-def _session(key: bytes, value: bytes) -> Plain:
-    session = msgspec.msgpack.decode(value, type=client_round.Session)
-    return {"round_id": key.hex(), **_struct(session), "announcement": _frame(session.announcement)}
+def _message(key: bytes, value: bytes) -> Plain:
+    return _frame(decode_frame(value))
 
 
-def _contribution(key: bytes, value: bytes) -> Plain:
-    stored = msgspec.msgpack.decode(value, type=Contribution)
-    sizes = [len(message) for message in stored.messages]
-    return {"round_id": key.hex(), "contribution": stored.contribution.hex(), "messages": _sizes(sizes)}
+def _announcement(key: bytes, value: bytes) -> Plain:
+    return {"round_id": key.hex(), **_message(key, value)}
 
 
-def _sizes(sizes: Iterable[int]) -> str:
-    return ", ".join(f"<{size} bytes>" for size in sizes)
+def _client_round(key: bytes, value: bytes) -> Plain:
+    stored = msgspec.msgpack.decode(value, type=client_round.StoredRound)
+    return {"round_id": key.hex(), **_struct(stored)}
+
+
+def _outbound(key: bytes, value: bytes) -> Plain:
+    return {"round_id": key.hex(), **_struct(msgspec.msgpack.decode(value, type=contribution.Outbound))}
 
 
 def _seen(key: bytes, value: bytes) -> Plain:
@@ -211,24 +230,25 @@ def _epoch(key: bytes, value: bytes) -> Plain:
     return {"epoch": int.from_bytes(key, "big"), "secret": "<hidden>"}
 
 
+def _session(key: bytes, value: bytes) -> Plain:
+    return {"client": key.hex(), **_struct(msgspec.msgpack.decode(value, type=sessions.StoredSession))}
+
+
 def _compute_round(key: bytes, value: bytes) -> Plain:
     stored = msgspec.msgpack.decode(value, type=compute_round.StoredRound)
-    return {
-        "round_id": key.hex(),
-        "phase": stored.phase,
-        "roster": None if stored.roster is None else _frame(stored.roster),
-        "entries": f"{len(stored.entries) // _ENTRY_BYTES} entries",
-        "answer": f"<{len(stored.answer)} bytes>",
-    }
+    return {**_struct(stored), "entries": _entries(stored.entries)}
 
 
-def _share(key: bytes, value: bytes) -> Plain:
-    return {
-        "round_id": key[:ID_BYTES].hex(),
-        "position": int.from_bytes(key[ID_BYTES:], "big"),
-        "contribution": value[:ID_BYTES].hex(),
-        "share": f"<{len(value) - ID_BYTES} bytes>",
-    }
+def _contribution(key: bytes, value: bytes) -> Plain:
+    kept = msgspec.msgpack.decode(value, type=contribution.Kept)
+    ids = {"round_id": key[:ID_BYTES].hex(), "client": key[ID_BYTES:].hex(), "contribution": kept.contribution.hex()}
+    return {**ids, "charge": kept.charge, "tags": f"<{len(kept.tags)} bytes>", "y": f"<{len(kept.y)} bytes>"}
+
+
+def _list(key: bytes, value: bytes) -> Plain:
+    stored = msgspec.msgpack.decode(value, type=compute_round.StoredList)
+    ids = {"round_id": key[:ID_BYTES].hex(), "compute": key[ID_BYTES:].hex()}
+    return {**ids, **_struct(stored), "entries": _entries(stored.entries)}
 
 
 def _release(key: bytes, value: bytes) -> Plain:
@@ -237,31 +257,31 @@ def _release(key: bytes, value: bytes) -> Plain:
 
 
 def _seen_charges(key: bytes, value: bytes) -> Plain:
-    return {"client": key.hex(), "highest_charge": charges.SeenCharges([(charges.TABLE, key, value)]).highest(key)}
+    page = int.from_bytes(key, "big")
+    seen = charges.SeenCharges([(charges.TABLE, bytes(len(key)), value)])
+    known = {slot: highest for slot in range(charges.PAGE) if (highest := seen.highest(slot))}
+    return {"highest_charge_by_slot": {str(page * charges.PAGE + slot): number for slot, number in known.items()}}
 
 
 def _trainer_round(key: bytes, value: bytes) -> Plain:
     stored = msgspec.msgpack.decode(value, type=trainer_round.StoredRound)
-    return {
-        "round_id": key.hex(),
-        "phase": stored.phase,
-        "request": _struct(stored.request),
-        "roster": None if stored.roster is None else _frame(stored.roster),
-        "partial_sums": f"{len(stored.partials)} of {len(stored.request.computes)}",
-        "aborted_by": _plain("aborted_by", stored.aborted_by),
-        "reply_secret": "<hidden>",
-    }
+    partials = f"{len(stored.partials)} of {len(stored.request.ask.computes)}"
+    return {"round_id": key.hex(), **_struct(stored), "partials": partials, "reply_secret": "<hidden>"}
 
 
 _KINDS: dict[str, Callable[[bytes, bytes], Plain]] = {
     ledger.TABLE: _charge,
     declines.TABLE: _declined,
-    client_round.SESSIONS: _session,
-    client_round.CONTRIBUTIONS: _contribution,
+    client_round.ROUNDS: _client_round,
+    client_round.ANNOUNCEMENTS: _announcement,
+    client_round.OUTBOUND: _outbound,
     keyring.SEEN: _seen,
     keyring.TABLE: _epoch,
-    compute.ROUNDS: _compute_round,
-    compute.SHARES: _share,
+    sessions.HELLO: _message,
+    sessions.SESSIONS: _session,
+    compute_round.ROUNDS: _compute_round,
+    compute_round.CONTRIBUTIONS: _contribution,
+    compute_round.LISTS: _list,
     charges.TABLE: _seen_charges,
     trainer_round.ROUNDS: _trainer_round,
     trainer_round.RELEASES: _release,

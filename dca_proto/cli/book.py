@@ -13,12 +13,10 @@ import msgspec
 
 from dca_proto.cli.anatomy import YEAR_10000_MS, is_store, read_store
 from dca_proto.config import Config, read_config
-from dca_proto.core import accounting, charges, compute, declines, ledger, trainer_round
-from dca_proto.core.codec import decode_body
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core import accounting, charges, compute_round, declines, ledger, sessions, trainer_round
+from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
-from dca_proto.core.ledger import Charge, Cost, Ledger, worst
-from dca_proto.core.messages import Announcement
+from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.policy import Allowance
 from dca_proto.core.records import decoded
 from dca_proto.logs import printable
@@ -27,16 +25,9 @@ SPENDERS = ("client", "trainer")
 _LARGEST = {"mu": accounting.MU_MAX, "epsilon": 1e6, "delta": 1.0}
 _LARGEST_PURE = {"mu": accounting.mu_of_pure(accounting.PURE_MAX), "epsilon": accounting.PURE_MAX}  # delta is 0
 _HEAD_BYTES = 16
-_OF_A_COMPUTE_NODE = {compute.ROUNDS, compute.SHARES, charges.TABLE}
+_OF_A_COMPUTE_NODE = {compute_round.ROUNDS, compute_round.CONTRIBUTIONS, sessions.SESSIONS, charges.TABLE}
 Plain = dict[str, Any]
 Dated = TypeVar("Dated", Charge, declines.DeclinedRound)
-
-
-class Reserved(msgspec.Struct, frozen=True):
-    """A trainer's round that is announced and not started: what it costs whom, and until when it may start."""
-
-    cost: Cost
-    until_ms: int
 
 
 class Book(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +36,6 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         store: its database. role: ``client`` or ``trainer``; empty where a store alone does not tell.
         ledger: the charges. declined: a client's newest declines, in their order.
-        reserved: a trainer's rounds that are announced and not started, some of them perhaps past their end.
         allowance: what may be spent in a period, and per_round: the largest ε of one round of a client; from its file.
         federation: from its file.
     """
@@ -54,7 +44,6 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     ledger: Ledger
     declined: tuple[declines.DeclinedRound, ...]
-    reserved: tuple[Reserved, ...]
     allowance: Allowance | None = None
     per_round: float | None = None
     federation: Federation | None = None
@@ -92,35 +81,20 @@ def _book(store: Path, config: Config | None) -> Book:
     try:
         spent = Ledger(_sound(decoded(kind, value, Charge)) for kind, _, value in records if kind == ledger.TABLE)
         told = tuple(map(_dated, declines.Declines(records).rounds))
-        reserved = tuple(_reserved(value for kind, _, value in records if kind == trainer_round.ROUNDS))
     except UsageError as error:
         raise UsageError(f"store {store}: {error}") from None
     if config is None:
-        return Book(store=store, role=_role(kinds), ledger=spent, declined=told, reserved=reserved)
+        return Book(store=store, role=_role(kinds), ledger=spent, declined=told)
     is_client = config.role == "client"
     return Book(
         store=store,
         role=config.role,
         ledger=spent,
         declined=told,
-        reserved=reserved,
         allowance=config.policy.allowance if is_client else config.account,
         per_round=config.policy.epsilon_per_round_max if is_client else None,
         federation=config.federation,
     )
-
-
-def _reserved(values: Iterable[bytes]) -> Iterable[Reserved]:
-    for value in values:
-        stored = decoded(trainer_round.ROUNDS, value, trainer_round.StoredRound)
-        if stored.phase in (trainer_round.JOINING, trainer_round.STARTING):
-            try:
-                announced = decode_body(stored.announcement.body)
-            except PeerError as error:
-                raise _damaged(f"round {stored.request.round_id.hex()} has no announcement ({error})") from None
-            if not isinstance(announced, Announcement):
-                raise _damaged(f"round {stored.request.round_id.hex()} has no announcement")
-            yield Reserved(stored.request.cost, announced.close_by_ms)
 
 
 def _sound(charge: Charge) -> Charge:
@@ -165,8 +139,7 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
     """
     allowance = book.allowance
     since_ms = 0 if allowance is None else allowance.since_ms(now_ms)
-    under_way = [one.cost for one in book.reserved if now_ms < one.until_ms]
-    spent, reserved = book.ledger.spent(since_ms), worst(under_way)
+    spent = book.ledger.spent(since_ms)
     names = {} if book.federation is None else {one.id: one.name for one in book.federation.trainers}
     return {
         "role": book.role or None,
@@ -177,11 +150,9 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
         "mu_spent": spent.mu,
         "pure_spent": spent.pure,
         "epsilon_spent": spent.epsilon(delta),
-        "epsilon_reserved": reserved.epsilon(delta),
-        "rounds_reserved": len(under_way),
         "epsilon_allowed": None if allowance is None else allowance.epsilon,
-        "epsilon_left": None if allowance is None else allowance.left(book.ledger, now_ms, under_way),
-        "pure_left": None if allowance is None else allowance.left(book.ledger, now_ms, under_way, pure=True),
+        "epsilon_left": None if allowance is None else allowance.left(book.ledger, now_ms),
+        "pure_left": None if allowance is None else allowance.left(book.ledger, now_ms, pure=True),
         "epsilon_per_round_max": book.per_round,
         "charges": [_charge(one, names, since_ms) for one in book.ledger.charges],
         "declined": [_declined(one, names) for one in book.declined],

@@ -73,13 +73,15 @@ def init(
     clients: Annotated[int, typer.Option(help="Trial: make and enrol so many clients here.")] = 0,
     days: Annotated[float, typer.Option(help="How long the clients' certificates hold.")] = 365.0,
     broker: Annotated[str | None, typer.Option(help="Trial: also write each actor's file, with this URL.")] = None,
-    local: Annotated[bool, typer.Option("--local", help="Without Compute nodes: for local rounds only.")] = False,
+    without_computes: Annotated[
+        bool, typer.Option("--without-computes", help="For node releases and LDP reports only, which need none.")
+    ] = False,
 ) -> None:
     """Make a federation file, and for a trial all identities that belong to it."""
     until_ms = _expiry_ms(days)
     if min(computes, trainers, clients) < 0:
         raise UsageError("--computes, --trainers and --clients cannot be below 0")
-    if (computes or local) and not trainer:
+    if (computes or without_computes) and not trainer:
         trainers = trainers or 1
     made = [*_make("compute", computes), *_make("trainer", trainers), *_make("client", clients)]
     signer = new_identity() if authority is None else read_identity(authority, "authority")
@@ -89,7 +91,7 @@ def init(
         (*_members("compute", compute or []), *_named(made, "compute")),
         (*_members("trainer", trainer or []), *_named(made, "trainer")),
     )
-    _check_size(federation, local)
+    _check_size(federation, without_computes)
     if authority is None:
         made.append(_Made("authority", "authority", signer))
     files = {"federation.toml": partial(replace_file, text=federation.to_toml())}
@@ -107,7 +109,8 @@ def init(
 def _tell(directory: Path, federation: Federation, made: Iterable[_Made]) -> None:
     roles = [one.role for one in made]
     print(f"federation  {federation.name}: {directory / 'federation.toml'}")
-    nodes = ", ".join(member.name for member in federation.computes) or "none, so for local rounds only"
+    none = "none, so for node releases and LDP reports only"
+    nodes = ", ".join(member.name for member in federation.computes) or none
     print(f"            Compute nodes: {nodes}")
     print(f"            trainers: {', '.join(member.name for member in federation.trainers)}")
     if "client" in roles:
@@ -143,15 +146,15 @@ def _named(made: Iterable[_Made], role: str) -> Iterator[Member]:
     return (Member(one.name, one.identity.public_key) for one in made if one.role == role)
 
 
-def _check_size(federation: Federation, local: bool) -> None:
+def _check_size(federation: Federation, without_computes: bool) -> None:
     found = len(federation.computes)
-    if local and found:
-        raise UsageError(f"found {found} Compute nodes, expected none with --local; leave out the one or the other")
-    if found < 2 and not local:
+    if without_computes and found:
+        raise UsageError(f"found {found} Compute nodes, expected none with --without-computes; leave out one of them")
+    if found < 2 and not without_computes:
         raise UsageError(
             f"found {found} Compute nodes, expected at least 2, so that no one of them sees a sum; "
             "give --compute NAME=PUBLICKEY for each, or --computes 3 for a trial"
-            + ("" if found else ", or --local for local rounds only")
+            + ("" if found else ", or --without-computes for node releases and LDP reports only")
         )
     if not federation.trainers:
         raise UsageError("no trainer; give --trainer NAME=PUBLICKEY, or --trainers 1 for a trial")

@@ -21,23 +21,26 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
+from dca_proto.aggregate import NodeReleaseRequest, RoundRequest, SecureSumRequest
 from dca_proto.config import convert
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
-from dca_proto.core.forecast import EXACT, planned
-from dca_proto.core.job import FRACTION_BITS, JobTerms, tolerated_of
+from dca_proto.core.forecast import EXACT
+from dca_proto.core.job import FRACTION_BITS, JobTerms
 from dca_proto.core.mechanism import PURE_MECHANISMS, Mechanism
+from dca_proto.core.params import Limits
 from dca_proto.core.price import Price
+from dca_proto.core.request import tolerated_of
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.shares import ENCODINGS, SEED
 from dca_proto.core.wording import nearest
+from dca_proto.request import KINDS, check_kind, check_windows, compute_ids, require_without_computes
 from dca_proto.statistics import resolve
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.jobs import NAMES, find, require_local
+from inference.jobs import NAMES, find, require_kind
 from inference.jobs.base import LearningJob, Stage, percent
 from inference.jobs.settings import described, settings_from
 from inference.problem import Schema
@@ -52,15 +55,14 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         bounds: public lower and upper bound of each column, in its own units. units: by column, for people.
         epsilon, delta: what all rounds together cost each participant. Of a job on reports that are private by epsilon
             alone delta may be left out, and is spent in no case.
-        clients: N, how many are expected; a round starts as soon as so many have answered.
+        kind: of the rounds, where the job has a choice: ``secure-sum``, or ``node-release`` by data nodes, whose rows
+            are each another person's. By default it follows from the job, and from whether there are Compute nodes.
+        clients: N, how many are expected; a round ends as soon as all have answered.
         tolerate: T, how many may drop out or collude in a round. colluders: c, how many of the T only collude.
-        computes: names of the Compute nodes; by default all of the federation.
-        encoding: of shares. join_s, share_s, commit_s: how long the phases of a round may last.
+        computes: names of the Compute nodes; by default all of the federation. Without Compute nodes T = c = 0.
+        collect_s: how long clients may contribute to a round. commit_s: how long the Compute nodes may take to agree.
         retries: how often a round that was aborted is held anew.
         seed: of auxiliary data and Monte Carlo draws; never of keys or noise.
-        local: whether the clients are data nodes that release by themselves, each row another person's; by default
-            where the federation has no Compute nodes. Then T = c = 0, and `join_s` and `share_s` is waited for them. Of
-            a job on reports they are not, and all the same T = c = 0.
         invite: a folder of certificates: among these clients a job picks mini-batches that begins with one.
     """
 
@@ -75,19 +77,18 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tolerate: int = 0
     colluders: int = 0
     computes: tuple[str, ...] = ()
-    encoding: str = SEED
-    join_s: float = 60.0
-    share_s: float = 60.0
+    collect_s: float = 60.0
     commit_s: float = 60.0
     retries: int = 2
     seed: int = 0
-    local: bool | None = None
+    kind: str = ""
     invite: str = ""
 
 
 DELTA = 1e-5  # at which budgets are kept whose rounds spend none
-_FREE = ("units", "join_s", "share_s", "commit_s", "retries", "invite")
+_FREE = ("units", "collect_s", "commit_s", "retries", "invite")
 _NEEDED = ("target", "bounds", "epsilon", "delta", "clients")
+_NAME_OF = {kind: name for name, kind in KINDS.items()}
 TERMS = tuple(field.name for field in msgspec.structs.fields(JobSettings))
 
 
@@ -97,8 +98,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         job, own: the job and its own settings. settings: the others, as given.
         schema: the columns. terms: of all rounds. table: everything as plain values.
-        local: whether clients are data nodes, each of which releases by itself. reports: the mechanism by which each
-            client reports; "" of any other job.
+        kind: of its rounds. reports: the mechanism of LDP reports; "" of any other kind.
     """
 
     job: LearningJob
@@ -107,7 +107,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     schema: Schema
     terms: JobTerms
     table: dict[str, Any]
-    local: bool = False
+    kind: type[RoundRequest] = SecureSumRequest
     reports: str = ""
 
     @property
@@ -153,34 +153,26 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
         options = ", ".join(f"--{name}" for name in missing)
         raise UsageError(f"job: nothing says its {', '.join(missing)}; give them in [job] of the file, or {options}")
     settings = convert("job:", {key: value for key, value in table.items() if key in TERMS}, JobSettings)
-    local = not (federation.computes or reports) if settings.local is None else settings.local
-    if local:
-        require_local(job)
-    if local or reports:
-        _check_alone(settings, reports)
-    else:
-        _check_counts(settings, job.batch(own, settings.clients))
-    _check_waiting(settings)
+    kind = _kind(settings, job, federation)
+    _check_counts(settings, kind, job.batch(own, settings.clients))
+    check_windows(settings.collect_s, settings.commit_s)
     bounds = {column: _interval(column, *limits) for column, limits in settings.bounds.items()}
     features = settings.features or tuple(column for column in bounds if column != settings.target)
     if not job.scored:  # a description of one column: what the file says of a regression's others does not matter
         features = tuple(column for column in features if column in bounds)
     schema = Schema(features, settings.target, bounds, settings.units, alone=not job.scored)
     job.check(schema, own)
-    table = {**asdict(settings), **{key: getattr(own, key) for key in own_keys}}
+    table = {**asdict(settings), **{key: getattr(own, key) for key in own_keys}, "kind": _NAME_OF[kind]}
     if pure:
         table["delta"] = 0.0  # whatever is said of it is not spent
-    del table["local"]  # journals of before there were local rounds know nothing of it
-    if local:
-        table["local"] = True
     return Task(
         job=job,
         own=own,
         settings=settings,
         schema=schema,
-        terms=_terms(settings, federation, reports, alone=local or bool(reports)),
+        terms=_terms(settings, federation, kind, pure=pure),
         table=msgspec.json.decode(msgspec.json.encode(table)),
-        local=local,
+        kind=kind,
         reports=reports,
     )
 
@@ -199,11 +191,26 @@ def _name(table: Mapping[str, Any]) -> str:
     return name
 
 
-def _check_counts(settings: JobSettings, batch: int) -> None:
+def _kind(settings: JobSettings, job: LearningJob, federation: Federation) -> type[RoundRequest]:
+    """The kind of the job's rounds: as asked, or the first that it and the federation have in common."""
+    if settings.kind:
+        kind = check_kind(settings.kind)
+    elif federation.computes or SecureSumRequest not in job.kinds:
+        kind = job.kinds[0]
+    else:
+        kind = NodeReleaseRequest
+    require_kind(job, kind)
+    return kind
+
+
+def _check_counts(settings: JobSettings, kind: type[RoundRequest], batch: int) -> None:
     """batch: B clients in the smallest round, or 0 where all are asked in all rounds."""
     n, t, c = settings.clients, settings.tolerate, settings.colluders
     if n < 1 or min(t, c, settings.retries) < 0:
         raise UsageError("job: clients must be 1 or more; tolerate, colluders and retries cannot be below 0")
+    if kind is not SecureSumRequest:
+        require_without_computes(_NAME_OF[kind], t, c, settings.computes)
+        return
     if c > t:
         raise UsageError(f"job: c = {c} exceeds T = {t}; lower colluders or raise tolerate")
     if n - t - 1 < 1:
@@ -217,51 +224,17 @@ def _check_counts(settings: JobSettings, batch: int) -> None:
             )
 
 
-def _check_alone(settings: JobSettings, reports: str) -> None:
-    """The terms of data nodes that release, or of clients that report, by themselves."""
-    if settings.clients < 1 or settings.retries < 0:
-        raise UsageError("job: clients must be 1 or more; retries cannot be below 0")
-    if settings.tolerate or settings.colluders or settings.computes or settings.encoding != SEED:
-        who = f"clients that report by {reports}" if reports else "data nodes that release by themselves"
-        raise UsageError(
-            f"job: {who} add the whole noise each, and there are no Compute nodes and no shares: leave out tolerate, "
-            "colluders, computes and encoding"
-        )
-
-
-def _check_waiting(settings: JobSettings) -> None:
-    if settings.encoding not in ENCODINGS:
-        raise UsageError(f"job: encoding {settings.encoding!r} is unknown; use one of {', '.join(ENCODINGS)}")
-    for name in ("join_s", "share_s", "commit_s"):
-        if not 0 < getattr(settings, name) < float("inf"):
-            raise UsageError(f"job: {name} is {getattr(settings, name):g}; give a number of seconds above 0")
-
-
-def _terms(settings: JobSettings, federation: Federation, reports: str, *, alone: bool) -> JobTerms:
-    delta = DELTA if settings.delta is None or reports in PURE_MECHANISMS else settings.delta
+def _terms(settings: JobSettings, federation: Federation, kind: type[RoundRequest], *, pure: bool) -> JobTerms:
+    delta = DELTA if settings.delta is None or pure else settings.delta
     return JobTerms(
         budget=Budget(settings.epsilon, delta),
         clients=settings.clients,
         tolerated=settings.tolerate,
         colluders=settings.colluders,
-        encoding=settings.encoding,
-        computes=() if alone else _computes(settings, federation),
-        join_window_ms=round(1000 * settings.join_s),
-        share_window_ms=round(1000 * settings.share_s),
+        computes=compute_ids(settings.computes, federation) if kind is SecureSumRequest else (),
+        collect_window_ms=round(1000 * settings.collect_s),
         commit_window_ms=round(1000 * settings.commit_s),
     )
-
-
-def _computes(settings: JobSettings, federation: Federation) -> tuple[bytes, ...]:
-    """The ids of the Compute nodes."""
-    by_name = {member.name: member.id for member in federation.computes}
-    names = settings.computes or tuple(by_name)
-    unknown = [name for name in names if name not in by_name]
-    if unknown:
-        raise UsageError(f"job: Compute node {unknown[0]!r} is not in the federation file; known: {', '.join(by_name)}")
-    if len(set(names)) < max(2, len(names)):
-        raise UsageError(f"job: found {len(set(names))} Compute nodes, expected at least 2, each named once")
-    return tuple(by_name[name] for name in names)
 
 
 def best_weights(parameters: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -287,7 +260,7 @@ def check_plan(
         try:
             request = replace(first, budget_share=stage.share)
             batch = tuple(place.to_bytes(ID_BYTES, "big") for place in range(stage.batch))
-            planned(terms.open(request, bytes(ID_BYTES), batch), len(batch) or terms.clients, mechanism)
+            terms.open(request, bytes(ID_BYTES), batch).draft(mechanism, Limits())
         except UsageError as error:
             share = percent(stage.share)
             raise UsageError(f"{said}: no round can be held with {share} of that: {error}") from None

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
+from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.book import as_plain, book_of
 from dca_proto.cli.job_settings import Task, best_weights, check_plan, task_of
 from dca_proto.cli.learn_view import Teller, counted, iteration_row, require_arviz, round_row, show
@@ -47,6 +48,11 @@ from inference.rounds import Job
 from inference.variational.progress import Iteration
 
 TERMINATED = 143
+_COUNTED = {
+    SecureSumRequest: "contributors",
+    NodeReleaseRequest: "rows of data nodes",
+    LdpReportRequest: "reports",
+}
 DRAWS_SUFFIX = ".nc"
 
 EXAMPLES = """Examples:
@@ -73,8 +79,8 @@ Example of a file: [trainer], [broker] and [account] as `dca trainer --help` sho
   tolerate = 50                      # T, how many may drop out of a round
   repair = "noise-aware"             # and other settings of the job
 
-Clients may be data nodes with the rows of many people each, that release by themselves, for job regression-mcmc; so it
-is without Compute nodes in the federation file, or with local = true. Leave out tolerate then.
+For job regression-mcmc, clients may be data nodes with the rows of many people each, that release by themselves. They
+are where the federation file has no Compute nodes, or with kind = "node-release". Leave out tolerate then.
 
 Jobs ldp-histogram, ldp-mean, ldp-regression and ldp-sgd ask each client for one report that is private by itself, and
 need neither Compute nodes nor tolerate; the first two need no delta, but for mechanism = "analytic-gaussian". A
@@ -314,7 +320,7 @@ class _Run:
             rng=stream(task.settings.seed, "auxiliary"),
             on_iteration=self._iterated,
             held_out=self._test,
-            local=task.local,
+            kind=task.kind,
             epsilon=task.settings.epsilon,
             weights=best_weights,
         )
@@ -335,7 +341,7 @@ class _Run:
         say(self._console, "job", f"{task.job.name}: {task.job.model(task.schema, task.own)}")
         n = task.settings.clients
         who = f"N = {n}, T = {task.settings.tolerate}"
-        if task.local:
+        if task.kind is NodeReleaseRequest:
             who = f"J = {n} data nodes, of which each adds the whole noise for one row"
         elif task.reports:
             own = "a report" if uses(stages) == 1 else f"{uses(stages)} reports"
@@ -366,7 +372,6 @@ class _Run:
             "job": task.job.name,
             "federation": self._actor.config.federation.name,
             "settings": task.table,
-            "local": task.local,
             "reports": task.reports or None,
             "private": private,
             "epsilon": task.settings.epsilon if private else None,
@@ -397,7 +402,7 @@ class _Run:
             return "not private"
         counts = [one["contributors"] or 0 for one in summary["rounds"]]
         most = sum(counts) if self._task.reports else max(counts)
-        who = "rows of data nodes" if self._task.local else "reports" if self._task.reports else "contributors"
+        who = _COUNTED[self._task.kind]
         return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {most} {who}"
 
     def _say_account(self) -> None:

@@ -25,6 +25,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.learning.runner import HeldRound
 from dca_proto.outcome import plain_reports
+from dca_proto.request import NODE_RELEASE
 from inference.jobs.base import Stage
 from inference.jobs.estimates import INTERVAL_NOTE, rows_of, sampling_words, table_of
 from inference.variational.progress import Iteration
@@ -34,7 +35,7 @@ BY_ITSELF = "each report is private by itself; nobody had to be trusted"
 _SHOWN_ESTIMATES = 40
 _NUMBERS_MAX = 10**6  # of reports, that are written to a file
 _BINS = 30
-_PHASES = (facts.Announced, facts.Rostered, facts.SharingStarted)
+_PHASES = (facts.Announced, facts.Closed)
 
 
 class Teller(Narrator):
@@ -195,7 +196,7 @@ def round_row(held: HeldRound) -> dict[str, Any]:
         "dimension": aggregate.dimension,
         "clients": aggregate.clients,
         "contributors": aggregate.contributors,
-        "tolerated": aggregate.tolerated,
+        "fewest": aggregate.fewest,
         "noise_variance": aggregate.noise_variance,
         "sensitivity": aggregate.sensitivity,
         "epsilon": aggregate.epsilon,
@@ -266,7 +267,7 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         others = f"constant prediction {score['constant']:.4g}; {test['rows']} rows of your own"
         say(console, "test", f"{score['name']} {score['private']:.4g} ({others})")
     if summary["private"]:
-        whose = "row's" if summary.get("local") else "participant's"
+        whose = "row's" if summary["settings"]["kind"] == NODE_RELEASE else "participant's"
         spent = f"at most epsilon {summary['epsilon']:g}, delta {summary['delta']:g} of every {whose} budget"
         say(console, "spent", spent + (f"; {BY_ITSELF}" if summary.get("reports") else ""))
     else:

@@ -48,14 +48,13 @@ def ledger(
 
     Fields of the JSON object: role (client, trainer or null), store, federation; delta (at which totals are stated),
     period_days, epsilon_spent (in the period; of everything where no file says a period), mu_spent (rounds of delta 0
-    converted), pure_spent (the sum of epsilon of rounds of delta 0), epsilon_reserved and rounds_reserved (a trainer's
-    announced rounds that may still start), epsilon_allowed, epsilon_left (of the largest single Gaussian round that
-    still fits) and pure_left (of one of delta 0), epsilon_per_round_max; charges (number, at, round_id,
-    statistic, trainer, trainer_name, epsilon, delta, mu, invited, relation, returned, counts); declined (at, round_id,
-    statistic, trainer, trainer_name, epsilon, delta, reason, found, expected); warnings. What is not known is null. A
-    round to which a trainer invited some clients (so many; null: everybody) cost these alone: a trainer's totals are of
-    the client that it all cost most. A local round's charge (relation replace-one-row) protects one row, and a total
-    with such a charge in it does no more.
+    converted), pure_spent (the sum of epsilon of rounds of delta 0), epsilon_allowed, epsilon_left (of the largest
+    single Gaussian round that still fits) and pure_left (of one of delta 0), epsilon_per_round_max; charges (number,
+    at, round_id, statistic, trainer, trainer_name, epsilon, delta, mu, invited, relation, returned, counts); declined
+    (at, round_id, statistic, trainer, trainer_name, epsilon, delta, reason, found, expected); warnings. What is not
+    known is null. A round to which a trainer invited some clients (so many; null: everybody) cost these alone: a
+    trainer's totals are of the client that it all cost most. A node release's charge (relation replace-one-row)
+    protects one row, and a total with such a charge in it does no more.
     """
     require_json_target(json_to)
     book = read_book(file)
@@ -136,9 +135,6 @@ def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
         return [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} in all ({of}); its TOML file tells what is left")]
     period = f"in the last {book.allowance.period_days:g} days"
     lines = [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} {period} ({of})")]
-    if plain["rounds_reserved"]:
-        rounds = f"{plain['rounds_reserved']} round{'' if plain['rounds_reserved'] == 1 else 's'}"
-        lines.append(("reserved", f"epsilon {plain['epsilon_reserved']:.4g} {at} for {rounds} not yet started"))
     left = f"epsilon {plain['epsilon_left']:.4g} {at} in one more round, of {book.allowance.epsilon:g} in all"
     left += f", or {plain['pure_left']:.4g} at delta 0" if pure else ""
     limit = f"; at most {book.per_round:g} in each round" if book.per_round is not None else ""

@@ -10,13 +10,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from dca_proto.core import facts
+from dca_proto.core import closing, facts
 from dca_proto.core.federation import Federation
 from dca_proto.device import Connected
 from dca_proto.logs import printable
 
+_WHY_CLOSED = {
+    closing.ALL: "all that were expected have come",
+    closing.FULL: "the sum is full",
+    closing.QUIET: "enough have come, and no more are coming",
+    closing.DEADLINE: "the time is over",
+}
 _PLAIN = {
-    facts.AllReceived: "all that was sent is confirmed",
+    facts.Acknowledged: "its receipt has come",
     facts.ChargeReturned: "nothing of it was released, the charge is returned",
 }
 
@@ -56,11 +62,13 @@ class Narrator:
 
     def __call__(self, fact: object) -> None:
         match fact:
-            case facts.Joined(round_id, _, count):
-                of = f" of {self._expected}" if self._expected else ""
-                self.waiting(f"round {_short(round_id)}: {count}{of} joined")
-            case facts.ShareKept(round_id, count, clients):
-                self.waiting(f"round {_short(round_id)}: {count} of {clients} contributions")
+            case facts.SessionKept(_, count):
+                self.waiting(f"{count} clients have a session")
+            case facts.Arrived(round_id, count, expected):
+                of = f" of {expected}" if expected else ""
+                self.waiting(f"round {_short(round_id)}: {count}{of} contributions")
+            case facts.ContributionKept(round_id, _, count):
+                self.waiting(f"round {_short(round_id)}: {count} contributions kept")
             case facts.ReleaseKept(round_id, _, _, count):
                 of = f" of {self._expected}" if self._expected else ""
                 self.waiting(f"round {_short(round_id)}: {count}{of} released")
@@ -89,11 +97,9 @@ class Narrator:
             case facts.WaitingForKeys(round_id, computes):
                 names = ", ".join(map(self._name, computes))
                 return f"round {_short(round_id)}: waiting for a key of Compute node {names}; is it up?"
-            case facts.Rostered(round_id, clients, roster_hash):
-                return f"round {_short(round_id)}: roster of {len(clients)} clients, hash {_short(roster_hash)}"
-            case facts.SharingStarted(round_id, clients, _):
-                self.waiting(f"round {_short(round_id)}: waiting for partial sums")
-                return f"round {_short(round_id)}: all Compute nodes are ready, {clients} clients may share"
+            case facts.Closed(round_id, count, why):
+                self.waiting(f"round {_short(round_id)}: the Compute nodes agree")
+                return f"round {_short(round_id)}: closed with {count} contributions: {_WHY_CLOSED[why]}"
             case _:
                 return ""
 
@@ -107,11 +113,11 @@ class Narrator:
             case facts.Contributed(round_id, statistic, mu, pure):
                 charged = f"epsilon = {pure:.4g} at delta 0" if pure else f"mu = {mu:.4g}"
                 return f"round {_short(round_id)}: contributed to {statistic}, charged {charged}"
-            case facts.LedgerBehind(round_id, compute, charge, highest):
+            case facts.LedgerReused(round_id, compute, charge, highest):
                 seen = f"{self._name(compute)} has seen charge {charge} before, and up to {highest}"
-                why = "the ledger looks restored from an old copy, or runs twice; no further round is joined"
+                why = "the ledger looks restored from an old copy, or runs twice; every further round is declined"
                 return f"ERROR: round {_short(round_id)}: {seen}: {why}"
-            case facts.AllReceived(round_id) | facts.ChargeReturned(round_id):
+            case facts.Acknowledged(round_id) | facts.ChargeReturned(round_id):
                 return f"round {_short(round_id)}: {_PLAIN[type(fact)]}"
             case facts.ListFrozen(round_id, count):
                 return f"round {_short(round_id)}: froze a list of {count} contributions"

@@ -26,11 +26,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.errors import UsageError
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import OpenRound
 
-_FORMAT = 1
+_FORMAT = 2
 _CHECKSUM_BYTES = 16
 _START = bytes(_CHECKSUM_BYTES)
 
@@ -46,21 +46,19 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
     """A round is about to be held: for which of the job's requests (1, 2, ...), and the trainer's command."""
 
     number: int
-    request: RoundRequest
     round: OpenRound
 
 
 class Summed(msgspec.Struct, frozen=True, tag="summed"):
-    """A round has its sum, a local one the releases, too.
+    """A round has its result.
 
     Attributes:
-        roster: ids of the clients of a round of everybody, of a local one those that released or reported; empty for a
-            mini-batch.
+        contributors: of a round of everybody, ids of the clients in the result; empty for a mini-batch.
     """
 
     round_id: bytes
     aggregate: NoisyAggregate
-    roster: tuple[bytes, ...]
+    contributors: tuple[bytes, ...]
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -4,10 +4,10 @@ A job is a generator of `RoundRequest`s. After a restart it is run from its begi
 to it as it was, so it must ask the same again, which is checked. The first request whose end the journal does not know
 is where it goes on.
 
-Whom a mini-batch is picked of: the clients on the roster of the last round of everybody, or that released or reported
-in it where it was a local one. A job begins with such a round, or its caller names the clients. A batch's round that
-fails and costs nothing is tried again with others where these were used as little; one that fails and keeps its charge
-(a local one does, unless all of them declined) counts as a use. No round is held that would cost some client more than
+A mini-batch is picked of the clients that are in the result of the last round of everybody. A job begins with such a
+round, or its caller names the clients. A batch's round that fails and costs nothing is tried again with others where
+these were used as little. One that fails and keeps its charge counts as a use; without Compute nodes every round does
+that, unless all whom it invited declined. No round is held that would cost some client more than
 the job's budget in all: the job ends there with what it has.
 """
 
@@ -27,8 +27,8 @@ from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.job import JobTerms
 from dca_proto.core.ledger import Cost, worst
 from dca_proto.core.price import Price
+from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.trainer_round import OpenRound
 from dca_proto.learning.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
 
 R = TypeVar("R")
@@ -49,8 +49,8 @@ class Trainer(Protocol):
     async def rejoin(self, request: OpenRound) -> NoisyAggregate:
         """Finish a round that an earlier process was to hold, from wherever that left it; raises as `hold`."""
 
-    def roster(self, round_id: bytes) -> tuple[bytes, ...]:
-        """The ids of the clients on a round's roster, or that released in a local one, by the trainer's store."""
+    def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
+        """The ids of the clients in a round's result, sorted, by the trainer's store."""
 
     def is_charged(self, round_id: bytes) -> bool:
         """Whether the account charges a round now; not before its start, and not once its charge came back."""
@@ -91,7 +91,7 @@ async def learn(
         terms: of all rounds.
         journal: where a restarted process finds what is done; without one, everything begins anew.
         clients: ids that batches are picked of before the first round of everybody. Afterwards they are picked of the
-            clients that joined the last one.
+            clients in the result of the last one.
         retries: how often an aborted round is held anew, before `NoAggregate` is thrown into the job. Where the job
             does not catch that, the next process tries again.
         on_round: called when a request has ended, also with those that the journal knows.
@@ -213,7 +213,7 @@ class JobRounds:
             await self._trainer.check(opened)
         except AccountError as refusal:
             raise RoundAborted(str(refusal)) from None
-        self._record(Opened(self._number, request, opened))
+        self._record(Opened(self._number, opened))
         end = await self._end_of(opened, self._trainer.hold(opened))
         self._note(opened, end)
         return end
@@ -235,7 +235,7 @@ class JobRounds:
             )
         try:
             return self._batches.pick(self._clients, request.batch, secrets.token_bytes)
-        except UsageError as error:  # fewer joined than the job counted on: how it ends is up to the job
+        except UsageError as error:  # fewer contributed than the job counted on: how it ends is up to it
             raise RoundAborted(str(error)) from None
 
     async def _end_of(self, opened: OpenRound, held: Awaitable[NoisyAggregate]) -> End:
@@ -248,8 +248,8 @@ class JobRounds:
             return self._record(Failed(opened.round_id, *figures, self._trainer.is_charged(opened.round_id)))
         except AccountError as refusal:  # another round was charged since it was checked
             return self._record(Failed(opened.round_id, str(refusal), None, None, charged=False))
-        roster = () if opened.invited else self._trainer.roster(opened.round_id)
-        return self._record(Summed(opened.round_id, aggregate, roster))
+        contributors = () if opened.invited else self._trainer.contributors(opened.round_id)
+        return self._record(Summed(opened.round_id, aggregate, contributors))
 
     def _record(self, entry: E) -> E:
         if self._journal is not None:
@@ -263,7 +263,7 @@ class JobRounds:
         self._batches.note(opened.invited)
         if isinstance(end, Summed):
             self._summed.add(opened.round_id)
-            self._clients = end.roster or self._clients
+            self._clients = end.contributors or self._clients
         elif not end.charged:
             self._batches.give_back(opened.invited)
 
@@ -290,10 +290,12 @@ class JobRounds:
         known = self._journal.recall(self._number)
         for opened, _ in known.attempts:
             expected = self._terms.open(request, opened.round.round_id, opened.round.invited)
-            names = [*_differing(opened.request, request), *_differing(opened.round, expected)]
+            names = _differing(opened.round, expected)
+            if len(opened.round.invited) != request.batch:
+                names.append("batch")
             if names:
                 raise UsageError(
-                    f"request {self._number} of the job has another {', '.join(dict.fromkeys(names))} than the journal "
+                    f"request {self._number} of the job has another {', '.join(names)} than the journal "
                     f"{self._journal.path} says; go on with the program, settings and terms that began it, or give "
                     "the new job a journal of its own"
                 )
@@ -304,8 +306,8 @@ def _aborted(end: Failed | GivenUp) -> RoundAborted:
     return RoundAborted(end.reason, contributors=end.contributors, needed=end.needed)
 
 
-def _differing(one: RoundRequest | OpenRound, other: RoundRequest | OpenRound) -> list[str]:
-    """The fields in which two of a kind differ, as they are encoded; for how long is waited may differ."""
+def _differing(one: OpenRound, other: OpenRound) -> list[str]:
+    """The fields in which two rounds differ, as they are encoded; for how long is waited may differ."""
     first, second = msgspec.to_builtins(one), msgspec.to_builtins(other)
     names = [name for name in first if not name.endswith("_window_ms")]
     return [name for name in names if _plain(first[name]) != _plain(second[name])]

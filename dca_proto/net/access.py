@@ -20,10 +20,11 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.topics import subscriptions
 
 _WRITES = {
-    Channel.CLIENT: (Channel.TRAINER, Channel.COMPUTE),
+    Channel.CLIENT: (Channel.TRAINER, Channel.COMPUTE, Channel.HELLO),
     Channel.COMPUTE: (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER, Channel.ABORT, Channel.EPOCH),
     Channel.TRAINER: (Channel.CLIENT, Channel.COMPUTE, Channel.ANNOUNCE),
 }
+_RETAINED = (Channel.EPOCH, Channel.HELLO)  # outside rounds: one topic, and so one retained message, for each user
 _ITERATIONS = 101  # mosquitto's own figure: our passwords are random, and a swarm logs in at once
 _SALT_BYTES = 12
 
@@ -71,8 +72,9 @@ def access_lines(federation: str, member: Member) -> Iterator[str]:
     name = member.id.hex()
     yield f"user {name}"
     for channel in _WRITES[member.role]:
+        round_id = "-" if channel in _RETAINED else "+"
         receiver = "all" if channel.is_broadcast else "+"
-        yield f"topic write dca/{federation}/+/{channel.value}/{receiver}/{name}"
+        yield f"topic write dca/{federation}/{round_id}/{channel.value}/{receiver}/{name}"
     for topic_filter in subscriptions(federation, member.role, member.id):
         yield f"topic read {topic_filter}"
 

@@ -20,8 +20,9 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
+from dca_proto.core.request import OpenRound
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import NEW, OpenRound
+from dca_proto.core.trainer_round import NEW
 from dca_proto.net.clock import SystemClock
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import Store
@@ -102,9 +103,9 @@ class LiveTrainer:
             raise RoundAborted(f"round {round_id.hex()} is over, and the trainer's store no longer has its result")
         return await self.hold(request)
 
-    def roster(self, round_id: bytes) -> tuple[bytes, ...]:
-        """The ids of the clients on a round's roster, sorted, for as long as the trainer's store knows the round."""
-        return self._actor.roster(round_id)
+    def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
+        """The ids of the clients in a round's result, sorted, for as long as the trainer's store knows the round."""
+        return self._actor.contributors(round_id)
 
     def is_charged(self, round_id: bytes) -> bool:
         """Whether the account has a charge of the round that has not come back."""

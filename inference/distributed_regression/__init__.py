@@ -7,7 +7,7 @@ General layout, in reading order:
     methods             all methods by name: statistics in, posterior out
     posterior           draws, what they are worth, and warnings in words
     own_units           the same in the units of the user's columns
-    job                 the learning job: one local round, then a method
+    job                 the learning job: one release by each data node, then a method
     fixed_s_fast        Algorithm 3, in closed form
     adassp              the ridge estimate of appendix C.2, with its own release or from what was released
 

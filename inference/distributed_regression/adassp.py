@@ -30,7 +30,7 @@ they are upper bounds). λ_min moves by no more under replacement than when a ro
 λ_min(S + x'x'ᵀ - xxᵀ) - λ_min(S) is at most λ_max(x'x'ᵀ - xxᵀ) <= |x'|² <= X², and the same the other way around. It is
 attained where x' alone spans a direction and x is one of many in another.
 
-**From S and z alone** (`from_observed`), as a local round or a DCA sum gives them for any J >= 1: λ̃ then is read off
+**From S and z alone** (`from_observed`), as node releases or a DCA sum give them for any J >= 1: λ̃ then is read off
 the noisy S̃, post-processing that costs nothing. With r = √(d ln(2d²/p)) s', C.2's bound of the noise's spectral norm,
 
     λ̃ = max(λ_min(S̃) - r, 0)
@@ -147,7 +147,7 @@ def from_observed(observed: Observed, p: float = FAILURE) -> list[Ridge]:
     """Each node's ridge from the S and z that it released, of whatever noise, as at the head of this file.
 
     Args:
-        observed: as from `observed.nodes_of`: the nodes of a local round, or a sum over clients as one node.
+        observed: as from `observed.nodes_of`: the nodes of a node release, or a sum over clients as one node.
         p: about how often a node's noise may be larger than its ridge allows for, between 0 and 1.
 
     Raises:

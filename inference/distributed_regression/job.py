@@ -1,4 +1,4 @@
-"""The learning job: one local round of all data nodes, and a posterior from what they released.
+"""The learning job: one release by each data node, and a posterior from what they released.
 
 Columns are measured in half-widths of their public bounds, about the bounds' centres, as in `bounded_regression`; a
 constant feature is a third of a half-width. Methods that refuse a constant feature (`methods`) get none: how far the
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from inference.bounded_regression import INTERCEPT_BOUND
 from inference.distributed_regression.methods import (
     DRAWS,
@@ -67,7 +67,7 @@ def distributed_regression(
     on_progress: OnProgress | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Job[DistributedFit]:
-    """The job: yields one `RoundRequest` of a local round, is sent its `NoisyAggregate`, returns the regression.
+    """The job: yields one `NodeReleaseRequest`, is sent its `NoisyAggregate`, returns the regression.
 
     Args:
         schema: columns and their public bounds. method: one of `methods.NAMES`.
@@ -105,9 +105,9 @@ def request_of(
     """What a method learns from, as the request of one round.
 
     Args:
-        rows_max: rows of a node that count, in a local round; 0 asks for one sum over all clients, which is one node.
+        rows_max: rows of a node that count; 0 asks for one secure sum over all clients, which is one node.
         options: of the method, to be refused now if they are unknown.
-        group: k rows that are averaged, in a local round; 1 for rows as they are.
+        group: k rows that a data node averages; 1 for rows as they are.
         released_for: the method whose statistics are asked for, by default this one.
 
     Raises:
@@ -121,7 +121,7 @@ def request_of(
         parameters, name = _parameters(schema, asked), STATISTIC
     has_constant, has_square = "intercept" in parameters, bool(parameters.get("target_square"))
     check_statistic(chosen, constant=has_constant, target_square=has_square)
-    return RoundRequest(name, parameters, rows_max=rows_max, local=rows_max > 0)
+    return NodeReleaseRequest(name, parameters, rows_max=rows_max) if rows_max else SecureSumRequest(name, parameters)
 
 
 def least_rows(method: str, request: RoundRequest) -> int:

@@ -7,7 +7,7 @@
     z_j | S_j ~ N(S_j θ, S_j σ_y²)                             (Proposition 3.1)
 
 `nodes_of` is the one door from aggregates, `check_observed` the same for arrays made by hand. A data node is an
-aggregate of the statistic "regression": one release of a local round, or a whole federation whose sum is a DCA sum
+aggregate of the statistic "regression": one data node's release, or a whole federation whose sum is a DCA sum
 (J = 1), with the variance of the noise that was really added. The weights of the blocks are divided out, so that the
 variances of S, z and u may differ. The statistic "averaged-regression" (appendix B.1), of averages of k rows, is the
 same for n/k rows with k as weights.
@@ -147,7 +147,7 @@ def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Observed:
     """What the samplers take, of released aggregates of the statistic "regression".
 
     Args:
-        aggregates: one or several. One of a local round stands for all its nodes: give it, or some of its ``nodes``.
+        aggregates: one or several. One of a node release stands for all its nodes: give it, or some of its ``nodes``.
             Any other stands for one node.
 
     Raises:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, gammaln
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
 from inference.exponential_families.family import Array, Family, Latent, Release, positive, whole_bounds
 from inference.simplex import nearest_on_simplex
@@ -60,9 +60,9 @@ class Categorical(Family):
     def labels(self) -> dict[str, tuple[str, ...]]:
         return {"theta": tuple(str(int(self.interval.lower) + k) for k in range(self.categories))}
 
-    def request(self, budget_share: float = 1.0) -> RoundRequest:
+    def request(self, budget_share: float = 1.0) -> SecureSumRequest:
         edges = [self.interval.lower - 0.5 + k for k in range(self.categories + 1)]
-        return RoundRequest("histogram", {"columns": [self.column], "edges": edges}, budget_share, rows_max=1)
+        return SecureSumRequest("histogram", {"columns": [self.column], "edges": edges}, budget_share, rows_max=1)
 
     def release(self, aggregate: NoisyAggregate) -> Release:
         variance = np.full(self.categories, aggregate.noise_variance)

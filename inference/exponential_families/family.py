@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.errors import DataError, unknown
@@ -60,7 +60,7 @@ class Family(ABC):
     interval: Interval
 
     @abstractmethod
-    def request(self, budget_share: float = 1.0) -> RoundRequest:
+    def request(self, budget_share: float = 1.0) -> SecureSumRequest:
         """The round that releases s̃; of each client's rows the first, since a mean of several is no value of x."""
 
     @abstractmethod

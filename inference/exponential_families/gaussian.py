@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import gammainccinv, ndtr, stdtrit
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
 from inference.exponential_families.family import Array, Family, Latent, Release, positive
 from inference.exponential_families.quadrature import draw_on_grid
@@ -63,10 +63,10 @@ class Gaussian(Family):
         b = NARROWEST**2 if self.b is None else self.b / scale**2
         return m, self.kappa, self.a, b
 
-    def request(self, budget_share: float = 1.0) -> RoundRequest:
+    def request(self, budget_share: float = 1.0) -> SecureSumRequest:
         centre, scale = [self.interval.centre], [self.interval.half_width / FREE_BOUND]
         parameters = {"columns": [self.column], "centre": centre, "scale": scale, "bound": [FREE_BOUND]}
-        return RoundRequest("moments", parameters, budget_share, rows_max=1)
+        return SecureSumRequest("moments", parameters, budget_share, rows_max=1)
 
     def release(self, aggregate: NoisyAggregate) -> Release:
         """Σ z and Σ z²."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.exponential_families.family import Array, Family, Latent, Release
 from inference.exponential_families.quadrature import draw_on_grid
 
@@ -34,10 +34,10 @@ class ScalarFamily(Family):
     def log_marginal(self, s: Array, n: int) -> Array:
         """ln p(s) = ln ∫ p(s | θ) p(θ) dθ, up to a constant, for s inside its range."""
 
-    def request(self, budget_share: float = 1.0) -> RoundRequest:
+    def request(self, budget_share: float = 1.0) -> SecureSumRequest:
         centre, scale = [self.interval.centre], [self.interval.half_width]
         parameters = {"columns": [self.column], "centre": centre, "scale": scale, "bound": [1.0]}
-        return RoundRequest("sum", parameters, budget_share, rows_max=1)
+        return SecureSumRequest("sum", parameters, budget_share, rows_max=1)
 
     def release(self, aggregate: NoisyAggregate) -> Release:
         n, scale = aggregate.contributors, self.interval.half_width

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest, SecureSumRequest
 from inference.errors import DataError, unknown
 from inference.jobs.base import LearningJob
 
@@ -45,9 +46,16 @@ def find(name: str) -> LearningJob:
     return jobs[name]
 
 
-def require_local(job: LearningJob) -> None:
-    """Refuse a job that learns from sums only. Raises `DataError` that names those that data nodes can release for."""
-    if not job.local:
-        others = ", ".join(name for name in NAMES if find(name).local)
-        how = "reports of single clients" if job.reports(job.settings()) else "sums over all clients"
-        raise DataError(f"job {job.name!r} learns from {how}; data nodes can release by themselves for: {others}")
+_WORDS = {
+    SecureSumRequest: "secure sums over all clients",
+    NodeReleaseRequest: "releases of data nodes",
+    LdpReportRequest: "LDP reports of single clients",
+}
+
+
+def require_kind(job: LearningJob, kind: type[RoundRequest]) -> None:
+    """Refuse a kind of rounds that a job cannot learn from. Raises `DataError` that names the jobs that can."""
+    if kind not in job.kinds:
+        others = ", ".join(name for name in NAMES if kind in find(name).kinds)
+        can = " and ".join(_WORDS[one] for one in job.kinds)
+        raise DataError(f"job {job.name!r} learns from {can}; these learn from {_WORDS[kind]}: {others}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dca_proto.aggregate import RoundRequest, SecureSumRequest
 from inference.draws import InferenceData
 from inference.problem import Problem, Schema
 from inference.rounds import Job
@@ -30,7 +31,7 @@ class Conditions:
         rng: for auxiliary data and Monte Carlo draws; nothing private depends on it.
         on_iteration: called after each iteration of an iterative job.
         held_out: rows to score iterations on, if there are any.
-        local: whether rounds are local ones, whose clients are data nodes that release by themselves; T is 0 then.
+        kind: of the job's rounds, one of its `kinds`. T is 0 without Compute nodes.
         on_sampling: called while draws are made after the rounds, with the iterations done and their total.
         epsilon: of all rounds together.
         weights: of the blocks of the statistic "regression" with these parameters, for the least error in all.
@@ -42,7 +43,7 @@ class Conditions:
     rng: np.random.Generator
     on_iteration: OnProgress = lambda iteration: None
     held_out: Problem | None = None
-    local: bool = False
+    kind: type[RoundRequest] = SecureSumRequest
     on_sampling: Callable[[int, int], None] = lambda done, total: None
     epsilon: float = 0.0
     weights: Callable[[Mapping[str, Any]], tuple[int, int, int]] = lambda parameters: (1, 1, 1)
@@ -94,9 +95,8 @@ class LearningJob:
         name: as in ``--job``.
         settings: the dataclass of its settings (`inference.jobs.settings`).
         iterative: whether its rounds are many, one for each iteration.
-        local: whether it can learn from what data nodes release by themselves, in local rounds.
-        reports: the local mechanism by which each client reports once, given the settings; "" where it learns from
-            sums, whose noise is drawn together.
+        kinds: the kinds of rounds that it can learn from, its default first.
+        reports: of a job on LDP reports their mechanism, given the settings; "" of any other.
         batch: B, given the settings and N: clients in the smallest round, or 0 where all are asked in all rounds.
         picture_title: what the estimates are, above a picture of them. model: in words, given the settings.
         scored: whether there is a score on rows that were held out; else all rows are learned from.
@@ -126,7 +126,7 @@ class LearningJob:
     model: Callable[[Schema, Any], str] = target_on_features
     scored: bool = True
     iterative: bool = False
-    local: bool = False
+    kinds: tuple[type[RoundRequest], ...] = (SecureSumRequest,)
     reports: Callable[[Any], str] = lambda settings: ""
     finish: Callable[[Any, Schema, Any, Conditions], Any] | None = None
     changeable: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from math import isfinite
 import numpy as np
 from scipy.special import betaincinv
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
@@ -119,12 +119,12 @@ def check(schema: Schema, settings: Settings) -> None:
 
 def make(
     schema: Schema, settings: Settings, conditions: Conditions
-) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
+) -> Generator[LdpReportRequest, NoisyAggregate, NoisyAggregate]:
     """The job's round of reports. Raises `DataError` where clients are too few."""
     column, edges = column_of(schema, settings.column), edges_of(schema, settings)
     check_clients(conditions.clients, len(edges) - 2, f"a histogram of {len(edges) - 1} categories")
     parameters = {"columns": [column], "edges": [float(end) for end in edges]}
-    return (yield RoundRequest("histogram", parameters, rows_max=1, mechanism=settings.mechanism))
+    return (yield LdpReportRequest("histogram", parameters, rows_max=1, mechanism=settings.mechanism))
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
@@ -214,6 +214,7 @@ JOBS = {
         picture_title=picture_title,
         model=model,
         scored=False,
+        kinds=(LdpReportRequest,),
         reports=lambda settings: settings.mechanism,
     )
 }

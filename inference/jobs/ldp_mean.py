@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary
@@ -168,7 +168,7 @@ def check(schema: Schema, settings: Settings) -> None:
 
 def make(
     schema: Schema, settings: Settings, conditions: Conditions
-) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
+) -> Generator[LdpReportRequest, NoisyAggregate, NoisyAggregate]:
     """The job's round of reports. Raises `DataError` where clients are too few."""
     bounds = bounds_of(schema, settings)
     check_clients(conditions.clients, 2, "a mean with its spread")
@@ -178,7 +178,7 @@ def make(
         "scale": [bounds.half_width],
         "bound": [1.0],
     }
-    return (yield RoundRequest("mean", parameters, rows_max=1, mechanism=settings.mechanism))
+    return (yield LdpReportRequest("mean", parameters, rows_max=1, mechanism=settings.mechanism))
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
@@ -295,6 +295,7 @@ JOBS = {
         picture_title=picture_title,
         model=model,
         scored=False,
+        kinds=(LdpReportRequest,),
         reports=lambda settings: settings.mechanism,
     )
 }

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounded_regression import INTERCEPT_BOUND
 from inference.errors import DataError
 from inference.jobs import logistic, regression
@@ -105,7 +105,7 @@ def check(schema: Schema, settings: Settings) -> None:
 
 def make(
     schema: Schema, settings: Settings, conditions: Conditions
-) -> Generator[RoundRequest, NoisyAggregate, Released]:
+) -> Generator[LdpReportRequest, NoisyAggregate, Released]:
     """The job's round of reports, or its two. Raises `DataError` where clients are too few."""
     d = len(schema.features)
     if settings.labelled:
@@ -124,22 +124,22 @@ def make(
         }
         parameters["weights"] = list(conditions.weights(parameters))
     check_clients(conditions.clients, least, f"a regression on {d} features")
-    return (yield RoundRequest(statistic, parameters, rows_max=1, mechanism=GAUSSIAN))
+    return (yield LdpReportRequest(statistic, parameters, rows_max=1, mechanism=GAUSSIAN))
 
 
-def _of_features(schema: Schema, settings: Settings) -> RoundRequest:
+def _of_features(schema: Schema, settings: Settings) -> LdpReportRequest:
     """A report of a client's features, mapped from their bounds to ±1."""
     parameters = _columns(schema, settings, len(schema.features))
-    return RoundRequest("sum", parameters, 1 - settings.label_share, rows_max=1, mechanism=GAUSSIAN)
+    return LdpReportRequest("sum", parameters, 1 - settings.label_share, rows_max=1, mechanism=GAUSSIAN)
 
 
-def _of_labels(schema: Schema, settings: Settings, conditions: Conditions) -> RoundRequest:
+def _of_labels(schema: Schema, settings: Settings, conditions: Conditions) -> LdpReportRequest:
     """A report of a client's label, of which class its target is."""
     bounds = schema.bounds[schema.target]
     edges = [bounds.lower, float(schema.centres[-1]), bounds.upper]
     part = ROUNDING * epsilon_of(sqrt(settings.label_share) * conditions.mu) / conditions.epsilon
     parameters = {"columns": [schema.target], "edges": edges}
-    return RoundRequest("histogram", parameters, part, rows_max=1, mechanism=RESPONSE)
+    return LdpReportRequest("histogram", parameters, part, rows_max=1, mechanism=RESPONSE)
 
 
 def epsilon_of(mu: float) -> float:
@@ -242,6 +242,7 @@ JOBS = {
         draws=with_new_clients,
         picture_title=picture_title,
         model=model,
+        kinds=(LdpReportRequest,),
         reports=lambda settings: GAUSSIAN,
     )
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dca_proto.aggregate import LdpReportRequest
 from inference.errors import DataError
 from inference.jobs import logistic, regression
 from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
@@ -133,6 +134,7 @@ JOBS = {
         picture_title=picture_title,
         model=model,
         iterative=True,
+        kinds=(LdpReportRequest,),
         reports=lambda settings: GAUSSIAN,
     )
 }

@@ -1,6 +1,6 @@
 """Job `regression-mcmc`: distributed Bayesian regression with the privacy noise in the model, one round, then draws.
 
-Of J data nodes that release by themselves (a local round), or of one sum over all clients, which is one node.
+Of what J data nodes release by themselves, or of one secure sum over all clients, which is one node.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from inference.distributed_regression import METHODS, NAMES, DistributedFit
 from inference.distributed_regression.job import ROWS_MAX, fit_released, least_rows, request_of
 from inference.distributed_regression.methods import DRAWS, WARMUP, find, ready
@@ -79,7 +79,8 @@ def make(
     schema: Schema, settings: Settings, conditions: Conditions
 ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
     """The job's round."""
-    return (yield _request(schema, settings, settings.rows_max if conditions.local else 0))
+    rows_max = settings.rows_max if issubclass(conditions.kind, NodeReleaseRequest) else 0
+    return (yield _request(schema, settings, rows_max))
 
 
 def _request(schema: Schema, settings: Settings, rows_max: int) -> RoundRequest:
@@ -168,6 +169,6 @@ JOBS = {
         draws=draws,
         picture_title=regression.picture_title,
         model=model,
-        local=True,
+        kinds=(SecureSumRequest, NodeReleaseRequest),
     )
 }

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
 from inference.errors import DataError, unknown
 from inference.local.terms import GAUSSIAN
 from inference.problem import Schema
@@ -244,7 +244,7 @@ class _Descent:
         self._contributors, self._gained, self._private = 0, 0.0, True
         self.stopped = ""
 
-    def request(self) -> RoundRequest:
+    def request(self) -> LdpReportRequest:
         """Of the clipped gradients of the next group at the last iterate."""
         settings, theta = self._settings, self._iterates[-1]
         parameters = self._columns.parameters() | {
@@ -253,7 +253,7 @@ class _Descent:
             "family": settings.family,
             "intercept": settings.intercept,
         }
-        return RoundRequest("gradient", parameters, rows_max=1, batch=self._plan.size, mechanism=GAUSSIAN)
+        return LdpReportRequest("gradient", parameters, rows_max=1, batch=self._plan.size, mechanism=GAUSSIAN)
 
     def step(self, reports: NoisyAggregate) -> None:
         """The next iterate."""

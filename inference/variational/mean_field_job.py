@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
 from inference.problem import Schema
 from inference.rounds import Job
@@ -113,7 +113,7 @@ def variational_inference(
     score: Score | None = None,
     on_progress: OnProgress | None = None,
 ) -> Job[VariationalFit]:
-    """The job: yields `RoundRequest`s, is sent `NoisyAggregate`s, returns the fit.
+    """The job: yields `SecureSumRequest`s, is sent `NoisyAggregate`s, returns the fit.
 
     Args:
         rng: draws ξ; nothing private depends on it, and a restarted job needs it in the same state again.
@@ -143,7 +143,7 @@ class _Ascent:
     settings: VariationalSettings
     clients: int
 
-    def request(self, theta: Array) -> RoundRequest:
+    def request(self, theta: Array) -> SecureSumRequest:
         """Of the clipped gradients at θ."""
         clip = self.settings.clip or sqrt(self.model.dimension) / 4
         return self.model.request(theta, self.columns, clip, self.schedule.share, self.schedule.batch)
@@ -183,7 +183,7 @@ class _Course:
 
 def _ascend(
     ascent: _Ascent, rng: np.random.Generator, score: Score | None, on_progress: OnProgress | None
-) -> Generator[RoundRequest, NoisyAggregate, _Course]:
+) -> Generator[SecureSumRequest, NoisyAggregate, _Course]:
     """All iterations, or as many as come to something."""
     state, course = ascent.start(), _Course()
     moved, total = np.zeros(ascent.model.dimension), ascent.schedule.iterations

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
 from inference.problem import Problem, Schema
 from inference.rounds import Job
@@ -141,7 +141,7 @@ class _Rounds:
     settings: MixtureSettings
     clients: int
 
-    def request(self, found: mixture.Posterior) -> RoundRequest:
+    def request(self, found: mixture.Posterior) -> SecureSumRequest:
         """Of the expected sufficient statistics at a posterior."""
         log_weights, means, precisions = mixture.natural(found)
         d = len(self.columns.columns)
@@ -152,7 +152,7 @@ class _Rounds:
             "means": [[float(value) for value in row] for row in means],
             "precisions": [[float(value) for value in row] for row in precisions],
         }
-        return RoundRequest("mixture", parameters, budget_share=self.schedule.share, batch=self.schedule.batch)
+        return SecureSumRequest("mixture", parameters, budget_share=self.schedule.share, batch=self.schedule.batch)
 
     def unpacked(self, sums: NoisyAggregate) -> tuple[Statistics, Noise]:
         """The statistics over all clients and their noise: the blocks of components are (w₁ N, w₂ S, w₃ (Q - h N))."""
@@ -198,7 +198,7 @@ class _Watch:
         return "held-out log predictive density", density
 
 
-def _climb(state: State, rounds: _Rounds, watch: _Watch) -> Generator[RoundRequest, NoisyAggregate, _Course]:
+def _climb(state: State, rounds: _Rounds, watch: _Watch) -> Generator[SecureSumRequest, NoisyAggregate, _Course]:
     """All iterations, or as many as come to something."""
     private = True
     for t in range(rounds.schedule.iterations):

@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import SecureSumRequest
 from inference.errors import DataError, unknown
 from inference.problem import Schema
 from inference.variational.standardise import Standardisation
@@ -83,11 +83,13 @@ class Model:
     def dimension(self) -> int:
         return len(self.names)
 
-    def request(self, theta: Array, columns: Standardisation, clip: float, share: float, batch: int) -> RoundRequest:
+    def request(
+        self, theta: Array, columns: Standardisation, clip: float, share: float, batch: int
+    ) -> SecureSumRequest:
         """The round that asks for the sum of clipped gradients at θ."""
         parameters = columns.parameters() | dict(self.parameters)
         parameters |= {"theta": [float(value) for value in theta], "clip": clip}
-        return RoundRequest(self.statistic, parameters, budget_share=share, batch=batch)
+        return SecureSumRequest(self.statistic, parameters, budget_share=share, batch=batch)
 
 
 def gaussian_prior(sd: float) -> PriorGradient:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.problem import Schema
 from inference.scale import FREE_BOUND, means, moments_parameters, posterior_sd
 
@@ -61,12 +61,12 @@ class Standardisation:
         return Standardisation(self.columns, self.centre, self.scale * self.bound, np.ones_like(self.bound))
 
 
-def moments_request(schema: Schema, share: float, *, target: bool) -> RoundRequest:
+def moments_request(schema: Schema, share: float, *, target: bool) -> SecureSumRequest:
     """The first round: moments of the features, and of the target where it is to be standardised, too."""
     columns = schema.columns if target else schema.features
     d = len(columns)
     parameters = moments_parameters(columns, schema.centres[:d], schema.half_widths[:d])
-    return RoundRequest("moments", parameters, budget_share=share)
+    return SecureSumRequest("moments", parameters, budget_share=share)
 
 
 def standardised(schema: Schema, moments: NoisyAggregate, bound: float) -> Standardisation:
