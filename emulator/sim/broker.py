@@ -75,7 +75,7 @@ class Broker:
         self._sessions: dict[bytes, Session] = {}
         self._inboxes: dict[bytes, tuple[Channel, Session]] = {}
         self._listeners: dict[Channel, dict[Session, None]] = {channel: {} for channel in Channel}
-        self._retained: dict[tuple[Address, bytes, bytes], Packet] = {}
+        self._retained: dict[Channel, dict[tuple[bytes, bytes, bytes], Packet]] = {channel: {} for channel in Channel}
         self._next_connect_us = 0
 
     # --- machines come and go --------------------------------------------------------------------------------------
@@ -125,7 +125,8 @@ class Broker:
             if not self.options.keeps_state:
                 self._end(session, "broker restarted")
         if not self.options.keeps_state:
-            self._retained.clear()
+            for retained in self._retained.values():
+                retained.clear()
 
     def start(self) -> None:
         """The broker is back; all machines that run connect soon."""
@@ -185,9 +186,10 @@ class Broker:
         return session
 
     def _deliver_retained(self, session: Session) -> None:
-        for packet in self._retained.values():
-            if session in self._receivers(packet.to):
-                self.deliver(session, packet)
+        for channel, listeners in self._listeners.items():
+            if session in listeners:
+                for packet in self._retained[channel].values():
+                    self.deliver(session, packet)
 
     def _leave(self, session: Session) -> None:
         """A session without a connection: it stays for a while, or not at all."""
@@ -271,7 +273,7 @@ class Broker:
 
     def _route(self, packet: Packet) -> None:
         if packet.retain:
-            self._retained[packet.to, packet.round_id, packet.sender] = packet
+            self._retained[packet.to.channel][packet.to.id, packet.round_id, packet.sender] = packet
         for session in self._receivers(packet.to):
             self.deliver(session, packet)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dca_proto.core.effects import Channel
 from dca_proto.core.machine import Actor
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import OpenRound
 from dca_proto.testing import Cast
 from emulator.sim.process import Process
 from emulator.sim.simulator import Simulator

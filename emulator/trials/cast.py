@@ -11,23 +11,19 @@ from numpy.typing import NDArray
 
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
-from dca_proto.core.messages import Certificate, Signed
+from dca_proto.core.messages import Certificate
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import ask, plan_round
 from dca_proto.core.policy import Allowance, Floors, Policy
+from dca_proto.core.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound, tolerated_of
 from dca_proto.core.sealing import KEY_BYTES, Identity
-from dca_proto.core.shares import LOCAL
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics import resolve
 from dca_proto.testing import Cast, NoNoise, seeded
 from emulator.sim.streams import Streams
 from emulator.trials.hostile import HOSTILE, configured
 from emulator.trials.questions import STATISTICS
-from emulator.trials.scenario import Scenario
+from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, Scenario
 
-LOCALLY: dict[str, Any] = {"encoding": LOCAL, "tolerated": 0, "colluders": 0, "computes": ()}
-"""What the request of a local round, or one of reports, says of Compute nodes."""
 Role = Literal["client", "compute", "trainer"]
 Stored = Iterable[tuple[str, bytes, bytes]]
 
@@ -78,7 +74,7 @@ class TrialCast(Cast):
                 epsilon_per_round_max=max(20.0, rounds.epsilon),
                 epsilon_per_period_max=limits.epsilon_per_period_max,
                 delta_max=rounds.delta,
-                rows_of_many=rounds.local,
+                rows_of_many=rounds.kind == NODE_RELEASE,
             ),
             floors=Floors(clients_min=limits.floor_clients_min, honest_min=limits.floor_honest_min),
             mechanism=None if rounds.noise else NoNoise(),
@@ -134,21 +130,41 @@ class TrialCast(Cast):
         asked: dict[str, Any] = {
             "statistic": population.statistic,
             "parameters": self.parameters,
-            "clients_expected": population.clients if rounds.eager else 0,
+            "clients_expected": population.clients if rounds.counted else 0,
             "delta": rounds.announced_delta,
+            "ask": self.ask_of(rounds.tolerated, rounds.colluders),
         }
-        for name in ("epsilon", "tolerated", "colluders", "encoding", "mechanism", "fraction_bits", "rows_max",
-                     "join_window_ms", "share_window_ms", "commit_window_ms"):  # fmt: skip
+        for name in ("epsilon", "fraction_bits", "rows_max", "collect_window_ms", "commit_window_ms"):
             asked[name] = getattr(rounds, name)
-        return super().request(**{**asked, **changes, **(LOCALLY if rounds.alone else {})})
+        return super().request(**{**asked, **changes})
+
+    def batch(self, number: int) -> OpenRound:
+        """Round `number` of the scenario, from 0: of everybody, or of the clients whose turn it is."""
+        population, rounds = self.scenario.population, self.scenario.rounds
+        if not rounds.batch:
+            return self.request()
+        order = Streams(self.scenario.seed)(f"batch/{number}").sample(self.clients, rounds.batch)
+        tolerated = tolerated_of(rounds.batch, population.clients, rounds.tolerated, rounds.colluders)
+        tolerated = min(tolerated, rounds.batch - 2)
+        ask = self.ask_of(max(tolerated, rounds.colluders), rounds.colluders)
+        return self.request(invited=tuple(sorted(order)), clients_expected=0, ask=ask)
+
+    def ask_of(self, tolerated: int, colluders: int) -> Ask:
+        """The kind of the scenario's rounds."""
+        rounds = self.scenario.rounds
+        if rounds.kind == NODE_RELEASE:
+            return AskNodeRelease()
+        if rounds.kind == LDP_REPORT:
+            return AskLdpReport(mechanism=rounds.mechanism)
+        return AskSecureSum(computes=self.computes, tolerated=tolerated, colluders=colluders)
 
     def check(self) -> None:
         """Raises `UsageError` where the scenario's rounds cannot be held, whatever happens."""
-        request, limits = self.request(), Limits()
-        request.check(self.federation, self.mechanism, limits, self.timing)
-        epochs = tuple(Signed(b"", bytes(64)) for _ in request.computes)
-        body = request.announcement(bytes(16), self.mechanism.name, epochs, bytes(KEY_BYTES), now_ms=0)
-        plan_round(body, ask(body, self.mechanism, limits), len(self.clients), self.mechanism)
+        limits = Limits()
+        everybody = self.request(clients_expected=len(self.clients))
+        for request in (everybody, self.batch(0)) if self.scenario.rounds.batch else (everybody,):
+            request.check(self.federation, self.mechanism, limits, self.timing)
+            request.draft(self.mechanism, limits)
 
     def _rows_of(self, index: int) -> Callable[[tuple[str, ...]], NDArray[np.float64]]:
         def rows(columns: tuple[str, ...]) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from dca_proto.core.wording import nearest
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.questions import CATEGORICAL, STATISTICS
+from emulator.trials.scenario import KINDS, LDP_REPORT, NODE_RELEASE
 
 if TYPE_CHECKING:
     from emulator.trials.scenario import Adversary, Fault, Scenario
@@ -43,8 +44,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "rounds.delta": (1e-12, 0.5),
     "rounds.fraction_bits": (0, 40),
     "rounds.rows_max": (0, ROWS_MAX),
-    "rounds.join_window_ms": (1, TIME_MS_MAX // 10),
-    "rounds.share_window_ms": (1, TIME_MS_MAX // 10),
+    "rounds.batch": (0, CLIENTS_MAX),
+    "rounds.collect_window_ms": (1, TIME_MS_MAX // 10),
     "rounds.commit_window_ms": (1, TIME_MS_MAX // 10),
     "limits.epsilon_per_period_max": (1e-6, 1000),
     "limits.account_epsilon": (0, 1000),
@@ -100,15 +101,18 @@ def _check_rounds(scenario: Scenario, source: str) -> None:
         _refuse(source, found, f"at most N - 2 = {population.clients - 2}, so that somebody's noise is left")
     if rounds.colluders > rounds.tolerated:
         _refuse(source, f"rounds.colluders is {rounds.colluders}", f"at most rounds.tolerated = {rounds.tolerated}")
-    if rounds.local and not rounds.rows_max:
-        _refuse(source, "rounds.rows_max is 0 of local rounds", "how many rows of a client count at most, 1 or more")
-    if rounds.encoding not in ("seed", "vector"):
-        _refuse(source, f"rounds.encoding is {rounds.encoding!r}", "seed or vector")
+    if rounds.kind not in KINDS:
+        _refuse(source, f"rounds.kind is {rounds.kind!r}{nearest(rounds.kind, KINDS)}", f"one of {', '.join(KINDS)}")
+    if rounds.kind == NODE_RELEASE and not rounds.rows_max:
+        _refuse(source, "rounds.rows_max is 0 of node releases", "how many rows of a client count at most, 1 or more")
+    if rounds.batch and (rounds.batch > population.clients or not rounds.colluders + 3 <= rounds.batch):
+        found = f"rounds.batch is {rounds.batch} of {population.clients} clients"
+        _refuse(source, found, f"0, or c + 3 = {rounds.colluders + 3} to {population.clients}")
     if population.statistic not in STATISTICS:
         near = nearest(population.statistic, STATISTICS)
         _refuse(source, f"population.statistic is {population.statistic!r}{near}", f"one of {', '.join(STATISTICS)}")
     if population.clients * population.dimension * population.computes > MESSAGES_MAX * 10:
-        _refuse(source, "population has more than 10 million shares a round", "fewer clients or coordinates")
+        _refuse(source, "population has more than 10 million masks a round", "fewer clients or coordinates")
     if scenario.broker.part_bytes_max > scenario.broker.packet_bytes_max:
         found = f"broker.part_bytes_max is {scenario.broker.part_bytes_max}"
         _refuse(source, found, f"at most broker.packet_bytes_max = {scenario.broker.packet_bytes_max}")
@@ -116,13 +120,13 @@ def _check_rounds(scenario: Scenario, source: str) -> None:
 
 def _check_reports(scenario: Scenario, source: str) -> None:
     population, rounds, by = scenario.population, scenario.rounds, scenario.rounds.mechanism
-    if not by:
+    if rounds.kind != LDP_REPORT:
+        if by:
+            _refuse(source, f"rounds.mechanism is {by!r} of kind {rounds.kind!r}", f"kind = {LDP_REPORT!r}, or none")
         return
     if by not in LOCAL_MECHANISMS:
         found = f"rounds.mechanism is {by!r}{nearest(by, LOCAL_MECHANISMS)}"
-        _refuse(source, found, f"one of {', '.join(LOCAL_MECHANISMS)}, or none")
-    if rounds.local:
-        _refuse(source, f"rounds.local is true of reports by {by}", "one of both: data nodes, or clients that report")
+        _refuse(source, found, f"one of {', '.join(LOCAL_MECHANISMS)}")
     if by in CATEGORICAL:
         if population.statistic != "histogram" or population.dimension < 2:
             found = f"population.statistic is {population.statistic!r} of dimension {population.dimension}"

@@ -12,7 +12,15 @@ from rich.table import Table
 from dca_proto.cli.output import say
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.scenario import Adversary, Fault, Scenario, from_plain, to_toml
+from emulator.trials.scenario import (
+    LDP_REPORT,
+    NODE_RELEASE,
+    Adversary,
+    Fault,
+    Scenario,
+    from_plain,
+    to_toml,
+)
 from emulator.trials.sweep import Failure, Sweep
 
 LIVENESS_NAME = "live after healing"
@@ -34,16 +42,16 @@ def show_trial(console: Console, result: dict[str, Any]) -> None:
 def _scenario(result: dict[str, Any]) -> str:
     population, rounds = result["options"]["population"], result["options"]["rounds"]
     asked = f"{population['statistic']} with d = {population['dimension']}"
-    if rounds["mechanism"]:
+    if rounds["kind"] == LDP_REPORT:
         return f"seed {result['seed']}: {population['clients']} clients that report by {rounds['mechanism']}; {asked}"
-    if rounds["local"]:
+    if rounds["kind"] == NODE_RELEASE:
         return (
-            f"seed {result['seed']}: {population['clients']} data nodes, local rounds of at most {rounds['rows_max']} "
+            f"seed {result['seed']}: {population['clients']} data nodes, releases of at most {rounds['rows_max']} "
             f"rows of each; {asked}"
         )
     return (
         f"seed {result['seed']}: {population['clients']} clients, {population['computes']} Compute nodes, "
-        f"T = {rounds['tolerated']}, c = {rounds['colluders']}; {asked}, shares as {rounds['encoding']}"
+        f"T = {rounds['tolerated']}, c = {rounds['colluders']}; {asked}"
     )
 
 

@@ -6,10 +6,8 @@ import random
 
 import msgspec
 
-from dca_proto.core.client_round import JOINED, SHARING
 from dca_proto.core.mechanism import LOCAL_MECHANISMS
 from dca_proto.core.params import Timing
-from dca_proto.core.trainer_round import GATHERING, JOINING, RUNNING, STARTING
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.streams import Streams
@@ -17,7 +15,16 @@ from emulator.trials.checks import check
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.questions import CATEGORICAL
-from emulator.trials.scenario import Adversary, Fault, Limits, Population, Rounds, Scenario
+from emulator.trials.scenario import (
+    LDP_REPORT,
+    NODE_RELEASE,
+    Adversary,
+    Fault,
+    Limits,
+    Population,
+    Rounds,
+    Scenario,
+)
 
 
 class DrawLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +42,7 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
     """The scenario of a seed. Each part has a stream of its own, so that a new kind of fault changes only faults."""
     limits, streams = limits or DrawLimits(), Streams(seed)
     population = _population(streams("draw/population"), limits)
-    rounds = _or_local(streams("draw/local"), population, _rounds(streams("draw/rounds"), population, limits))
+    rounds = _or_node_release(streams("draw/local"), population, _rounds(streams("draw/rounds"), population, limits))
     population, rounds = _or_reports(streams("draw/reports"), population, rounds, limits)
     windows_ms = rounds.end_ms
     scenario = Scenario(
@@ -69,40 +76,41 @@ def _population(stream: random.Random, limits: DrawLimits) -> Population:
 def _rounds(stream: random.Random, population: Population, limits: DrawLimits) -> Rounds:
     largest = population.clients - 2
     tolerated = min(largest, stream.choice([0, 1, 1, population.clients // 4, population.clients // 3, largest]))
-    windows = [stream.randrange(8_000, 40_000, 500) for _ in range(3)]
+    windows = [stream.randrange(8_000, 40_000, 500) for _ in range(2)]
+    colluders = stream.choice([0, 0, 0, tolerated // 2, tolerated])
+    batch = stream.randint(colluders + 3, population.clients) if colluders + 3 <= population.clients else 0
     return Rounds(
         count=min(limits.rounds_max, stream.choices([1, 2, 3], weights=[5, 4, 2])[0]),
         first_ms=stream.choice([0, 1_000, 3_000]),
         every_ms=stream.choice([0, 2_000, 15_000, 40_000]),
         tolerated=tolerated,
-        colluders=stream.choice([0, 0, 0, tolerated // 2, tolerated]),
+        colluders=colluders,
+        batch=batch if stream.random() < 0.15 else 0,
         epsilon=stream.choice([0.5, 1.0, 2.0]),
         delta=stream.choice([1e-5, 1e-6]),
-        encoding=stream.choice(["seed", "seed", "vector"]),
-        eager=stream.random() < 0.7,
+        counted=stream.random() < 0.7,
         fraction_bits=stream.choice([16, 20, 24]),
         rows_max=stream.choice([0, 1, 3]),
-        join_window_ms=windows[0],
-        share_window_ms=windows[1],
-        commit_window_ms=windows[2],
+        collect_window_ms=windows[0],
+        commit_window_ms=windows[1],
     )
 
 
-def _or_local(stream: random.Random, population: Population, rounds: Rounds) -> Rounds:
-    """Where clients have several rows, one scenario in five is of local rounds."""
+def _or_node_release(stream: random.Random, population: Population, rounds: Rounds) -> Rounds:
+    """Where clients have several rows, one scenario in five is of node releases."""
     if population.rows == 1 or stream.random() >= 0.2:
         return rounds
-    return msgspec.structs.replace(rounds, local=True, rows_max=max(1, rounds.rows_max))
+    return msgspec.structs.replace(rounds, kind=NODE_RELEASE, rows_max=max(1, rounds.rows_max))
 
 
 def _or_reports(
     stream: random.Random, population: Population, rounds: Rounds, limits: DrawLimits
 ) -> tuple[Population, Rounds]:
-    """Where rounds are not local, one scenario in five is of reports; those that name categories are of a histogram."""
-    if rounds.local or stream.random() >= 0.2:
+    """One secure sum in five becomes a report; those that name categories are of a histogram."""
+    if not rounds.is_summed or stream.random() >= 0.2:
         return population, rounds
     by, bins = stream.choice(LOCAL_MECHANISMS), stream.randint(2, max(2, limits.dimension_max))
-    rounds = msgspec.structs.replace(rounds, mechanism=by)
+    rounds = msgspec.structs.replace(rounds, kind=LDP_REPORT, mechanism=by)
     if by not in CATEGORICAL:
         return population, rounds
     population = msgspec.structs.replace(population, statistic="histogram", dimension=bins)
@@ -110,9 +118,10 @@ def _or_reports(
 
 
 def _limits(stream: random.Random, population: Population, rounds: Rounds) -> Limits:
-    """Mostly wide ones; sometimes a budget of few rounds, or floors that a smaller roster does not meet."""
+    """Mostly wide ones; sometimes a budget of few rounds, or floors that n_min just meets, or not."""
     tight, floors = stream.random() < 0.15, stream.random() < 0.15
-    least = population.clients - stream.choice([0, 1, 2]) if floors else 1
+    fewest = population.clients - rounds.tolerated + rounds.colluders
+    least = fewest + stream.choice([-1, 0, 0, 1]) if floors else 1
     return Limits(
         epsilon_per_period_max=rounds.epsilon * stream.choice([1.2, 1.5, 2.0]) if tight else 100.0,
         account_epsilon=rounds.epsilon * stream.choice([1.2, 2.0, 40.0]) if stream.random() < 0.2 else 0.0,
@@ -163,7 +172,7 @@ def _faults(stream: random.Random, population: Population, rounds: Rounds, most:
 def _fault(stream: random.Random, name: str, population: Population, rounds: Rounds) -> Fault:
     kind = FAULTS[name]
     role = stream.choice(kind.roles)
-    phases = [phase for phase in kind.phases_of(role) if phase != GATHERING]
+    phases = kind.phases_of(role)
     waits = bool(phases) or name.startswith("vanish") or name == "disk-full"
     at_ms = stream.choice([0, 0, rounds.end_ms // 3]) if waits else _soon_ms(stream, rounds)
     return Fault(
@@ -171,16 +180,9 @@ def _fault(stream: random.Random, name: str, population: Population, rounds: Rou
         actor=_actor(stream, name, role, population),
         at_ms=min(at_ms, Timing().epoch_ms // 2),
         for_ms=stream.choice([0, 500, 3_000, 10_000, 30_000]),
-        phase=_phase(stream.choice(["", *phases]), rounds) if phases else "",
+        phase=stream.choice(["", *phases]) if phases else "",
         amount=_amount(stream, kind.amount, kind.amounts),
     )
-
-
-def _phase(drawn: str, rounds: Rounds) -> str:
-    """In a local round, or one of reports, one phase stands for several of a sum's."""
-    if not rounds.alone:
-        return drawn
-    return {JOINED: SHARING, JOINING: GATHERING, STARTING: GATHERING, RUNNING: GATHERING}.get(drawn, drawn)
 
 
 def _soon_ms(stream: random.Random, rounds: Rounds) -> int:

@@ -21,16 +21,16 @@ rows = 1                      # of each client
 [rounds]
 count = 2
 every_ms = 15000              # from one to the next; 0 asks for all at once
+kind = "secure-sum"           # or node-release (each client adds the whole noise for one row; needs rows_max), or
+                              # ldp-report (a report of each client); the last two have no Compute nodes
 tolerated = 2                 # T
 colluders = 0                 # c
 epsilon = 1.0                 # of each round
-encoding = "seed"             # or vector
-local = false                 # true: each client adds the whole noise for one row; no Compute nodes; needs rows_max
-mechanism = ""                # of reports, one for each client; no Compute nodes: analytic-gaussian, grid-laplace, or,
-                              # for a histogram and rows_max = 1, randomised-response, unary-encoding
+batch = 0                     # B clients are invited to each round; 0 asks everybody
+mechanism = ""                # of an ldp-report: analytic-gaussian, grid-laplace, or, for a histogram and
+                              # rows_max = 1, randomised-response, unary-encoding
 rows_max = 0                  # 0 is the mean of a client's rows, R the sum of at most R
-join_window_ms = 20000
-share_window_ms = 20000
+collect_window_ms = 20000
 commit_window_ms = 20000
 
 [limits]
@@ -53,7 +53,7 @@ phase = "frozen"              # strikes when this phase is stored
 for_ms = 5000                 # then it starts again; 0 waits until all is mended
 
 [[faults]]
-kind = "vanish-after-join"
+kind = "vanish-sending"
 actor = "client 3"
 
 [[adversaries]]

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
 
 PHASES: dict[str, tuple[str, ...]] = {
-    "client": (client_round.JOINED, client_round.DECLINED, client_round.SHARING, client_round.SHARED,
-               client_round.RETURNED),
-    "compute": (compute_round.COLLECTING, compute_round.FROZEN, compute_round.RELEASED, compute_round.ABORTED),
-    "trainer": (trainer_round.JOINING, trainer_round.STARTING, trainer_round.RUNNING, trainer_round.DONE,
-                trainer_round.FAILED, trainer_round.RETURNED, trainer_round.GATHERING),
+    "client": (client_round.SENT, client_round.KEPT, client_round.DECLINED, client_round.RETURNED),
+    "compute": (*compute_round.OPEN, *compute_round.ENDS),
+    "trainer": (*trainer_round.OPEN, *trainer_round.ENDED),
 }  # fmt: skip
 """The phases of a round that each role stores, in which transitions can be struck."""
 

@@ -10,10 +10,9 @@ from emulator.trials.kills import (
     KillBetween,
     KillTorn,
     Twin,
-    VanishAfterJoin,
-    VanishAfterSharing,
-    VanishBeforeJoin,
-    VanishSharing,
+    VanishAfterReceipt,
+    VanishBeforeSending,
+    VanishSending,
 )
 from emulator.trials.outages import (
     BrokerLoss,
@@ -40,10 +39,11 @@ _HOUR_MS = 3_600_000.0
 _MS, _SHARE, _COUNT = "milliseconds", "a probability", "how many messages"
 
 FAULTS: dict[str, Kind] = {
-    "vanish-before-join": Kind(does="is gone when the announcement comes", make=VanishBeforeJoin, roles=("client",)),
-    "vanish-after-join": Kind(does="is gone when its join has left", make=VanishAfterJoin, roles=("client",)),
-    "vanish-sharing": Kind(does="is gone with some of its shares sent", make=VanishSharing, roles=("client",)),
-    "vanish-after-sharing": Kind(does="is gone when it has all receipts", make=VanishAfterSharing, roles=("client",)),
+    "vanish-before-sending": Kind(does="is gone when the announcement comes", make=VanishBeforeSending,
+                                  roles=("client",)),
+    "vanish-sending": Kind(does="is gone when it has paid, before or after sending", make=VanishSending,
+                           roles=("client",)),
+    "vanish-after-receipt": Kind(does="is gone when it has its receipt", make=VanishAfterReceipt, roles=("client",)),
     "crash": Kind(does="is killed at a time", make=Crash, roles=ACTORS),
     "kill-before": Kind(does="is killed before a transition is stored", make=KillBefore, roles=ACTORS, heals=True,
                         phases=True),

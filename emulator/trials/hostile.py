@@ -1,6 +1,6 @@
 """Clients and Compute nodes that do not keep to the protocol: production actors with one step replaced, and strangers.
 
-Each kind says what it can spoil (DESIGN §9). What it does not name must hold: privacy always does.
+Each kind says what it can spoil (DESIGN §10). What it does not name must hold: privacy always does.
 
     value     the result may be wrong; it is not less private
     round     a round may end without a result
@@ -16,37 +16,42 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import Round as ClientRound
-from dca_proto.core.codec import decode_frame, encode
-from dca_proto.core.commit import ENTRY_BYTES, Entries
+from dca_proto.core.codec import encode
 from dca_proto.core.compute import ComputeActor
+from dca_proto.core.compute_round import FROZEN
 from dca_proto.core.compute_round import Round as NodeRound
-from dca_proto.core.effects import Address, Channel, Effect, Send, SetTimer
-from dca_proto.core.errors import PeerError
+from dca_proto.core.contribution import Kept, Outbound
+from dca_proto.core.effects import Address, Channel, Effect, Report, Send, SetTimer
 from dca_proto.core.events import Event, Timer
-from dca_proto.core.mechanism import LOCAL_MECHANISMS
+from dca_proto.core.facts import Released
+from dca_proto.core.kinds import LdpReport
+from dca_proto.core.lists import list_hash
+from dca_proto.core.masks import ENTRY_BYTES, TAG_BYTES, WORD_BYTES, entry_of
 from dca_proto.core.messages import (
     Abort,
     Announcement,
+    Answer,
     Body,
-    Frozen,
-    FrozenList,
+    Contribution,
+    EpochKey,
+    ListHeader,
+    PartialSum,
     Release,
     Sealed,
-    Share,
     Signed,
 )
 from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.core.plan import Plan
-from dca_proto.core.round import list_hash, seal_answer
-from dca_proto.core.sealing import ID_BYTES, NONCE_BYTES, Random
-from dca_proto.core.upload import Contribution
-from dca_proto.statistics import Statistic
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.core.validated import ValidatedRound
+from emulator.trials.wire import body_of
 
 FLOOD_EVERY_MS, FLOODS_MAX, FLOOD_MESSAGES = 1_500, 20, 10
 _FAR = 1 << 62
-_FAR_BYTE = b"\x55"  # of a vector beyond 2^62, a category beyond any, bits of which some may be beyond the last
+_FAR_BYTE = b"\x55"  # of a category beyond any, bits of which some may be beyond the last
+Values = NDArray[np.int64]
 
 
 class Hostile(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,88 +88,101 @@ class OutOfRange(HostileClient):
     (A mechanism randomises no such value; who lies writes the bytes of the report.)
     """
 
-    def _contribution(self, statistic: Statistic, body: Announcement) -> tuple[NDArray[np.int64], int, list[Effect]]:
-        if body.mechanism in LOCAL_MECHANISMS:
-            return super()._contribution(statistic, body)
-        return np.full(statistic.dimension, _FAR, dtype=np.int64), body.rows_max, []
+    _forges = False
+
+    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[Values, int, list[Effect]]:
+        self._forges = isinstance(body.terms, LdpReport)
+        if self._forges:
+            return super()._value(validated, body)
+        return np.full(validated.dimension, _FAR, dtype=np.int64), body.rows_max, []
 
     def _sign(self, body: Body) -> Signed:
-        if isinstance(body, Release) and self._rounds[body.round_id].body.mechanism in LOCAL_MECHANISMS:
+        if isinstance(body, Release) and self._forges:
             body = msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector))
         return super()._sign(body)
 
 
-class Inconsistent(HostileClient):
-    """Contributes shares that do not belong together, under one contribution id."""
-
-    def _make(
-        self, current: ClientRound, plan: Plan, value: NDArray[np.int64], session: bytes, position: int, charge: int
-    ) -> Contribution:
-        honest = self._random
-        one_id = honest(ID_BYTES)
-        self._random = _with_id(honest, one_id)
-        try:
-            first, second = (super(Inconsistent, self)._make(current, plan, value, session, position, charge)
-                             for _ in range(2))  # fmt: skip
-        finally:
-            self._random = honest
-        return _mixed(first, second, first.contribution)
-
-
 class TwoFaced(HostileClient):
-    """Sends one contribution to the first Compute node, and another to the others; in a local round, two releases or
-    reports."""
+    """Sends two contributions, releases or reports for one charge."""
 
-    _released: Release
+    _second: Outbound
 
     def _make(
-        self, current: ClientRound, plan: Plan, value: NDArray[np.int64], session: bytes, position: int, charge: int
-    ) -> Contribution:
-        first = super()._make(current, plan, value, session, position, charge)
-        second = super()._make(current, plan, value, session, position, charge)
-        return _mixed(first, second, first.contribution)
+        self, opened: OpenedAnnouncement, validated: ValidatedRound, value: Values, rows: int, charge: int
+    ) -> Outbound:
+        self._second = super()._make(opened, validated, np.zeros_like(value), rows, charge)
+        return super()._make(opened, validated, value, rows, charge)
 
-    def _sign(self, body: Body) -> Signed:
-        if isinstance(body, Release):
-            self._released = body
-        return super()._sign(body)
-
-    def _release(self, current: ClientRound, now_ms: int) -> list[Effect]:
-        effects = super()._release(current, now_ms)
-        if current.contribution is None:
-            return effects
-        other = msgspec.structs.replace(
-            self._released, contribution=self._random(ID_BYTES), vector=bytes(len(self._released.vector))
-        )
-        sealed = seal_answer(self._sign(other), current.opened, self._random)
-        return [*effects, Send(Address(Channel.TRAINER, current.body.trainer), current.id, sealed)]
+    def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
+        effects = super()._contribute(current, validated, now_ms)
+        return [*effects, Send(current.opened.holder(self.id), current.id, self._second.payload)]
 
 
-def _with_id(random: Random, one_id: bytes) -> Random:
-    return lambda size: one_id if size == ID_BYTES else random(size)
+class WrongTags(HostileClient):
+    """Masks and tags for its last node are made with a key of its own; that node can only object."""
+
+    def _make(
+        self, opened: OpenedAnnouncement, validated: ValidatedRound, value: Values, rows: int, charge: int
+    ) -> Outbound:
+        honest = self._session.pair_keys
+
+        def keys(epochs: tuple[EpochKey, ...]) -> list[bytes]:
+            made = list(honest(epochs))
+            made[-1 if opened.holder(self.id).id != opened.computes[-1] else 0] = self._random(KEY_BYTES)
+            return made
+
+        self._session.pair_keys = keys  # type: ignore[method-assign]
+        try:
+            return super()._make(opened, validated, value, rows, charge)
+        finally:
+            del self._session.pair_keys
 
 
-def _mixed(first: Contribution, second: Contribution, contribution: bytes) -> Contribution:
-    messages = (first.messages[0], *second.messages[1:])
-    return Contribution(contribution, messages, (first.receipt_tags[0], *second.receipt_tags[1:]))
+class ReusingCharges(HostileClient):
+    """Pays for everything with its first charge."""
+
+    def _make(
+        self, opened: OpenedAnnouncement, validated: ValidatedRound, value: Values, rows: int, charge: int
+    ) -> Outbound:
+        return super()._make(opened, validated, value, rows, 1)
+
+
+class WrongHolder(HostileClient):
+    """Sends its contribution to another Compute node than the one that is to hold it, and sealed to that one."""
+
+    def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
+        opened = current.opened
+        if opened.computes:
+            place = (opened.computes.index(opened.holder(self.id).id) + 1) % len(opened.computes)
+            current.opened = _HeldBy(opened, opened.computes[place])  # type: ignore[assignment]
+        return super()._contribute(current, validated, now_ms)
+
+
+class _HeldBy:
+    """An announcement with another holder."""
+
+    def __init__(self, opened: OpenedAnnouncement, holder: bytes) -> None:
+        self._opened = opened
+        self._holder = holder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    def holder(self, client: bytes) -> Address:
+        return Address(Channel.COMPUTE, self._holder)
 
 
 class Sybil(HostileClient):
-    """One of several ids of one owner: joins every round, so as to be counted, and never shares."""
+    """One of several ids of one owner: has a session, so as to be counted, and never contributes."""
 
-    def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
-        return _without_shares(super()._receive(sender, payload, now_ms))
-
-    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
-        return _without_shares(super()._on_timer(timer, now_ms))
-
-
-def _without_shares(effects: list[Effect]) -> list[Effect]:
-    return [one for one in effects if not (isinstance(one, Send) and one.to.channel is Channel.COMPUTE)]
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        effects = super().handle(event, now_ms)
+        kept = (Channel.COMPUTE, Channel.TRAINER)
+        return [one for one in effects if not (isinstance(one, Send) and one.to.channel in kept)]
 
 
 class Flooding(HostileClient):
-    """Sends `amount` messages at a time to everybody: bytes without meaning, and shares that cannot be opened."""
+    """Sends `amount` messages at a time to everybody: bytes without meaning, and what cannot be opened."""
 
     _floods = 0
 
@@ -182,9 +200,12 @@ class Flooding(HostileClient):
         nodes = [Address(Channel.COMPUTE, member.id) for member in self._federation.computes]
         trainers = [Address(Channel.TRAINER, member.id) for member in self._federation.trainers]
         round_id = next(iter(self._rounds), bytes(ID_BYTES))
-        share = Share(round_id, self._random(ID_BYTES), self._random(NONCE_BYTES), self._random(64))
-        forged: list[Effect] = [Send(to, round_id, encode(share)) for to in nodes]
-        return [*forged, *(Send(to, round_id, self._random(80)) for to in (*nodes, *trainers))]
+        forged = encode(Contribution(round_id, self._random(ID_BYTES), self._random(64)))
+        everybody = (*nodes, *trainers, Address(Channel.HELLO))
+        return [
+            *(Send(to, round_id, forged) for to in nodes),
+            *(Send(to, round_id, self._random(80)) for to in everybody),
+        ]
 
 
 # --- Compute nodes ----------------------------------------------------------------------------------------------------
@@ -197,53 +218,127 @@ class HostileCompute(ComputeActor):
 
 
 class Equivocating(HostileCompute):
-    """Tells the first of its peers a shorter list than the others."""
+    """Signs a shorter list for the first of its peers than for the others."""
 
-    def _tell(self, current: NodeRound, peer: bytes, *, answer: bool) -> list[Effect]:
-        if peer != current.peers(self.id)[0] or not current.stored.entries:
-            return super()._tell(current, peer, answer=answer)
-        entries = current.stored.entries[:-ENTRY_BYTES]
-        hashed, count = list_hash(current.session, entries), len(entries) // ENTRY_BYTES
-        to, known_as = Address(Channel.COMPUTE, peer), (PROTOCOL_VERSION, current.id, current.session)
-        told = self._signed_to(to, current.id, Frozen(*known_as, hashed, count, answer))
-        return [told, self._signed_to(to, current.id, FrozenList(*known_as, entries))]
+    def _list_to(self, current: NodeRound, peer: bytes) -> Effect:
+        stored = current.stored
+        if peer != current.peers(self.id)[0] or not stored.entries:
+            return super()._list_to(current, peer)
+        entries, tags = stored.entries[:-ENTRY_BYTES], current.tags_for
+        hashed, count = list_hash(current.hash, self.id, entries), len(entries) // ENTRY_BYTES
+        header = self._sign(ListHeader(PROTOCOL_VERSION, current.id, current.hash, hashed, count))
+        current.stored = msgspec.structs.replace(stored, header=header, entries=entries)
+        current.tags_for = lambda place: tags(place)[:-TAG_BYTES]  # type: ignore[method-assign]
+        try:
+            return super()._list_to(current, peer)
+        finally:
+            current.stored = stored
+            del current.tags_for
 
 
 class Dropping(HostileCompute):
-    """Leaves `amount` honest clients out of its list."""
+    """Leaves `amount` clients out of its list."""
 
     def _freeze(self, current: NodeRound, now_ms: int) -> list[Effect]:
-        for position in sorted(current.entries)[: self.amount]:
-            del current.entries[position]
+        for client in sorted(current.kept)[: self.amount]:
+            del current.kept[client]
         return super()._freeze(current, now_ms)
+
+
+class MakingUp(HostileCompute):
+    """Adds `amount` entries that it has made up, of clients that it may hold, to its list."""
+
+    def _freeze(self, current: NodeRound, now_ms: int) -> list[Effect]:
+        nodes, dimension = len(current.stored.computes), current.validated.dimension
+        for client in self._made_up(current)[: self.amount]:
+            entry = entry_of(client, self._random(ID_BYTES), 1)
+            tags, y = self._random(TAG_BYTES * nodes), self._random(WORD_BYTES * dimension)
+            current.kept.setdefault(client, Kept(entry, tags, y))
+        return super()._freeze(current, now_ms)
+
+    def _made_up(self, current: NodeRound) -> list[bytes]:
+        """Clients that have not contributed, and ids of nobody."""
+        silent = [one for one in sorted(self._sessions.slots) if one not in current.kept]
+        drawn = [self._random(ID_BYTES) for _ in range(16 * len(current.stored.computes))]
+        return [one for one in (*silent, *drawn) if current.opened.holder(one).id == self.id]
+
+
+class ListingOthers(MakingUp):
+    """Adds entries of clients that another node holds."""
+
+    def _made_up(self, current: NodeRound) -> list[bytes]:
+        return [one for one in sorted(self._sessions.slots) if current.opened.holder(one).id != self.id]
+
+
+class ListingTwice(HostileCompute):
+    """Lists its first client twice, and adds its contribution twice."""
+
+    def _load(self, *given: Any) -> NodeRound:
+        current = super()._load(*given)
+        entries, tags = current.kept_entries, current.tags_for
+        current.kept_entries = lambda: entries()[:ENTRY_BYTES] + entries()  # type: ignore[method-assign]
+        current.tags_for = lambda place: tags(place)[:TAG_BYTES] + tags(place)  # type: ignore[method-assign]
+        return current
+
+
+class AlteringTags(HostileCompute):
+    """Gives its peers wrong tags of its first `amount` clients."""
+
+    def _list_to(self, current: NodeRound, peer: bytes) -> Effect:
+        honest, wrong = current.tags_for, TAG_BYTES * self.amount
+
+        def tags(place: int) -> bytes:
+            given = honest(place)
+            return bytes(byte ^ 0xA5 for byte in given[:wrong]) + given[wrong:]
+
+        current.tags_for = tags  # type: ignore[method-assign]
+        try:
+            return super()._list_to(current, peer)
+        finally:
+            del current.tags_for
+
+
+class Objecting(HostileCompute):
+    """Objects to the first `amount` entries of each list."""
+
+    def _answer_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
+        if current.phase == FROZEN and len(current.lists) == len(current.stored.computes):
+            wrong = TAG_BYTES * self.amount
+            for node, one in current.lists.items():
+                tags = bytes(byte ^ 0xA5 for byte in one.tags[:wrong]) + one.tags[wrong:]
+                current.lists[node] = msgspec.structs.replace(one, tags=tags)
+        return super()._answer_when_complete(current, now_ms)
 
 
 class Altering(HostileCompute):
     """Adds what it likes to its partial sum."""
 
-    def _release(self, current: NodeRound, agreed: Entries) -> list[Effect]:
-        position = min(agreed)
-        current.shares[position] = bytes(byte ^ 0xA5 for byte in current.shares[position])
-        return super()._release(current, agreed)
+    def _sign(self, body: Body) -> Signed:
+        if isinstance(body, PartialSum):
+            body = msgspec.structs.replace(body, vector=bytes(byte ^ 0xA5 for byte in body.vector))
+        return super()._sign(body)
 
 
 class Withholding(HostileCompute):
     """Takes part in everything, and keeps its partial sum."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        return [one for one in super().handle(event, now_ms) if not _is_partial(one)]
+        return [one for one in super().handle(event, now_ms) if not self._keeps(one)]
+
+    def _keeps(self, effect: Effect) -> bool:
+        is_word = isinstance(effect, Send) and effect.to.channel is Channel.TRAINER
+        return is_word and isinstance(body_of(effect.payload), Sealed)  # type: ignore[union-attr]
 
 
-def _is_partial(effect: Effect) -> bool:
-    return (
-        isinstance(effect, Send)
-        and effect.to.channel is Channel.TRAINER
-        and isinstance(decode_frame(effect.payload), Sealed)
-    )
+class WithholdingAnswers(Withholding):
+    """Takes part up to its answer, and keeps that."""
+
+    def _keeps(self, effect: Effect) -> bool:
+        return isinstance(effect, Send) and isinstance(body_of(effect.payload), Answer)
 
 
 class Silent(HostileCompute):
-    """Says that it is ready, and nothing more."""
+    """Says that it has the round, and nothing more."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         speaks = not self._rounds
@@ -254,47 +349,58 @@ class Silent(HostileCompute):
 class AbortingLate(HostileCompute):
     """Signs that it has released nothing, right after it has released."""
 
-    def _release(self, current: NodeRound, agreed: Entries) -> list[Effect]:
-        lie = Abort(PROTOCOL_VERSION, current.id, current.session, "too-few", "nothing was released", 0, 0)
-        return [*super()._release(current, agreed), Send(Address(Channel.ABORT), current.id, encode(self._sign(lie)))]
+    def _release_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
+        effects = super()._release_when_complete(current, now_ms)
+        if not any(isinstance(one, Report) and isinstance(one.fact, Released) for one in effects):
+            return effects
+        about = (PROTOCOL_VERSION, current.id, self.id, current.hash)
+        lie = self._sign(Abort(*about, "too-few", "nothing was released", 0, 0, ()))
+        return [*effects, Send(Address(Channel.ABORT), current.id, encode(lie))]
 
 
 class CallingOld(HostileCompute):
-    """Says of the ledgers of the first `amount` clients that they are old copies, and keeps none of their shares."""
+    """Says of the ledgers of the first `amount` clients that they are old copies, and keeps none of their messages."""
 
-    def _check_first(self, client: bytes, charge: int, kept: bytes | None) -> None:
-        super()._check_first(client, charge, kept)
-        first = sorted(client for current in self._rounds.values() if current.is_loaded
-                       for client in current.roster.clients)[: self.amount]  # fmt: skip
-        if client in first:
-            raise PeerError("lie", found="a good share", expected="none")
+    def _keep(self, current: NodeRound, client: bytes, kept: Kept, reply: Effect, now_ms: int) -> list[Effect]:
+        if client in sorted(self._sessions.slots)[: self.amount]:
+            return [self._reused(current, client, kept.charge)]
+        return super()._keep(current, client, kept, reply, now_ms)
 
 
 _VALUE, _ROUND = frozenset({"value"}), frozenset({"round"})
 _NOTHING: frozenset[str] = frozenset()
+_CLIENTS: dict[str, Any] = {"amount_max": 10_000, "default": 1}
+_MESSAGES: dict[str, Any] = {"amount_max": 1_000, "default": FLOOD_MESSAGES}
 
 HOSTILE: dict[str, Hostile] = {
     "out-of-range": Hostile(does="contributes any numbers", role="client", actor=OutOfRange, spoils=_VALUE),
-    "inconsistent": Hostile(does="contributes shares that do not match", role="client", actor=Inconsistent,
-                            spoils=_VALUE),
-    "two-faced": Hostile(does="contributes differently to different nodes", role="client", actor=TwoFaced,
-                         spoils=_ROUND),
-    "sybil": Hostile(does="joins and never shares", role="client", actor=Sybil, spoils=_ROUND),
-    "flood": Hostile(does="floods everybody", role="client", actor=Flooding, spoils=_NOTHING, amount_max=1_000,
-                     default=FLOOD_MESSAGES),
-    "stranger": Hostile(does="joins without being enrolled", role="client", actor=Flooding, spoils=_NOTHING,
-                        amount_max=1_000, default=FLOOD_MESSAGES, is_stranger=True),
+    "two-faced": Hostile(does="contributes twice for one charge", role="client", actor=TwoFaced, spoils=_NOTHING),
+    "wrong-tags": Hostile(does="contributes what a node must object to", role="client", actor=WrongTags, spoils=_ROUND),
+    "reuse-charge": Hostile(does="pays with one charge for all", role="client", actor=ReusingCharges, spoils=_ROUND),
+    "wrong-holder": Hostile(does="contributes to another holder", role="client", actor=WrongHolder, spoils=_ROUND),
+    "sybil": Hostile(does="has a session and never contributes", role="client", actor=Sybil, spoils=_ROUND),
+    "flood": Hostile(does="floods everybody", role="client", actor=Flooding, spoils=_NOTHING, **_MESSAGES),
+    "stranger": Hostile(does="comes without being enrolled", role="client", actor=Flooding, spoils=_NOTHING,
+                        is_stranger=True, **_MESSAGES),
     "copier": Hostile(does="sends others' ciphertexts as its own", role="client", actor=HostileClient,
                       spoils=_NOTHING),
     "equivocate": Hostile(does="tells its peers different lists", role="compute", actor=Equivocating, spoils=_ROUND),
     "drop-clients": Hostile(does="leaves clients out of its list", role="compute", actor=Dropping, spoils=_ROUND,
-                            amount_max=10_000, default=1),
+                            **_CLIENTS),
+    "make-up": Hostile(does="lists what nobody has sent", role="compute", actor=MakingUp, spoils=_NOTHING, **_CLIENTS),
+    "list-others": Hostile(does="lists clients of other holders", role="compute", actor=ListingOthers, spoils=_ROUND,
+                           **_CLIENTS),
+    "list-twice": Hostile(does="lists a client twice", role="compute", actor=ListingTwice, spoils=_ROUND),
+    "alter-tags": Hostile(does="gives its peers wrong tags", role="compute", actor=AlteringTags, spoils=_ROUND,
+                          **_CLIENTS),
+    "object": Hostile(does="objects to clients", role="compute", actor=Objecting, spoils=_ROUND, **_CLIENTS),
+    "withhold-answer": Hostile(does="keeps its answer", role="compute", actor=WithholdingAnswers, spoils=_ROUND),
     "alter-sum": Hostile(does="alters its partial sum", role="compute", actor=Altering, spoils=_VALUE),
     "withhold-sum": Hostile(does="keeps its partial sum", role="compute", actor=Withholding, spoils=_ROUND),
-    "silent": Hostile(does="says nothing after being ready", role="compute", actor=Silent, spoils=_ROUND),
+    "silent": Hostile(does="says nothing after its first word", role="compute", actor=Silent, spoils=_ROUND),
     "abort-late": Hostile(does="signs an abort after its release", role="compute", actor=AbortingLate, spoils=_ROUND),
     "call-old": Hostile(does="calls ledgers old copies", role="compute", actor=CallingOld,
-                        spoils=frozenset({"round", "joining"}), amount_max=10_000, default=1),
+                        spoils=frozenset({"round", "joining"}), **_CLIENTS),
 }  # fmt: skip
 """By name."""
 

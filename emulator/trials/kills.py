@@ -7,22 +7,25 @@ from typing import ClassVar
 
 import msgspec
 
-from dca_proto.core.client_round import CONTRIBUTIONS, SESSIONS, Session
-from dca_proto.core.compute import ROUNDS as NODE_ROUNDS
+from dca_proto.core.client_round import OUTBOUND
+from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
+from dca_proto.core.client_round import StoredRound as ClientRound
+from dca_proto.core.compute_round import CONTRIBUTIONS, COLLECTING
+from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
 from dca_proto.core.compute_round import StoredRound as NodeRound
 from dca_proto.core.effects import Effect, Persist
 from dca_proto.core.events import Event
-from dca_proto.core.facts import AllReceived, Joined
-from dca_proto.core.messages import Announcement
-from dca_proto.core.trainer_round import GATHERING, RELEASES
+from dca_proto.core.facts import Acknowledged
+from dca_proto.core.messages import Announcement, Invitation
+from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
 from emulator.sim.process import KillPoint, Process, Where
 from emulator.trials.fault import Injection
 from emulator.trials.wire import body_of
 
-_STORED: dict[str, type[Session] | type[NodeRound] | type[TrainerRound]] = {
-    SESSIONS: Session,
+_STORED: dict[str, type[ClientRound] | type[NodeRound] | type[TrainerRound]] = {
+    CLIENT_ROUNDS: ClientRound,
     NODE_ROUNDS: NodeRound,
     TRAINER_ROUNDS: TrainerRound,
 }
@@ -34,8 +37,8 @@ def entered(effects: Sequence[Effect]) -> str:
     for effect in effects:
         if isinstance(effect, Persist) and effect.table in _STORED:
             return msgspec.msgpack.decode(effect.value, type=_STORED[effect.table]).phase
-    keeps = any(isinstance(effect, Persist) and effect.table == RELEASES for effect in effects)
-    return GATHERING if keeps else ""
+    keeps = any(isinstance(effect, Persist) and effect.table in (RELEASES, CONTRIBUTIONS) for effect in effects)
+    return COLLECTING if keeps else ""
 
 
 class Crash(Injection):
@@ -113,11 +116,11 @@ class KillBetween(KillAtTransition):
     where = "between"
 
 
-class VanishSharing(KillBetween):
-    """A client is gone while it shares: some of its shares have left, others not. It comes back late, or never."""
+class VanishSending(KillBetween):
+    """A client is gone when it has paid: its contribution has left, or not. It comes back late, or never."""
 
     def _strikes(self, effects: Sequence[Effect]) -> bool:
-        return any(isinstance(effect, Persist) and effect.table == CONTRIBUTIONS for effect in effects)
+        return any(isinstance(effect, Persist) and effect.table == OUTBOUND for effect in effects)
 
     @property
     def _comes_back(self) -> bool:
@@ -146,29 +149,21 @@ class _Vanish(Injection):
         self.stop()
 
 
-class VanishBeforeJoin(_Vanish):
+class VanishBeforeSending(_Vanish):
     """Gone when the announcement comes."""
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        if self._waits_for(process) and isinstance(body_of(payload), Announcement):
+        if self._waits_for(process) and isinstance(body_of(payload), Announcement | Invitation):
             self.strike(process, "new")
             process.kill(self.fault.kind)
 
 
-class VanishAfterJoin(_Vanish):
-    """Gone when its join has left."""
+class VanishAfterReceipt(_Vanish):
+    """Gone when it has its receipt."""
 
     def on_fact(self, process: Process, fact: object) -> None:
-        if isinstance(fact, Joined):
-            self.strike(process, "joined")
-
-
-class VanishAfterSharing(_Vanish):
-    """Gone when it has all receipts."""
-
-    def on_fact(self, process: Process, fact: object) -> None:
-        if isinstance(fact, AllReceived):
-            self.strike(process, "shared")
+        if isinstance(fact, Acknowledged):
+            self.strike(process, "kept")
 
 
 class Twin(Injection):

@@ -21,9 +21,9 @@ class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         result: `completed`, `aborted`, `refused` (the trainer did not take it) or `open`. reason: of the last three.
-        clients: N. contributors, needed: |S| and N - T + c. epsilon: of the announcement.
-        noise_variance, noise_floor: in the sum, and of what privacy needs. Of a local round, contributors are the data
-            nodes that released, or the clients that reported, of which one is needed, and the noise is that of each.
+        clients: N. contributors, needed: |S| and n_min. epsilon: of the announcement.
+        noise_variance, noise_floor: in the sum, and of what privacy needs. Without Compute nodes, contributors are the
+            data nodes that released, or the clients that reported, of which one is needed; the noise is that of each.
         phases: name -> (from, to), as far as the round came.
     """
 
@@ -62,7 +62,7 @@ class InvariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drop(msgspec.Struct, frozen=True, kw_only=True):
-    """A client on the roster that is not in the sum: since when it was away, if it was, else when the round ended."""
+    """A client that was asked and is not in the result: since when it was away, if it was, else when the round ended."""
 
     client: int
     at_ms: int
@@ -126,7 +126,7 @@ def _round(world: TrialWorld, log: RoundLog) -> RoundOutcome:
         "round_id": log.id.hex(),
         "epsilon": log.request.epsilon,
         "phases": _phases(world, log),
-        "clients": len(log.clients) or (len(world.clients) if log.request.local else None),
+        "clients": log.request.answers_expected or len(world.clients),
     }
     if log.refused:
         return RoundOutcome(result="refused", reason=log.refused, **known)
@@ -150,34 +150,30 @@ def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
         return {"contributors": aggregate.clients, "needed": 1, "noise_variance": own, "noise_floor": own}
     return {
         "contributors": aggregate.contributors,
-        "needed": aggregate.clients - aggregate.tolerated + aggregate.colluders,
+        "needed": aggregate.fewest,
         "noise_variance": float(aggregate.noise_variance),
-        "noise_floor": (aggregate.clients - aggregate.tolerated - 1) * aggregate.sigma_local**2,
+        "noise_floor": (aggregate.fewest - 1 - aggregate.colluders) * aggregate.sigma_local**2,
     }
 
 
 def _phases(world: TrialWorld, log: RoundLog) -> dict[str, tuple[int, int]]:
     """When each phase began and ended, as far as it came; from one mark to the next."""
-    marks = (
-        ("join", log.announced_ms),
-        ("start", log.rostered_ms),
-        ("share", log.sharing_ms),
-        ("commit", log.frozen_ms),
-        ("end", log.ended_ms),
-    )
+    marks = (("collect", log.announced_ms), ("commit", log.closed_ms), ("end", log.ended_ms))
     start_ms = world.simulator.start_ms
     there = [(name, at_ms - start_ms) for name, at_ms in marks if at_ms is not None]
     return {name: (begins, max(begins, ends)) for (name, begins), (_, ends) in itertools.pairwise(there)}
 
 
 def drops_of(world: TrialWorld) -> tuple[Drop, ...]:
-    """Who was on a roster and not in the sum."""
+    """Who was asked, and is not in the result."""
     drops = []
     for log in world.rounds:
-        absent = log.ended.aggregate.absent if isinstance(log.ended, RoundCompleted) else ()
-        for client in (log.clients[position] for position in absent):
+        if not isinstance(log.ended, RoundCompleted):
+            continue
+        for client in set(log.request.invited or world.cast.clients).difference(log.contributors):
             at_ms = min(world.killed_ms.get(client, 1 << 60), log.ended_ms or 0) - world.simulator.start_ms
-            drops.append(Drop(client=world.client_number(client), at_ms=at_ms, phase="share"))
+            drops.append(Drop(client=world.client_number(client), at_ms=at_ms, phase="collect"))
+    drops.sort(key=lambda drop: (drop.at_ms, drop.client))
     return tuple(drops)
 
 

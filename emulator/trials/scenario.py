@@ -21,6 +21,9 @@ from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 
 
+SECURE_SUM, NODE_RELEASE, LDP_REPORT = KINDS = ("secure-sum", "node-release", "ldp-report")
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of a scenario's parts."""
 
@@ -47,39 +50,38 @@ class Rounds(_Part, frozen=True, kw_only=True):
     Attributes:
         count: how many rounds. first_ms: when the first is asked for. every_ms: from one to the next; 0 asks for all
             at once.
-        tolerated: T. colluders: c. epsilon, delta: of each round. encoding: `seed` or `vector`.
-        eager: whether a round starts as soon as all clients have answered, or at the join deadline.
+        kind: `secure-sum`; or `node-release`, which needs `rows_max`; or `ldp-report`. The last two need no Compute
+            node, and T and c mean nothing for them.
+        tolerated: T. colluders: c. epsilon, delta: of each round.
+        batch: B clients are invited, others in each round; 0 asks everybody. T is of N, and B's part of it is used.
+        counted: whether the trainer knows N; otherwise it asks the Compute nodes, or waits for the end.
         fraction_bits, rows_max: as in a request. noise: false is the oracle of exactness, which is not private.
-        local: rounds in which each client is a data node that adds the whole noise by itself, for one of its rows; no
-            Compute node takes part, and T, c and the encoding mean nothing. They need `rows_max`.
-        mechanism: rounds in which each client reports by this local mechanism, and `local` stays false; no Compute node
-            takes part either. One of categories needs a histogram and `rows_max` = 1. Where it is ε-private, δ is 0 of
-            the rounds, and `delta` of the limits alone.
-        join_window_ms, share_window_ms, commit_window_ms: of each round.
+        mechanism: of an LDP report. One of categories needs a histogram and `rows_max` = 1. Where it is ε-private, δ is
+            0 of the rounds, and `delta` of the limits alone.
+        collect_window_ms, commit_window_ms: of each round.
     """
 
     count: int = 1
     first_ms: int = 1_000
     every_ms: int = 0
+    kind: str = SECURE_SUM
     tolerated: int = 1
     colluders: int = 0
+    batch: int = 0
     epsilon: float = 1.0
     delta: float = 1e-6
-    encoding: str = "seed"
-    eager: bool = True
+    counted: bool = True
     fraction_bits: int = 24
     rows_max: int = 0
     noise: bool = True
-    local: bool = False
     mechanism: str = ""
-    join_window_ms: int = 20_000
-    share_window_ms: int = 20_000
+    collect_window_ms: int = 20_000
     commit_window_ms: int = 20_000
 
     @property
-    def alone(self) -> bool:
-        """Whether each client releases by itself: as a data node, or by a report."""
-        return self.local or bool(self.mechanism)
+    def is_summed(self) -> bool:
+        """Whether Compute nodes hold what clients send."""
+        return self.kind == SECURE_SUM
 
     @property
     def announced_delta(self) -> float:
@@ -94,7 +96,7 @@ class Rounds(_Part, frozen=True, kw_only=True):
     @property
     def longest_ms(self) -> int:
         """From asking for a round to its announced end."""
-        return self.join_window_ms + self.share_window_ms + 2 * self.commit_window_ms
+        return self.collect_window_ms + 2 * self.commit_window_ms
 
     def asked_ms(self, index: int) -> int:
         """When a round is asked for."""
@@ -112,8 +114,8 @@ class Limits(_Part, frozen=True, kw_only=True):
     Attributes:
         epsilon_per_period_max: a client's budget, at `delta_max` = the rounds' δ. account_epsilon: the trainer's
             account, at the same δ; 0 sets none.
-        clients_min, honest_min, colluders_min: of clients' policies. floor_clients_min, floor_honest_min: of Compute
-            nodes.
+        clients_min, honest_min, colluders_min: of clients' policies, about n_min, n_min - 1 - c, and c.
+            floor_clients_min, floor_honest_min: of Compute nodes.
     """
 
     epsilon_per_period_max: float = 40.0

@@ -31,7 +31,7 @@ from emulator.trials.world import TrialWorld
 
 SLACK_MS = 150_000
 """Beside the rounds' own windows: what resends, back-off and settling may take once all is mended."""
-FURTHER_JOIN_MS, FURTHER_WINDOW_MS = 400_000, 120_000
+FURTHER_COLLECT_MS, FURTHER_COMMIT_MS = 400_000, 120_000
 """Windows of the further round: keys are published anew within five minutes where a broker has forgotten them.
 
 It is asked for as much later where a Compute node had a copy beside it: the key that the copy published last stands
@@ -101,24 +101,23 @@ def _wait_for_ends(world: TrialWorld) -> list[str]:
 
 def _further_round(world: TrialWorld) -> str:
     """`completed`, `not due: ...`, or what became of it."""
-    tolerated, able = world.scenario.rounds.tolerated, _able(world)
-    tolerated = min(tolerated, len(able) - 2)
+    able = _able(world)
+    tolerated = min(world.scenario.rounds.tolerated, len(able) - 2)
     reason = _not_due(world, len(able), tolerated)
     if reason:
         return f"not due: {reason}"
     simulator = world.simulator
     if not world.twinned.isdisjoint(world.cast.computes):
         simulator.run(simulator.now_ms + world.cast.timing.epoch_publish_ms)
+    up = sum(process.is_up for process in world.clients)  # of whom those without budget decline
     request = world.cast.request(
-        tolerated=tolerated,
-        colluders=min(world.scenario.limits.colluders_min, tolerated),
-        clients_expected=sum(process.is_up for process in world.clients),
-        join_window_ms=FURTHER_JOIN_MS,
-        share_window_ms=FURTHER_WINDOW_MS,
-        commit_window_ms=FURTHER_WINDOW_MS,
+        ask=world.cast.ask_of(up - len(able) + tolerated, world.scenario.limits.colluders_min),
+        clients_expected=up,
+        collect_window_ms=FURTHER_COLLECT_MS,
+        commit_window_ms=FURTHER_COMMIT_MS,
     )
     log = world.further = world.ask(request)
-    until_ms = simulator.now_ms + FURTHER_JOIN_MS + 3 * FURTHER_WINDOW_MS + Timing().settle_ms + 1_000
+    until_ms = simulator.now_ms + 2 * FURTHER_COLLECT_MS + 3 * FURTHER_COMMIT_MS + Timing().settle_ms + 1_000
     while simulator.now_ms < until_ms and not (log.refused or (log.ended is not None and world.has_ended(log))):
         simulator.run(simulator.now_ms + 1_000)
     if isinstance(log.ended, RoundCompleted):
@@ -153,13 +152,14 @@ def _not_due(world: TrialWorld, able: int, tolerated: int) -> str:
 
 
 def _are_enough(scenario: Scenario, able: int, tolerated: int) -> bool:
-    """Whether so many clients may hold a round; one is enough for a local one, which no floor concerns."""
-    if scenario.rounds.alone:
+    """Whether so many clients may hold a round; one is enough where no floor concerns it, without Compute nodes."""
+    if not scenario.rounds.is_summed:
         return able > 0
     limits = scenario.limits
     clients_min = max(limits.clients_min, limits.floor_clients_min)
     honest_min = max(limits.honest_min, limits.floor_honest_min)
-    return tolerated >= limits.colluders_min and able - tolerated - 1 >= honest_min and able >= clients_min
+    fewest, colluders = able - tolerated + limits.colluders_min, limits.colluders_min
+    return tolerated >= colluders and fewest - 1 - colluders >= honest_min and fewest >= clients_min
 
 
 def _outcome(world: TrialWorld, watching: Sequence[Checker], why: list[str], further: str, wall_s: float) -> Outcome:

@@ -8,25 +8,19 @@ from collections.abc import Sequence
 import msgspec
 
 from dca_proto.core.client import ClientActor
-from dca_proto.core.codec import decode_body
 from dca_proto.core.compute import ComputeActor
-from dca_proto.core.compute_round import COLLECTING, FROZEN
-from dca_proto.core.effects import Channel, Persist, Write
+from dca_proto.core.compute_round import ANNOUNCEMENTS, CONTRIBUTIONS, LISTS, OPEN
+from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
+from dca_proto.core.compute_round import StoredRound as NodeRound
+from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
-from dca_proto.core.facts import (
-    Announced,
-    LedgerBehind,
-    ListFrozen,
-    Rostered,
-    RoundCompleted,
-    RoundFailed,
-    SharingStarted,
-)
-from dca_proto.core.messages import Roster
+from dca_proto.core.facts import Announced, Closed, LedgerReused, RoundCompleted, RoundFailed
 from dca_proto.core.params import Timing
 from dca_proto.core.records import decoded
+from dca_proto.core.request import OpenRound
+from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import CLOSED, DONE, FAILED, NEW, RETURNED, ROUNDS, OpenRound, StoredRound
+from dca_proto.core.trainer_round import CLOSED, ENDED, NEW, ROUNDS, StoredRound
 from emulator.sim.events import Observer, Refused
 from emulator.sim.packet import Packet
 from emulator.sim.process import Process
@@ -39,13 +33,12 @@ from emulator.trials.hostile import HOSTILE
 from emulator.trials.outages import quiet
 from emulator.trials.router import Router
 from emulator.trials.scenario import Scenario
-from emulator.trials.wire import members_of
 
 FACTS_KEPT = 100
 OWNER_WAITS_MS = 500
 DOWN = "down"
 _TARDINESS = {"slow": 20, "clock-ahead": 1, "clock-behind": 1}
-_ENDED = (DONE, FAILED, RETURNED, CLOSED)
+_ENDED = (*ENDED, CLOSED)
 
 
 class RoundLog(msgspec.Struct, kw_only=True):
@@ -55,18 +48,16 @@ class RoundLog(msgspec.Struct, kw_only=True):
         request: what was asked. asked_of: which start of the trainer it was asked of last, None while it was down.
         refused: why the trainer did not take it, if it did not.
         ended: `RoundCompleted` or `RoundFailed`, as it was first told.
-        clients: on the roster, in order.
+        contributors: ids of the clients in its result.
     """
 
     request: OpenRound
     asked_ms: int
     asked_of: int | None = None
     refused: str = ""
-    clients: tuple[bytes, ...] = ()
+    contributors: tuple[bytes, ...] = ()
     announced_ms: int | None = None
-    rostered_ms: int | None = None
-    sharing_ms: int | None = None
-    frozen_ms: int | None = None
+    closed_ms: int | None = None
     ended_ms: int | None = None
     ended: RoundCompleted | RoundFailed | None = None
 
@@ -85,37 +76,24 @@ class _Owner(Observer):
         match fact:
             case Refused() if process is self.world.trainer:
                 self.world.refused(fact.text)
-            case LedgerBehind():
+            case LedgerReused():
                 self.world.told_old.add(process.id)
-            case Announced() | Rostered() | SharingStarted() | RoundCompleted() | RoundFailed():
+            case Announced() | Closed() | RoundCompleted() | RoundFailed():
                 self._note(fact)
-            case ListFrozen():
-                log = self.world.round_of(fact.round_id)
-                if log is not None and log.frozen_ms is None:
-                    log.frozen_ms = self.world.simulator.now_ms
 
-    def _note(self, fact: Announced | Rostered | SharingStarted | RoundCompleted | RoundFailed) -> None:
+    def _note(self, fact: Announced | Closed | RoundCompleted | RoundFailed) -> None:
         log, now_ms = self.world.round_of(fact.round_id), self.world.simulator.now_ms
         if log is None:
             return
         match fact:
             case Announced():
                 log.announced_ms = now_ms
-            case Rostered():
-                log.rostered_ms = now_ms
-            case SharingStarted():
-                log.sharing_ms = now_ms
+            case Closed():
+                log.closed_ms = now_ms
             case _ if log.ended is None:
                 log.ended_ms, log.ended = now_ms, fact
-
-    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Who is on a roster is known also where the trainer dies before it says so."""
-        if process is not self.world.trainer:
-            return
-        for write in writes:
-            log = self.world.round_of(write.key) if write.table == ROUNDS else None
-            if log is not None and not log.clients and isinstance(write, Persist):
-                log.clients = _clients_of(decoded(ROUNDS, write.value, StoredRound))
+                trainer = self.world.trainer.actor
+                log.contributors = trainer.contributors(log.id) if isinstance(trainer, TrainerActor) else ()
 
     def on_kill(self, process: Process) -> None:
         self.world.killed_ms[process.id] = self.world.simulator.now_ms
@@ -206,8 +184,8 @@ class TrialWorld(World):
         return strangers
 
     def _copy(self, copier: bytes, packet: Packet) -> Sequence[Packet]:
-        """Every share of others comes once more, as the copier's own; in local rounds every release or report."""
-        copied = Channel.TRAINER if self.scenario.rounds.alone else Channel.COMPUTE
+        """Every contribution, release or report of others comes once more, as the copier's own."""
+        copied = Channel.COMPUTE if self.scenario.rounds.is_summed else Channel.TRAINER
         if packet.to.channel is not copied or packet.sender not in self._numbers or packet.sender == copier:
             return (packet,)
         return packet, msgspec.structs.replace(packet, sender=copier)
@@ -248,7 +226,7 @@ class TrialWorld(World):
 
     def ask_next(self) -> None:
         """The owner asks for the next round of the scenario."""
-        self.ask(self.cast.request())
+        self.ask(self.cast.batch(len(self.rounds)))
 
     def ask(self, request: OpenRound) -> RoundLog:
         """The owner asks the trainer for a round, now or as soon as it runs."""
@@ -293,7 +271,7 @@ class TrialWorld(World):
             where.append(f"the trainer is {phase}")
         for number, process in enumerate(self.computes):
             phase = phase_at(process, log.id)
-            if process.id not in self.hostile_computes and phase in (COLLECTING, FROZEN, DOWN):
+            if process.id not in self.hostile_computes and phase in (*OPEN, DOWN):
                 where.append(f"compute {number} is {phase}")
         return where
 
@@ -332,14 +310,22 @@ class TrialWorld(World):
             process.kill("removed")
         elif process.id in self.twinned and process.role is Channel.CLIENT:
             process.kill("to be enrolled anew")
-        elif not process.is_up or process.id in self.hostile_computes | self.told_old:
+        elif process.id in self.hostile_computes:
+            process.kill("to keep to the protocol")
+            _forget_open_rounds(process)
+            self.revive(process)
+        elif not process.is_up or process.id in self.told_old:
             self.revive(process)
 
 
-def _clients_of(stored: StoredRound) -> tuple[bytes, ...]:
-    """Who is on a round's roster, in order; nobody before there is one."""
-    roster = decode_body(stored.roster.body) if stored.roster is not None else None
-    return tuple(client for client, _ in members_of(roster)) if isinstance(roster, Roster) else ()
+def _forget_open_rounds(node: Process) -> None:
+    """A Compute node that has lied in a round cannot go on with it honestly."""
+    records = node.disk.records
+    stored = [decoded(NODE_ROUNDS, value, NodeRound) for (table, _), value in records.items() if table == NODE_ROUNDS]
+    lost = {one.round_id for one in stored if one.phase in OPEN}
+    for table, key in list(records):
+        if table in (NODE_ROUNDS, ANNOUNCEMENTS, CONTRIBUTIONS, LISTS) and key[:ID_BYTES] in lost:
+            del records[table, key]
 
 
 def phase_at(process: Process, round_id: bytes) -> str:
