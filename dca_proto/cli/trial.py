@@ -27,12 +27,13 @@ def run(
     configure_logs(level=logging.WARNING)
     paths = sorted(path for path in directory.glob("*.toml") if path.name.startswith(("compute-", "client-")))
     devices = [load(path) for path in paths if _has_data(path)]
+    left = len(paths) - len(devices)
     if not devices:
         raise UsageError(
             f"{directory} has no Compute node and no client with data; "
             "make a trial: dca federation init DIR --computes 3 --clients 25 --broker mqtt://127.0.0.1"
         )
-    complete(_serve(devices))
+    complete(_serve(devices, left))
 
 
 def _has_data(path: Path) -> bool:
@@ -41,11 +42,12 @@ def _has_data(path: Path) -> bool:
     return not isinstance(files, ClientFiles) or (files.data is not None and files.data.exists())
 
 
-async def _serve(devices: Sequence[Device]) -> None:
+async def _serve(devices: Sequence[Device], left: int) -> None:
     async with _broker(devices[0].config.broker) as told:
         roles = [device.role for device in devices]
         print(f"broker  {told}")
-        print(f"actors  {roles.count('compute')} Compute nodes, {roles.count('client')} clients with data")
+        waiting = f"; {left} clients have no data file" if left else ""
+        print(f"actors  {roles.count('compute')} Compute nodes, {roles.count('client')} clients{waiting}")
         print("        Ctrl-C stops them", flush=True)
         await asyncio.gather(*(device.run(FactLog()) for device in devices))
 
