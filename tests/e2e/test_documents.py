@@ -35,8 +35,8 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES[1:], *sorted(ROOT.glob("*/DESIGN.md")), ROOT / "dca_proto/PRIVACY.md"]
 README_LINES_MAX, LINE_CHARS_MAX = 150, 100
 QUICK_S, LONG_S = 90, 600
-IN_THIS_ENVIRONMENT = {"./scripts/run": "dca swarm"}
-"""What is typed in place of a script that makes an environment first and does the same then."""
+IN_THIS_ENVIRONMENT = {"./scripts/run": "dca swarm", ". .venv/bin/activate": ":"}
+"""What is typed where a reader makes or enters an environment first."""
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 INTERVAL = rf"{NUMBER} \[{NUMBER}, {NUMBER}\]"
 WILD = {r"\.\.\.": ".*", INTERVAL: ".+", NUMBER: NUMBER, " {2,}": " +"}
