@@ -1,4 +1,4 @@
-"""Make the federation file, enrol clients, and show who belongs to it."""
+"""Make the federation file, enrol clients, show who belongs to it, and run a trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dca_proto.cli import verbatim
+from dca_proto.cli import trial, verbatim
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member, enrol
 from dca_proto.core.policy import Allowance, Floors, Policy
@@ -253,3 +253,6 @@ def show(file: Annotated[Path, typer.Argument(help="The federation file.")] = Pa
     console = Console()
     console.print(table)
     console.print(f"hash {federation.hash.hex()}", highlight=False, soft_wrap=True)
+
+
+app.command("run", epilog=verbatim("Example:\n\n  dca federation run demo"))(trial.run)
