@@ -46,7 +46,7 @@ def test_draws_keep_their_names_attributes_and_warm_up_through_netcdf(tmp_path: 
         kept = posterior.attrs
     assert (kept["private"], kept["repaired"], kept["epsilon"], kept["delta"]) == (1, 1, 1.0, 1e-5)
     assert kept["mechanism"] == "discrete-gaussian"
-    assert kept["inference_library"] == "dca"
+    assert kept["inference_library"] == "dca-proto"
     assert kept["inference_library_version"]
     assert "left_out" not in kept
     assert data.warmup_posterior["theta"].shape == (2, 2, 3)
