@@ -22,3 +22,5 @@ General layout, in reading order (DESIGN.md beside this file says why):
 A learning job is a generator: it yields `RoundRequest`s, is sent `NoisyAggregate`s and returns its result. It neither
 knows nor cares whether a live trainer answers or the ideal functionality does.
 """
+
+PROJECT = "dca-proto"  # by this line `dca` tells the package from others of its name

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.wording import to_install
 from inference.errors import DataError
 
 Array = NDArray[np.float64]
@@ -216,5 +217,5 @@ def _arviz() -> Any:
             warnings.simplefilter("ignore", FutureWarning)
             import arviz
     except ImportError as error:
-        raise DataError(f'draws need ArviZ, which is missing here ({error}); pip install "dca[samplers]"') from None
+        raise DataError(f"draws need ArviZ, which is missing here ({error}); {to_install('samplers')}") from None
     return arviz

@@ -41,8 +41,9 @@ LAYERS = {
     "dca_proto.cli.account_plot": {"numpy", "matplotlib", "dca_proto"},
     "dca_proto.privacy_loss": {"msgspec", "dp_accounting", "dca_proto.core"},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
-                  "inference"},
-    "inference.local": {"numpy", "scipy", "matplotlib", "jax", "numpyro", "dca_proto.aggregate", "inference"},
+                  "dca_proto.core.wording", "inference"},
+    "inference.local": {"numpy", "scipy", "matplotlib", "jax", "numpyro", "dca_proto.aggregate",
+                        "dca_proto.core.wording", "inference"},
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", "dca_proto.core",
                  "dca_proto.statistics", "dca_proto.testing"},
 }  # fmt: skip

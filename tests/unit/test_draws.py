@@ -72,5 +72,5 @@ def test_draws_of_different_shapes_are_refused() -> None:
 
 def test_without_arviz_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "arviz", None)
-    with pytest.raises(DataError, match=r'pip install "dca\[samplers\]"'):
+    with pytest.raises(DataError, match=r"pip install -e '\.\[samplers\]'"):
         inference_data({"a": np.zeros((1, 5))})
