@@ -28,7 +28,7 @@ LAYERS = {
     "dca_proto.statistics": {"numpy", "msgspec", "dca_proto.statistics", "dca_proto.core.errors",
                              "dca_proto.core.fixedpoint", "dca_proto.core.wording"},
     "dca_proto.statistics.model_gradient": {"numpy", "msgspec", "jax", "dca_proto.statistics",
-                                            "dca_proto.core.errors"},
+                                            "dca_proto.core.errors", "dca_proto.core.wording"},
     "dca_proto.testing": CORE,
     "dca_proto.core.mechanism": CORE | {"dca_proto.local"},  # types of what it describes
     "dca_proto.core.plan": CORE | {"dca_proto.local"},  # its one door, opened with the first round of reports
