@@ -7,6 +7,7 @@ visibly where that reaches no index.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -76,7 +77,7 @@ mean = arviz.from_netcdf("draws.nc").posterior["mean"].values
 assert mean.shape == (4, 300) and abs(mean.mean() - 50) < 6
 """
 COMMANDS = {
-    "cli": ["dca keygen key --role client", "dca emulate sweep --seeds 0..2", "dca federation init ward --clients 3"],
+    "cli": ["dca federation init ward --computes 3 --clients 3", "dca emulate sweep --seeds 0..2"],
     "broker": ["dca broker --help"],
     "audit": ["dca audit --runs 4000 --plot audit.png", "dca emulate collude --help"],
     "accounting": ["dca account --clients 500 --also laplace:0.1 --plot account.png"],
@@ -84,7 +85,7 @@ COMMANDS = {
 }
 PROGRAMS = {"": DEVICE, "broker": BROKER, "inference": INFERENCE, "samplers": SAMPLERS}
 FILES = {
-    "cli": ["key", "ward/federation.toml"],
+    "cli": ["ward/federation.toml"],
     "audit": ["audit.png"],
     "accounting": ["account.png"],
     "samplers": ["draws.nc"],
@@ -114,9 +115,14 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def built(index: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution and the wheel that is made of it."""
+    """A folder with the source distribution and the wheel that is made of it.
+
+    Built from a copy of the checkout, for a build writes into its source, and other tests may build at the same time.
+    """
     folder = tmp_path_factory.mktemp("dist")
-    run(folder, sys.executable, "-m", "build", "--outdir", folder, ROOT)
+    copy = tmp_path_factory.mktemp("source") / "checkout"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info"))
+    run(folder, sys.executable, "-m", "build", "--outdir", folder, copy)
     return folder
 
 
@@ -155,10 +161,11 @@ def test_an_extra_alone_does_its_work(extra: str, built: Path, tmp_path: Path) -
     assert extra in {*COMMANDS, *PROGRAMS}, "an extra that nobody uses here"
     programs, work = tmp_path / "environment" / "bin", tmp_path / "work"
     work.mkdir()
-    run(work, sys.executable, "-m", "venv", tmp_path / "environment")
+    run(work, sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment")
+    pip = (sys.executable, "-m", "pip", "--python", programs / "python")
     [wheel] = built.glob("*.whl")
-    run(work, programs / "python", "-m", "pip", "install", "-q", f"{wheel}[{extra}]" if extra else wheel)
-    run(work, programs / "python", "-m", "pip", "check")
+    run(work, *pip, "install", "-q", "--no-compile", f"{wheel}[{extra}]" if extra else wheel)
+    run(work, *pip, "check")
     for command in COMMANDS.get(extra, []):
         name, *arguments = command.split()
         run(work, programs / name, *arguments)
