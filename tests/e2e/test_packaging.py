@@ -174,3 +174,4 @@ def test_an_extra_alone_does_its_work(extra: str, built: Path, tmp_path: Path) -
     assert [name for name in FILES.get(extra, []) if not (work / name).is_file()] == []
     where = run(work, programs / "python", "-c", "import dca_proto; print(dca_proto.__file__)")
     assert Path(where.strip()).is_relative_to(tmp_path), "the installed packages were tried"
+    shutil.rmtree(programs.parent)  # up to 600 MB, which pytest would keep
