@@ -1,4 +1,4 @@
-"""Draws as ArviZ's InferenceData: names, attributes that netCDF keeps, the warm-up apart, and what is refused."""
+"""Draws for ArviZ: names, attributes that netCDF keeps, the warm-up apart, and what is refused."""
 
 from __future__ import annotations
 
