@@ -29,7 +29,8 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from dca_proto.core.wording import nearest
+from dca_proto.cli.own_packages import foreign_package
+from dca_proto.core.wording import nearest, to_install
 
 GROUP = "dca.commands"
 USAGE, ABORTED, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
@@ -60,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = [argument for argument in given if argument != "--debug"]
     try:
         if importlib.util.find_spec("typer") is None or importlib.util.find_spec("rich") is None:
-            return _fail("the command line needs typer and rich: pip install 'dca[cli]'")
+            return _fail(f"the command line needs typer and rich: {to_install('cli')}")
+        if (foreign := foreign_package()) is not None:
+            return _fail(foreign)
         code = _dispatch(given)
         sys.stdout.flush()  # while a reader that has gone can still be told from an error
         return code
@@ -100,7 +103,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name in ("--help", "-h", "help"):
         return _print_help(commands)
     if name == "--version":
-        print(f"dca {importlib.metadata.version('dca')}")
+        print(f"dca {importlib.metadata.version('dca-proto')}")
         return 0
     if name not in commands:
         return _fail(f"{name!r} is no command{nearest(name, commands)}; commands: {', '.join(sorted(commands))}")
@@ -168,7 +171,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, DcaError | DataError):
         return str(error), USAGE
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in _OPTIONAL:
-        return f"this needs {error.name}, which is not installed: pip install 'dca[full]'", USAGE
+        return f"this needs {error.name}, which is not installed: {to_install('full')}", USAGE
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         place = error.filename or "the output"
         return f"cannot write {place}: {error.strerror}; free space or name another place", USAGE

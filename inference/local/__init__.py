@@ -23,7 +23,7 @@ These need NumPy and SciPy alone. With JAX, likelihoods as plain functions in lo
     few_points                  many reports with Gaussian noise at the cost of a few
     log_space                   what keeps them finite far out
 
-With NumPyro (`pip install "dca[samplers]"`):
+With NumPyro (the extra `samplers`):
     models                      priors and likelihoods together
     nuts                        running the sampler, compiled once for each shape of data
 """
