@@ -1,8 +1,10 @@
 #!/usr/bin/env python
 """Writes the session diagrams of DESIGN §8 from the actors' literal tables.
 
-scripts/make_diagrams.py                  writes them into dca_proto/DESIGN.md
-scripts/make_diagrams.py --check          compares only; exit code 1 where they differ
+    scripts/make_diagrams.py                  writes them into dca_proto/DESIGN.md
+    scripts/make_diagrams.py --check          compares only; exit code 1 where they differ
+
+`tests/test_tidy.py` runs the comparison.
 """
 
 from __future__ import annotations
