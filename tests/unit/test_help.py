@@ -78,8 +78,9 @@ def test_h_of_a_script(path: Path, capsys: pytest.CaptureFixture[str], monkeypat
 
 @pytest.mark.parametrize("path", [path for path in SCRIPTS if not path.suffix], ids=lambda path: path.name)
 def test_h_of_a_shell_script(path: Path, tmp_path: Path) -> None:
-    """It makes no environment for that."""
+    """It needs no environment for that."""
     (tmp_path / "scripts").mkdir()
+    (tmp_path / ".venv").touch()  # not a folder: making an environment there fails
     for name in (path.name, "environment"):
         (tmp_path / "scripts" / name).write_bytes((path.parent / name).read_bytes())
     told = []
@@ -88,7 +89,6 @@ def test_h_of_a_shell_script(path: Path, tmp_path: Path) -> None:
         told.append(subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
     assert told[0] == told[1]
     assert f"\n  scripts/{path.name}" in told[0]
-    assert [entry.name for entry in tmp_path.iterdir()] == ["scripts"]
 
 
 @pytest.mark.parametrize(
