@@ -31,7 +31,18 @@ from dca_proto.keyfile import (
 )
 from dca_proto.net.private import write_private
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, help=__doc__, no_args_is_help=True)
+_GROUP = """Examples:
+
+  dca federation init demo --computes 3 --clients 20      all files of a trial on one machine
+
+  dca federation show demo/federation.toml
+
+  dca federation enrol -h                                 more about one of these commands
+"""
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True
+)
 
 _DAY_MS = 24 * 3600 * 1000
 
