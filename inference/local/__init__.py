@@ -1,4 +1,4 @@
-"""Bayesian inference from local reports, with their noise in the model (Kulkarni, Jälkö, Koskela, Kaski, Honkela 2021).
+"""Bayesian inference from local reports, with their noise in the model (Kulkarni, Jälkö, Kaski, Honkela 2021).
 
 Each client perturbs its own value or statistics once; the posterior is conditioned on what came in. The same models of
 sums serve every other release of the protocol, whose noise is of another variance and nothing else.
