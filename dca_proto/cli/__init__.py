@@ -13,6 +13,7 @@ that its --help (or -h) ends with. It returns nothing or an exit code, and raise
 | 4 | `dca audit` has refuted a claim, or `dca emulate` found an invariant broken |
 | 130 | Ctrl-C |
 | 141 | nobody reads the output any more, as when it is piped into `head` |
+| 143 | `dca trainer` or `dca learn` was ended by SIGTERM |
 """
 
 from __future__ import annotations
