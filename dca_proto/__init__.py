@@ -17,6 +17,8 @@
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.errors import DcaError, PeerError, RoundAborted, TransportError, UsageError
 
+__version__ = "0.1.0"
+
 __all__ = [
     "DcaError",
     "NoisyAggregate",
@@ -25,4 +27,5 @@ __all__ = [
     "RoundRequest",
     "TransportError",
     "UsageError",
+    "__version__",
 ]

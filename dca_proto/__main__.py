@@ -5,19 +5,39 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+from dca_proto import __version__
 from dca_proto.core.errors import DcaError
 
 _DESCRIPTION = "Run one actor - a client, a Compute node or a trainer - from its TOML file."
+_EXAMPLES = """examples:
+  python -m dca_proto client.toml             a client, until Ctrl-C
+  python -m dca_proto client.toml --json      the same, with logs for programs
+  python -m dca_proto trainer.toml            one round, as its file describes it
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with a call in one line, as `dca` does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"dca: {message}; see `{self.prog} --help`\n")
 
 
 def main() -> int:
     """Parse the arguments, run, and turn errors into one line."""
-    parser = argparse.ArgumentParser(prog="python -m dca_proto", description=_DESCRIPTION)
+    parser = _Parser(
+        prog="python -m dca_proto",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("config", type=Path, help="the actor's TOML file")
     parser.add_argument("--json", action="store_true", help="logs as one JSON object per line")
     parser.add_argument("--verbose", action="store_true", help="also log what happens for every single client")
     parser.add_argument("--debug", action="store_true", help="show a traceback with an error")
+    parser.add_argument("--version", action="version", version=f"dca {__version__}")
     given = parser.parse_args()
     from dca_proto import device  # after the arguments: --help needs none of it
 

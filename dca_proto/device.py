@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -217,7 +217,7 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
 
     Args:
         path: its TOML file.
-        data: a client's data, where a program has them instead of the CSV that the file names.
+        data: a client's data from a program, in place of the CSV that the file names.
         roles: which actors are expected; by default any.
 
     Raises:
@@ -235,11 +235,11 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
 
 def _data(config: Config, data: Table | None, path: Path) -> Table:
     assert isinstance(config.files, ClientFiles), "the role's own section"
-    named = config.files.data
-    if (named is None) == (data is None):
-        found = "neither" if data is None else "both"
-        raise UsageError(f'{path}: found {found}, expected either [client] data = "FILE.csv" or data from the program')
-    return read_csv(named) if named is not None else cast(Table, data)
+    if data is not None:
+        return data
+    if config.files.data is None:
+        raise UsageError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
+    return read_csv(config.files.data)
 
 
 def _client(config: Config, identity: Identity, table: Table) -> Callable[[Records], Actor]:

@@ -35,6 +35,7 @@ import msgspec
 
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.core.wording import to_install
 
 DELTA_MIN = 1e-12
 """Below this, what the grid's tails leave out (1e-15 for each release) would tell."""
@@ -214,7 +215,7 @@ def _library() -> Any:
     try:
         from dp_accounting.pld import privacy_loss_distribution
     except ModuleNotFoundError as error:
-        raise UsageError(f"this needs dp-accounting ({error.name} is missing): pip install 'dca[accounting]'") from None
+        raise UsageError(f"this needs dp-accounting ({error.name} is missing): {to_install('accounting')}") from None
     return privacy_loss_distribution
 
 

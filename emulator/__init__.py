@@ -16,3 +16,5 @@ General layout
 
 `DESIGN.md` says how it is done and what the figures mean.
 """
+
+PROJECT = "dca-proto"  # by this line `dca` tells the package from others of its name

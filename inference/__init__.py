@@ -15,10 +15,12 @@ General layout, in reading order (DESIGN.md beside this file says why):
     local                   from local reports of clients, and regression from any noisy sum, by Markov chains
     variational             doubly stochastic variational inference for any clipped gradient; a Gaussian mixture
     baselines, spent        what to hold results against (with `logistic_regression`); what they cost
-    draws                   ArviZ's InferenceData, the one door to it
+    draws                   a posterior's draws for ArviZ, the one module that imports it
     jobs                    learning jobs by name: settings, rounds, what a result says (`dca swarm --job`, `dca learn`)
     estimators              the same for people who live in scikit-learn
 
 A learning job is a generator: it yields `RoundRequest`s, is sent `NoisyAggregate`s and returns its result. It neither
 knows nor cares whether a live trainer answers or the ideal functionality does.
 """
+
+PROJECT = "dca-proto"  # by this line `dca` tells the package from others of its name

@@ -1,4 +1,4 @@
-"""Draws of a posterior as ArviZ's `InferenceData`: the one door to ArviZ, which is optional and imported on the call.
+"""Draws of a posterior for ArviZ, which is optional: the one module that imports it, and only when it is called.
 
 Arrays have the shape ``(chain, draw, ...)``. What the draws rest on travels with them as attributes, which netCDF
 stores as numbers and texts: `attributes` makes these of the aggregates that a posterior was learnt from. What tells
@@ -17,14 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.wording import to_install
 from inference.errors import DataError
 
 Array = NDArray[np.float64]
 CHAINS, DRAWS = 4, 1000  # unless asked for others
 MIXING_DRAWS_MIN = 4  # of a chain, for ArviZ to say anything about it
 R_HAT_MAX, EFFECTIVE_DRAWS_MIN = 1.01, 400  # Vehtari et al. (2021)
+TAILS = (0.05, 0.95)  # the quantiles that effective draws in the tails are counted for
 InferenceData: TypeAlias = Any
-"""`arviz.InferenceData`; ArviZ has no types of its own that could be named without importing it."""
+"""`arviz.InferenceData`, or from ArviZ 1 on `xarray.DataTree`; neither can be named without importing it."""
 
 
 def inference_data(
@@ -53,24 +55,38 @@ def inference_data(
         DataError: ArviZ is not installed, or the arrays' first two axes differ.
     """
     _check_shapes(posterior)
-    given = {"inference_library": "dca", "inference_library_version": _version(), **_storable(attrs or {})}
-    groups = {"posterior_predictive": posterior_predictive, "prior": prior, "warmup_posterior": warmup_posterior}
+    given = {"inference_library": "dca-proto", "inference_library_version": _version(), **_storable(attrs or {})}
     arviz = _arviz()
-    data = arviz.from_dict(
-        posterior=dict(posterior),
-        dims={name: list(axes) for name, axes in (dims or {}).items()},
-        coords={name: list(labels) for name, labels in (coords or {}).items()},
-        attrs=given,
-        save_warmup=warmup_posterior is not None,
-        **{name: dict(group) for name, group in groups.items() if group is not None},
-    )
+    groups = {"posterior": posterior, "posterior_predictive": posterior_predictive, "prior": prior}
+    groups["warmup_posterior"] = warmup_posterior
+    known = {name: dict(group) for name, group in groups.items() if group is not None}
+    axes = {name: list(names) for name, names in (dims or {}).items()}
+    labels = {name: list(named) for name, named in (coords or {}).items()}
+    if _makes_trees(arviz):
+        data = arviz.from_dict(known, dims=axes, coords=labels, attrs={"/": given}, save_warmup=True)
+    else:
+        data = arviz.from_dict(**known, dims=axes, coords=labels, attrs=given, save_warmup=True)
     data.posterior.attrs.update(given)
     if sample_stats:
-        by_chain = {name: ["chain"] for name in sample_stats}
-        chains = {"chain": data.posterior["chain"].values}
-        stats = arviz.dict_to_dataset(dict(sample_stats), default_dims=[], dims=by_chain, coords=chains, attrs=given)
-        data.add_groups(sample_stats=stats)
+        _add_sample_stats(arviz, data, dict(sample_stats), given)
     return data
+
+
+def _makes_trees(arviz: Any) -> bool:
+    """ArviZ 1 makes an `xarray.DataTree`; ArviZ 0, the newest for Python 3.11, an `InferenceData`."""
+    return not str(arviz.__version__).startswith("0.")
+
+
+def _add_sample_stats(arviz: Any, data: InferenceData, stats: dict[str, Array], attrs: Mapping[str, object]) -> None:
+    """Add the group ``sample_stats``, one figure for each chain."""
+    chains = {"chain": data.posterior["chain"].values}
+    if _makes_trees(arviz):
+        found = arviz.dict_to_dataset(stats, sample_dims=["chain"], coords=chains, attrs=attrs)
+        data["sample_stats"] = type(data)(found)
+    else:
+        by_chain = {name: ["chain"] for name in stats}
+        found = arviz.dict_to_dataset(stats, default_dims=[], dims=by_chain, coords=chains, attrs=attrs)
+        data.add_groups(sample_stats=found)
 
 
 class Mixing(NamedTuple):
@@ -107,8 +123,8 @@ def mixing(draws: Mapping[str, Array], labels: Mapping[str, Sequence[str]]) -> l
             elif np.any(np.ptp(column, axis=1) == 0):
                 found.append(Mixing(label, math.inf, 0.0, 0.0))
             else:
-                sizes = (float(arviz.ess(column, method=method)) for method in ("bulk", "tail"))
-                found.append(Mixing(label, float(arviz.rhat(column)), *sizes))
+                bulk, tail = arviz.ess(column, method="bulk"), arviz.ess(column, method="tail", prob=TAILS)
+                found.append(Mixing(label, float(arviz.rhat(column)), float(bulk), float(tail)))
     return found
 
 
@@ -184,7 +200,7 @@ def _storable(attrs: Mapping[str, object]) -> dict[str, object]:
 
 def _version() -> str:
     try:
-        return version("dca")
+        return version("dca-proto")
     except PackageNotFoundError:
         return "not installed"
 
@@ -201,5 +217,5 @@ def _arviz() -> Any:
             warnings.simplefilter("ignore", FutureWarning)
             import arviz
     except ImportError as error:
-        raise DataError(f'draws need ArviZ, which is missing here ({error}); pip install "dca[samplers]"') from None
+        raise DataError(f"draws need ArviZ, which is missing here ({error}); {to_install('samplers')}") from None
     return arviz

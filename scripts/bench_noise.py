@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Speed of the exact discrete Gaussian sampler on one core, of the inexact one, and of the local mechanisms.
 
-    python scripts/bench_noise.py [--variance S] [--repeats R] [--json FILE|-]
+    scripts/bench_noise.py
+    scripts/bench_noise.py --variance 1000000 --repeats 5 --json -
 
 Three figures, each the median of R repeats with the quartiles: samples per second of one long draw (10,000 from one
 key), samples per second of many short ones (1,000 keys, 10 each), and microseconds of a single short draw (10 from one

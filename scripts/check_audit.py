@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What `dca audit` proves of the correct program over many seeds, and whether it sees every planted fault.
 
-    python scripts/check_audit.py [--seeds 20] [--plant-seeds 5] [--runs 400000] [--json FILE|-]
+    scripts/check_audit.py
+    scripts/check_audit.py --seeds 2 --plant-seeds 1 --json -
 
 For each seed an audit at epsilon 1, delta 1e-6, N = 10, T = 3, 95 % confidence: mean and standard deviation of both
 lower bounds on epsilon and of the residual variance in parts of the floor (their range, too, in the JSON). For each

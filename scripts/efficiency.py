@@ -101,6 +101,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="efficiency.py", description="Efficiency of Theorems 3 and 4")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_common_options(parser)
     sys.exit(main(run, parser))

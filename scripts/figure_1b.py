@@ -80,6 +80,6 @@ def _formula(one: dict[str, float]) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="figure_1b.py", description="Figure 1(b): the price of distribution")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_common_options(parser)
     sys.exit(main(run, parser))

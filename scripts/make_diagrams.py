@@ -1,8 +1,15 @@
 #!/usr/bin/env python
-"""Writes the session diagrams of DESIGN §8 from the actors' literal tables; `--check` only compares (exit 1)."""
+"""Writes the session diagrams of DESIGN §8 from the actors' literal tables.
+
+    scripts/make_diagrams.py                  writes them into dca_proto/DESIGN.md
+    scripts/make_diagrams.py --check          compares only; exit code 1 where they differ
+
+`tests/test_tidy.py` runs the comparison.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -32,11 +39,14 @@ def generated() -> str:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    options = parser.parse_args()
     text = DESIGN.read_text(encoding="utf-8")
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
     wanted = f"{head}{BEGIN}\n{generated()}\n{END}{tail}"
-    if "--check" in sys.argv[1:]:
+    if options.check:
         return int(text != wanted)
     DESIGN.write_text(wanted, encoding="utf-8")
     return 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the protocol's test vectors: tests/protocol/vectors/v4.json, named by the protocol's version.
 
-    python scripts/make_vectors.py
+    scripts/make_vectors.py                   writes the file, whatever is there
 
 Another implementation checks itself against the file: every message with its bytes and its fields, every derived key,
 one whole contribution, invitations, every local mechanism's report of a key, what must not decode, and what must not
@@ -12,6 +12,7 @@ Bytes stand as "hex:..." wherever text could stand too.
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -335,6 +336,7 @@ def render() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     PATH.parent.mkdir(parents=True, exist_ok=True)
     PATH.write_text(render())
     print(f"wrote {PATH}")

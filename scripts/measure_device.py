@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What a client costs a device: import time, and resident memory of a real client, connected and idle.
 
-    .venv/bin/python scripts/measure_device.py [--json] [--runs 5] [--kind auto|mosquitto|embedded]
+    scripts/measure_device.py
+    scripts/measure_device.py --kind embedded --runs 3 --json
 
 Each import is timed in a fresh process; the median is told. Memory is that of `python -m dca_proto client.toml` as the
 operating system accounts for it (psutil), once it is connected to a broker started here. Targets: 0.5 s and 80 MB.

@@ -303,7 +303,7 @@ def scaling() -> dict[str, Any]:
     swept = [{**cell(1_000, 10, 1.89), "tolerated": t, "noise_sd": 8.4 / math.sqrt(1 - t / 1000)} for t in (100, 300)]
     return {
         "kind": "scaling",
-        "versions": {"dca": "0.1.0", "python": "3.11.7", "numpy": "2.1.0"},
+        "versions": {"dca-proto": "0.1.0", "python": "3.11.7", "numpy": "2.1.0"},
         "machine": {"cpu": "two cores of 2.6 GHz", "cores": 2, "memory_mb": 8_000},
         "options": {"repeats": 5, "backend": "emulated"},
         "cells": [*cells, *swept],

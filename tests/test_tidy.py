@@ -28,7 +28,7 @@ LAYERS = {
     "dca_proto.statistics": {"numpy", "msgspec", "dca_proto.statistics", "dca_proto.core.errors",
                              "dca_proto.core.fixedpoint", "dca_proto.core.wording"},
     "dca_proto.statistics.model_gradient": {"numpy", "msgspec", "jax", "dca_proto.statistics",
-                                            "dca_proto.core.errors"},
+                                            "dca_proto.core.errors", "dca_proto.core.wording"},
     "dca_proto.testing": CORE,
     "dca_proto.core.mechanism": CORE | {"dca_proto.local"},  # types of what it describes
     "dca_proto.core.plan": CORE | {"dca_proto.local"},  # its one door, opened with the first round of reports
@@ -41,8 +41,9 @@ LAYERS = {
     "dca_proto.cli.account_plot": {"numpy", "matplotlib", "dca_proto"},
     "dca_proto.privacy_loss": {"msgspec", "dp_accounting", "dca_proto.core"},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
-                  "inference"},
-    "inference.local": {"numpy", "scipy", "matplotlib", "jax", "numpyro", "dca_proto.aggregate", "inference"},
+                  "dca_proto.core.wording", "inference"},
+    "inference.local": {"numpy", "scipy", "matplotlib", "jax", "numpyro", "dca_proto.aggregate",
+                        "dca_proto.core.wording", "inference"},
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", "dca_proto.core",
                  "dca_proto.statistics", "dca_proto.testing"},
 }  # fmt: skip

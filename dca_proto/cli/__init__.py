@@ -3,7 +3,7 @@
 Only the command that is called is imported. The list of `dca --help` is made without importing any: each line is the
 first one of the function's docstring (or the module's, for a group of commands), read from the source. A command is a
 function with typer's annotations, or a `typer.Typer`; its module may have `EXAMPLES`, a text (or one for each name)
-that its --help ends with. It returns nothing or an exit code, and raises this project's errors:
+that its --help (or -h) ends with. It returns nothing or an exit code, and raises this project's errors:
 
 | exit code | when |
 | --- | --- |
@@ -13,6 +13,7 @@ that its --help ends with. It returns nothing or an exit code, and raises this p
 | 4 | `dca audit` has refuted a claim, or `dca emulate` found an invariant broken |
 | 130 | Ctrl-C |
 | 141 | nobody reads the output any more, as when it is piped into `head` |
+| 143 | `dca trainer` or `dca learn` was ended by SIGTERM |
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from dca_proto.core.wording import nearest
+from dca_proto import __version__
+from dca_proto.cli.own_packages import foreign_package
+from dca_proto.core.wording import nearest, to_install
 
 GROUP = "dca.commands"
 USAGE, ABORTED, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
-_OPTIONAL = {"amqtt", "matplotlib", "scipy", "sklearn"}  # of the extras; typer and rich are seen to at once
+_NEEDED = ("typer", "rich")  # by every command; --help and --version do without
+_OPTIONAL = {"amqtt", "matplotlib", "scipy", "sklearn"}  # by some
 
 _NEXT = """Examples:
 
@@ -59,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
-        if importlib.util.find_spec("typer") is None or importlib.util.find_spec("rich") is None:
-            return _fail("the command line needs typer and rich: pip install 'dca[cli]'")
+        if (foreign := foreign_package()) is not None:
+            return _fail(foreign)
         code = _dispatch(given)
         sys.stdout.flush()  # while a reader that has gone can still be told from an error
         return code
@@ -100,7 +104,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name in ("--help", "-h", "help"):
         return _print_help(commands)
     if name == "--version":
-        print(f"dca {importlib.metadata.version('dca')}")
+        print(f"dca {__version__}")
         return 0
     if name not in commands:
         return _fail(f"{name!r} is no command{nearest(name, commands)}; commands: {', '.join(sorted(commands))}")
@@ -129,13 +133,21 @@ def summary(entry: EntryPoint) -> str:
 
 
 def _call(entry: EntryPoint, arguments: list[str]) -> int:
+    missing = " and ".join(name for name in _NEEDED if importlib.util.find_spec(name) is None)
+    if missing:
+        return _fail(f"commands need {missing}, not installed: {to_install('cli')}")
     import typer
 
     found = entry.load()
     is_group = isinstance(found, typer.Typer)
     command = typer.main.get_command(found if is_group else _app(entry, found))
-    given = arguments or (["--help"] if is_group else [])
-    result = command.main(args=given, prog_name=f"dca {entry.name}", standalone_mode=False)
+    return run_command(command, f"dca {entry.name}", arguments or (["--help"] if is_group else []))
+
+
+def run_command(command: Any, name: str, arguments: list[str]) -> int:
+    """Run a click command, or a group of them, under a name; the exit code. `-h` is `--help` in all of them."""
+    both = ["-h", "--help"]
+    result = command.main(args=arguments, prog_name=name, standalone_mode=False, help_option_names=both)
     return result if isinstance(result, int) else 0
 
 
@@ -157,8 +169,6 @@ def verbatim(text: str) -> str:
 
 def explain(error: Exception) -> tuple[str, int] | None:
     """The line and the exit code of an error that is the caller's or the round's; None for a bug of ours."""
-    import typer
-
     from dca_proto.core.errors import DcaError, RoundAborted
     from dca_proto.outcome import abort_line
     from inference.errors import DataError
@@ -168,10 +178,12 @@ def explain(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, DcaError | DataError):
         return str(error), USAGE
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in _OPTIONAL:
-        return f"this needs {error.name}, which is not installed: pip install 'dca[full]'", USAGE
+        return f"this needs {error.name}, which is not installed: {to_install('full')}", USAGE
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         place = error.filename or "the output"
         return f"cannot write {place}: {error.strerror}; free space or name another place", USAGE
+    import typer  # here, as the errors above are told without it too
+
     if isinstance(error, typer.Abort):
         return "interrupted", INTERRUPTED
     click_exception = typer.BadParameter.__mro__[2]  # click's own base class, wherever typer keeps it

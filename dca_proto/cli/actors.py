@@ -34,7 +34,7 @@ _CONFIG = """  [{role}]
   url = "mqtts://broker.example"     # also: ca, certificate, key, username, password_file, keepalive_s, ...
 """
 EXAMPLES = {
-    "client": "Example of a file:\n\n"
+    "client": "Example:\n\n  dca client client.toml\n\nExample of a file:\n\n"
     + _CONFIG.format(role="client", extra='  data = "readings.csv"\n')
     + """
   [policy]                           # the client's own limits; these are examples, every one has a safe default
@@ -58,7 +58,7 @@ What was spent and what is left tells: dca ledger client.toml
 
 A device without the command line runs the same file with: python -m dca_proto client.toml
 """,
-    "compute": "Example of a file:\n\n"
+    "compute": "Example:\n\n  dca compute compute.toml\n\nExample of a file:\n\n"
     + _CONFIG.format(role="compute", extra="")
     + """
   [floors]                           # the node's own limits

@@ -1,4 +1,4 @@
-"""Make the federation file, enrol clients, and show who belongs to it."""
+"""Make the federation file, enrol clients, show who belongs to it, and run a trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dca_proto.cli import verbatim
+from dca_proto.cli import trial, verbatim
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member, enrol
 from dca_proto.core.policy import Allowance, Floors, Policy
@@ -31,7 +31,18 @@ from dca_proto.keyfile import (
 )
 from dca_proto.net.private import write_private
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, help=__doc__, no_args_is_help=True)
+_GROUP = """Examples:
+
+  dca federation init demo --computes 3 --clients 20      all files of a trial on one machine
+
+  dca federation show demo/federation.toml
+
+  dca federation enrol -h                                 more about one of these commands
+"""
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True
+)
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -256,3 +267,6 @@ def show(file: Annotated[Path, typer.Argument(help="The federation file.")] = Pa
     console = Console()
     console.print(table)
     console.print(f"hash {federation.hash.hex()}", highlight=False, soft_wrap=True)
+
+
+app.command("run", epilog=verbatim("Example:\n\n  dca federation run demo"))(trial.run)

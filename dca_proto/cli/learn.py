@@ -128,9 +128,7 @@ def learn(
     ] = None,
     json_to: Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the estimates: FILE.png, .svg or .pdf.")] = None,
-    draws: Annotated[
-        Path | None, typer.Option(help="Write draws of the posterior, as ArviZ's InferenceData: FILE.nc.")
-    ] = None,
+    draws: Annotated[Path | None, typer.Option(help="Write draws of the posterior for ArviZ: FILE.nc.")] = None,
 ) -> int:
     """Learn from a federation's clients as its trainer: a regression or another job, in as many rounds as it takes."""
     configure_logs(level=logging.WARNING)

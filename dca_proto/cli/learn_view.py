@@ -23,6 +23,7 @@ from dca_proto.cli.output import say
 from dca_proto.core import facts
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
+from dca_proto.core.wording import to_install
 from dca_proto.learning.runner import HeldRound
 from dca_proto.outcome import plain_reports
 from dca_proto.request import NODE_RELEASE
@@ -170,7 +171,7 @@ def score_words(iteration: Iteration) -> str:
 def require_arviz() -> None:
     """Refuse draws that nothing here can write. Raises `UsageError`."""
     if find_spec("arviz") is None:
-        raise UsageError("--draws needs ArviZ, which is not installed: pip install 'dca[samplers]'")
+        raise UsageError(f"--draws needs ArviZ, which is not installed: {to_install('samplers')}")
 
 
 def counted(count: int, noun: str) -> str:

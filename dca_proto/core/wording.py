@@ -1,4 +1,4 @@
-"""What errors have in common in their words: the name that was perhaps meant, and msgspec's findings in plain terms."""
+"""What errors have in common in their words: the name that was perhaps meant, what to install, msgspec's findings."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def nearest(text: str, names: Iterable[str]) -> str:
     """The hint " (did you mean 'name'?)" for the known name most like the given one, or nothing."""
     near = get_close_matches(text, list(names), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def to_install(extra: str) -> str:
+    """The command that installs an optional part of this project, and where to type it."""
+    return f"pip install -e '.[{extra}]' in the checkout"
 
 
 def in_words(error: msgspec.ValidationError) -> str:

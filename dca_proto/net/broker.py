@@ -26,6 +26,7 @@ from typing import Literal
 import msgspec
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.wording import to_install
 from dca_proto.net import leash
 from dca_proto.net.access import Access, write_access
 from dca_proto.net.listener import is_anothers
@@ -151,7 +152,7 @@ def _chosen(options: BrokerOptions) -> str:
     if kind == "mosquitto" and not find_mosquitto():
         raise UsageError("mosquitto is not installed: apt install mosquitto (Debian), or use --broker embedded")
     if kind == "embedded" and importlib.util.find_spec("amqtt") is None:
-        raise UsageError("the embedded broker is not installed: pip install 'dca[broker]', or install mosquitto")
+        raise UsageError(f"the embedded broker is not installed: {to_install('broker')}, or install mosquitto")
     if kind == "embedded" and (options.tls or options.access):
         raise UsageError("TLS, passwords and access lists need mosquitto: install it (Debian: apt install mosquitto)")
     return kind

@@ -44,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.wording import to_install
 from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.scaled import ScaledColumns
 from dca_proto.statistics.sensitivity import Sensitivity
@@ -146,7 +147,7 @@ class _Model:
 
 def _without_jax(name: str) -> UsageError:
     return UsageError(
-        f'statistic {name!r} has no gradient of its own, and deriving one needs JAX: pip install "dca[samplers]"'
+        f"statistic {name!r} has no gradient of its own, and deriving one needs JAX: {to_install('samplers')}"
     )
 
 

@@ -18,7 +18,7 @@ from dca_proto.core.errors import UsageError
 from emulator import provenance
 
 _KIND = "experiment-record"
-_PACKAGES = ("dca", "numpy", "scipy")
+_PACKAGES = ("dca-proto", "numpy", "scipy")
 
 
 def versions() -> dict[str, str]:

@@ -21,7 +21,7 @@ from emulator import provenance
 from emulator.scaling.cell import Cell
 
 _KIND = "scaling-resume"
-_PACKAGES = ("dca", "numpy", "PyNaCl", "msgspec")
+_PACKAGES = ("dca-proto", "numpy", "PyNaCl", "msgspec")
 
 
 def versions() -> dict[str, str]:

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from dca_proto.cli import INTERRUPTED, verbatim
+from dca_proto.cli import INTERRUPTED, run_command, verbatim
 from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
@@ -56,7 +56,22 @@ _SWEEP = """Examples:
   dca emulate sweep --seeds 0..1999 --minutes 10 --json sweep.json
 """
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, help=__doc__, no_args_is_help=True)
+_EXAMPLE = """Example:
+
+  dca emulate example > scenario.toml && dca emulate run scenario.toml
+"""
+_GROUP = """Examples:
+
+  dca emulate replay 17                   one scenario, drawn by a seed
+
+  dca emulate sweep --seeds 0..199        two hundred of them
+
+  dca emulate collude -h                  more about one of these commands
+"""
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True
+)
 
 Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")]
 Shrink = Annotated[float, typer.Option(help="How long a failing scenario is made smaller; 0 does not.")]
@@ -247,7 +262,7 @@ def _check_effort(minutes: float | None, processes: int) -> None:
 # --- beside ----------------------------------------------------------------------------------------------------------
 
 
-@app.command("example", short_help="Print a scenario to start from.")
+@app.command("example", short_help="Print a scenario to start from.", epilog=verbatim(_EXAMPLE))
 def example() -> None:
     """Print a scenario to start from, with a word about each line and all kinds of faults and adversaries."""
     typer.echo(example_text(), nl=False)
@@ -263,6 +278,4 @@ def collude(context: typer.Context) -> int:
 
     inner = typer.Typer(add_completion=False, rich_markup_mode=None)
     inner.command("collude", epilog=verbatim(command.EXAMPLES))(command.collude)
-    passed_on = typer.main.get_command(inner)
-    result = passed_on.main(args=context.args, prog_name=context.command_path, standalone_mode=False)
-    return result if isinstance(result, int) else 0
+    return run_command(typer.main.get_command(inner), context.command_path, context.args)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from dca_proto.core.wording import to_install
 from inference.errors import DataError
 
 FOLDER_VARIABLE = "DCA_DATA"
@@ -88,8 +89,8 @@ def _cached(source: Source) -> Path:
         import pooch  # needed for downloads alone
     except ModuleNotFoundError:
         raise DataError(
-            f"data set {source.dataset!r} is downloaded by pooch, which is not installed; pip install "
-            f"'dca[inference]', or put {source.file} into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
+            f"data set {source.dataset!r} is downloaded by pooch, which is not installed; {to_install('inference')}, "
+            f"or put {source.file} into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
         ) from None
     path = Path(pooch.os_cache("dca")) / source.file
     if not path.is_file():

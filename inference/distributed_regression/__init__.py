@@ -11,7 +11,7 @@ General layout, in reading order:
     fixed_s_fast        Algorithm 3, in closed form
     adassp              the ridge estimate of appendix C.2, with its own release or from what was released
 
-These need NumPy alone. With JAX (`pip install "dca[samplers]"`):
+These need NumPy alone. With JAX (the extra `samplers`):
     kernel, sampler     what a sampler is; running one, compiled, over chains and problems
     distributions       Wishart, Gaussian and what else they draw
     residual_variance   the random walk over σ_y² that several share

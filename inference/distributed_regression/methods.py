@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dca_proto.core.wording import to_install
 from inference.distributed_regression import fixed_s_fast
 from inference.distributed_regression.observed import Observed, Prior, check_observed, check_prior
 from inference.distributed_regression.posterior import DistributedPosterior
@@ -298,6 +299,6 @@ def _imported(name: str, module: str) -> Any:
         if (error.name or "").partition(".")[0] not in ("jax", "jaxlib"):
             raise
         raise DataError(
-            f'method {name!r} needs JAX, which is missing here ({error}); pip install "dca[samplers]", or take '
+            f"method {name!r} needs JAX, which is missing here ({error}); {to_install('samplers')}, or take "
             "method 'fast'"
         ) from None

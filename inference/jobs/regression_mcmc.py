@@ -12,6 +12,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.core.wording import to_install
 from inference.distributed_regression import METHODS, NAMES, DistributedFit
 from inference.distributed_regression.job import ROWS_MAX, fit_released, least_rows, request_of
 from inference.distributed_regression.methods import DRAWS, WARMUP, find, ready
@@ -61,8 +62,8 @@ def check(schema: Schema, settings: Settings) -> None:
     """Refuse to start what could not be finished. Raises `DataError` that says what to change or to install."""
     if ready(settings.method, {}).module is not None and find_spec("arviz") is None:
         raise DataError(
-            'whether chains have mixed is judged by ArviZ, which is missing here; pip install "dca[samplers]", or '
-            "take method 'fast'"
+            f"whether chains have mixed is judged by ArviZ, which is missing here; {to_install('samplers')}, or take "
+            "method 'fast'"
         )
     if settings.rows_max < (least := rows_least(schema, settings)):
         raise DataError(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.wording import to_install
 from inference.draws import CHAINS, DRAWS, InferenceData
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions
@@ -74,7 +75,7 @@ def check_installed() -> None:
     if missing:
         raise DataError(
             "draws from the posterior given reports need NumPyro, JAX and ArviZ; missing here: "
-            f'{", ".join(missing)}; pip install "dca[samplers]"'
+            f"{', '.join(missing)}; {to_install('samplers')}"
         )
 
 

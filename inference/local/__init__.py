@@ -1,4 +1,4 @@
-"""Bayesian inference from local reports, with their noise in the model (Kulkarni, Jälkö, Koskela, Kaski, Honkela 2021).
+"""Bayesian inference from local reports, with their noise in the model (Kulkarni, Jälkö, Kaski, Honkela 2021).
 
 Each client perturbs its own value or statistics once; the posterior is conditioned on what came in. The same models of
 sums serve every other release of the protocol, whose noise is of another variance and nothing else.
@@ -23,7 +23,7 @@ These need NumPy and SciPy alone. With JAX, likelihoods as plain functions in lo
     few_points                  many reports with Gaussian noise at the cost of a few
     log_space                   what keeps them finite far out
 
-With NumPyro (`pip install "dca[samplers]"`):
+With NumPyro (the extra `samplers`):
     models                      priors and likelihoods together
     nuts                        running the sampler, compiled once for each shape of data
 """

@@ -10,6 +10,7 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.core.wording import to_install
 from inference.draws import CHAINS, DRAWS, require_arviz
 from inference.errors import DataError
 from inference.local.posterior import LocalPosterior, Sampling
@@ -101,5 +102,5 @@ def numpyro_module(name: str) -> Any:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise
         raise DataError(
-            f'fits of local reports need NumPyro and JAX, which are missing here ({error}); pip install "dca[samplers]"'
+            f"fits of local reports need NumPyro and JAX, which are missing here ({error}); {to_install('samplers')}"
         ) from None

@@ -282,4 +282,4 @@ def test_a_score_that_is_none_is_no_number_in_json() -> None:
 def test_draws_without_arviz_are_refused_before_the_work(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dca_proto.cli.learn_view.find_spec", lambda name: None)
     done = learn("--draws", "d.nc")
-    assert (done.returncode, "pip install 'dca[samplers]'" in done.stderr) == (2, True)
+    assert (done.returncode, "pip install -e '.[samplers]'" in done.stderr) == (2, True)

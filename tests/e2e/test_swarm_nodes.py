@@ -222,7 +222,7 @@ def test_without_jax_nothing_is_started(dca: Dca, table: Path, monkeypatch: pyte
         done = dca(*own(table, "--nodes", "2", method="fixed-s"))
         assert done.returncode == 2
         assert missing in done.stderr
-        assert "pip install \"dca[samplers]\", or take method 'fast'" in done.stderr
+        assert "pip install -e '.[samplers]' in the checkout, or take method 'fast'" in done.stderr
         assert done.stdout == ""
         monkeypatch.setitem(sys.modules, "jax", None)
         for module in ("fixed_s", "residual_variance", "distributions", "kernel"):

@@ -291,7 +291,7 @@ def test_without_numpyro_nothing_is_started(
     monkeypatch.setitem(sys.modules, "numpyro", None)
     done = dca(*own(table, embedded_broker.url, "y", "--job", job))
     assert done.returncode == 2
-    assert 'missing here: NumPyro; pip install "dca[samplers]"' in done.stderr
+    assert "missing here: NumPyro; pip install -e '.[samplers]'" in done.stderr
     assert done.stdout == ""
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed, sign
 from dca_proto.core.errors import PeerError
-from dca_proto.core.messages import Announcement, Query, Ready, Receipt, Signed
+from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.core.messages import Announcement, Close, Query, Receipt, Signed
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.sealing import Identity
 
@@ -19,11 +20,11 @@ HERE, ELSEWHERE = bytes(32), bytes([1]) * 32
 
 def announcement(**parameters: object) -> Announcement:
     """One whose numbers decode, whatever they mean."""
-    signed = Signed(b"", bytes(64))
+    terms = SecureSum(4, 10, 0, (Signed(b"", bytes(64)),) * 2)
     return Announcement(
-        PROTOCOL_VERSION, bytes(16), bytes(16), "sum", parameters, 0, 24, "m", 1.0, 1e-6, 1, 0, "seed", (signed,) * 2,
-        bytes(32), 1, 2,
-    )  # fmt: skip  # fmt: skip
+        PROTOCOL_VERSION, bytes(16), bytes(16), "sum", parameters, 0, 24, "m", 1.0, 2.0, 1e-6, terms, bytes(32), b"",
+        1, 2,
+    )  # fmt: skip
 
 
 def test_a_frame_and_a_body_come_back_as_they_were() -> None:
@@ -60,6 +61,13 @@ def test_a_whole_number_is_no_float_on_the_wire() -> None:
         decode_body(as_integer)
 
 
+@pytest.mark.parametrize("terms", [NodeRelease(), LdpReport(), SecureSum(4, 10, 1, ())])
+def test_each_kind_of_round_comes_back_as_its_type(terms: object) -> None:
+    asked = msgspec.structs.replace(announcement(), terms=terms)
+    assert decode_body(encode(asked)) == asked
+    assert type(decode_body(encode(asked)).terms) is type(terms)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("value", [1, 1.5, True, "text", [1.0, "a"], [[1.0, 2.0], [3.0]], []])
 def test_parameters_are_scalars_lists_and_tables(value: object) -> None:
     assert decode_body(encode(announcement(x=value))) == announcement(x=value)
@@ -88,7 +96,7 @@ def test_a_signed_body_opens_with_its_signers_key_in_its_federation_as_its_kind(
     for key, federation, kind, code in (
         (OTHER.public_key, HERE, Query, "signature"),
         (SIGNER.public_key, ELSEWHERE, Query, "signature"),
-        (SIGNER.public_key, HERE, Ready, "kind"),
+        (SIGNER.public_key, HERE, Close, "kind"),
     ):
         with pytest.raises(PeerError, match=code):
             open_signed(frame, key, federation, kind)

@@ -132,7 +132,7 @@ def test_a_file_that_is_made_of_another_says_so(tmp_path: Path, cache: Path) -> 
 
 def test_a_download_without_pooch_names_the_extra(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(DataError, match=r"pip install 'dca\[inference\]'"):
+    with pytest.raises(DataError, match=r"pip install -e '\.\[inference\]'"):
         find(source())
 
 

@@ -68,7 +68,7 @@ def test_without_jax_it_is_said_how_to_install_it(name: str, monkeypatch: pytest
         if module.rpartition(".")[2] not in ("observed", "methods", "posterior", "fixed_s_fast", "own_units", "job"):
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(DataError, match=r'needs JAX, .*pip install "dca\[samplers\]", or take method \'fast\''):
+    with pytest.raises(DataError, match=r"needs JAX, .*'\.\[samplers\]' in the checkout, or take method 'fast'"):
         fit(name, observed())
     with pytest.raises(DataError, match="needs JAX"):  # before anything is spent
         next(distributed_regression(SCHEMA, name))

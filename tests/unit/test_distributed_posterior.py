@@ -118,8 +118,8 @@ def test_inference_data_has_names_warm_up_and_the_chains_figures(tmp_path: Path)
     assert (read["posterior"].attrs["method"], read["posterior"].attrs["nodes"]) == ("normal-x", 5)
     for dataset in read.values():
         dataset.close()
-    groups = replace(found, warmup={}, acceptance={}, divergences=None).inference_data().groups()
-    assert groups == ["posterior"]
+    groups = replace(found, warmup={}, acceptance={}, divergences=None).inference_data()
+    assert list(groups) == ["posterior"]
 
 
 def test_mixing_sees_what_it_should() -> None:

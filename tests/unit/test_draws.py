@@ -1,4 +1,4 @@
-"""Draws as ArviZ's InferenceData: names, attributes that netCDF keeps, the warm-up apart, and what is refused."""
+"""Draws for ArviZ: names, attributes that netCDF keeps, the warm-up apart, and what is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_draws_keep_their_names_attributes_and_warm_up_through_netcdf(tmp_path: 
         kept = posterior.attrs
     assert (kept["private"], kept["repaired"], kept["epsilon"], kept["delta"]) == (1, 1, 1.0, 1e-5)
     assert kept["mechanism"] == "discrete-gaussian"
-    assert kept["inference_library"] == "dca"
+    assert kept["inference_library"] == "dca-proto"
     assert kept["inference_library_version"]
     assert "left_out" not in kept
     assert data.warmup_posterior["theta"].shape == (2, 2, 3)
@@ -72,5 +72,5 @@ def test_draws_of_different_shapes_are_refused() -> None:
 
 def test_without_arviz_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "arviz", None)
-    with pytest.raises(DataError, match=r'pip install "dca\[samplers\]"'):
+    with pytest.raises(DataError, match=r"pip install -e '\.\[samplers\]'"):
         inference_data({"a": np.zeros((1, 5))})

@@ -1,85 +1,158 @@
-"""Epoch keys: made once, kept as long as they are needed, never back."""
+"""Epoch keys: made once, kept through their grace, never back; and what is remembered of others' epochs."""
 
 from __future__ import annotations
+
+import hashlib
 
 import pytest
 
 from dca_proto.core.effects import Forget, Persist
-from dca_proto.core.errors import PeerError
-from dca_proto.core.keyring import TABLE, Keyring
-from dca_proto.core.params import Timing
-from dca_proto.core.sealing import AgreementKey
+from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.keyring import SEEN, TABLE, Keyring, SeenEpochs
+from dca_proto.core.messages import EpochKey
+from dca_proto.core.params import PROTOCOL_VERSION, Timing
+from dca_proto.core.sealing import AgreementKey, Identity, Random
 from dca_proto.testing import seeded
 
-EPOCH_MS = 1000
+EPOCH_MS, GRACE_MS = 1000, 200
+SEED = bytes(range(32))
+NODE, OTHER = b"n" * 16, b"o" * 16
 
 
-def ring(records: tuple = (), grace_ms: int = 0) -> Keyring:
-    return Keyring(records, Timing(epoch_ms=EPOCH_MS, epoch_grace_ms=grace_ms), seeded("keyring"))
+def timing() -> Timing:
+    return Timing(epoch_ms=EPOCH_MS, epoch_grace_ms=GRACE_MS)
+
+
+def ring(records: tuple = (), random: Random | None = None, seed: bytes = SEED) -> Keyring:
+    return Keyring(records, timing(), Identity(seed), random or seeded("keyring"))
+
+
+def key_bytes(epoch: int) -> bytes:
+    return epoch.to_bytes(4, "big")
 
 
 def test_a_key_is_made_once_an_epoch_and_written_before_it_is_used() -> None:
     keys = ring()
-    (made,) = keys.renew(5500, ())
+    (made,) = keys.renew(5500)
     assert isinstance(made, Persist)
-    assert (made.table, made.key) == (TABLE, (5).to_bytes(4, "big"))
+    assert (made.table, made.key) == (TABLE, key_bytes(5))
     assert AgreementKey(made.value).public == keys.public
-    assert (keys.epoch, keys.expires_ms) == (5, 6000)
-    assert keys.renew(5999, ()) == []
+    assert (keys.epoch, keys.expires_ms, keys.epochs) == (5, 6000, (5,))
+    assert keys.renew(5999) == []
 
 
-def test_a_new_epoch_deletes_the_old_key() -> None:
+def test_a_key_outlives_its_epoch_by_the_grace_to_the_millisecond() -> None:
     keys = ring()
-    keys.renew(5500, ())
+    keys.renew(5500)
     old = keys.public
-    made, forgotten = keys.renew(6000, ())
-    assert forgotten == Forget(TABLE, (5).to_bytes(4, "big"))
+    (made,) = keys.renew(6000)
     assert isinstance(made, Persist)
-    assert keys.public != old
-    assert not keys.holds(5, old)
+    assert (keys.epoch, keys.epochs) == (6, (5, 6))
+    assert keys.key(5).public == old != keys.public  # type: ignore[union-attr]
+    assert keys.renew(6199) == []
+    assert keys.renew(6200) == [Forget(TABLE, key_bytes(5))]
+    assert keys.key(5) is None
 
 
-def test_a_key_in_use_is_kept_until_it_is_not() -> None:
+def test_the_next_turn_is_the_next_end_or_the_next_end_of_a_grace() -> None:
     keys = ring()
-    keys.renew(5500, ())
-    old = keys.public
-    assert [type(write) for write in keys.renew(6500, {5})] == [Persist]
-    assert keys.holds(5, old)
-    assert keys.renew(6600, ()) == [Forget(TABLE, (5).to_bytes(4, "big"))]
+    keys.renew(5500)
+    assert keys.next_turn_ms(5500) == 6000
+    keys.renew(6000)
+    assert keys.next_turn_ms(6000) == 6200
+    keys.renew(6200)
+    assert keys.next_turn_ms(6200) == 7000
 
 
-def test_epochs_never_go_back_whatever_the_clock_does() -> None:
+def test_a_clock_that_goes_back_one_epoch_keeps_the_key_and_one_far_ahead_leaves_none_behind() -> None:
     keys = ring()
-    keys.renew(5500, ())
+    keys.renew(5500)
     public = keys.public
-    assert keys.renew(1500, ()) == []
+    assert keys.renew(4500) == []
     assert (keys.epoch, keys.public) == (5, public)
-    assert keys.is_current(0)
-    assert not keys.is_current(6000)
+    forgotten, made = keys.renew(1500)
+    assert forgotten == Forget(TABLE, key_bytes(5))
+    assert (made.key, keys.epochs) == (key_bytes(1), (1,))
 
 
 def test_a_stored_key_is_restored() -> None:
     keys = ring()
-    (made,) = keys.renew(5500, ())
+    (made,) = keys.renew(5500)
     again = ring(((made.table, made.key, made.value), ("round", b"key", b"value")))
     assert (again.epoch, again.public) == (5, keys.public)
-    assert again.renew(5600, ()) == []
+    assert again.renew(5600) == []
 
 
-def test_agreement_is_per_epoch_and_ends_with_it() -> None:
-    keys, peer = ring(), AgreementKey(bytes(range(32)))
-    keys.renew(5500, ())
-    first = keys.agree(5, peer.public)
-    assert first == peer.agree(keys.public) == keys.agree(5, peer.public)
-    keys.renew(6500, {5})
-    assert keys.agree(6, peer.public) != first
-    keys.renew(6500, ())
-    with pytest.raises(PeerError, match="epoch 5"):
-        keys.agree(5, peer.public)
+def test_a_damaged_key_stops_the_start() -> None:
+    with pytest.raises(UsageError, match=r"table 'epoch' cannot be read \(31 bytes\)"):
+        ring(((TABLE, key_bytes(5), bytes(31)),))
+
+
+def test_a_secret_is_hedged_by_the_identity_the_epoch_and_the_time() -> None:
+    """A restored random generator repeats itself; then only the same identity at the same time has the same key."""
+
+    def repeats(size: int) -> bytes:
+        return bytes(size)
+
+    def made(now_ms: int, seed: bytes = SEED) -> bytes:
+        (write,) = ring(random=repeats, seed=seed).renew(now_ms)
+        return write.value
+
+    message = bytes(32) + key_bytes(5) + (5500).to_bytes(8, "big")
+    hedge = hashlib.blake2b(key=SEED, digest_size=32, person=b"dca4-hedge").digest()
+    assert made(5500) == hashlib.blake2b(message, key=hedge, digest_size=32, person=b"dca4-epoch").digest()
+    assert len({made(5500), made(5501), made(6500), made(5500, bytes(32))}) == 4
 
 
 def test_repr_shows_epochs_only() -> None:
     keys = ring()
-    (made,) = keys.renew(5500, ())
+    (made,) = keys.renew(5500)
     assert repr(keys) == "Keyring(epochs=[5])"
     assert made.value.hex() not in repr(made)
+
+
+# Others' epochs
+
+
+def epoch_key(epoch: int, compute: bytes = NODE) -> EpochKey:
+    return EpochKey(PROTOCOL_VERSION, compute, epoch, bytes(32), (epoch + 1) * EPOCH_MS)
+
+
+def is_refused(seen: SeenEpochs, epoch: int, now_ms: int, compute: bytes = NODE) -> bool:
+    try:
+        seen.check([epoch_key(epoch, compute)], now_ms)
+    except PeerError as error:
+        return error.code == "epoch"
+    return False
+
+
+def test_an_older_epoch_than_one_that_was_seen_is_refused_but_in_its_grace() -> None:
+    seen = SeenEpochs((), timing())
+    assert seen.note([epoch_key(7)]) == [Persist(SEEN, NODE, key_bytes(7))]
+    assert not is_refused(seen, 7, 7500)
+    assert not is_refused(seen, 6, 7199), "in the grace of epoch 6"
+    assert is_refused(seen, 6, 7200)
+    assert is_refused(seen, 5, 7000)
+    assert not is_refused(seen, 5, 7000, OTHER), "each node has epochs of its own"
+
+
+def test_an_epoch_more_than_one_ahead_of_the_clock_is_refused() -> None:
+    seen = SeenEpochs((), timing())
+    assert not is_refused(seen, 8, 7999)
+    assert is_refused(seen, 9, 7999)
+
+
+def test_what_a_clock_far_ahead_left_behind_locks_nobody_out() -> None:
+    seen = SeenEpochs([(SEEN, NODE, key_bytes(1000))], timing())
+    assert not is_refused(seen, 8, 7500), "as the next epoch by this clock"
+    assert is_refused(seen, 6, 7500)
+
+
+def test_only_a_higher_epoch_is_remembered_and_restored() -> None:
+    seen = SeenEpochs((), timing())
+    assert len(seen.note([epoch_key(7), epoch_key(3, OTHER)])) == 2
+    assert seen.note([epoch_key(7), epoch_key(2, OTHER)]) == []
+    again = SeenEpochs([(SEEN, NODE, key_bytes(7)), ("epoch", key_bytes(1), bytes(32))], timing())
+    assert is_refused(again, 5, 7000)
+    with pytest.raises(UsageError, match="table 'seen' cannot be read"):
+        SeenEpochs([(SEEN, NODE, b"")], timing())

@@ -328,7 +328,7 @@ def test_what_is_not_installed_is_said_before_anything_is_started(
     monkeypatch.setattr(reports, "find_spec", lambda name: None if name == missing else object())
     known = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}[missing]
     for name in ("ldp-histogram", "ldp-mean", "ldp-regression"):
-        with pytest.raises(DataError, match=rf'missing here: {known}; pip install "dca\[samplers\]"$'):
+        with pytest.raises(DataError, match=rf"missing here: {known}; pip install -e '\.\[samplers\]' in the"):
             JOBS[name].check(problem().schema, settings(name))
     JOBS["ldp-sgd"].check(problem().schema, settings("ldp-sgd"))
 

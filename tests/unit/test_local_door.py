@@ -327,6 +327,6 @@ def test_without_the_samplers_packages_the_error_says_what_to_install(
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(
-        DataError, match=r'fits of local reports need NumPyro and JAX, .*; pip install "dca\[samplers\]"'
+        DataError, match=r"fits of local reports need NumPyro and JAX, .*; pip install -e '\.\[samplers\]'"
     ):
         local.gaussian(laplace(), bounds=BOUNDS)

@@ -258,7 +258,7 @@ def test_draws_that_are_not_finite_are_refused() -> None:
 def test_inference_data_says_what_it_rests_on() -> None:
     found = rate()
     data = found.inference_data(found.new_clients(5))
-    assert set(data.groups()) == {"posterior", "posterior_predictive", "prior", "sample_stats"}
+    assert set(data) == {"posterior", "posterior_predictive", "prior", "sample_stats"}
     assert data.posterior.attrs["mechanism"] == "grid-laplace"
     assert (data.posterior.attrs["epsilon"], data.posterior.attrs["delta"], data.posterior.attrs["n"]) == (1.0, 0.0, N)
     assert data.posterior_predictive["report"].shape == (4, 300, 5)
@@ -267,7 +267,7 @@ def test_inference_data_says_what_it_rests_on() -> None:
     names = {"axes": {"shares": ("category",)}, "coords": {"category": ("a", "b", "c")}}
     labelled = replace(posterior(), draws=shares, warmup=shares, **names).inference_data()
     assert labelled.posterior["shares"].sel(category="b").shape == (4, 9)
-    assert "warmup_posterior" in labelled.groups()
+    assert "warmup_posterior" in labelled
     with pytest.raises(DataError, match="level of an interval is 95"):
         found.intervals(95)
 

@@ -226,7 +226,7 @@ def test_bounds_that_do_not_fit_the_grid_are_refused_before_anybody_takes_part(b
 def test_without_jax_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
     model_gradient._derived.cache_clear()
-    with pytest.raises(UsageError, match=r'student-gradient.* needs JAX: pip install "dca\[samplers\]"'):
+    with pytest.raises(UsageError, match=r"student-gradient.* needs JAX: pip install -e '\.\[samplers\]'"):
         Student(**BOX, theta=THETA, clip=1.0, degrees=3.0).evaluate(np.ones((1, 3)), F)
 
 
@@ -246,7 +246,7 @@ def test_a_client_without_jax_declines_and_the_others_need_none(monkeypatch: pyt
         network.command(cast.trainer_identity.id, opened)
         network.deliver()
         refusals = network.reported(facts.Declined, cast.trainer_identity.id)
-        assert [one.found.endswith('needs JAX: pip install "dca[samplers]"') for one in refusals] == [True] * declined
+        assert [one.found.endswith("'.[samplers]' in the checkout") for one in refusals] == [True] * declined
         assert len(network.reported(facts.Contributed)) == 3 - declined
         assert network.reported(facts.DataFailed) == []
 

@@ -212,7 +212,7 @@ def test_predictive_draws_have_the_moments_that_predict_says() -> None:
     np.testing.assert_allclose(targets.values.std(axis=(0, 1)), sd, rtol=0.03)
     again = result.draws(np.random.default_rng(5), 2, 10_000)
     np.testing.assert_array_equal(data.posterior["coefficients"].values, again["coefficients"])
-    assert "posterior_predictive" not in result.inference_data(np.random.default_rng(5), draws=10).groups()
+    assert "posterior_predictive" not in result.inference_data(np.random.default_rng(5), draws=10)
 
 
 def test_a_plausible_prior_does_not_depend_on_units() -> None:

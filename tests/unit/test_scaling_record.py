@@ -77,7 +77,7 @@ def kept(path: Path) -> dict[str, Any]:
         ("options", "clients", [10, 20], "clients is 10,20 there and 10,20,40 here"),
         ("options", "backend", "mosquitto", "backend is mosquitto there and None here"),
         ("versions", "numpy", "1.26.0", "numpy is 1.26.0 there and"),
-        ("versions", "dca", "9", "dca is 9 there and"),
+        ("versions", "dca-proto", "9", "dca-proto is 9 there and"),
         ("machine", "cores", 4096, "cores is 4096 there and"),
         ("machine", "processor", "Z80", "processor is Z80 there and"),
     ],

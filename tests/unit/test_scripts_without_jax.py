@@ -37,5 +37,5 @@ def test_scripts_that_need_jax_say_so() -> None:
     assert len(found) == len(SCRIPTS) >= 12
     for script, (code, said) in found.items():
         assert code == 2, (script, said)
-        assert 'pip install "dca[samplers]"' in said, (script, said)
+        assert "pip install -e '.[samplers]'" in said, (script, said)
         assert "Traceback" not in said, (script, said)

@@ -43,7 +43,7 @@ def test_another_shape_is_a_peers_error(topic: str) -> None:
     ("role", "broadcasts"),
     [
         (Channel.CLIENT, {Channel.ANNOUNCE, Channel.ABORT}),
-        (Channel.COMPUTE, {Channel.ABORT}),
+        (Channel.COMPUTE, {Channel.ABORT, Channel.HELLO}),
         (Channel.TRAINER, {Channel.ABORT, Channel.EPOCH}),
     ],
 )

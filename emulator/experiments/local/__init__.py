@@ -1,4 +1,4 @@
-"""Experiments of the LDP paper (Kulkarni, Jälkö, Koskela, Kaski and Honkela 2021), and beyond it.
+"""Experiments of the LDP paper (Kulkarni, Jälkö, Kaski and Honkela 2021), and beyond it.
 
 General layout:
     column_fits                            reports of one column, and fits whose chains have mixed

@@ -1,0 +1,69 @@
+"""`dca federation run`: a trial's broker, Compute nodes and clients with data, all in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dca_proto.config import ClientFiles, read_config
+from dca_proto.core.errors import UsageError
+from dca_proto.device import Device, complete, load
+from dca_proto.logs import FactLog, configure_logs
+from dca_proto.net.broker import BrokerOptions, launch_broker
+from dca_proto.net.settings import BrokerSettings
+
+
+def run(
+    directory: Annotated[Path, typer.Argument(help="The folder that `dca federation init --broker URL` made.")],
+) -> None:
+    """Run a trial's Compute nodes, its clients that have data, and a broker if none answers; until Ctrl-C."""
+    configure_logs(level=logging.WARNING)
+    paths = sorted(path for path in directory.glob("*.toml") if path.name.startswith(("compute-", "client-")))
+    devices = [load(path) for path in paths if _has_data(path)]
+    left = len(paths) - len(devices)
+    if not devices:
+        raise UsageError(
+            f"{directory} has no Compute node and no client with data; "
+            "make a trial: dca federation init DIR --computes 3 --clients 25 --broker mqtt://127.0.0.1"
+        )
+    complete(_serve(devices, left))
+
+
+def _has_data(path: Path) -> bool:
+    """A client without data waits for a program that has them; a Compute node needs none."""
+    files = read_config(path).files
+    return not isinstance(files, ClientFiles) or (files.data is not None and files.data.exists())
+
+
+async def _serve(devices: Sequence[Device], left: int) -> None:
+    async with _broker(devices[0].config.broker) as told:
+        roles = [device.role for device in devices]
+        print(f"broker  {told}")
+        waiting = f"; {left} clients have no data file" if left else ""
+        print(f"actors  {roles.count('compute')} Compute nodes, {roles.count('client')} clients{waiting}")
+        print("        Ctrl-C stops them", flush=True)
+        await asyncio.gather(*(device.run(FactLog()) for device in devices))
+
+
+@contextlib.asynccontextmanager
+async def _broker(settings: BrokerSettings) -> AsyncIterator[str]:
+    """What serves at the URL: a broker that is there already, or one of our own for the time of the context."""
+    try:
+        _, writer = await asyncio.open_connection(settings.host, settings.port)
+    except OSError as error:
+        if settings.tls:
+            raise UsageError(f"no broker answers at {settings.url}; start one: dca broker --help") from error
+        with tempfile.TemporaryDirectory(prefix="dca-broker-") as folder:
+            options = BrokerOptions(host=settings.host, port=settings.port)
+            async with launch_broker(Path(folder), options) as broker:
+                yield f"{broker.kind} {broker.version} at {broker.url}"
+    else:
+        writer.close()
+        yield f"the one that answers at {settings.url}"

@@ -1,0 +1,316 @@
+"""README and docs/*.md do what they show: their own blocks are typed in order, with only the broker's port put in.
+
+A page marks the blocks that a quick run leaves out, each by a comment in the line above it:
+
+    <!-- long -->                takes ten seconds or more; typed by scripts/test_long, after all blocks above it
+    <!-- not run: reason -->     never typed, but its commands and options exist
+
+and `<!-- every block is long -->` marks a whole page. A Python or TOML block is saved under the name in its first line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from dca_proto.cli import main
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES[1:], *sorted(ROOT.glob("*/DESIGN.md")), ROOT / "dca_proto/PRIVACY.md"]
+README_LINES_MAX, LINE_CHARS_MAX = 150, 100
+QUICK_S, LONG_S = 90, 600
+IN_THIS_ENVIRONMENT = {"./scripts/run": "dca swarm", ". .venv/bin/activate": ":"}
+"""What is typed where a reader makes or enters an environment first."""
+NUMBER = r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+INTERVAL = rf"{NUMBER} \[{NUMBER}, {NUMBER}\]"
+WILD = {r"\.\.\.": ".*", INTERVAL: ".+", NUMBER: NUMBER, " {2,}": " +"}
+"""What a page shows, and what may stand there: anything, other numbers, columns that are wider or narrower."""
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and how it is marked (`long`, `not run`, or nothing)."""
+
+    language: str
+    text: str
+    mark: str
+
+    @property
+    def commands(self) -> list[tuple[str, list[str]]]:
+        """What a console block types, each with the lines of output below it."""
+        if self.language != "console":
+            return []
+        parts = re.findall(r"(?m)^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", self.text)
+        return [(command, list(filter(None, output.split("\n")))) for command, output in parts]
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@cache
+def blocks(page: Path) -> tuple[Block, ...]:
+    """A page's blocks that have a language, in order."""
+    text = text_of(page)
+    whole = "long" if "\n<!-- every block is long -->\n" in text else ""
+    found = re.findall(r"(?m)(?:^<!-- (long|not run)(?:: .*)? -->\n)?^```(\w+)\n((?:.*\n)*?)```$", text)
+    return tuple(Block(language, content, mark or whole) for mark, language, content in found)
+
+
+def typed(page: Path, *marks: str) -> list[Block]:
+    """What is typed of a page, or saved for it: blocks with one of these marks."""
+    chosen = [block for block in blocks(page) if block.mark in marks]
+    return chosen if any(block.commands for block in chosen) else []
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def shown(line: str) -> str:
+    """The pattern of a line of output that a page shows; see `WILD`."""
+    parts = re.split(f"({'|'.join(WILD)})", line)
+    patterns = (next((wild for token, wild in WILD.items() if re.fullmatch(token, part)), None) for part in parts)
+    return "(?m)^" + "".join(wild or re.escape(part) for part, wild in zip(parts, patterns, strict=True)) + " *$"
+
+
+class Shell:
+    """A person at bash, who types a block and waits until it has printed what the page shows.
+
+    Args:
+        folder: where. port: of the broker, in place of the usual one. timeout_s: how long a command may take.
+    """
+
+    def __init__(self, folder: Path, port: int, timeout_s: float) -> None:
+        self._folder = folder
+        self._port = port
+        self._timeout_s = timeout_s
+        self._path = folder / "printed"
+        self._count = 0
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        with self._path.open("w") as printed:
+            self._bash = subprocess.Popen(
+                ["bash"],
+                cwd=folder,
+                env={**os.environ, "PATH": path, "COLUMNS": "80"},
+                stdin=subprocess.PIPE,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+    @property
+    def printed(self) -> str:
+        return self._path.read_text()
+
+    def follow(self, block: Block) -> None:
+        """Save a file under the name in its first line, or type a console block's commands one by one."""
+        name = re.match(r"# ([a-z]+\.(?:py|toml))\n", block.text)
+        if name:
+            (self._folder / name[1]).write_text(block.text)
+        for command, lines in block.commands:
+            self._type(command)
+            for line in lines:
+                self._wait_for(shown(self._with_port(line)))
+
+    def _type(self, command: str) -> None:
+        """Type it, and wait until it is done (or in the background) without an error."""
+        assert self._bash.stdin is not None
+        self._count += 1
+        self._bash.stdin.write(f"{self._with_port(command)}\nprintf '\\n<%s: %s>\\n' {self._count} $?\n")
+        self._bash.stdin.flush()
+        code = self._wait_for(rf"(?m)^<{self._count}: (\d+)>$")[1]
+        assert code == "0", f"{command} ended with {code}:\n{self.printed[-4000:]}"
+
+    def _with_port(self, text: str) -> str:
+        text = re.sub(r"mqtt://127\.0\.0\.1(:1883)?", f"mqtt://127.0.0.1:{self._port}", text)
+        text = text.replace("dca broker", f"dca broker --port {self._port}")
+        for script, command in IN_THIS_ENVIRONMENT.items():
+            text = text.replace(script, command)
+        return text
+
+    def _wait_for(self, pattern: str) -> re.Match[str]:
+        deadline = time.monotonic() + self._timeout_s
+        while not (found := re.search(pattern, self.printed)):
+            assert self._bash.poll() is None, f"bash has ended:\n{self.printed[-4000:]}"
+            assert time.monotonic() < deadline, f"{pattern} is not in:\n{self.printed[-8000:]}{self._log()}"
+            time.sleep(0.05)  # between looks; nothing is timed
+        return found
+
+    def _log(self) -> str:
+        log = self._folder / "demo" / "log"
+        return log.read_text()[-2000:] if log.exists() else ""
+
+    def close(self) -> None:
+        """The end of input; whatever bash started is stopped, whatever happened."""
+        assert self._bash.stdin is not None
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(self._bash.pid, signal.SIGTERM)
+        try:
+            self._bash.stdin.close()
+            self._bash.wait(5)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._bash.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def opened_shell(folder: Path, timeout_s: float) -> Iterator[Shell]:
+    """A shell in a folder that has a reader's own files."""
+    rng = np.random.default_rng(3)
+    houses, rooms = rng.uniform((1, 20, 5e4), (9, 300, 9e5), (60, 3)), rng.normal(21, 2, (60, 1))
+    np.savetxt(folder / "houses.csv", houses, delimiter=",", header="rooms,area,price", comments="")
+    np.savetxt(folder / "rooms.csv", rooms, delimiter=",", header="temperature", comments="")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shell = Shell(folder, port, timeout_s)
+    try:
+        yield shell
+    finally:
+        shell.close()
+
+
+def printed_by(page: Path, folder: Path, marks: tuple[str, ...], timeout_s: float) -> str:
+    """Type a page's blocks in order; all that was printed."""
+    with opened_shell(folder, timeout_s) as shell:
+        for block in typed(page, *marks):
+            shell.follow(block)
+        printed = shell.printed
+    assert "Traceback" not in printed
+    return printed
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES[1:] if typed(page, "")], ids=name_of)
+def test_quick_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) -> None:
+    printed_by(page, tmp_path, ("",), QUICK_S)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [page for page in PAGES if typed(page, "long")], ids=name_of)
+def test_all_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) -> None:
+    printed = printed_by(page, tmp_path, ("", "long"), LONG_S)
+    if page.stem == "devices":
+        (told,) = re.findall(r"^temperature: (-?[\d.]+) ± ([\d.]+)$", printed, re.MULTILINE)
+        mean, noise = map(float, told)
+        held = [18.5 + i % 5 for i in range(1, 25)] + [21.75]
+        assert abs(mean - np.mean(held)) < 6 * noise + 0.1  # fails by chance once in 10^9 runs
+        assert noise < 0.2 * mean, "an answer that one can use"
+        assert "[info" not in printed, "the library logs nothing between a program's results"
+
+
+def test_the_readme_can_be_followed_to_the_letter(tmp_path: Path) -> None:
+    printed = printed_by(README, tmp_path, ("",), QUICK_S)
+    asked = printed[printed.rindex("\nmean") :]
+    told = re.search(r"^ *temperature +(-?[\d.]+)", asked, re.MULTILINE)
+    assert told is not None
+    assert abs(float(told[1]) - 21) < 6 * 2 + 1, "the mean, within its noise; fails by chance once in 10^9 runs"
+
+
+def test_the_readme_embeds_a_client_in_a_few_lines() -> None:
+    section = text_of(README).split("\n## Embed a client\n")[1].split("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(program.splitlines()) <= 15
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text_of(README).splitlines()) <= README_LINES_MAX
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lines_are_short(page: Path) -> None:
+    assert [line for line in text_of(page).splitlines() if len(line) > LINE_CHARS_MAX] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as they are made from their words; a repeated one has a number."""
+    found: dict[str, int] = {}
+    text = re.sub(r"(?ms)^```.*?^```$", "", text_of(page))
+    for heading in re.findall(r"(?m)^#+ (.*)$", text):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+        if found[slug]:
+            found[f"{slug}-{found[slug]}"] = 0
+    return set(found)
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"(?ms)^```.*?^```$", "", text_of(page))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=name_of)
+def test_commands_and_files_that_are_named_exist(page: Path) -> None:
+    text = text_of(page)
+    assert set(re.findall(r"\bdca ([a-z]+)\b", text)) <= commands()
+    for path in re.findall(r"\b(?:scripts|docs|dca_proto|emulator|inference)/[a-z0-9_/]+(?:\.py|\.md)?", text):
+        assert (ROOT / path).exists(), path
+
+
+@cache
+def commands() -> frozenset[str]:
+    return frozenset(entry.name for entry in entry_points(group="dca.commands"))
+
+
+def calls(page: Path, program: str) -> Iterator[tuple[str, set[str]]]:
+    """What console blocks call of a program, by a pattern: its words up to the first option, and all options."""
+    for block in blocks(page):
+        for command, _ in block.commands:
+            for call in re.split(r"&&|[;&|](?![^ ])", command.replace("\\\n", " ")):
+                found = re.search(rf"(?:^|\s)({program})((?: [a-z]+\b(?![.=/]))?)(.*)$", call)
+                if found:
+                    yield found[1] + found[2], set(re.findall(r"(?<!\S)--[a-z][a-z-]*", found[3]))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_options_that_are_typed_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for called, options in calls(page, r"dca [a-z]+"):
+        _, name, *sub = called.split()
+        with contextlib.suppress(SystemExit):
+            main([name, *(sub if name in ("federation", "emulate") else []), "--help"])
+        known = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", capsys.readouterr().out))
+        assert options <= known, called
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [page for page in PAGES if any(calls(page, r"\S*scripts/\w+\.py"))], ids=name_of)
+def test_options_of_scripts_that_are_typed_exist(page: Path) -> None:
+    for called, options in calls(page, r"\S*scripts/\w+\.py"):
+        if options:
+            asked = [sys.executable, called.split()[0], "--help"]
+            told = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+            assert options <= set(re.findall(r"(?<!\S)\[?(--[a-z][a-z-]*)", told)), called
+
+
+def test_nobody_is_told_to_install_a_stranger() -> None:
+    """The name `dca` on PyPI is another project's."""
+    folders = ("dca_proto", "emulator", "inference", "scripts", "tests", "docs")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md")]
+    stranger = re.compile(r"pip install [\"']?dca\b(?!-)")
+    texts = {name_of(path): path.read_text(encoding="utf-8") for path in [*files, *DOCUMENTS]}
+    assert [name for name, text in texts.items() if stranger.search(text)] == []

@@ -1,0 +1,177 @@
+"""The wheel holds the packages alone, and each extra does its work in an environment of its own, far from the checkout.
+
+Each environment is new: the wheel and the extra's libraries are installed as `pip` is set up on this machine. Skipped
+visibly where that reaches no index.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.long
+ROOT = Path(__file__).parent.parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = ("dca_proto", "emulator", "inference")
+
+DEVICE = """
+from dca_proto.core.facts import RoundCompleted
+from dca_proto.testing import Cast
+cast = Cast(5, 3)
+network = cast.network()
+network.command(cast.trainer_identity.id, cast.request())
+network.deliver()
+[done] = network.reported(RoundCompleted)
+assert done.aggregate.contributors == 5 and done.aggregate.private
+"""
+BROKER = """
+import asyncio, aiomqtt
+from pathlib import Path
+from dca_proto.net.broker import BrokerOptions, launch_broker
+async def main():
+    async with launch_broker(Path("broker"), BrokerOptions(kind="embedded")) as broker:
+        port = int(broker.url.rpartition(":")[2])
+        async with aiomqtt.Client("127.0.0.1", port) as client:
+            await client.subscribe("ward", qos=1)
+            await client.publish("ward", b"heard", qos=1)
+            assert (await anext(aiter(client.messages))).payload == b"heard"
+asyncio.run(asyncio.wait_for(main(), 60))
+"""
+INFERENCE = """
+import numpy as np
+from dca_proto.core.budget import Budget
+from dca_proto.core.job import JobTerms
+from emulator.ideal import IdealSwarm
+from inference.datasets import load
+from inference.estimators import PrivateLinearRegression
+data = load("diabetes", ["bmi", "bp"])
+terms = JobTerms(budget=Budget(4.0, 1e-5), clients=len(data.y), tolerated=44, computes=(bytes(16), bytes([1]) * 16))
+rounds = IdealSwarm(data.rows, data.schema.columns, terms)
+model = PrivateLinearRegression(schema=data.schema, random_state=1).fit(rounds)
+assert model.private_ and model.epsilon_ <= 4.0
+assert np.corrcoef(model.predict(data.X), data.y)[0, 1] > 0.3
+"""
+SAMPLERS = """
+import arviz, numpy as np
+from dca_proto.aggregate import RoundRequest
+from dca_proto.core.budget import Budget
+from dca_proto.core.job import JobTerms
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.local import gaussian
+ages = np.random.default_rng(1).normal(50, 10, size=(2000, 1))
+terms = JobTerms(budget=Budget(4.0, 1e-5), clients=2000, tolerated=0, computes=())
+parameters = {"columns": ["age"], "centre": [50.0], "scale": [50.0], "bound": [1.0]}
+released = IdealSwarm(ages, ("age",), terms).hold(RoundRequest("sum", parameters, rows_max=1, mechanism="grid-laplace"))
+found = gaussian(released, warmup=300, draws=300, seed=1)
+found.inference_data().to_netcdf("draws.nc")
+mean = arviz.from_netcdf("draws.nc").posterior["mean"].values
+assert mean.shape == (4, 300) and abs(mean.mean() - 50) < 6
+"""
+COMMANDS = {
+    "cli": ["dca federation init ward --computes 3 --clients 3", "dca emulate sweep --seeds 0..2"],
+    "broker": ["dca broker --help"],
+    "audit": ["dca audit --runs 4000 --plot audit.png", "dca emulate collude --help"],
+    "accounting": ["dca account --clients 500 --also laplace:0.1 --plot account.png"],
+    "full": ["dca swarm --broker embedded --output run", "dca report run/result.json"],
+}
+PROGRAMS = {"": DEVICE, "broker": BROKER, "inference": INFERENCE, "samplers": SAMPLERS}
+FILES = {
+    "cli": ["ward/federation.toml"],
+    "audit": ["audit.png"],
+    "accounting": ["account.png"],
+    "samplers": ["draws.nc"],
+    "full": ["run/result.json", "run/coefficients.png"],
+}
+"""What each command or program must have written."""
+
+
+def run(folder: Path, *arguments: str | Path) -> str:
+    """What a command printed, as it runs without this checkout on Python's path. Fails with it where it fails."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(
+        arguments, cwd=folder, env=environment, text=True, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def index(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("index")
+    arguments = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(folder), "setuptools>=77"]
+    asked = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        pytest.skip(f"pip reaches no index: {asked.stderr.strip().splitlines()[-1]}")
+
+
+@pytest.fixture(scope="session")
+def built(index: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution and the wheel that is made of it.
+
+    Built from a copy of the checkout, for a build writes into its source, and other tests may build at the same time.
+    """
+    folder = tmp_path_factory.mktemp("dist")
+    copy = tmp_path_factory.mktemp("source") / "checkout"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info"))
+    run(folder, sys.executable, "-m", "build", "--outdir", folder, copy)
+    return folder
+
+
+def test_the_wheel_holds_the_packages_and_the_licence_alone(built: Path) -> None:
+    [wheel] = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        names = set(opened.namelist())
+        information = f"dca_proto-{PROJECT['version']}.dist-info"
+        assert opened.read(f"{information}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+        assert b"\nLicense-Expression: Apache-2.0\n" in opened.read(f"{information}/METADATA")
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, information}
+    ours = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.*")}
+    ours = {name for name in ours if name.endswith((".py", ".md", "/py.typed"))}
+    assert {name for name in names if not name.startswith(information)} == ours
+    assert {f"{package}/{name}" for package in PACKAGES for name in ("py.typed", "DESIGN.md")} < ours
+
+
+def test_the_source_distribution_has_tests_and_scripts_too(built: Path) -> None:
+    [archive] = built.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert {
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "scripts/run",
+        "tests/test_tidy.py",
+        "tests/sim/seeds.toml",
+    } < names
+    assert not {name for name in names if "__pycache__" in name or name.startswith((".", "run/", "build/"))}
+
+
+@pytest.mark.parametrize("extra", ["", *(name for name in PROJECT["optional-dependencies"] if name != "test")])
+def test_an_extra_alone_does_its_work(extra: str, built: Path, tmp_path: Path) -> None:
+    """pip finds nothing missing or in conflict; then something that one would install the extra for."""
+    assert extra in {*COMMANDS, *PROGRAMS}, "an extra that nobody uses here"
+    programs, work = tmp_path / "environment" / "bin", tmp_path / "work"
+    work.mkdir()
+    run(work, sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment")
+    pip = (sys.executable, "-m", "pip", "--python", programs / "python")
+    [wheel] = built.glob("*.whl")
+    run(work, *pip, "install", "-q", "--no-compile", f"{wheel}[{extra}]" if extra else wheel)
+    run(work, *pip, "check")
+    for command in COMMANDS.get(extra, []):
+        name, *arguments = command.split()
+        run(work, programs / name, *arguments)
+    if extra in PROGRAMS:
+        run(work, programs / "python", "-c", PROGRAMS[extra])
+    assert [name for name in FILES.get(extra, []) if not (work / name).is_file()] == []
+    where = run(work, programs / "python", "-c", "import dca_proto; print(dca_proto.__file__)")
+    assert Path(where.strip()).is_relative_to(tmp_path), "the installed packages were tried"
+    shutil.rmtree(programs.parent)  # up to 600 MB, which pytest would keep
