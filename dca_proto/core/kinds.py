@@ -23,7 +23,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, LocalMechanism, Mechanism
 from dca_proto.core.price import Price
 from dca_proto.core.wire import COMPUTES_MAX, Count, Signed, Wire
-from dca_proto.statistics import Sensitivity, Statistic
+from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
 
 if TYPE_CHECKING:  # the announcement holds a kind, and the policy asks it
@@ -52,6 +52,11 @@ class _Kind(Wire, frozen=True, array_like=True):
     def is_summed(self) -> bool:
         """Whether Compute nodes hold what clients send."""
         return False
+
+    @property
+    def relation(self) -> str:
+        """Whose data's replacement the noise hides."""
+        return REPLACE_ONE_CLIENT
 
     def price(self, asked: Announcement) -> Price:
         """What a round of that kind costs whoever takes part: its μ. Raises `UsageError` for a μ that is not quoted."""
@@ -113,6 +118,10 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
 
 class NodeRelease(_Kind, frozen=True, array_like=True, tag=2):
     """§5.1: each data node releases by itself."""
+
+    @property
+    def relation(self) -> str:
+        return REPLACE_ONE_ROW
 
     def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
         return row_sensitivity(statistic, rows_max, fraction_bits)

@@ -81,6 +81,7 @@ def validate_announcement(announcement: Announcement, mechanism: Mechanism, limi
         raise UsageError(f"dimension {statistic.dimension} exceeds {limits.dimension_max}; ask for fewer columns")
     terms, unit = announcement.terms, math.ldexp(1.0, -announcement.fraction_bits)
     sensitivity = terms.sensitivity(statistic, announcement.rows_max, announcement.fraction_bits)
+    sensitivity.require(terms.relation)
     price = terms.price(announcement)
     noise = terms.noise(announcement, statistic, sensitivity, mechanism)
     return ValidatedRound(terms, statistic, sensitivity, price, noise.variance, noise.honest, unit, noise.report)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dca_proto.cli import main
@@ -21,10 +22,10 @@ from dca_proto.cli.account_enquiry import parse_also
 from dca_proto.cli.account_question import Columns, question
 from dca_proto.core.accounting import compose, epsilon_of, mu_of, mu_of_pure
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import EXACT, forecast, planned
+from dca_proto.core.forecast import EXACT, forecast
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import ask, plan_round
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import AskSecureSum, OpenRound
+from dca_proto.core.validated import validate_announcement
 from dca_proto.privacy_loss import Gaussian, Laplace, PureDP, RandomisedResponse, UnaryEncoding
 from dca_proto.privacy_loss import epsilon_of as epsilon_of_all
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Regression, Sensitivity, registered
@@ -128,33 +129,31 @@ def test_the_figures_are_those_that_a_participant_computes(answer: Any) -> None:
         parameters={**parameters, "target_square": True},
         epsilon=0.7,
         delta=1e-7,
-        tolerated=3,
-        computes=tuple(bytes([i]) * 16 for i in range(4)),
-        colluders=1,
+        ask=AskSecureSum(computes=tuple(bytes([i]) * 16 for i in range(4)), tolerated=3, colluders=1),
+        clients_expected=40,
     )
-    announcement, plan = planned(request, 40)
-    assert plan == plan_round(announcement, ask(announcement, EXACT, Limits()), 40, EXACT)
+    announcement, validated = request.draft(EXACT, Limits())
+    assert validated == validate_announcement(announcement, EXACT, Limits())
     options = "--epsilon 0.7 --delta 1e-7 --clients 40 --tolerate 3 --colluders 1 --computes 4 --bound 2"
     found = answer(f"{options} --statistic regression --columns {','.join(FEATURES)} --parameter target_square=true")
     told = found["rounds"][0]
-    assert told["sigma_local"] == math.sqrt(plan.share_variance) / 2**24
+    assert told["sigma_local"] == math.sqrt(validated.noise_variance) / 2**24
     assert told["sensitivity"] == pytest.approx(4 * math.sqrt(8), rel=1e-6)  # √8·c² of errata.md's equal bounds
-    assert {name: told[name] for name in forecast(announcement, plan).__struct_fields__} == {
-        name: getattr(forecast(announcement, plan), name) for name in forecast(announcement, plan).__struct_fields__
-    }
+    expected = forecast(request)
+    assert {name: told[name] for name in expected.__struct_fields__} == msgspec.structs.asdict(expected)
 
 
 def test_a_sensitivity_of_another_relation_is_never_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of adding or removing a client is up to half of what a replacement moves."""
     half = Sensitivity(l1=100, l2_squared=10_000, bound=100, relation=ADD_OR_REMOVE_ONE_CLIENT)
-    monkeypatch.setattr("dca_proto.core.plan.client_sensitivity", lambda *_: half)
+    monkeypatch.setattr("dca_proto.core.kinds.client_sensitivity", lambda *_: half)
     columns = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
     request = OpenRound(
-        round_id=bytes(16), statistic="sum", parameters=columns, epsilon=1.0, delta=1e-6, tolerated=0,
-        computes=(bytes(16), bytes([1]) * 16),
+        round_id=bytes(16), statistic="sum", parameters=columns, epsilon=1.0, delta=1e-6, clients_expected=10,
+        ask=AskSecureSum(computes=(bytes(16), bytes([1]) * 16), tolerated=0),
     )  # fmt: skip
     with pytest.raises(UsageError, match=r"add-or-remove-one-client.*replace-one-client"):
-        planned(request, 10)
+        request.draft(EXACT, Limits())
 
 
 def test_several_rounds_share_the_budget_by_the_roots_of_their_errors(answer: Any) -> None:

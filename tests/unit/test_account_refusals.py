@@ -13,8 +13,10 @@ import pytest
 
 from dca_proto.cli import main
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import planned
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.forecast import EXACT
+from dca_proto.core.kinds import SecureSum
+from dca_proto.core.params import Limits
+from dca_proto.core.request import AskSecureSum, OpenRound
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -132,13 +134,18 @@ def test_the_ring_that_would_wrap_is_refused_with_what_fits(bound: float, fewer:
     In the second case no N would do: each of fewer clients would have to add more noise than the sampler draws.
     """
     computes = tuple(bytes([i]) * 16 for i in range(2))
-    terms: dict[str, Any] = {"round_id": bytes(16), "statistic": "sum", "epsilon": 40.0, "delta": 0.1, "tolerated": 0}
+    terms: dict[str, Any] = {"round_id": bytes(16), "statistic": "sum", "epsilon": 40.0, "delta": 0.1}
     columns = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [bound]}
     clients = 2**18 if by_clients else 2**19
 
     def at(clients: int, bits: int) -> int:
-        request = OpenRound(**terms, parameters=columns, computes=computes, fraction_bits=bits, rows_max=1)
-        return planned(request, clients)[1].clients
+        ask = AskSecureSum(computes=computes, tolerated=0, most=clients)
+        request = OpenRound(
+            **terms, ask=ask, parameters=columns, clients_expected=clients, fraction_bits=bits, rows_max=1
+        )
+        terms_of_sum = request.draft(EXACT, Limits())[1].terms
+        assert isinstance(terms_of_sum, SecureSum)
+        return terms_of_sum.most
 
     with pytest.raises(UsageError, match=rf"less than 2\^63: use at least {fewer} fewer fraction bits") as refusal:
         at(clients, 36)
