@@ -129,10 +129,10 @@ class Committing(Actor):
             if known.header.body == body.header.body:
                 return []
             return self._abort(current, "equivocation", self._two(sender, "lists"), (known.header, body.header))
-        frozen = self._freeze(current, now_ms) if current.phase == COLLECTING else []
-        step(TABLE, current.phase, "list")
         if list_hash(current.hash, sender, body.entries) != header.list_hash:
             raise PeerError("list", found="a list that is not the header's", expected="its hash")
+        frozen = self._freeze(current, now_ms) if current.phase == COLLECTING else []
+        step(TABLE, current.phase, "list")
         try:
             place = current.stored.computes.index(sender)
             check_list(current.hash, body.entries, body.tags, place, len(current.stored.computes))

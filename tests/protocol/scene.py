@@ -27,8 +27,20 @@ from dca_proto.core.facts import Dropped, RoundCompleted, RoundFailed
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
-from dca_proto.core.messages import Announcement, Body, Contribution, Frame, FrozenList, Invitation, Sealed, Signed
-from dca_proto.core.params import Limits
+from dca_proto.core.lists import list_hash
+from dca_proto.core.masks import ENTRY_BYTES
+from dca_proto.core.messages import (
+    Announcement,
+    Body,
+    Contribution,
+    Frame,
+    FrozenList,
+    Invitation,
+    ListHeader,
+    Sealed,
+    Signed,
+)
+from dca_proto.core.params import PROTOCOL_VERSION, Limits
 from dca_proto.core.policy import Policy
 from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import AgreementKey, Identity, seal_to
@@ -353,6 +365,24 @@ def sealed_list(cast: Cast, identity: Identity, body: FrozenList, opened: Opened
     public = opened.epochs[opened.computes.index(to)].public
     sealed = seal_to(public, encode(signed), opened.hash, seeded("forger"))
     return encode(Sealed(opened.body.round_id, *sealed))
+
+
+def forged_list(network: Network, cast: Cast, envelope: Envelope, entries: bytes, tags: bytes) -> Envelope:
+    """A list that its sender signs rightly, with entries and tags of its choice, in place of another one."""
+    identity = next(one for one in cast.compute_identities if one.id == envelope.sender)
+    opened = announced(network, cast)
+    hashed = list_hash(opened.hash, identity.id, entries)
+    head = (PROTOCOL_VERSION, opened.body.round_id)
+    header = sign(identity, cast.federation.hash, ListHeader(*head, opened.hash, hashed, len(entries) // ENTRY_BYTES))
+    body = FrozenList(*head, envelope.to.id, header, entries, tags)
+    return changed(envelope, sealed_list(cast, identity, body, opened, envelope.to.id))
+
+
+def held_by(network: Network, cast: Cast, node: int) -> list[int]:
+    """The indices of the clients whose contributions to the newest round a node holds, in the order of their ids."""
+    opened = announced(network, cast)
+    indices = sorted(range(len(cast.clients)), key=lambda index: cast.clients[index])
+    return [index for index in indices if opened.holder(cast.clients[index]).id == cast.computes[node]]
 
 
 def flipped(payload: bytes, position: int) -> bytes:
