@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import random
 
+import mpmath
 import pytest
 
-from dca_proto.core.accounting import compose
-from dca_proto.core.budget import Budget, best_shares
+from dca_proto.core.accounting import compose, mu_of_pure
+from dca_proto.core.budget import Budget, RoundCost, best_shares, quoted
 from dca_proto.core.errors import UsageError
+from dca_proto.core.kinds import check_mu
 from dca_proto.core.price import Price, total
 
 
@@ -32,8 +34,9 @@ def test_rounds_together_cost_no_more_than_the_budget_and_nearly_all_of_it() -> 
 
 
 def test_a_single_round_has_the_budget_itself() -> None:
-    assert Budget(1.0, 1e-6).split((1.0,)) == (Budget(1.0, 1e-6),)
-    assert Budget(1.0, 1e-6).split((0.5,))[0].epsilon < 1
+    budget = Budget(1.0, 1e-6)
+    assert budget.split((1.0,)) == (RoundCost(budget.mu, 1.0, 1e-6),)
+    assert budget.split((0.5,))[0].epsilon < 1
 
 
 @pytest.mark.parametrize(
@@ -55,16 +58,54 @@ def test_shares_that_cannot_be_are_refused(shares: tuple[float, ...], words: str
 
 def test_the_share_that_a_refusal_names_is_enough() -> None:
     with pytest.raises(UsageError, match="above ") as refusal:
-        Budget(0.05, 0.01).round_epsilon(0.01)
+        Budget(0.05, 0.01).share(0.01)
     least = float(str(refusal.value).partition("above ")[2].split(",")[0])
-    assert Budget(0.05, 0.01).round_epsilon(least) > 0
+    assert Budget(0.05, 0.01).share(least).epsilon > 0
+
+
+def test_a_shares_mu_is_its_part_of_mu_squared_and_its_quote_allows_just_that() -> None:
+    """Announced as they are, as floats: every client's own check of μ against (ε, δ) lets each share through.
+
+    The quoted ε is the least: a part of 1e-5 less of it would be refused. No formula is used twice: δ at ε is worked
+    out here by the curve of Balle and Wang.
+    """
+    source = random.Random(2019)
+    for _ in range(100):
+        budget = Budget(math.exp(source.uniform(-1, 3)), 10 ** source.uniform(-12, -5))
+        part = source.uniform(0.05, 1)
+        cost = budget.share(part)
+        assert cost.mu == pytest.approx(budget.mu * math.sqrt(part), rel=1e-11)
+        assert cost.mu <= budget.mu * math.sqrt(part)
+        check_mu(cost.mu, cost.epsilon, cost.delta)
+        with pytest.raises(UsageError, match="expected above 0 and at most"):
+            check_mu(cost.mu, cost.epsilon * (1 - 1e-5), cost.delta)
+        assert delta_of_mu(cost.epsilon, cost.mu) <= budget.delta
+
+
+def delta_of_mu(epsilon: float, mu: float) -> float:
+    """Balle and Wang (2018), theorem 8: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)."""
+    with mpmath.workdps(50):
+        epsilon, mu = mpmath.mpf(epsilon), mpmath.mpf(mu)
+        delta = mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+    return float(delta)
+
+
+def test_a_quote_is_never_too_small_for_its_mu() -> None:
+    source = random.Random(2020)
+    for _ in range(300):
+        mu, delta = math.exp(source.uniform(-4, 2)), 10 ** source.uniform(-12, -2)
+        epsilon = quoted(mu, delta)
+        if epsilon:
+            check_mu(mu, epsilon, delta)
 
 
 def test_rounds_of_reports_divide_epsilon() -> None:
     budget = Budget(2.0, 1e-6)
-    assert budget.round_pure(1.0) == 2.0
-    rounds = [budget.round_pure(share) for share in (0.1, 0.2, 0.7)]
+    assert budget.pure_share(1.0) == RoundCost(mu_of_pure(2.0), 2.0, 0.0)
+    shares = [budget.pure_share(share) for share in (0.1, 0.2, 0.7)]
+    rounds = [one.epsilon for one in shares]
     assert rounds == pytest.approx([0.2, 0.4, 1.4], rel=1e-5)
+    assert [(one.mu, one.delta) for one in shares] == [(mu_of_pure(epsilon), 0.0) for epsilon in rounds]
     assert budget.covers(total(map(Price.of_pure, rounds)))
     assert budget.covers(Price.of_pure(2.0))
     assert budget.covers(budget.price)
@@ -73,7 +114,7 @@ def test_rounds_of_reports_divide_epsilon() -> None:
     assert not budget.covers(Price.of_pure(1.0) + Price.of(1.0, 1e-6)), "beside a Gaussian round ε does not add up"
     for share in (0.0, -0.1, 1.1, math.nan):
         with pytest.raises(UsageError, match=r"^a round's share of the budget is .*, expected above 0 and at most 1$"):
-            budget.round_pure(share)
+            budget.pure_share(share)
 
 
 @pytest.mark.parametrize("budget", [Budget(0.0, 1e-6), Budget(1.0, 0.0), Budget(math.inf, 1e-6)])

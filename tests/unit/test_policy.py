@@ -9,13 +9,14 @@ import pytest
 
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.core.kinds import LdpReport, SecureSum
 from dca_proto.core.ledger import Charge, Cost, Ledger
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Announcement, Signed
-from dca_proto.core.params import Limits
-from dca_proto.core.plan import ask
+from dca_proto.core.params import PROTOCOL_VERSION, Limits
 from dca_proto.core.policy import DAY_MS, Allowance, Floors, Policy, Refusal
 from dca_proto.core.price import Price
+from dca_proto.core.validated import validate_announcement
 from dca_proto.statistics import Statistic
 
 NOW_MS = 1000 * DAY_MS
@@ -28,21 +29,30 @@ def box(columns: tuple[str, ...], scales: tuple[float, ...], centre: float = 0.0
     return {"columns": list(columns), "centre": [centre] * len(columns), "scale": list(scales), "bound": ones}
 
 
+EPOCH_KEY = Signed(b"", bytes(64))
+TERMS = SecureSum(40, 80, 1, (EPOCH_KEY,) * 3)
+
+
 def announcement(**changes: object) -> Announcement:
+    """Of a secure sum; `fewest`, `colluders` and `computes` are its terms', and μ is all that (ε, δ) allows."""
     question = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
+    terms = {name: changes.pop(name) for name in ("fewest", "colluders", "computes") if name in changes}
     plain = Announcement(
-        1, bytes(16), TRAINER, "sum", question, 0, 24, DistributedDiscreteGaussian.name, 1.0, 1e-5, 2, 1, "seed",
-        (Signed(b"", bytes(64)),) * 3, bytes(32), 1, 2,
+        PROTOCOL_VERSION, bytes(16), TRAINER, "sum", question, 0, 24, DistributedDiscreteGaussian.name, 0.0, 1.0, 1e-5,
+        msgspec.structs.replace(TERMS, **terms), bytes(32), b"", 1, 2,
     )  # fmt: skip
-    return msgspec.structs.replace(plain, **changes)
+    asked = msgspec.structs.replace(plain, **changes)
+    allowed = accounting.mu_of(asked.epsilon, asked.delta) if asked.delta else accounting.mu_of_pure(asked.epsilon)
+    return asked if asked.mu else msgspec.structs.replace(asked, mu=allowed)
 
 
 def found(
     policy: Policy, ledger: Ledger | None = None, missing: tuple[str, ...] = (), **changes: object
 ) -> Refusal | None:
-    body = announcement(**changes)
-    question = ask(body, DistributedDiscreteGaussian(), Limits())
-    return policy.check_announcement(body, question, frozenset(missing), ledger or Ledger(), NOW_MS)
+    asked = announcement(**changes)
+    validated = validate_announcement(asked, DistributedDiscreteGaussian(), Limits())
+    refused = policy.check_announcement(asked, validated, frozenset(missing))
+    return refused or policy.check_budget(validated.price, ledger or Ledger(), NOW_MS)
 
 
 def refusal(
@@ -63,8 +73,11 @@ def test_the_defaults_let_a_usual_round_through() -> None:
         (Policy(statistics=("sum",)), {"statistic": "mean"}, "statistic"),
         (Policy(dimension_max=1), {"parameters": box(("x", "y"), (1.0, 1.0))}, "dimension"),
         (Policy(bounds={"x": (-1.0, 1.0)}), {"parameters": box(("x",), (1.0 + 1e-6,))}, "bounds"),
-        (Policy(computes_min=3), {"computes": (Signed(b"", bytes(64)),) * 2}, "computes"),
+        (Policy(computes_min=3), {"computes": (EPOCH_KEY,) * 2}, "computes"),
         (Policy(colluders_min=1), {"colluders": 0}, "colluders"),
+        (Policy(colluders_part_min=1 / 40), {"fewest": 41}, "colluders"),
+        (Policy(clients_min=40), {"fewest": 39}, "clients"),
+        (Policy(honest_min=38), {"colluders": 2}, "honest"),
         (Policy(), {"delta": 1.0001e-5, "epsilon": 0.1}, "delta"),
         (Policy(), {"epsilon": 1.0001}, "epsilon"),
     ],
@@ -159,10 +172,7 @@ def test_one_delta_serves_for_a_round_and_for_the_total() -> None:
 
 REPORTS = {
     "mechanism": "grid-laplace",
-    "encoding": "local",
-    "computes": (),
-    "tolerated": 0,
-    "colluders": 0,
+    "terms": LdpReport(),
     "delta": 0.0,
 }
 
@@ -290,12 +300,26 @@ def test_every_column_of_a_statistic_is_held_against_the_bounds() -> None:
 
 
 def test_a_refusal_has_both_figures() -> None:
-    policy = Policy(clients_min=20, honest_min=10)
-    assert policy.check_size(19, 1) == Refusal("clients", "N = 19", "N >= 20")
-    assert policy.check_size(20, 10) == Refusal("honest", "N - T - 1 = 9", "N - T - 1 >= 10")
-    assert policy.check_size(20, 9) is None
-    assert Floors(clients_min=3, honest_min=1).check_size(2, 0) == Refusal("clients", "N = 2", "N >= 3")
-    assert Floors(clients_min=3, honest_min=1).check_size(3, 1) is None
+    """Beside the figures of one that has enough: by a client's policy and by a Compute node's floors alike."""
+    policy, floors = Policy(clients_min=20, honest_min=10), Floors(clients_min=20, honest_min=10)
+    for fewest, colluders, expected in (
+        (19, 0, Refusal("clients", "n_min = 19", "n_min >= 20")),
+        (20, 10, Refusal("honest", "n_min - 1 - c = 9", "n_min - 1 - c >= 10")),
+        (20, 9, None),
+    ):
+        asked = announcement(fewest=fewest, colluders=colluders)
+        assert isinstance(asked.terms, SecureSum)
+        assert floors.check(asked, asked.terms) == expected
+        assert found(policy, fewest=fewest, colluders=colluders) == expected
+    assert found(Policy(colluders_min=2)) == Refusal("colluders", "c = 1", "c >= 2")
+    assert found(Policy(colluders_part_min=0.0251)) == Refusal("colluders", "c = 1", "c >= 2"), "2 of 40, rounded up"
+
+
+def test_a_node_hears_its_trainers_only() -> None:
+    asked = announcement()
+    for trainers, reason in (((), None), ((TRAINER.hex(),), None), ((bytes(16).hex(),), "trainer")):
+        refused = Floors(trainers=trainers).check(asked, TERMS)
+        assert (refused.reason if refused else None) == reason
 
 
 @pytest.mark.parametrize(
@@ -313,6 +337,9 @@ def test_a_refusal_has_both_figures() -> None:
         {"honest_min": 0},
         {"clients_min": 0},
         {"colluders_min": -1},
+        {"colluders_part_min": 1.0},
+        {"colluders_part_min": -0.1},
+        {"colluders_part_min": float("nan")},
         {"dimension_max": 0},
         {"bounds": {"x": (1.0, 1.0)}},
         {"bounds": {"x": (2.0, 1.0)}},
