@@ -61,16 +61,22 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     """One process's part of a round.
 
     Attributes:
-        core_s, waiting_s: of the process, working and waiting for others. tallies: what its actors used, by role.
+        core_s, waiting_s: of the process, working and waiting for others. awake_s: wall seconds without the waiting.
+        tallies: what its actors used, by role.
         began_s, at_s: as in `Clock`. outcome: the result, where the trainer is and if there is one.
     """
 
     core_s: float
     waiting_s: float
+    awake_s: float
     tallies: dict[str, Tally]
     began_s: float
     at_s: dict[str, float]
     outcome: Outcome | None
+
+    def role_s(self, role: str) -> float:
+        """Core seconds of a role: its part of the time that the process was awake is its part of the core's."""
+        return self.tallies[role].busy_ns / 1e9 * self.core_s / self.awake_s
 
 
 def outcome_of(ended: facts.RoundCompleted | facts.RoundFailed | None) -> Outcome | None:
@@ -85,7 +91,7 @@ def outcome_of(ended: facts.RoundCompleted | facts.RoundFailed | None) -> Outcom
 def held_of(accounts: Sequence[Account]) -> Held:
     """A round, from what all processes saw of it; the trainer's is the first."""
     tallies = {role: sum((one.tallies[role] for one in accounts), Tally()) for role in ROLES}
-    roles = {role: tally.core_ns / 1e9 for role, tally in tallies.items()}
+    roles = {role: math.fsum(one.role_s(role) for one in accounts) for role in ROLES}
     core_s = math.fsum(one.core_s for one in accounts)
     phases, outcome = _phases(accounts), accounts[0].outcome
     return Held(

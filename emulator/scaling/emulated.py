@@ -97,15 +97,19 @@ class Population:
         simulator, clock, team = self._simulator, self._clock, self._team
         for tally in self._tallies.values():
             tally.reset()
+        self._count(-1)
         self._choose_who_is_away()
         team.gather(b"")  # all begin together
         clock.start()
-        began_s, waited_s = time.process_time(), team.waited_s
+        worked_s, waited_s = time.process_time(), team.waited_s
         if team.number == 0:
             self._world.open_round(**self._request())
         simulator.run_while(lambda: clock.ended is None, simulator.now_ms + _BETWEEN_MS)
         simulator.run(simulator.now_ms + 1)  # what is still on its way
-        held = self._account(time.process_time() - began_s, team.waited_s - waited_s)
+        core_s, waiting_s = time.process_time() - worked_s, team.waited_s - waited_s
+        awake_s = time.perf_counter() - clock.began_s - waiting_s
+        self._count(1)
+        held = self._account(core_s, awake_s, waiting_s)
         self._away.clear()
         simulator.run(simulator.now_ms + _BETWEEN_MS)
         return held
@@ -147,11 +151,17 @@ class Population:
             "commit_window_ms": _WINDOW_MS,
         }
 
-    def _account(self, core_s: float, waiting_s: float) -> Held:
+    def _count(self, sign: int) -> None:
+        """Add all messages so far to the tallies, or take them away."""
+        for process in self._simulator.processes.values():
+            self._tallies[process.role.value].count(process.traffic, sign)
+
+    def _account(self, core_s: float, awake_s: float, waiting_s: float) -> Held:
         clock = self._clock
         account = Account(
             core_s=core_s,
             waiting_s=waiting_s,
+            awake_s=awake_s,
             tallies=self._tallies,
             began_s=clock.began_s,
             at_s=clock.at_s,

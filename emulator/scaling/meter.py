@@ -1,22 +1,24 @@
-"""What actors use: core seconds, messages and bytes by role, and when facts occurred.
+"""What actors use: time, messages and bytes by role, and when facts occurred.
 
-A meter stands around the `handle` of a production actor, which knows nothing of it. Core seconds are those of the
-process's CPU clock, so that other work on the machine does not count; times of facts are of `time.perf_counter`.
-Virtual time is never mixed with either.
+A meter stands around the `handle` of a production actor, which knows nothing of it. Its times are of
+`time.perf_counter`, which is read in a tenth of the time of the process's CPU clock. The account of a round scales them
+by how long the process was on a core, so that other work on the machine does not count. Virtual time is never mixed
+with either.
 """
 
 from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from typing import Any
 
 import msgspec
 
-from dca_proto.core.effects import Effect, Report, Send
-from dca_proto.core.events import Event, Received
+from dca_proto.core.effects import Effect, Report
+from dca_proto.core.events import Event
 from dca_proto.core.machine import Actor
+from emulator.sim.process import Traffic
 
 ROLES = ("client", "compute", "trainer")
 Hear = Callable[[bytes, object], None]
@@ -24,9 +26,9 @@ Hear = Callable[[bytes, object], None]
 
 
 class Tally(msgspec.Struct):
-    """What all actors of one role used since the last reset: core nanoseconds, whole messages and payload bytes."""
+    """What all actors of one role used: nanoseconds, whole messages and payload bytes."""
 
-    core_ns: int = 0
+    busy_ns: int = 0
     sent: int = 0
     sent_bytes: int = 0
     received: int = 0
@@ -34,7 +36,14 @@ class Tally(msgspec.Struct):
 
     def reset(self) -> None:
         """From nothing again."""
-        self.core_ns = self.sent = self.sent_bytes = self.received = self.received_bytes = 0
+        self.busy_ns = self.sent = self.sent_bytes = self.received = self.received_bytes = 0
+
+    def count(self, traffic: Traffic, sign: int) -> None:
+        """Add, or take away, all that one process has sent and received since its start."""
+        self.sent += sign * traffic.messages_sent
+        self.sent_bytes += sign * traffic.bytes_sent
+        self.received += sign * traffic.messages_received
+        self.received_bytes += sign * traffic.bytes_received
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(*map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
@@ -66,21 +75,11 @@ class Metered:
         """As the actor's own."""
         if self.id in self._away:
             return []
-        tally = self._tally
-        if type(event) is Received:
-            tally.received += 1
-            tally.received_bytes += len(event.payload)
-        began_ns = time.process_time_ns()
+        began_ns = time.perf_counter_ns()
         effects = self._handle(event, now_ms)
-        tally.core_ns += time.process_time_ns() - began_ns
-        self._note(effects)
+        self._tally.busy_ns += time.perf_counter_ns() - began_ns
+        if self._hear is not None:
+            for effect in effects:
+                if isinstance(effect, Report):
+                    self._hear(self.id, effect.fact)
         return effects
-
-    def _note(self, effects: Sequence[Effect]) -> None:
-        tally, hear = self._tally, self._hear
-        for effect in effects:
-            if type(effect) is Send:
-                tally.sent += 1
-                tally.sent_bytes += len(effect.payload)
-            elif hear is not None and type(effect) is Report:
-                hear(self.id, effect.fact)

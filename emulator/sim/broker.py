@@ -12,7 +12,7 @@ that was too large, and where another machine has connected under the same id.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -274,12 +274,22 @@ class Broker:
     def _route(self, packet: Packet) -> None:
         if packet.retain:
             self._retained[packet.to.channel][packet.to.id, packet.round_id, packet.sender] = packet
-        for session in self._receivers(packet.to):
+        receivers = self._receivers(packet.to)
+        if len(receivers) > 1 and all(session.passes_at_once for session in receivers):
+            self._simulator.soon(_land_everywhere, list(receivers), packet)
+            return
+        for session in receivers:
             self.deliver(session, packet)
 
-    def _receivers(self, to: Address) -> Iterable[Session]:
+    def _receivers(self, to: Address) -> Collection[Session]:
         """Who has subscribed to what is sent to that address."""
         inbox = self._inboxes.get(to.id)
         if inbox is not None and inbox[0] is to.channel:
             return (inbox[1],)
         return self._listeners[to.channel]
+
+
+def _land_everywhere(sessions: list[Session], packet: Packet) -> None:
+    """A packet arrives at all at once, one after the other: one thing to happen, however many they are."""
+    for session in sessions:
+        session.land_at_once(packet)

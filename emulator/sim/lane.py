@@ -63,12 +63,17 @@ class Lane(ABC):
         """Packets that are not acknowledged."""
         return len(self.flying) + (len(self.waiting) if self.waiting else 0)
 
+    @property
+    def passes_at_once(self) -> bool:
+        """Whether a packet takes no time at all."""
+        return self.is_open and self._link.options is IDEAL and not self._wire.is_cut and not self._link.clogged_ms
+
     def put(self, packet: Packet) -> None:
         """Send a packet, as soon as there is a way."""
-        if not self.is_open or self._wire.is_cut:
-            self.keep(packet)
-        elif self._link.options is IDEAL and not self._link.clogged_ms:
+        if self.passes_at_once:
             self.pass_at_once(packet)
+        elif not self.is_open or self._wire.is_cut:
+            self.keep(packet)
         else:
             self._fly(packet)
 

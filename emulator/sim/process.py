@@ -239,16 +239,18 @@ class Process:
 
     def _sort(self, effects: Sequence[Effect], batch: _Batch) -> None:
         """Into what is durable and what is told; timers are set at once."""
+        tell, write = batch.tells.append, batch.writes.append
         for effect in effects:  # by their very type: several times as fast as to ask for a union
-            if type(effect) is Send or type(effect) is Report:
-                batch.tells.append(effect)
+            if type(effect) is Persist or type(effect) is Forget:
+                write(effect)
+            elif type(effect) is Send or type(effect) is Report:
+                tell(effect)
             elif type(effect) is SetTimer:
-                self._set_timer(effect.timer, effect.at_ms)
-            elif type(effect) is CancelTimer:
-                self._timers.pop(effect.timer, None)
+                self._timers[effect.timer] = effect.at_ms
+                self._wake_at(effect.timer, effect.at_ms)
             else:
-                assert type(effect) is Persist or type(effect) is Forget
-                batch.writes.append(effect)
+                assert type(effect) is CancelTimer
+                self._timers.pop(effect.timer, None)
 
     def _handle_waiting(self) -> None:
         """The next batch, of what has come while this one was worked on."""
@@ -371,15 +373,13 @@ class Process:
         return self.actor is not None and self.starts == start
 
     def _report(self, fact: object) -> None:
-        self._simulator.trace.note(self._simulator.now_us // _US, self.id, fact)
-        for observer in self._simulator.observers:
+        simulator = self._simulator
+        if simulator.trace.is_on:
+            simulator.trace.note(simulator.now_us // _US, self.id, fact)
+        for observer in simulator.observers:
             observer.on_fact(self, fact)
 
     # --- timers ----------------------------------------------------------------------------------------------------
-
-    def _set_timer(self, timer: Timer, at_ms: int) -> None:
-        self._timers[timer] = at_ms
-        self._wake_at(timer, at_ms)
 
     def _wake_at(self, timer: Timer, at_ms: int) -> None:
         due_us = (at_ms - self._options.skew_ms) * _US

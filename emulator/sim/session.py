@@ -70,13 +70,14 @@ class Session(Lane):
             self.process.receive(packet.sender, payload)
 
     def pass_at_once(self, packet: Packet) -> None:
-        self._simulator.soon(self._land_at_once, packet)  # after whatever its receiver is doing
+        self._simulator.soon(self.land_at_once, packet)  # after whatever its receiver is doing
 
     def forget_parts(self) -> None:
         """The machine's memory is gone, and with it what it had of messages in parts."""
         self._assembler = None
 
-    def _land_at_once(self, packet: Packet) -> None:
+    def land_at_once(self, packet: Packet) -> None:
+        """A packet has come over a link that takes no time."""
         if self.is_open and not self._wire.is_cut:
             self.arrive(packet)
         else:

@@ -32,19 +32,20 @@ class Trace:
         keep_max: how many of the last ones are kept; None keeps all. 0 is no trace at all: nothing is hashed either.
 
     Attributes:
-        entries: those that are kept. count: how many there were.
+        entries: those that are kept. count: how many there were. is_on: whether anything is noted at all.
     """
 
     def __init__(self, keep_max: int | None = None) -> None:
         self.entries: deque[Entry] = deque(maxlen=keep_max)
         self.count = 0
+        self.is_on = keep_max != 0
         self._hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_array)
         self._encoded = bytearray()
 
     def note(self, at_ms: int, actor: bytes, fact: object) -> None:
         """Add one fact."""
-        if self.entries.maxlen == 0:
+        if not self.is_on:
             return
         self.entries.append(Entry(at_ms, actor, fact))
         self.count += 1
