@@ -1,0 +1,192 @@
+"""When a trainer closes a round: the rule by itself, and in virtual time with slow, silent and lost clients."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import pytest
+
+from dca_proto.core.client import ClientActor
+from dca_proto.core.closing import ALL, DEADLINE, FULL, QUIET, Arrivals
+from dca_proto.core.effects import Channel
+from dca_proto.core.facts import Arrived, Closed, Declined, RoundCompleted
+from dca_proto.core.params import Timing
+from dca_proto.core.policy import Policy
+from dca_proto.testing import Cast, Envelope
+
+TIMING = Timing()
+ANNOUNCED_MS = 1_000_000
+FEWEST, MOST, EXPECTED = 5, 20, 10
+
+
+def reason(arrivals: Arrivals, at_ms: int, expected: int | None = EXPECTED, most: int = MOST) -> str | None:
+    """Why to close so many milliseconds after the announcement."""
+    return arrivals.reason(expected, FEWEST, most, TIMING, ANNOUNCED_MS + at_ms)
+
+
+def arrived(*counts: tuple[bytes, int, int]) -> Arrivals:
+    """After some nodes' counts: (node, count, milliseconds after the announcement)."""
+    arrivals = Arrivals(ANNOUNCED_MS)
+    for node, count, at_ms in counts:
+        arrivals.note(node, count, ANNOUNCED_MS + at_ms)
+    return arrivals
+
+
+def test_the_constants_are_those_of_the_design() -> None:
+    assert (TIMING.quiet_ms, TIMING.quiet_part, TIMING.progress_ms) == (500, 0.5, 50)
+
+
+def test_a_round_closes_at_once_when_all_who_are_expected_have_come() -> None:
+    assert reason(arrived((b"a", 5, 1), (b"b", 4, 1)), 1) is None
+    assert reason(arrived((b"a", 5, 1), (b"b", 5, 1)), 1) == ALL
+    assert reason(arrived((b"a", 5, 1), (b"b", 4, 1)), 1, expected=9) == ALL, "one has declined"
+    assert reason(arrived((b"a", 9, 1)), 1, expected=None) is None, "nobody knows how many there are"
+    assert reason(Arrivals(ANNOUNCED_MS), 0, expected=0) == ALL, "everybody has declined"
+
+
+def test_a_round_closes_at_once_when_it_is_full() -> None:
+    assert reason(arrived((b"a", 12, 1), (b"b", 7, 1)), 1, expected=None) is None
+    assert reason(arrived((b"a", 12, 1), (b"b", 8, 1)), 1, expected=None) == FULL
+
+
+@pytest.mark.parametrize(
+    ("last_ms", "quiet_at_ms"), [(0, 500), (10, 510), (999, 1499), (1000, 1500), (1002, 1503), (3_600_000, 5_400_000)]
+)
+def test_quiet_is_half_a_second_and_half_of_the_time_so_far(last_ms: int, quiet_at_ms: int) -> None:
+    """Whichever is longer, since the last arrival: a swarm that answers over an hour is given half an hour more."""
+    arrivals = arrived((b"a", 2, 0), (b"b", 3, last_ms))
+    assert arrivals.quiet_ms(TIMING) == ANNOUNCED_MS + quiet_at_ms
+    assert reason(arrivals, quiet_at_ms - 1) is None
+    assert reason(arrivals, quiet_at_ms) == QUIET
+    assert reason(arrived((b"a", 4, last_ms)), quiet_at_ms) is None, "below n_min no silence closes a round"
+
+
+def test_counts_never_shrink_and_only_news_restarts_the_clock() -> None:
+    arrivals = arrived((b"a", 4, 10), (b"b", 3, 20))
+    for count in (3, 0, 2):
+        assert not arrivals.note(b"b", count, ANNOUNCED_MS + 400)
+    assert (arrivals.total, dict(arrivals.counts)) == (7, {b"a": 4, b"b": 3})
+    assert arrivals.quiet_ms(TIMING) == ANNOUNCED_MS + 520
+    assert arrivals.note(b"c", 0, ANNOUNCED_MS + 400), "a node that keeps the round, with nothing yet"
+    assert arrivals.quiet_ms(TIMING) == ANNOUNCED_MS + 520, "that is no arrival"
+    assert arrivals.note(b"b", 4, ANNOUNCED_MS + 400)
+    assert arrivals.quiet_ms(TIMING) == ANNOUNCED_MS + 900
+
+
+# In virtual time
+
+
+class Swarm:
+    """Ten clients; each one's contribution comes so many milliseconds after the announcement, or never (None)."""
+
+    def __init__(self, delays: Iterable[int | None], cast: Cast | None = None, **changes: object) -> None:
+        self.cast = cast or Cast(10, 3)
+        self.network = self.cast.network()
+        self.network.deliver()
+        self.held: list[Envelope] = []
+        self.network.tamper = self._hold
+        terms = {"tolerated": 5, "collect_window_ms": 600_000, "commit_window_ms": 60_000, **changes}
+        self.began_ms = self.network.now_ms
+        self.network.command(self.cast.trainer_identity.id, self.cast.request(**terms))
+        self.network.deliver()
+        mine = {one.sender: one for one in self.held}
+        self.due = sorted((delay, client) for client, delay in zip(self.cast.clients, delays, strict=False)
+                          if delay is not None and client in mine)  # fmt: skip
+        self.network.tamper = lambda envelope: () if self._is_contribution(envelope) else (envelope,)
+        for delay, client in self.due:
+            self.advance(delay)
+            self.network.tamper = lambda envelope: (envelope,)
+            self.network._queue.append(mine[client])
+            self.network.deliver()
+
+    def _is_contribution(self, envelope: Envelope) -> bool:
+        return envelope.sender in self.cast.clients and envelope.to.channel is Channel.COMPUTE
+
+    def _hold(self, envelope: Envelope) -> Iterable[Envelope]:
+        if not self._is_contribution(envelope):
+            return (envelope,)
+        self.held.append(envelope)
+        return ()
+
+    def advance(self, after_ms: int) -> None:
+        """Let time pass; what a client sends again is lost."""
+        self.network.tamper = lambda envelope: () if self._is_contribution(envelope) else (envelope,)
+        self.network.advance(self.began_ms + after_ms)
+
+    def closed(self, until_ms: int) -> tuple[str, int, int] | None:
+        """Why, how many were there, and when, by the time given; None while the round is open."""
+        step = self.network.now_ms
+        while step <= self.began_ms + until_ms:
+            self.advance(step - self.began_ms)
+            found = self.network.reported(Closed)
+            if found:
+                (fact,) = found
+                return fact.why, fact.count, step - self.began_ms
+            step += 1
+        return None
+
+
+def test_all_come_and_the_round_closes_with_the_next_progress() -> None:
+    """Without waiting out any window: at most `progress_ms` after the last contribution."""
+    swarm = Swarm(range(0, 100, 10))
+    why, count, at_ms = swarm.closed(1000) or ("", 0, 0)
+    assert (why, count) == (ALL, 10)
+    assert 90 <= at_ms <= 90 + TIMING.progress_ms
+    (completed,) = swarm.network.reported(RoundCompleted)
+    assert completed.aggregate.contributors == 10
+    counts = [fact.count for fact in swarm.network.reported(Arrived)]
+    assert counts == sorted(counts)
+    assert counts[-1] == 10
+
+
+def test_those_who_decline_are_not_waited_for() -> None:
+    class TwoRefuse(Cast):
+        def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+            self.policy = Policy() if index < 2 else Policy(clients_min=1, honest_min=1)
+            return super().client(index, records)
+
+    swarm = Swarm([0] * 10, TwoRefuse(10, 3))
+    assert len({fact.client for fact in swarm.network.reported(Declined)}) == 2
+    assert swarm.closed(1000) == (ALL, 8, 50)
+
+
+@pytest.mark.parametrize(("last_ms", "close_ms"), [(0, 550), (200, 750), (3000, 4575)])
+def test_silence_after_enough_have_come_closes_the_round(last_ms: int, close_ms: int) -> None:
+    """Six of ten come, n_min is 5. The last is counted up to `progress_ms` later, and quiet runs from there."""
+    swarm = Swarm([0, 0, 0, 0, last_ms, last_ms])
+    assert swarm.closed(10_000) == (QUIET, 6, close_ms)
+    (completed,) = swarm.network.reported(RoundCompleted)
+    assert completed.aggregate.contributors == 6
+
+
+def test_a_slow_swarm_is_waited_for() -> None:
+    """One contribution every 20 s. No silence counts before n_min; then gaps are shorter than half of the time."""
+    swarm = Swarm(range(0, 200_000, 20_000), collect_window_ms=3_600_000)
+    assert swarm.closed(200_000) == (ALL, 10, 180_050)
+
+
+def test_too_few_are_waited_for_until_the_deadline() -> None:
+    swarm = Swarm([0] * 4)
+    assert swarm.closed(599_999) is None
+    assert swarm.closed(600_000) == (DEADLINE, 4, 600_000)
+
+
+def test_a_full_round_is_closed_although_more_are_expected() -> None:
+    swarm = Swarm([0] * 8, most=6)
+    why, count, at_ms = swarm.closed(1000) or ("", 0, 0)
+    assert (why, at_ms) == (FULL, 50)
+    assert 6 <= count <= 8, "each node counts for itself"
+
+
+def test_a_repeated_or_shrinking_count_changes_nothing() -> None:
+    """A node's word that came late, or twice, neither closes a round nor keeps it open."""
+    swarm = Swarm([0] * 6)
+    swarm.advance(60)
+    trainer = swarm.cast.trainer_identity.id
+    words = [one for one in swarm.network.sent if one.to.channel is Channel.TRAINER and one.to.id == trainer]
+    assert len(words) >= 6
+    for word, again in itertools.product(words, range(2)):
+        swarm.network._queue.append(word)
+        swarm.advance(100 + 50 * again)
+    assert swarm.closed(1000) == (QUIET, 6, 550)
