@@ -29,13 +29,7 @@ from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.core.masks import ENTRY_BYTES
-from dca_proto.core.messages import (
-    Answer,
-    Certificate,
-    FrozenList,
-    InvitedRound,
-    PartialSum,
-)
+from dca_proto.core.messages import Certificate, InvitedRound
 from dca_proto.core.sealing import ID_BYTES, actor_id
 from dca_proto.core.wire import Signed
 from dca_proto.logs import printable
@@ -44,7 +38,7 @@ from dca_proto.net.parts import Assembler
 # fmt: off
 _PUBLIC = frozenset({
     "round_id", "contribution", "trainer", "compute", "computes", "client", "client_key", "public", "reply_key",
-    "receiver", "ephemeral", "announcement_hash", "hash", "list_hash", "set_hash", "lists", "answers", "aborted_by",
+    "ephemeral", "announcement_hash", "hash", "list_hash", "lists", "aborted_by",
     "invited",
 })
 # fmt: on
@@ -85,19 +79,7 @@ def _frame(frame: msgspec.Struct) -> Plain:
         body = decode_body(frame.body)
     except PeerError as error:
         raise UsageError(f"a signed frame whose body is no message: {error.found}") from None
-    return {"frame": "Signed", "message": type(body).__name__, **_body(body)}
-
-
-def _body(body: msgspec.Struct) -> Plain:
-    plain = _struct(body)
-    match body:
-        case FrozenList():
-            plain["entries"] = _entries(body.entries)
-        case Answer():
-            plain["objections"] = _entries(body.objections)
-        case PartialSum():
-            plain["clients"] = _ids(body.clients)
-    return plain
+    return {"frame": "Signed", "message": type(body).__name__, **_struct(body)}
 
 
 def _entries(packed: bytes) -> str:

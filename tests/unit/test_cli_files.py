@@ -140,10 +140,10 @@ def test_records_that_cannot_be_read_are_told_beside_those_that_can(
         b"bad",
         value.replace(b"mean", b"\xff\xfe\xfdn"),
     )
-    changed(store, "INSERT INTO records VALUES (x'', ?, ?, ?)", client_round.SESSIONS, b"bad", b"\x91" * 5000)
+    changed(store, "INSERT INTO records VALUES (x'', ?, ?, ?)", client_round.ROUNDS, b"bad", b"\x91" * 5000)
     assert main(["inspect", "client.db", "--json"]) == 0
     told = {(one["kind"], "unreadable" in one) for one in json.loads(capsys.readouterr().out)}
-    assert told == {(ledger.TABLE, False), (ledger.TABLE, True), (client_round.SESSIONS, True)}
+    assert told == {(ledger.TABLE, False), (ledger.TABLE, True), (client_round.ROUNDS, True)}
 
 
 @pytest.mark.parametrize(

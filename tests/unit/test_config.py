@@ -164,6 +164,7 @@ delta_max = 1e-6
 clients_min = 100
 honest_min = 50
 colluders_min = 5
+colluders_part_min = 0.01
 computes_min = 2
 dimension_max = 9
 statistics = ["mean", "regression"]
@@ -180,9 +181,9 @@ def test_a_policy_may_stand_in_a_file_of_its_own(folder: Path) -> None:
     policy = load(folder / "client.toml").config.policy
     assert policy == Policy(
         epsilon_per_round_max=0.5, epsilon_per_period_max=2.0, period_days=30.0, delta_max=1e-6, clients_min=100,
-        honest_min=50, colluders_min=5, computes_min=2, dimension_max=9, statistics=("mean", "regression"),
-        bounds={"x": (0.0, 120.0)}, trainers=(TRAINER.id.hex(),), trusted_computes=("hospital-a",),
-        rows_of_many=True,
+        honest_min=50, colluders_min=5, colluders_part_min=0.01, computes_min=2, dimension_max=9,
+        statistics=("mean", "regression"), bounds={"x": (0.0, 120.0)}, trainers=(TRAINER.id.hex(),),
+        trusted_computes=("hospital-a",), rows_of_many=True,
     )  # fmt: skip
     (folder / "client.toml").write_text(f"{CLIENT_TEXT}[policy]\n{FULL_POLICY}")
     assert load(folder / "client.toml").config.policy == policy, "the same figures as a section"
@@ -366,7 +367,7 @@ PLAIN = {"statistic": "mean", "columns": ("x",), "bounds": {"x": (0, 10)}, "epsi
 def test_a_round_maps_its_bounds_to_the_unit_box() -> None:
     request = open_round(RoundSettings(**PLAIN, tolerate=2), FEDERATION)
     assert request.parameters == {"columns": ["x"], "centre": [5.0], "scale": [5.0], "bound": [1.0]}
-    assert request.computes == (FIRST.id, SECOND.id)
+    assert request.ask.computes == (FIRST.id, SECOND.id)
     assert request.round_id != open_round(RoundSettings(**PLAIN), FEDERATION).round_id
 
 
@@ -389,9 +390,8 @@ def test_a_statistic_without_bounds_takes_parameters() -> None:
         ({"delta": 1.0}, "delta"),
         ({"tolerate": -1}, "cannot be below 0"),
         ({"colluders": 1}, "c = 1 exceeds T = 0"),
-        ({"clients": 5, "tolerate": 4}, "N - T - 1 = 0 is below 1"),
-        ({"encoding": "vec"}, "encoding 'vec' is unknown; use one of seed, vector"),
-        ({"join_s": 0.0}, "join_s is 0"),
+        ({"clients": 5, "tolerate": 4}, "N - T - 1 = 5 - 4 - 1 is below 1"),
+        ({"collect_s": 0.0}, "collect_s is 0"),
         ({"computes": ("hospital-a",)}, "found 1 Compute nodes, expected at least 2"),
         ({"computes": ("hospital-a", "hospital-c")}, "hospital-c is not in the federation file"),
         ({"parameters": {"edges": [1]}}, "statistic 'mean' has no parameter 'edges'"),

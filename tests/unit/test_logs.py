@@ -37,10 +37,10 @@ def test_a_program_that_configures_its_logs_keeps_them() -> None:
 
 
 def test_a_fact_prints_short_and_with_ids_in_hexadecimal() -> None:
-    joined = facts.Joined(bytes.fromhex("0123456789abcdef"), b"\xff" * 16, 3)
-    assert repr(joined) == "Joined(round_id=01234567, client=ffffffff, count=3)"
-    rostered = facts.Rostered(bytes(16), (bytes(16),) * 343, bytes(32))
-    assert repr(rostered) == "Rostered(round_id=00000000, clients=<343>, roster_hash=00000000)"
+    kept = facts.ContributionKept(bytes.fromhex("0123456789abcdef"), b"\xff" * 16, 3)
+    assert repr(kept) == "ContributionKept(round_id=01234567, client=ffffffff, count=3)"
+    waiting = facts.WaitingForKeys(bytes(16), (bytes(16),) * 10)
+    assert repr(waiting) == "WaitingForKeys(round_id=00000000, computes=<10>)"
 
 
 def test_a_flood_fills_no_log_and_a_peers_text_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,13 +58,13 @@ def test_facts_are_told_in_sentences() -> None:
     network = cast.network()
     network.deliver()
     network.command(cast.trainer_identity.id, cast.request())
-    network.deliver()
+    network.advance(network.now_ms + 1000)
     console = Console(record=True, width=200, file=io.StringIO())
     with Narrator(console, cast.federation) as narrator:
         for _, fact in network.facts:
             narrator(fact)
         narrator(facts.Declined(bytes(16), bytes(16), "epsilon", "[red]\x1b[2J", "<= 1"))
-        narrator(facts.LedgerBehind(bytes(16), cast.computes[0], 3, 7))
+        narrator(facts.LedgerReused(bytes(16), cast.computes[0], 3, 7))
         narrator(facts.NodeAborted(bytes(16), cast.computes[0], "too-few", "2 of 3"))
         narrator(facts.Contributed(bytes(16), "histogram", 1.232, 1.0))
         told = console.export_text()
@@ -78,6 +78,6 @@ def test_facts_are_told_in_sentences() -> None:
 
 def test_a_ledger_that_is_behind_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(json=True)
-    FactLog()(facts.LedgerBehind(bytes(16), bytes(16), 3, 7))
+    FactLog()(facts.LedgerReused(bytes(16), bytes(16), 3, 7))
     line = json.loads(capsys.readouterr().err)
-    assert (line["level"], line["event"], line["charge"], line["highest"]) == ("error", "LedgerBehind", 3, 7)
+    assert (line["level"], line["event"], line["charge"], line["highest"]) == ("error", "LedgerReused", 3, 7)

@@ -1,4 +1,4 @@
-"""Local rounds and rounds of reports in files and on the command line: what is asked, who opts in, what is told."""
+"""Node releases and LDP reports in files and on the command line: what is asked, who opts in, what is told."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from dca_proto.cli.actors import _result_lines
 from dca_proto.config import convert
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.federation import Federation
-from dca_proto.core.play import play_local
+from dca_proto.core.play import play_releases
 from dca_proto.core.policy import Policy
-from dca_proto.core.shares import LOCAL
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
 from dca_proto.keyfile import read_federation
 from dca_proto.outcome import outcome
 from dca_proto.request import RoundSettings, open_round
@@ -28,7 +27,7 @@ from dca_proto.testing import Cast
 
 ALONE = Cast(2, 0, policy=Policy(rows_of_many=True))
 PLAIN = {"statistic": "mean", "columns": ["x"], "bounds": {"x": [-1, 1]}, "epsilon": 1.0, "delta": 1e-6,
-         "local": True, "rows_max": 100}  # fmt: skip
+         "kind": "node-release", "rows_max": 100}  # fmt: skip
 
 
 def settings(**changes: Any) -> RoundSettings:
@@ -37,24 +36,33 @@ def settings(**changes: Any) -> RoundSettings:
 
 def result() -> NoisyAggregate:
     request = msgspec.structs.replace(open_round(settings(), ALONE.federation), clients_expected=2)
-    return play_local(ALONE.trainer(), [ALONE.client(0), ALONE.client(1)], request, 1_700_000_000_000)
+    return play_releases(ALONE.trainer(), [ALONE.client(0), ALONE.client(1)], request, 1_700_000_000_000)
 
 
-def test_a_local_round_is_asked_for_by_two_words() -> None:
-    request = open_round(settings(), ALONE.federation)
-    assert (request.encoding, request.computes, request.tolerated, request.rows_max) == (LOCAL, (), 0, 100)
-    assert open_round(settings(), Cast(2, 3).federation).computes == ()
+@pytest.mark.parametrize("federation", [ALONE.federation, Cast(2, 3).federation])
+def test_a_node_release_is_asked_for_by_two_words(federation: Federation) -> None:
+    request = open_round(settings(), federation)
+    assert (request.ask, request.rows_max) == (AskNodeRelease(), 100)
+
+
+def test_a_secure_sum_is_what_is_asked_for_by_default() -> None:
+    cast = Cast(2, 3)
+    plain = {"statistic": "mean", "columns": ["x"], "bounds": {"x": [-1, 1]}, "epsilon": 1.0, "delta": 1e-6}
+    request = open_round(convert("[round]", {**plain, "tolerate": 3, "colluders": 1}, RoundSettings), cast.federation)
+    assert request.ask == AskSecureSum(computes=cast.computes, tolerated=3, colluders=1)
+    assert (request.clients_expected, request.collect_window_ms, request.commit_window_ms) == (0, 60_000, 60_000)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rows_max": 0}, "a local round sums rows: give the largest number that count, from 1"),
-        ({"tolerate": 1}, "leave out computes, encoding, tolerate and colluders"),
-        ({"computes": ["compute-0"]}, "leave out computes"),
-        ({"encoding": "vector"}, "leave out computes, encoding"),
+        ({"rows_max": 0}, "a node release sums rows: give the largest number that count, from 1"),
+        ({"tolerate": 1}, "each client adds the whole noise: leave out tolerate, colluders and computes"),
+        ({"computes": ["compute-0"]}, "leave out tolerate, colluders and computes"),
+        ({"kind": "node-relase"}, "is unknown (did you mean 'node-release'?); use one of secure-sum, node-release"),
+        ({"mechanism": "grid-laplace"}, "mechanism 'grid-laplace' is of reports; leave it out, or give kind = "),
         (
-            {"local": False},
+            {"kind": "secure-sum"},
             "found 0 Compute nodes, expected at least 2, each named once; the federation has none",
         ),
         ({"rows_max": 2**30}, "below 2^53"),
@@ -86,7 +94,7 @@ def test_the_result_tells_rows_and_data_nodes() -> None:
 
 
 REPORTS = {"statistic": "histogram", "columns": ["x"], "parameters": {"edges": [0, 1, 2, 3]}, "epsilon": 1.0,
-           "mechanism": "unary-encoding", "rows_max": 1}  # fmt: skip
+           "kind": "ldp-report", "mechanism": "unary-encoding", "rows_max": 1}  # fmt: skip
 
 
 def reports(**changes: Any) -> RoundSettings:
@@ -96,7 +104,7 @@ def reports(**changes: Any) -> RoundSettings:
 @pytest.mark.parametrize("federation", [ALONE.federation, Cast(2, 3).federation])
 def test_reports_are_asked_for_by_a_mechanisms_name(federation: Federation) -> None:
     request = open_round(reports(), federation)
-    assert (request.local, request.mechanism, request.computes, request.tolerated) == (True, "unary-encoding", (), 0)
+    assert request.ask == AskLdpReport(mechanism="unary-encoding")
     assert (request.epsilon, request.delta) == (1.0, 0.0)
     gaussian = open_round(reports(mechanism="analytic-gaussian", delta=1e-6, rows_max=0, clients=1), federation)
     assert (gaussian.delta, gaussian.rows_max, gaussian.clients_expected) == (1e-6, 0, 1)
@@ -105,16 +113,15 @@ def test_reports_are_asked_for_by_a_mechanisms_name(federation: Federation) -> N
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"mechanism": "unary"}, "mechanism 'unary' is none of reports"),
+        ({"mechanism": "unary"}, "mechanism 'unary' makes no reports"),
         ({"mechanism": "grid-laplce"}, "(did you mean 'grid-laplace'?); use one of analytic-gaussian, grid-laplace,"),
-        ({"mechanism": "distributed-discrete-gaussian"}, "or leave it out for sums"),
-        ({"local": True}, "local asks data nodes for sums over many people's rows, mechanism asks each client"),
-        ({"tolerate": 1}, "each report is private by itself: leave out computes, encoding, tolerate and colluders"),
-        ({"computes": ["compute-0"]}, "leave out computes"),
-        ({"encoding": "vector"}, "leave out computes, encoding"),
+        ({"mechanism": "distributed-discrete-gaussian"}, "makes no reports"),
+        ({"kind": "node-release"}, "mechanism 'unary-encoding' is of reports; leave it out, or give kind = "),
+        ({"tolerate": 1}, "each client adds the whole noise: leave out tolerate, colluders and computes"),
+        ({"computes": ["compute-0"]}, "leave out tolerate, colluders and computes"),
         (
             {"delta": 1e-6},
-            "delta is 1e-06, expected 0: a report by unary-encoding is epsilon-private without any delta",
+            "mechanism 'unary-encoding' is private by epsilon alone: found delta 1e-06",
         ),
         ({"mechanism": "analytic-gaussian"}, "delta is 0.0, expected a number in (0, 1), such as 1e-6"),
         ({"rows_max": 0}, "rows_max is 0, expected 1: a report by unary-encoding is of one row's category"),
@@ -126,8 +133,8 @@ def test_reports_are_asked_for_by_a_mechanisms_name(federation: Federation) -> N
             {"statistic": "mean", "parameters": {}, "bounds": {"x": [0, 1]}},
             "statistic 'mean' has no categories, one of which a report by unary-encoding names; ask for a 'histogram'",
         ),
-        ({"mechanism": "", "rows_max": 0, "tolerate": 0, "delta": 1e-6}, "with local = true or a mechanism"),
-        ({"mechanism": "", "rows_max": 0, "tolerate": 0}, "delta is 0.0, expected a number in (0, 1)"),
+        ({"mechanism": "", "kind": "secure-sum", "delta": 1e-6}, 'take kind = "node-release" or "ldp-report"'),
+        ({"mechanism": ""}, "mechanism '' makes no reports; use one of analytic-gaussian"),
         ({"mechanism": 3}, "mechanism"),
     ],
 )
@@ -139,7 +146,7 @@ def test_a_round_of_reports_that_cannot_be_is_refused_in_one_line(changes: dict[
 
 
 def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`[round] mechanism`, and `dca trainer --mechanism` on top of it."""
+    """`[round] kind` and `mechanism`, and `dca trainer --mechanism` on top of it."""
     asked: list[OpenRound] = []
 
     async def hold(actor: device.Device, request: OpenRound, on_report: Any) -> NoisyAggregate:
@@ -147,18 +154,18 @@ def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest
         raise RoundAborted("nobody came")
 
     monkeypatch.setattr(device.Device, "hold", hold)
-    given = ("--local", "--clients", "2", "--broker", "mqtt://127.0.0.1")
+    given = ("--without-computes", "--clients", "2", "--broker", "mqtt://127.0.0.1")
     assert main(["federation", "init", str(tmp_path / "a"), *given]) == 0
     trainer = tmp_path / "a" / "trainer.toml"
     with trainer.open("a") as file:
         file.write(
             '[round]\nstatistic = "histogram"\ncolumns = ["x"]\nparameters = { edges = [0, 1, 2] }\nepsilon = 1\n'
-            'mechanism = "unary-encoding"\nrows_max = 1\n'
+            'kind = "ldp-report"\nmechanism = "unary-encoding"\nrows_max = 1\n'
         )
     assert main(["trainer", str(trainer)]) == 3
     assert main(["trainer", str(trainer), "--mechanism", "randomised-response", "--epsilon", "0.5"]) == 3
-    assert [(one.mechanism, one.epsilon, one.delta) for one in asked] == [
-        ("unary-encoding", 1.0, 0.0), ("randomised-response", 0.5, 0.0),
+    assert [(one.ask, one.epsilon, one.delta) for one in asked] == [
+        (AskLdpReport(mechanism="unary-encoding"), 1.0, 0.0), (AskLdpReport(mechanism="randomised-response"), 0.5, 0.0),
     ]  # fmt: skip
 
 
@@ -166,7 +173,7 @@ def test_the_result_tells_how_many_reported_and_by_what() -> None:
     policy = Policy()
     cast = Cast(3, 0, rows=[np.array([[0.5]]), np.array([[2.5]]), np.zeros((0, 1))], policy=policy)
     request = msgspec.structs.replace(open_round(reports(), cast.federation), clients_expected=3)
-    found = play_local(cast.trainer(), [cast.client(index) for index in range(3)], request, 1_700_000_000_000)
+    found = play_releases(cast.trainer(), [cast.client(index) for index in range(3)], request, 1_700_000_000_000)
     plain = json.loads(json.dumps(outcome(found)))
     assert found.reports is not None
     assert plain["reports"]["values"] == found.reports.values.astype(int).tolist()
@@ -180,11 +187,11 @@ def test_a_federation_without_compute_nodes(tmp_path: Path, capsys: pytest.Captu
     """Only where it is said: who forgot the nodes is told of both."""
     assert main(["federation", "init", str(tmp_path / "a"), "--trainers", "1"]) == 2
     assert "give --compute NAME=PUBLICKEY for each" in (said := capsys.readouterr().err)
-    assert "or --local for local rounds only" in said
-    assert main(["federation", "init", str(tmp_path / "a"), "--local", "--computes", "2"]) == 2
-    assert "expected none with --local" in capsys.readouterr().err
-    assert main(["federation", "init", str(tmp_path / "a"), "--local", "--clients", "2"]) == 0
-    assert "Compute nodes: none, so for local rounds only" in capsys.readouterr().out
+    assert "or --without-computes for node releases and LDP reports only" in said
+    assert main(["federation", "init", str(tmp_path / "a"), "--without-computes", "--computes", "2"]) == 2
+    assert "expected none with --without-computes" in capsys.readouterr().err
+    assert main(["federation", "init", str(tmp_path / "a"), "--without-computes", "--clients", "2"]) == 0
+    assert "Compute nodes: none, so for node releases and LDP reports only" in capsys.readouterr().out
     federation = read_federation(tmp_path / "a" / "federation.toml")
     assert (federation.computes, len(federation.trainers)) == ((), 1)
     assert main(["federation", "show", str(tmp_path / "a" / "federation.toml")]) == 0
