@@ -59,9 +59,10 @@ class OneTight(Cast):
     """A cast whose client 0 has a budget of three rounds; the others have more than enough."""
 
     def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ClientActor:
+        usual = self.policy
+        self.policy = THREE_ROUNDS if index == 0 else usual
         made = super().client(index, records)
-        if index == 0:
-            made._policy = THREE_ROUNDS
+        self.policy = usual
         return made
 
 
