@@ -38,8 +38,7 @@ from dca_proto.net.parts import Assembler
 # fmt: off
 _PUBLIC = frozenset({
     "round_id", "contribution", "trainer", "compute", "computes", "client", "client_key", "public", "reply_key",
-    "ephemeral", "announcement_hash", "hash", "list_hash", "lists", "aborted_by",
-    "invited",
+    "ephemeral", "announcement_hash", "hash", "list_hash", "lists", "aborted_by", "invited",
 })
 # fmt: on
 _OMITTED = frozenset({"signature", "version"})

@@ -173,8 +173,7 @@ class Journal:
             _sync_directory(self.path)
             return
         first, *others = entries
-        if not isinstance(first, Begun) or first.format != _FORMAT:
-            raise self._damaged("its first line is not of this version")
+        assert isinstance(first, Begun), "it is the first entry, or the file is refused"
         self._check_settings(first.settings, settings)
         for entry in others:
             self._keep(entry)
@@ -191,11 +190,23 @@ class Journal:
                 torn = line
                 break
             self._checksum, entry = read
+            if number == 1:
+                self._check_format(entry)
             self._end += len(line) + 1
             entries.append(entry)
         if torn and not entries and not _line(_START, title)[1].startswith(torn):
             raise self._damaged("its first line is not this job's")
         return entries
+
+    def _check_format(self, first: Entry) -> None:
+        if not isinstance(first, Begun):
+            raise self._damaged("its first line does not begin a job")
+        if first.format != _FORMAT:
+            raise UsageError(
+                f"the journal {self.path} is of format {first.format}, expected {_FORMAT}: go on with the version of the "
+                "program that wrote it, or begin the job anew with another journal (what its rounds have cost stays "
+                "spent)"
+            )
 
     def _keep(self, entry: Entry) -> None:
         """Put an entry that was read where `recall` finds it."""

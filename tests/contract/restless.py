@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.effects import Channel, Write
 from dca_proto.core.facts import Announced
 from dca_proto.core.job import JobTerms
 from dca_proto.core.machine import Actor
-from dca_proto.core.messages import Share
+from dca_proto.core.messages import Contribution
 from dca_proto.core.policy import Allowance
 from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
@@ -34,7 +34,7 @@ SETTINGS = {"job": "means", "rounds": 3}
 PARAMETERS = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 ROWS = [np.array([[(index + 1) / 16]]) for index in range(CLIENTS)]
 WHOLE = 10 / 16
-TERMS = {"budget", "commit_window_ms"}
+TERMS = {"budget", "collect_window_ms", "commit_window_ms"}
 
 
 class Killed(Exception):  # noqa: N818 - what ends a process in these tests
@@ -84,10 +84,10 @@ class PoweredJournal(Journal):
 
 
 class Muted(MemoryTransport):
-    """Loses what a client contributes while it is muted: a share, or what it seals to the trainer."""
+    """Loses what a client contributes while it is muted: a contribution, or what it seals to the trainer."""
 
     is_muted = False
-    loses: type = Share
+    loses: type = Contribution
 
     async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
         if not (self.is_muted and isinstance(decode_frame(payload), self.loses)):
@@ -102,7 +102,7 @@ class Swarm:
         loses: what is lost while it is muted.
     """
 
-    def __init__(self, account: Allowance | None = None, cast: Cast | None = None, loses: type = Share) -> None:
+    def __init__(self, account: Allowance | None = None, cast: Cast | None = None, loses: type = Contribution) -> None:
         self.cast = cast or Cast(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
         self.store = PoweredStore()
         self.account = account
@@ -118,7 +118,7 @@ class Swarm:
         return Muted(self._broker, actor_id.hex(), subscriptions("test", role, actor_id))
 
     def mute(self, is_muted: Callable[[], bool]) -> None:
-        """Lose all shares as long as that is so; it is asked with every round that is announced."""
+        """Lose all contributions as long as that is so; it is asked with every round that is announced."""
         self._is_muted = is_muted
         self._hush()
 
@@ -185,7 +185,7 @@ class LoadedTrainer:
 
 
 def ask(batch: int = 0, share: float = 0.1) -> RoundRequest:
-    return RoundRequest("sum", PARAMETERS, budget_share=share, batch=batch)
+    return SecureSumRequest("sum", PARAMETERS, budget_share=share, batch=batch)
 
 
 def means(*batches: int) -> Generator[RoundRequest, NoisyAggregate, list[float]]:
@@ -223,7 +223,7 @@ def job_of(
     **changes: Any,
 ) -> Any:
     """The result of a job, in a process of its own; some of its terms or of the arguments of `learn` changed."""
-    terms = swarm.terms(**{"share_window_ms": 200, **{key: changes.pop(key) for key in TERMS & changes.keys()}})
+    terms = swarm.terms(**{"collect_window_ms": 200, **{key: changes.pop(key) for key in TERMS & changes.keys()}})
 
     async def story() -> Any:
         with kind(path, SETTINGS) as journal:

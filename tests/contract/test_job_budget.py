@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from dca_proto.aggregate import NoAggregate, RoundRequest
-from dca_proto.core.accounting import mu_of
+from dca_proto.aggregate import NoAggregate, RoundRequest, SecureSumRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, TransportError
 from dca_proto.core.job import JobTerms
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import OpenRound
 from dca_proto.learning.runner import JobRounds, learn
 
 CLIENTS = tuple(bytes([index]) * 16 for index in range(6))
@@ -34,14 +33,14 @@ class Silent:
 
     async def hold(self, request: OpenRound) -> Any:
         self._charged.add(request.round_id)
-        self.spent.update(dict.fromkeys(request.invited or CLIENTS, mu_of(request.epsilon, request.delta) ** 2))
+        self.spent.update(dict.fromkeys(request.invited or CLIENTS, request.mu**2))
         if len(self._charged) in self._fail:
             raise RoundAborted("a Compute node is silent")
         return object()
 
     rejoin = hold
 
-    def roster(self, round_id: bytes) -> tuple[bytes, ...]:
+    def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
         return CLIENTS
 
     def is_charged(self, round_id: bytes) -> bool:
@@ -58,7 +57,7 @@ def job(*requests: RoundRequest) -> Generator[RoundRequest, Any, int]:
     return len(requests)
 
 
-FIRST, LAST, BATCH = (RoundRequest("sum", {}, share, batch=size) for share, size in ((0.1, 0), (0.9, 0), (0.45, 3)))
+FIRST, LAST, BATCH = (SecureSumRequest("sum", {}, share, batch=size) for share, size in ((0.1, 0), (0.9, 0), (0.45, 3)))
 
 
 @pytest.mark.parametrize(
@@ -91,13 +90,13 @@ def test_a_round_whose_end_was_never_heard_counts_as_long_as_it_is_charged() -> 
     rounds = JobRounds(Cut(), TERMS, None)
     for _ in range(3):
         with pytest.raises((TransportError, RoundAborted)):
-            asyncio.run(rounds.hold(RoundRequest("sum", {"columns": ["x"]}, budget_share=0.8)))
+            asyncio.run(rounds.hold(SecureSumRequest("sum", {"columns": ["x"]}, budget_share=0.8)))
     assert rounds.spent.mu == pytest.approx(0.8**0.5 * TERMS.budget.mu, rel=1e-5), "the others found no room"
 
 
 def test_a_sum_has_cost_what_it_cost_whatever_the_account_remembers() -> None:
     trainer = Silent()
     rounds = JobRounds(trainer, TERMS, None)
-    asyncio.run(rounds.hold(RoundRequest("sum", {"columns": ["x"]}, budget_share=0.5)))
+    asyncio.run(rounds.hold(SecureSumRequest("sum", {"columns": ["x"]}, budget_share=0.5)))
     trainer._charged.clear()  # another store
     assert rounds.spent.mu == pytest.approx(0.5**0.5 * TERMS.budget.mu, rel=1e-5)

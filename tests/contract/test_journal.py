@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import errno
 import os
@@ -9,13 +10,14 @@ import stat
 from collections.abc import Generator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from restless import SETTINGS, Swarm, ask, held_of, job_of, means
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.errors import UsageError
-from dca_proto.learning.journal import Failed, Journal, Summed, journal_path
+from dca_proto.learning.journal import Failed, Journal, Summed, _checksum, journal_path
 
 
 @pytest.fixture
@@ -93,6 +95,20 @@ def test_a_torn_first_line_is_begun_again(path: Path) -> None:
         path.write_bytes(data[:size])
         Journal(path, SETTINGS).close()
         assert path.read_bytes() == data
+
+
+def test_a_journal_of_another_format_is_refused_as_such(written: Path) -> None:
+    """Format 1 had entries that this program cannot read."""
+    first, *_ = written.read_bytes().splitlines()
+    entry = msgspec.msgpack.decode(base64.b64decode(first.split(b" ")[1]))
+    body = msgspec.msgpack.encode({**entry, "format": 1})
+    checksum = _checksum(bytes(16), body)
+    line = checksum.hex().encode() + b" " + base64.b64encode(body) + b"\n"
+    written.write_bytes(line + b"entries of old\n")
+    with pytest.raises(
+        UsageError, match="is of format 1, expected 2: go on with the version of the program"
+    ):
+        Journal(written, SETTINGS)
 
 
 def test_entries_out_of_place_are_damage(written: Path) -> None:

@@ -1,7 +1,7 @@
 """A learning job at a live trainer: whatever ends its process, wherever, the job goes on as if nothing had been.
 
-Real actors over a broker in memory, on the machine's clock; nothing waits for time but a share window of 0.2 s where
-shares are lost on purpose.
+Real actors over a broker in memory, on the machine's clock; nothing waits for time but a window of 0.2 s where
+contributions are lost on purpose.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from restless import (
     modest,
 )
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.ledger import TABLE as LEDGER
@@ -89,7 +89,7 @@ def test_a_job_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: P
         assert sorted(len(one["clients"]) for one in table) == [0, 2, 2]
         if not was_reached:
             break
-    assert 40 < point < 199, "all points of the job"
+    assert 30 < point < 199, "all points of the job"
 
 
 def test_a_job_that_is_over_gives_its_result_without_a_trainer(path: Path) -> None:
@@ -176,7 +176,7 @@ def test_what_came_back_costs_nothing(path: Path) -> None:
 
     async def story() -> float:
         async with swarm.up(), swarm.trainer() as trainer:
-            rounds = JobRounds(trainer, swarm.terms(share_window_ms=200), None)
+            rounds = JobRounds(trainer, swarm.terms(collect_window_ms=200), None)
             await rounds.hold(ask())
             return rounds.spent.mu
 
@@ -196,7 +196,7 @@ def test_the_end_of_a_round_is_heard_however_late_it_is_asked_for(path: Path) ->
                 early = await trainer.rejoin(opened.round)
                 late = await trainer.rejoin(opened.round)
                 swarm.mute(lambda: True)
-                lost = swarm.terms(share_window_ms=200).open(ask(), bytes(16))
+                lost = swarm.terms(collect_window_ms=200).open(ask(), bytes(16))
                 for _ in range(2):
                     with pytest.raises(RoundAborted, match="too-few") as caught:
                         await trainer.rejoin(lost)
@@ -341,7 +341,7 @@ def test_a_round_that_cannot_be_held_leaves_nothing_behind(path: Path) -> None:
 
 
 def wrong() -> Generator[RoundRequest, NoisyAggregate, None]:
-    yield RoundRequest("sum", {**PARAMETERS, "bound": [-1.0]})
+    yield SecureSumRequest("sum", {**PARAMETERS, "bound": [-1.0]})
 
 
 # Another job
@@ -356,14 +356,14 @@ def test_a_job_that_asks_differently_is_told_so(path: Path) -> None:
 
     for changes, name in (
         ({"rows_max": 3}, "rows_max"),
-        ({"budget_share": 0.2}, "budget_share, epsilon"),
+        ({"budget_share": 0.2}, "epsilon, mu"),
         ({"parameters": {**PARAMETERS, "bound": [0.5]}}, "parameters"),
     ):
         with pytest.raises(UsageError, match=rf"request 1 of the job has another {name} than the journal .* says"):
             job_of(swarm, path, lambda changes=changes: other(**changes))
     with pytest.raises(UsageError, match="request 2 of the job has another batch than"):
         job_of(swarm, path, lambda: means(0, 3))
-    with pytest.raises(UsageError, match="request 1 of the job has another epsilon, delta than"):
+    with pytest.raises(UsageError, match="request 1 of the job has another epsilon, delta, mu than"):
         job_of(swarm, path, lambda: other(), budget=Budget(4.0, 1e-7))
     assert job_of(swarm, path, lambda: other(), commit_window_ms=7) is None, "patience may change"
     same = {**PARAMETERS, "columns": ("x",)}

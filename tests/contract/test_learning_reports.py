@@ -1,4 +1,4 @@
-"""A job of report rounds at a live trainer: killed anywhere it goes on, and what clients reported is recalled.
+"""A job of LDP reports at a live trainer: killed anywhere it goes on, and what clients reported is recalled.
 
 Real actors over a broker in memory, as in `test_learning`.
 """
@@ -26,10 +26,9 @@ from restless import (
     Swarm,
     held_of,
     job_of,
-    means,
 )
 
-from dca_proto.aggregate import LocalReports, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LdpReportRequest, LocalReports, NoisyAggregate, RoundRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.ledger import TABLE as LEDGER
@@ -62,10 +61,10 @@ def reporters() -> Swarm:
     return Swarm(cast=Cast(CLIENTS, 2, rows=rows, policy=policy), loses=Sealed)
 
 
-def asked(mechanism: str, batch: int = 0, share: float = 0.25) -> RoundRequest:
+def asked(mechanism: str, batch: int = 0, share: float = 0.25) -> LdpReportRequest:
     if mechanism in (RANDOMISED_RESPONSE, UNARY_ENCODING):
-        return RoundRequest("histogram", EDGES, share, rows_max=1, batch=batch, mechanism=mechanism)
-    return RoundRequest("sum", PARAMETERS, share, batch=batch, mechanism=mechanism)
+        return LdpReportRequest("histogram", EDGES, share, rows_max=1, batch=batch, mechanism=mechanism)
+    return LdpReportRequest("sum", PARAMETERS, share, batch=batch, mechanism=mechanism)
 
 
 def told_of(aggregate: NoisyAggregate) -> LocalReports:
@@ -82,7 +81,7 @@ def gathering(*batches: int) -> Generator[RoundRequest, NoisyAggregate, Told]:
     return told
 
 
-def test_a_job_of_report_rounds_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: Path) -> None:
+def test_a_job_of_reports_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: Path) -> None:
     """At every second point: before, while and after each entry is written, and around the trainer's transactions."""
     for point in range(1, 200, 2):
         path, swarm, power = tmp_path / f"{point}.journal", reporters(), Power(point)
@@ -160,28 +159,8 @@ def test_a_job_that_asks_by_another_mechanism_than_the_journal_says_is_refused(p
     def other() -> Generator[RoundRequest, NoisyAggregate, None]:
         yield asked(ANALYTIC_GAUSSIAN)
 
-    with pytest.raises(UsageError, match="has another mechanism, epsilon, delta than the journal"):
+    with pytest.raises(UsageError, match="has another ask, epsilon, delta, mu than the journal"):
         job_of(swarm, path, other)
-
-
-def test_a_journal_of_before_there_were_reports_is_gone_on_with(path: Path) -> None:
-    """Neither requests nor rounds named a mechanism then, and no aggregate had reports."""
-    swarm = Swarm()
-
-    before = job_of(swarm, path, lambda: means(0))
-    lines, checksum = [], bytes(16)
-    for line in path.read_bytes().splitlines():
-        entry = msgspec.msgpack.decode(base64.b64decode(line.split(b" ")[1]))
-        for part, new in (("request", "mechanism"), ("round", "mechanism"), ("aggregate", "reports")):
-            assert new in entry.get(part, {new: 0})
-            entry.get(part, {}).pop(new, None)
-        body = msgspec.msgpack.encode(entry)
-        checksum = _checksum(checksum, body)
-        lines.append(checksum.hex().encode() + b" " + base64.b64encode(body) + b"\n")
-    path.write_bytes(b"".join(lines))
-    assert job_of(swarm, path, lambda: means(0, 2))[:1] == before
-    assert len(swarm.announced) == 2
-    assert [end.aggregate.reports for _, end in held_of(path) if isinstance(end, Summed)] == [None, None]
 
 
 def test_a_journals_array_of_another_type_is_damage(path: Path) -> None:

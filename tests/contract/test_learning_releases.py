@@ -1,4 +1,4 @@
-"""A job of local rounds at a live trainer: killed anywhere it goes on; what a failed round has cost, it keeps.
+"""A job of node releases at a live trainer: killed anywhere it goes on; what a failed round has cost, it keeps.
 
 Real actors over a broker in memory, as in `test_learning`.
 """
@@ -6,7 +6,6 @@ Real actors over a broker in memory, as in `test_learning`.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import dataclasses
 from collections.abc import Generator
@@ -25,25 +24,23 @@ from restless import (
     Power,
     PoweredJournal,
     Swarm,
-    ask,
     held_of,
     job_of,
-    means,
 )
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Sealed
 from dca_proto.core.policy import Policy
-from dca_proto.learning.journal import Failed, Journal, Opened, Summed, _checksum, journal_path
+from dca_proto.learning.journal import Failed, Journal, Summed, journal_path
 from dca_proto.learning.runner import JobRounds, learn
 from dca_proto.testing import Cast, NoNoise
 
 ROWS = [np.array([[(index + 1) / 16]] * (index + 2)) for index in range(CLIENTS)]
 SUMS = [(index + 2) * (index + 1) / 16 for index in range(CLIENTS)]
-SHORT = {"join_window_ms": 150, "share_window_ms": 50}
+SHORT = {"collect_window_ms": 150, "commit_window_ms": 50}
 Releases = list[list[float]]
 
 
@@ -59,15 +56,15 @@ def nodes(mechanism: Any = None) -> Swarm:
     return Swarm(cast=cast, loses=Sealed)
 
 
-def locally(batch: int = 0, share: float = 0.1) -> RoundRequest:
-    return RoundRequest("sum", PARAMETERS, budget_share=share, rows_max=10, batch=batch, local=True)
+def ask(batch: int = 0, share: float = 0.1) -> NodeReleaseRequest:
+    return NodeReleaseRequest("sum", PARAMETERS, budget_share=share, rows_max=10, batch=batch)
 
 
 def releases(*batches: int, share: float = 0.1) -> Generator[RoundRequest, NoisyAggregate, Releases]:
     """A job that gathers what all data nodes release, and then batches of them."""
     told = []
     for batch in batches:
-        aggregate = yield locally(batch, share)
+        aggregate = yield ask(batch, share)
         assert aggregate.value.tolist() == [sum(float(node.value[0]) for node in aggregate.nodes)]
         told.append(sorted(float(node.value[0]) for node in aggregate.nodes))
     return told
@@ -82,7 +79,7 @@ async def play(swarm: Swarm, path: Path, power: Power | None = None) -> Releases
             return await asyncio.wait_for(learn(releases(0, 2), trainer, swarm.terms(), journal), 20)
 
 
-def test_a_job_of_local_rounds_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: Path) -> None:
+def test_a_job_of_node_releases_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: Path) -> None:
     """Before, while and after each entry is written, and before and after each of the trainer's transactions."""
     for point in range(1, 200):
         path, swarm, power = tmp_path / f"{point}.journal", nodes(), Power(point)
@@ -106,7 +103,7 @@ def test_a_job_of_local_rounds_that_is_killed_anywhere_goes_on_and_nobody_pays_t
     assert 20 < point < 199, "all points of the job"
 
 
-def test_a_local_round_without_any_release_keeps_its_charge_and_is_held_again(path: Path) -> None:
+def test_a_round_without_any_release_keeps_its_charge_and_is_held_again(path: Path) -> None:
     """The data nodes have heard of it, and paid; what they released was lost. So both rounds count."""
     swarm = nodes()
     swarm.mute(lambda: len(swarm.announced) < 2)
@@ -115,7 +112,7 @@ def test_a_local_round_without_any_release_keeps_its_charge_and_is_held_again(pa
         with Journal(path, SETTINGS) as journal:
             async with swarm.up(), swarm.trainer() as trainer:
                 rounds = JobRounds(trainer, swarm.terms(**SHORT), journal)
-                aggregate = await rounds.hold(locally())
+                aggregate = await rounds.hold(ask())
                 return [[float(node.value[0]) for node in aggregate.nodes]], rounds.spent.mu
 
     told, spent = asyncio.run(story())
@@ -130,7 +127,7 @@ def test_a_local_round_without_any_release_keeps_its_charge_and_is_held_again(pa
     assert swarm.charges() == [2] * CLIENTS
 
 
-def test_a_local_round_that_failed_at_the_whole_budget_is_not_held_again() -> None:
+def test_a_round_that_failed_at_the_whole_budget_is_not_held_again() -> None:
     swarm = nodes()
     swarm.mute(lambda: True)
 
@@ -152,7 +149,7 @@ def test_what_each_data_node_released_is_recalled_to_the_last_bit(path: Path) ->
     swarm = nodes(DistributedDiscreteGaussian())
 
     def keep() -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
-        return (yield locally())
+        return (yield ask())
 
     fresh, recalled = (job_of(swarm, path, keep) for _ in range(2))
     assert len(swarm.announced) == 1
@@ -165,40 +162,12 @@ def test_what_each_data_node_released_is_recalled_to_the_last_bit(path: Path) ->
     assert {node.noise_variance for node in recalled.nodes} == {fresh.noise_variance / CLIENTS}
 
 
-def as_before(path: Path) -> None:
-    """Write a journal anew as it was written when there were no local rounds."""
-    lines, checksum = [], bytes(16)
-    for line in path.read_bytes().splitlines():
-        entry = msgspec.msgpack.decode(base64.b64decode(line.split(b" ")[1]))
-        for name in ("request", "aggregate"):
-            for new in ("local", "nodes"):
-                entry.get(name, {}).pop(new, None)
-        body = msgspec.msgpack.encode(entry)
-        checksum = _checksum(checksum, body)
-        lines.append(checksum.hex().encode() + b" " + base64.b64encode(body) + b"\n")
-    path.write_bytes(b"".join(lines))
-
-
-def test_a_journal_of_before_there_were_local_rounds_is_gone_on_with(path: Path) -> None:
-    swarm = Swarm()
-    before = job_of(swarm, path, lambda: means(0))
-    as_before(path)
-    entries = b"".join(base64.b64decode(line.split(b" ")[1]) for line in path.read_bytes().splitlines())
-    assert not any(msgspec.msgpack.encode(name) in entries for name in ("local", "nodes"))
-    assert job_of(swarm, path, lambda: means(0, 2))[:1] == before
-    assert len(swarm.announced) == 2
-    ((opened, end), _) = held_of(path)
-    assert isinstance(opened, Opened)
-    assert isinstance(end, Summed)
-    assert (opened.request, end.aggregate.nodes) == (ask(0), ())
-
-
-def test_a_job_that_asks_for_a_sum_where_it_had_local_releases_is_refused(path: Path) -> None:
+def test_a_job_that_asks_for_a_sum_where_it_had_node_releases_is_refused(path: Path) -> None:
     swarm = nodes()
     job_of(swarm, path, lambda: releases(0))
 
     def other() -> Generator[RoundRequest, NoisyAggregate, None]:
-        yield dataclasses.replace(locally(), local=False)
+        yield SecureSumRequest("sum", PARAMETERS, budget_share=0.1, rows_max=10)
 
-    with pytest.raises(UsageError, match="has another local, computes, encoding than the journal"):
+    with pytest.raises(UsageError, match="has another ask than the journal"):
         job_of(swarm, path, other)
