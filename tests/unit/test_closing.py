@@ -167,9 +167,9 @@ def test_a_slow_swarm_is_waited_for() -> None:
 
 
 def test_too_few_are_waited_for_until_the_deadline() -> None:
-    swarm = Swarm([0] * 4)
-    assert swarm.closed(599_999) is None
-    assert swarm.closed(600_000) == (DEADLINE, 4, 600_000)
+    swarm = Swarm([0] * 4, collect_window_ms=3000)
+    assert swarm.closed(2999) is None
+    assert swarm.closed(3000) == (DEADLINE, 4, 3000)
 
 
 def test_a_full_round_is_closed_although_more_are_expected() -> None:
