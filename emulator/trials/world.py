@@ -165,6 +165,11 @@ class TrialWorld(World):
         spoiled: frozenset[str] = frozenset()
         return spoiled.union(*(HOSTILE[one.kind].spoils for one in self.scenario.adversaries))
 
+    @property
+    def has_batches(self) -> bool:
+        """Whether a round asks some clients alone."""
+        return bool(self.scenario.rounds.batch)
+
     def _hostile(self, role: str, spoiling: str = "") -> frozenset[bytes]:
         """Ids of adversaries, all of them or those that may spoil something."""
         ids = self.cast.clients if role == "client" else self.cast.computes

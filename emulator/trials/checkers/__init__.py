@@ -1,7 +1,7 @@
 """The nine invariants of the protocol, each as an observer of a running trial.
 
-base        what all checkers are        witness     what all need, decoded once
-releases    1 one partial sum, one release or report of a client; 2 over enough enrolled clients of one roster
+base        what all checkers are        witness     what all need, decoded once; pairs     keys, worked out again
+releases    1 one partial sum, one release or report of a client; 2 over one set of enough enrolled clients
 sums        3 the exact ring sum         budget      4 charges
 view        5 independent of the data    inputs      6 hostile input, and secrets in facts
 endings     7 every round ends           kills       8 kills lose and double nothing

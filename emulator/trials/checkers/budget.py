@@ -1,7 +1,8 @@
 """Invariant 4: what is spent is durable before anything leaves, stays within the budget, and comes back only once.
 
-A charge is of the announced price, ε for a report that is ε-private (δ = 0), else the μ of (ε, δ). It pays for one
-contribution, which never changes, and has a number, which no Compute node takes twice or forgets.
+A charge is of the announced price: μ, or ε of a report that is ε-private (δ = 0). It pays for one contribution, which
+never changes and has a number, which no Compute node takes twice or forgets. Only a client that is asked pays. What comes
+back has the signed aborts of all M Compute nodes behind it, each of which is durable at its node.
 """
 
 from __future__ import annotations
@@ -14,26 +15,30 @@ from typing import TYPE_CHECKING
 from msgspec.structs import astuple
 
 from dca_proto.core import accounting
+from dca_proto.core.charges import PAGE, WINDOW
 from dca_proto.core.charges import TABLE as SEEN_CHARGES
-from dca_proto.core.charges import WINDOW
 from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import CONTRIBUTIONS, SESSIONS, Session
-from dca_proto.core.codec import decode_body, decode_frame
-from dca_proto.core.compute import SHARES
-from dca_proto.core.compute_round import ABORTED
+from dca_proto.core.client_round import OUTBOUND
+from dca_proto.core.codec import decode_body, decode_frame, verify_signed
+from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ROUNDS, StoredRound
+from dca_proto.core.contribution import Kept, Outbound
 from dca_proto.core.effects import Channel, Persist, Send, Write
+from dca_proto.core.errors import PeerError
+from dca_proto.core.kinds import NodeRelease
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
-from dca_proto.core.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS
-from dca_proto.core.messages import Announcement, Share, Signed, Start
+from dca_proto.core.mechanism import PURE_MECHANISMS
+from dca_proto.core.messages import Abort, Announcement, Contribution, Signed
 from dca_proto.core.price import Price, total
 from dca_proto.core.records import decoded
+from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.sessions import SESSIONS, StoredSession
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.upload import Contribution
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Witness
+from emulator.trials.checkers.witness import Of, Witness, entries_of
+from emulator.trials.wire import body_of
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -42,15 +47,18 @@ _ROUNDING = 1e-9
 
 
 class Budget(Checker):
-    """Every ledger write, every share, release, start and call, of honest clients and of the trainer."""
+    """Every ledger write, every contribution, release and announcement, of honest clients and of the trainer."""
 
     number, name = 4, "budget"
 
     def __init__(self, world: TrialWorld, witness: Witness) -> None:
         super().__init__(world, witness)
         self._charges: defaultdict[bytes, dict[bytes, Charge]] = defaultdict(dict)
-        self._made: dict[tuple[bytes, bytes], Contribution] = {}
-        self._numbers: defaultdict[tuple[bytes, bytes], set[int]] = defaultdict(set)  # by node and client
+        self._made: dict[tuple[bytes, bytes], Outbound] = {}
+        self._answered: set[Of] = set()
+        self._numbers: defaultdict[Of, set[int]] = defaultdict(set)  # by node and client
+        self._aborts: defaultdict[tuple[bytes, bytes], set[bytes]] = defaultdict(set)  # by receiver and announcement
+        self._genuine: dict[bytes, bool] = {}  # by payload
 
     # --- what becomes durable ----------------------------------------------------------------------------------------
 
@@ -58,38 +66,22 @@ class Budget(Checker):
         """Follow the ledger, the ciphertexts that a charge pays for, and the numbers that nodes have seen."""
         if not self.is_honest(process):
             return
-        if process.role is Channel.COMPUTE:
-            self._check_numbers(process, [write for write in writes if isinstance(write, Persist)])
-            return
         for write in writes:
-            if write.table == CONTRIBUTIONS and isinstance(write, Persist):
+            if process.role is Channel.COMPUTE:
+                if isinstance(write, Persist):
+                    self._check_node(process, write)
+            elif write.table == OUTBOUND and isinstance(write, Persist):
                 self._check_made(process, write)
-            if write.table != LEDGER:
-                continue
-            if isinstance(write, Persist):
+            elif write.table == LEDGER and isinstance(write, Persist):
                 self._charged(process, decoded(LEDGER, write.value, Charge))
-            else:
+            elif write.table == LEDGER:
                 self.fail(f"{process.name} deletes a charge")
 
     def _check_made(self, process: Process, write: Persist) -> None:
         """A round has one contribution, with the same bytes after any restart."""
-        made = decoded(CONTRIBUTIONS, write.value, Contribution)
+        made = decoded(OUTBOUND, write.value, Outbound)
         first = self._made.setdefault((process.id, write.key), made)
         self.expect(first == made, f"{process.name}, round {write.key.hex()[:8]}: one charge, two contributions")
-
-    def _check_numbers(self, node: Process, writes: Sequence[Persist]) -> None:
-        """Each share that a node keeps comes with a number that is new to it; it forgets none that is still in view."""
-        kept = sum(write.table == SHARES for write in writes)
-        noted = [write for write in writes if write.table == SEEN_CHARGES]
-        self.expect(len(noted) >= kept, f"{node.name} keeps {kept} shares and notes {len(noted)} charge numbers")
-        for write in noted:
-            known, numbers = self._numbers[node.id, write.key], _numbers_in(write.value)
-            in_view = {number for number in known if number > max(numbers) - WINDOW}
-            holds = len(numbers - known) == 1 and in_view < numbers
-            self.expect(
-                holds, f"{node.name} forgets charge numbers of client {write.key.hex()[:8]}, or takes one twice"
-            )
-            known |= numbers
 
     def _charged(self, process: Process, charge: Charge) -> None:
         charges, who = self._charges[process.id], f"{process.name}, round {charge.round_id.hex()[:8]}"
@@ -101,22 +93,18 @@ class Budget(Checker):
             self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} behind {highest}")
             self._check_price(who, charge)
             self._check_total(process)
+            asked = self.witness.requests[charge.round_id].invited if process.role is Channel.CLIENT else ()
+            self.expect(not asked or process.id in asked, f"{who}: it pays for a round to which it is not invited")
             return
         self.expect(charge.returned and not before.returned, f"{who}: a charge is returned twice, or made twice")
         self.expect(charge.mu == before.mu and charge.number == before.number, f"{who}: a charge is changed")
-        released = [
-            node.name
-            for node in self.world.computes
-            if self.is_honest(node) and self.witness.ends.get((node.id, charge.round_id)) != ABORTED
-        ]
-        self.expect(not released, f"{who}: a charge comes back without the abort of {', '.join(released)}")
-        if process.role is Channel.CLIENT:
+        if self.witness.is_summed(charge.round_id):
             self._check_aborts(process, charge.round_id, who)
 
     def _check_price(self, who: str, charge: Charge) -> None:
-        """A charge is what was announced, worked out anew, of what it protects."""
+        """A charge is what was announced, of what it protects."""
         asked = self.witness.announcements[charge.round_id]
-        of_row = asked.local and asked.mechanism not in LOCAL_MECHANISMS
+        of_row = isinstance(asked.terms, NodeRelease)
         self.expect(charge.relation == (REPLACE_ONE_ROW if of_row else REPLACE_ONE_CLIENT), f"{who}: {charge.relation}")
         found, price = charge.price, _price_of(asked)
         pairs = zip(astuple(found), astuple(price), strict=True)
@@ -124,19 +112,25 @@ class Budget(Checker):
         self.expect(near, f"{who}: a charge of {found}, where {price} was announced")
         same = (charge.epsilon, charge.delta) == (asked.epsilon, asked.delta)
         self.expect(same, f"{who}: a charge of epsilon {charge.epsilon:g} at delta {charge.delta:g}")
+        most = price.mu if asked.mechanism in PURE_MECHANISMS else accounting.mu_of(asked.epsilon, asked.delta)
+        self.expect(asked.mu <= most, f"{who}: mu {asked.mu:g} is not private at what it is quoted")
 
     def _check_aborts(self, process: Process, round_id: bytes, who: str) -> None:
-        stored = process.disk.records.get((SESSIONS, round_id))
-        told = () if stored is None else decoded(SESSIONS, stored, Session).aborted_by
-        nodes = len(self.witness.announcements[round_id].computes)
-        self.expect(len(set(told)) == nodes, f"{who}: a charge comes back against {len(set(told))} aborts of {nodes}")
+        """All M nodes of the announcement have signed; and those that are honest hold to it."""
+        hashed = self.witness.announced_hash(round_id)
+        computes = self.witness.requests[round_id].ask.computes
+        told = self._aborts[process.id, hashed]
+        self.expect(told.issuperset(computes), f"{who}: a charge comes back against {len(told)} aborts")
+        nodes = [node for node in self.world.computes if node.id in computes and self.is_honest(node)]
+        others = [node.name for node in nodes if self.witness.ends.get((node.id, round_id)) != ABORTED]
+        self.expect(not others, f"{who}: a charge comes back without the abort of {', '.join(others)}")
 
     def _check_total(self, process: Process) -> None:
         """All that counts in the period together, within the client's own policy, or the trainer's account."""
         cast = self.world.cast
         allowance = cast.policy.allowance if process.role is Channel.CLIENT else cast.account
-        if allowance is None:
-            return
+        if allowance is None or (process.role is Channel.TRAINER and self.world.has_batches):
+            return  # of mini-batches the account is each client's own, which its ledger holds
         since_ms = allowance.since_ms(process.now_ms)
         kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
         spent = total(one.price for one in kept)
@@ -146,38 +140,91 @@ class Budget(Checker):
             f"allowed at delta {allowance.delta:g}",
         )
 
-    # --- what leaves, and what a start finds -------------------------------------------------------------------------
+    # --- charge numbers at Compute nodes -----------------------------------------------------------------------------
+
+    def _check_node(self, node: Process, write: Persist) -> None:
+        if write.table == CONTRIBUTIONS:
+            self._check_number(node, write)
+        elif write.table == ROUNDS:
+            stored = decoded(ROUNDS, write.value, StoredRound)
+            of = node.id, stored.round_id
+            if stored.answer is not None and of not in self._answered:
+                self._answered.add(of)
+                self._check_answer(node, of)
+
+    def _check_number(self, node: Process, write: Persist) -> None:
+        """What a holder keeps of an honest client has the number of the charge that paid for it."""
+        client, kept = write.key[ID_BYTES:], decoded(CONTRIBUTIONS, write.value, Kept)
+        charge = self._charges[client].get(write.key[:ID_BYTES])
+        if client not in self.witness.dishonest:
+            who = f"{node.name} keeps a contribution of {client.hex()[:8]}"
+            self.expect(charge is not None and charge.number == kept.charge, f"{who} with another number than it paid")
+
+    def _check_answer(self, node: Process, of: Of) -> None:
+        """With its answer a node has remembered the numbers of all entries that it lets through, each of them new."""
+        answer, asked = self.witness.answers[of], self.witness.asked[of]
+        objected = {answer.objections[at : at + 4] for at in range(0, len(answer.objections), 4)}
+        union = self.witness.union(of)
+        if union is None:
+            self.fail(f"{node.name} answers for lists that it has not stored")
+            return
+        for place, entry in enumerate(union):
+            if place.to_bytes(4, "little") in objected:
+                continue
+            known, who = self._numbers[node.id, entry.client], f"{node.name}, client {entry.client.hex()[:8]}"
+            fresh = entry.charge not in known and entry.charge > max(known, default=0) - WINDOW
+            self.expect(fresh, f"{who}: charge number {entry.charge} is taken twice")
+            known.add(entry.charge)
+            seen = _numbers_at(node, entry.client)
+            lost = {number for number in known if number > max(known) - WINDOW} - seen
+            self.expect(not lost, f"{who}: charge numbers {sorted(lost)} are not remembered")
+        self.checked += len(asked.epochs)
+
+    # --- what leaves, what arrives, and what a start finds -----------------------------------------------------------
+
+    def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
+        """Aborts that nodes have really signed."""
+        if process.role is Channel.COMPUTE:
+            return
+        body = body_of(payload)
+        if isinstance(body, Abort) and self._is_genuine(payload, body.compute):
+            self._aborts[process.id, body.announcement_hash].add(body.compute)
+
+    def _is_genuine(self, payload: bytes, compute: bytes) -> bool:
+        if payload not in self._genuine:
+            federation, frame = self.world.cast.federation, decode_frame(payload)
+            assert isinstance(frame, Signed), "an abort is signed"
+            try:
+                verify_signed(frame, federation.compute(compute).key, federation.hash)
+                self._genuine[payload] = True
+            except PeerError:
+                self._genuine[payload] = False
+        return self._genuine[payload]
 
     def on_send(self, process: Process, send: Send) -> None:
-        """No share, release, report, start or call leaves without a durable charge, and only as it was stored."""
+        """No contribution, release, report or announcement leaves without a durable charge, and only as stored."""
         if not self.is_honest(process):
             return
         what = self._spends(process, send)
         if not what:
             return
         who = f"{process.name}, round {send.round_id.hex()[:8]}"
-        self.expect((LEDGER, send.round_id) in process.disk.records, f"{who}: a {what} leaves without a durable charge")
+        self.expect((LEDGER, send.round_id) in process.disk.records, f"{who}: {what} leaves without a durable charge")
         if process.role is Channel.CLIENT:
             made = self._made.get((process.id, send.round_id))
-            stored = made is not None and send.payload in made.messages
-            self.expect(stored, f"{who}: a {what} leaves that was not stored before")
+            self.expect(
+                made is not None and send.payload == made.payload, f"{who}: {what} leaves that was not stored before"
+            )
 
     def _spends(self, process: Process, send: Send) -> str:
-        """What a message is that must have been paid for, if it is; a call is the announcement of a local round.
-
-        A report is a release, too.
-        """
+        """What a message is that must have been paid for, if it is. A report is a release, too."""
         match process.role, send.to.channel:
             case Channel.CLIENT, Channel.COMPUTE:
-                return "share" if isinstance(decode_frame(send.payload), Share) else ""
+                return "a contribution" if isinstance(decode_frame(send.payload), Contribution) else ""
             case Channel.CLIENT, Channel.TRAINER:
-                return "release" if self.witness.is_release(process.id, send.round_id, send.payload) else ""
+                return "a release" if self.witness.is_release(process.id, send.round_id, send.payload) else ""
             case Channel.TRAINER, Channel.CLIENT | Channel.ANNOUNCE:
-                frame = decode_frame(send.payload)
-                body = decode_body(frame.body) if isinstance(frame, Signed) else None
-                if isinstance(body, Announcement):
-                    return "call" if body.local else ""
-                return "start" if isinstance(body, Start) else ""
+                return "an announcement" if isinstance(_signed_in(send.payload), Announcement) else ""
             case _:
                 return ""
 
@@ -190,14 +237,26 @@ class Budget(Checker):
         self.expect(found == self._charges[process.id], f"{process.name} starts with another ledger than was durable")
 
 
+def _signed_in(payload: bytes) -> object:
+    """The signed body of a message to clients, in an invitation or by itself."""
+    frame = decode_frame(payload)
+    frame = getattr(frame, "announcement", frame)
+    return decode_body(frame.body) if isinstance(frame, Signed) else None
+
+
 def _price_of(asked: Announcement) -> Price:
-    """What (ε, δ) cost, by the mechanism's name."""
-    if asked.mechanism in PURE_MECHANISMS:
-        return Price.of_pure(asked.epsilon)
-    return Price.of_mu(accounting.mu_of(asked.epsilon, asked.delta))
+    """What an announcement costs, by the mechanism's name."""
+    return Price.of_pure(asked.epsilon) if asked.mechanism in PURE_MECHANISMS else Price.of_mu(asked.mu)
 
 
-def _numbers_in(window: bytes) -> set[int]:
-    """The charge numbers in a node's record of a client: the highest, and which of those below it were seen."""
-    highest, mask = divmod(int.from_bytes(window, "big"), 1 << WINDOW)
+def _numbers_at(node: Process, client: bytes) -> set[int]:
+    """The charge numbers that a node's disk has of a client: the highest, and which of those below it were seen."""
+    session = node.disk.records.get((SESSIONS, client))
+    slot = -1 if session is None else decoded(SESSIONS, session, StoredSession).slot
+    page = node.disk.records.get((SEEN_CHARGES, (slot // PAGE).to_bytes(4, "big"))) if slot >= 0 else None
+    if page is None:
+        return set()
+    place = slot % PAGE
+    highest = int.from_bytes(page[4 * place : 4 * place + 4], "little")
+    mask = int.from_bytes(page[4 * PAGE + 8 * place : 4 * PAGE + 8 * place + 8], "little")
     return {highest - below for below in range(WINDOW) if mask >> below & 1}

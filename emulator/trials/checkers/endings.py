@@ -21,7 +21,7 @@ _SLACK_MS = 1_000
 
 
 class Endings(Checker):
-    """When and how each round that was asked for ends: at the trainer, and at each honest node that has its roster."""
+    """When and how each round that was asked for ends: at the trainer, and at each honest node that has stored it."""
 
     number, name = 7, "every round ends"
 
@@ -86,15 +86,16 @@ class Endings(Checker):
             self.checked += 1
             return  # it ended before it was announced, and said why
         settle_ms = self.world.cast.timing.settle_ms + _SLACK_MS + self.world.tardiness_ms(trainer)
-        due_ms = max(announced.close_by_ms, self._up_ms.get(trainer.id, 0)) + settle_ms
+        window_ms = self.witness.requests[round_id].commit_window_ms if self.witness.is_summed(round_id) else 0
+        due_ms = max(announced.commit_by_ms + window_ms, self._up_ms.get(trainer.id, 0)) + settle_ms
         self.expect(ended_ms <= due_ms, f"round {name} ended {ended_ms - due_ms} ms after its announced end")
 
     def _check_node(self, node: Process) -> None:
         """A node that runs has ended each of its rounds once commit_by is past."""
         if not self.expect_up(node):
             return
-        for (compute, round_id), roster in self.witness.rosters.items():
-            over_ms = max(roster.terms.commit_by_ms, self._up_ms.get(node.id, 0)) + _SLACK_MS
+        for (compute, round_id), asked in self.witness.asked.items():
+            over_ms = max(asked.body.commit_by_ms, self._up_ms.get(node.id, 0)) + _SLACK_MS
             if compute == node.id and node.now_ms > over_ms + self.world.tardiness_ms(node):
                 phase = self.witness.ends.get((compute, round_id), "open")
                 self.expect(phase in ENDS, f"{node.name} has not ended round {round_id.hex()[:8]}")

@@ -1,6 +1,6 @@
 """Invariant 6: hostile or damaged input never crashes, blocks or grows an actor; it is counted, dropped and named.
 
-And no fact holds a secret: no key, no share, no row. Facts are what logs, traces and reports are made of.
+And no fact holds a secret: no key, no tag, no row. Facts are what logs, traces and reports are made of.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ import msgspec
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core.charges import PAGE
 from dca_proto.core.charges import TABLE as SEEN_CHARGES
-from dca_proto.core.client_round import CONTRIBUTIONS, SESSIONS
-from dca_proto.core.compute import ROUNDS, SHARES
+from dca_proto.core.client_round import ANNOUNCEMENTS, OUTBOUND
+from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
+from dca_proto.core.compute_round import ANNOUNCEMENTS as NODE_ANNOUNCEMENTS
+from dca_proto.core.compute_round import CONTRIBUTIONS, LISTS, ROUNDS
+from dca_proto.core.contribution import Kept
 from dca_proto.core.declines import KEPT_MAX
 from dca_proto.core.declines import TABLE as DECLINES
 from dca_proto.core.effects import Channel, Effect, Persist, Report, Write
@@ -27,7 +31,7 @@ from dca_proto.core.keyring import TABLE as EPOCHS
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.machine import Actor
 from dca_proto.core.records import decoded
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.core.sessions import HELLO, SESSIONS
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
@@ -39,12 +43,11 @@ if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
 
 CODES = frozenset({
-    "announcement", "certificate", "ciphertext", "computes", "contributors", "deadline", "epoch",
-    "equivocation", "invited", "join", "joins", "key", "kind", "known-release", "known-round", "late", "ledger",
-    "ledger-rollback", "length", "list", "malformed", "not-on-roster", "phase", "plan", "position", "receipt",
-    "release", "releases", "replay", "roster", "rounds", "second-contribution", "sender", "session", "share",
-    "signature", "size", "terms", "topic",
-    "unknown-compute", "unknown-round", "unknown-trainer",
+    "announcement", "answer", "ask", "certificate", "ciphertext", "computes", "contribution", "deadline", "epoch",
+    "full", "hello", "holder", "invited", "key", "kind", "known-release", "known-round", "late", "ledger",
+    "ledger-rollback", "length", "list", "malformed", "phase", "receipt", "receiver", "release", "releases", "replay",
+    "rounds", "second-contribution", "sender", "session", "sessions", "signature", "size", "topic", "unknown-compute",
+    "unknown-round", "unknown-trainer",
 })  # fmt: skip
 """All codes under which an actor drops a message."""
 
@@ -109,15 +112,18 @@ class Inputs(Checker):
             enrolled = len(self.world.enrolled)
             return {
                 ROUNDS: rounds,
-                SHARES: rounds * enrolled,
-                SEEN_CHARGES: enrolled,
+                NODE_ANNOUNCEMENTS: rounds,
+                CONTRIBUTIONS: rounds * enrolled,
+                LISTS: rounds * nodes,
+                SESSIONS: enrolled,
+                SEEN_CHARGES: 1 + enrolled // PAGE,
                 SEEN: nodes,
                 EPOCHS: _EPOCHS_MAX,
             }
         if role is Channel.TRAINER:
             return {TRAINER_ROUNDS: rounds, LEDGER: rounds, RELEASES: rounds * len(self.world.enrolled)}
-        kept = {SESSIONS: rounds, CONTRIBUTIONS: rounds, LEDGER: rounds, DECLINES: min(rounds, KEPT_MAX)}
-        return {**kept, SEEN: nodes, EPOCHS: _EPOCHS_MAX}
+        kept = dict.fromkeys((CLIENT_ROUNDS, ANNOUNCEMENTS, OUTBOUND, LEDGER), rounds)
+        return {**kept, DECLINES: min(rounds, KEPT_MAX), HELLO: 1, SEEN: nodes, EPOCHS: _EPOCHS_MAX}
 
     def _check_memory(self, process: Process) -> None:
         """Containers hold a fixed number of things, and so many for each round and each actor."""
@@ -130,19 +136,19 @@ class Inputs(Checker):
     # --- secrets -----------------------------------------------------------------------------------------------------
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Collect what nobody may tell: keys, shares, secrets of sealed answers."""
+        """Collect what nobody may tell: keys, masked vectors, secrets of sealed answers."""
         for write in writes:
             if not isinstance(write, Persist):
                 continue
             if write.table == EPOCHS:
                 self._keep(write.value, "an epoch key")
-            elif write.table == SHARES:
-                self._keep(write.value[ID_BYTES:], "a share")
+            elif write.table == CONTRIBUTIONS:
+                self._keep(decoded(CONTRIBUTIONS, write.value, Kept).tags, "tags")
             elif write.table == TRAINER_ROUNDS:
                 self._keep(decoded(TRAINER_ROUNDS, write.value, TrainerRound).reply_secret, "a reply key")
 
     def _keep(self, secret: bytes, what: str) -> None:
-        if len(secret) >= KEY_BYTES:
+        if len(secret) >= _PREFIX:
             self._secrets[secret[:_PREFIX]] = what
 
     def on_fact(self, process: Process, fact: object) -> None:
@@ -195,7 +201,7 @@ def _leaves(fact: object) -> Iterator[object]:
         for value in fact:
             yield from _leaves(value)
     elif isinstance(fact, NoisyAggregate):
-        yield from (fact.round_id, fact.session_hash, fact.contributors_hash, fact.roster_hash)
+        yield from (fact.round_id, fact.announcement_hash, fact.contributors_hash)
     else:
         yield fact
 

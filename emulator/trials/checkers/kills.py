@@ -1,8 +1,8 @@
 """Invariant 8: killing any actor at any step loses nothing that was promised and doubles nothing.
 
-A receipt promises that the share is kept until the round's end. All receipts promise, where all nodes are honest, a
-place in the sum. A durable end promises that no other end follows. (That charges stay is invariant 4.) In a local round
-the trainer's receipt for a release or a report promises both.
+A receipt promises that the contribution is kept until the round's end, and stands in its holder's list. A node's list,
+its answer and its end are said once: what is durable never changes, and nothing else leaves. (That charges stay is
+invariant 4.) Without Compute nodes the trainer's receipt for a release or a report promises a place in the result.
 """
 
 from __future__ import annotations
@@ -12,58 +12,66 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dca_proto.core.codec import decode_body, decode_frame
-from dca_proto.core.commit import positions_of
-from dca_proto.core.compute import ROUNDS, SHARES
-from dca_proto.core.compute_round import ABORTED, ENDS, RELEASED, StoredRound
+from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
+from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Channel, Forget, Persist, Send, Write
-from dca_proto.core.facts import AllReceived, RoundCompleted, RoundFailed
-from dca_proto.core.messages import Abort, Receipt, Signed
+from dca_proto.core.facts import Acknowledged, RoundCompleted, RoundFailed
+from dca_proto.core.messages import Abort, Answer, Receipt, Sealed, Signed
 from dca_proto.core.records import decoded
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import RELEASES
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Of, Release, Witness, release_in
+from emulator.trials.checkers.witness import Of, Release, Witness, entries_of, release_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
 
 
 class Kills(Checker):
-    """Receipts, ends and results, against what is durable."""
+    """Receipts, lists, answers, ends and results, against what is durable."""
 
     number, name = 8, "kills lose and double nothing"
 
     def __init__(self, world: TrialWorld, witness: Witness) -> None:
         super().__init__(world, witness)
-        self._received: defaultdict[bytes, set[bytes]] = defaultdict(set)  # round -> clients with all receipts
+        self._acknowledged: defaultdict[bytes, set[bytes]] = defaultdict(set)  # round -> clients with a receipt
         self._phases: dict[Of, str] = {}
-        self._present: dict[bytes, set[bytes]] = {}  # round -> clients in S
+        self._words: dict[Of, tuple[bytes, Signed | None, Signed | None]] = {}  # entries, header and answer
+        self._in_result: dict[bytes, set[bytes]] = {}  # round -> clients, without Compute nodes
         self._results: dict[bytes, bytes | None] = {}  # round -> the result's bytes; None where it failed
         witness.on_release.append(self._released)
 
     def _released(self, release: Release) -> None:
-        roster = self.witness.rosters.get((release.node, release.round_id))
-        if roster is not None and self.all_nodes_are_honest:
-            present = positions_of(release.partial.contributors, len(roster.clients))
-            self._present.setdefault(release.round_id, {roster.clients[position] for position in present})
+        """What a node holds of S was durable."""
+        kept, who = self.witness.kept[release.node, release.round_id], f"compute {release.node.hex()[:8]}"
+        held = [one for one in self.witness.agreed(release) or () if one.holder == release.node]
+        lost = [one for one in held if (one.client, one.contribution) not in kept]
+        self.expect(not lost, f"{who}, round {release.round_id.hex()[:8]}: {len(lost)} of its sum were never durable")
 
     # --- Compute nodes -----------------------------------------------------------------------------------------------
 
     def on_send(self, process: Process, send: Send) -> None:
-        """A receipt leaves behind a durable share or release, an abort behind a durable abort."""
+        """What a node or the trainer says is durable."""
         if process.role is Channel.TRAINER and send.to.channel is Channel.CLIENT:
-            self._check_kept(process, send)
+            self._check_gathered(process, send)
         if process.role is not Channel.COMPUTE or not self.is_honest(process):
             return
-        frame = decode_frame(send.payload)
+        frame, of = decode_frame(send.payload), (process.id, send.round_id)
+        who = f"{process.name}, round {send.round_id.hex()[:8]}"
         if isinstance(frame, Receipt):
             self._check_receipt(process, send.to.id, frame)
-        elif isinstance(frame, Signed) and isinstance(decode_body(frame.body), Abort):
-            ended = self.witness.ends.get((process.id, send.round_id))
-            self.expect(ended == ABORTED, f"{process.name} says abort and has stored {ended or 'no end'}")
+        elif isinstance(frame, Sealed) and send.to.channel is Channel.COMPUTE:
+            self.expect(of in self.witness.lists, f"{who}: a list leaves that is not durable")
+        elif isinstance(frame, Signed):
+            body = decode_body(frame.body)
+            if isinstance(body, Answer):
+                self.expect(self.witness.answers.get(of) == body, f"{who}: an answer leaves that is not durable")
+            elif isinstance(body, Abort) and body.compute == process.id:
+                ended = self.witness.ends.get(of)
+                self.expect(ended == ABORTED, f"{who}: it says abort and has stored {ended or 'no end'}")
 
-    def _check_kept(self, trainer: Process, send: Send) -> None:
+    def _check_gathered(self, trainer: Process, send: Send) -> None:
         frame = decode_frame(send.payload)
         if isinstance(frame, Receipt):
             stored = trainer.disk.records.get((RELEASES, send.round_id + send.to.id))
@@ -74,33 +82,48 @@ class Kills(Checker):
             )
 
     def _check_receipt(self, process: Process, client: bytes, receipt: Receipt) -> None:
-        of = process.id, receipt.round_id
-        roster = self.witness.rosters.get(of)
-        who = f"{process.name}, round {receipt.round_id.hex()[:8]}"
-        if roster is None or client not in roster.clients:
-            self.fail(f"{who}: a receipt for a client that is on no stored roster")
-            return
-        position = roster.clients.index(client)
-        stored = process.disk.records.get((SHARES, receipt.round_id + position.to_bytes(4, "big")), b"")
-        kept = stored[:ID_BYTES] == receipt.contribution
-        self.expect(kept or of in self.witness.ends, f"{who}: a receipt for a share that is not durable")
+        """The contribution is on the disk, or was until the end; and once there is a list, it stands there."""
+        of, who = (process.id, receipt.round_id), f"{process.name}, round {receipt.round_id.hex()[:8]}"
+        kept = (client, receipt.contribution) in self.witness.kept[of]
+        there = (CONTRIBUTIONS, receipt.round_id + client) in process.disk.records or of in self.witness.ends
+        self.expect(kept and there, f"{who}: a receipt for a contribution that is not durable")
+        if of in self.witness.lists:
+            listed = {(one.client, one.contribution) for one in entries_of(self.witness.lists[of], process.id)}
+            self.expect((client, receipt.contribution) in listed, f"{who}: a receipt for what its list does not hold")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Shares go only behind an end, and an end is not followed by another."""
+        """Contributions come before the list and go only behind an end; words do not change."""
         if process.role is not Channel.COMPUTE or not self.is_honest(process):
             return
         for write in writes:
-            if isinstance(write, Forget) and write.table == SHARES:
-                ended = (process.id, write.key[:ID_BYTES]) in self.witness.ends
-                self.expect(ended, f"{process.name} forgets a share of a round that has not ended")
-            if isinstance(write, Persist) and write.table == ROUNDS:
-                self._check_end(process, decoded(ROUNDS, write.value, StoredRound))
+            if write.table == CONTRIBUTIONS:
+                self._check_contribution(process, write)
+            elif write.table == ROUNDS and isinstance(write, Persist):
+                self._check_words(process, decoded(ROUNDS, write.value, StoredRound))
 
-    def _check_end(self, process: Process, stored: StoredRound) -> None:
-        first = self._phases.get((process.id, stored.round_id), stored.phase)
-        self._phases[process.id, stored.round_id] = stored.phase
-        holds = first not in ENDS or stored.phase == first
-        self.expect(holds, f"{process.name}: round {stored.round_id.hex()[:8]} was {first} and is {stored.phase}")
+    def _check_contribution(self, process: Process, write: Write) -> None:
+        of, who = (process.id, write.key[:ID_BYTES]), f"{process.name}, round {write.key[:ID_BYTES].hex()[:8]}"
+        if isinstance(write, Forget):
+            self.expect(of in self.witness.ends, f"{who}: it forgets a contribution before the end")
+            return
+        kept, client = decoded(CONTRIBUTIONS, write.value, Kept), write.key[ID_BYTES:]
+        listed = {(one.client, one.contribution) for one in entries_of(self.witness.lists.get(of, b""), process.id)}
+        in_time = of not in self.witness.lists or (client, kept.contribution) in listed
+        self.expect(in_time, f"{who}: it keeps a contribution after its list was frozen")
+
+    def _check_words(self, process: Process, stored: StoredRound) -> None:
+        of, who = (process.id, stored.round_id), f"{process.name}, round {stored.round_id.hex()[:8]}"
+        first = self._phases.get(of, stored.phase)
+        self._phases[of] = stored.phase
+        self.expect(first not in ENDS or stored.phase == first, f"{who} was {first} and is {stored.phase}")
+        if stored.phase == RELEASED and not stored.word:
+            return  # an hour after the end
+        said = stored.entries, stored.header, stored.answer
+        before = self._words.get(of)
+        if before is not None:
+            same = [old == new or old in (b"", None) for old, new in zip(before, said, strict=True)]
+            self.expect(all(same), f"{who}: its list or its answer is worked out again")
+        self._words[of] = said
 
     def on_restart(self, process: Process) -> None:
         """A start finds the ends that were durable."""
@@ -114,12 +137,12 @@ class Kills(Checker):
     # --- clients and trainer -----------------------------------------------------------------------------------------
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """Note who has all receipts, and hold each result against those told before."""
+        """Note who has a receipt, and hold each result against those told before."""
         if not self.is_honest(process):
             return
         match fact:
-            case AllReceived():
-                self._received[fact.round_id].add(process.id)
+            case Acknowledged():
+                self._acknowledged[fact.round_id].add(process.id)
             case RoundCompleted():
                 self._tell(fact.round_id, fact.aggregate.value.tobytes())
             case RoundFailed():
@@ -128,18 +151,25 @@ class Kills(Checker):
                 pass
 
     def _tell(self, round_id: bytes, result: bytes | None) -> None:
-        first = self._results.setdefault(round_id, result)
-        self.expect(first == result, f"round {round_id.hex()[:8]} ends in two ways at the trainer")
-        if self.witness.is_local(round_id):
+        first, name = self._results.setdefault(round_id, result), round_id.hex()[:8]
+        self.expect(first == result, f"round {name} ends in two ways at the trainer")
+        if round_id in self.witness.announcements and not self.witness.is_summed(round_id):
             kept = self.witness.gathered[round_id]
-            self.expect(result is not None or not kept, f"round {round_id.hex()[:8]} fails with {len(kept)} releases")
-            self._present.setdefault(round_id, set(kept))
+            self.expect(result is not None or not kept, f"round {name} fails with {len(kept)} releases")
+            self._in_result.setdefault(round_id, set(kept))
         elif result is not None:
             ends = {self.witness.ends.get((node.id, round_id)) for node in self.world.computes if self.is_honest(node)}
-            self.expect(ends <= {RELEASED}, f"round {round_id.hex()[:8]} has a result, and its nodes {ends}")
+            self.expect(ends <= {RELEASED}, f"round {name} has a result, and its nodes {ends}")
 
     def finish(self) -> None:
-        """Whoever had all receipts is in the sum."""
-        for round_id, present in self._present.items():
-            missing = self._received[round_id] - present
-            self.expect(not missing, f"round {round_id.hex()[:8]}: {len(missing)} with all receipts are not in S")
+        """Whoever had a receipt is in the list of its holder, or in the result of a round without Compute nodes."""
+        for round_id, clients in self._acknowledged.items():
+            if not self.witness.is_summed(round_id):
+                missing = clients - self._in_result.get(round_id, clients)
+                self.expect(not missing, f"round {round_id.hex()[:8]}: {len(missing)} with a receipt are in no result")
+        for (node, round_id), entries in self.witness.lists.items():
+            if node not in self.witness.dishonest:
+                asked, listed = self.witness.asked[node, round_id], {one.client for one in entries_of(entries, node)}
+                held = {one for one in self._acknowledged[round_id] if asked.holder(one) == node}
+                name = f"compute {node.hex()[:8]}, round {round_id.hex()[:8]}"
+                self.expect(held <= listed, f"{name}: {len(held - listed)} with a receipt are not in its list")

@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import Round
+from dca_proto.core.contribution import Outbound
 from dca_proto.core.mechanism import LocalMechanism, Mechanism
-from dca_proto.core.plan import Question
+from dca_proto.core.validated import ValidatedRound
 
 
 class Recording:
@@ -19,12 +20,14 @@ class Recording:
 
     Attributes:
         key: from which something was drawn last. drawn: what that was, noise or a report; None once it was looked at.
+        variance: of noise that was drawn last.
     """
 
     def __init__(self, mechanism: Mechanism) -> None:
         self._mechanism = mechanism
         self.key = b""
         self.drawn: NDArray[Any] | None = None
+        self.variance = 0
 
     @property
     def name(self) -> str:
@@ -41,21 +44,20 @@ class Recording:
     def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
         """As the production mechanism draws, and kept."""
         noise = self._mechanism.sample(variance, dimension, key)
-        self.key, self.drawn = key, noise
+        self.key, self.drawn, self.variance = key, noise, variance
         return noise
 
     def watch(self, client: ClientActor) -> None:
         """Have a client, as it was just made, draw by it."""
-        ask = client._ask
+        make = client._make
 
-        def asked(current: Round) -> Question:
-            question = ask(current)
-            if question.report is None:
-                return question
-            return msgspec.structs.replace(question, report=_Reports(question.report, self))
+        def made(opened: OpenedAnnouncement, validated: ValidatedRound, *given: Any) -> Outbound:
+            if validated.report is not None:
+                validated = msgspec.structs.replace(validated, report=_Reports(validated.report, self))
+            return make(opened, validated, *given)
 
         client._mechanism = self
-        client._ask = asked  # type: ignore[method-assign]
+        client._make = made  # type: ignore[method-assign, assignment]
 
 
 class _Reports:

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dca_proto.core.commit import positions_of
+from dca_proto.core.compute_round import ABORTED
 from dca_proto.core.effects import Persist, Write
-from dca_proto.core.errors import PeerError
+from dca_proto.core.lists import set_hash
 from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.sessions import SESSIONS
 from dca_proto.core.trainer_round import RELEASES
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Release, Released, Witness
+from emulator.trials.checkers.witness import Asked, Entry, Release, Released, Witness
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
 
 
 class OneRelease(Checker):
-    """Distinct answers with a partial sum per honest node and round, sent or stored, over all restarts.
+    """Distinct partial sums per honest node and round, sent or stored, over all restarts; none beside an abort.
 
-    Of a local round: distinct releases of each honest data node; of one of reports, distinct reports of each client.
+    Without Compute nodes: distinct releases of each honest data node, distinct reports of each client.
     """
 
     number, name = 1, "one partial sum"
@@ -29,7 +30,7 @@ class OneRelease(Checker):
     def __init__(self, world: TrialWorld, witness: Witness) -> None:
         super().__init__(world, witness)
         witness.on_release.append(self._released)
-        witness.on_local.append(self._released_alone)
+        witness.on_alone.append(self._released_alone)
 
     def _released_alone(self, release: Released) -> None:
         who, round_id = release.client.hex()[:8], release.round_id.hex()[:8]
@@ -38,49 +39,66 @@ class OneRelease(Checker):
     def _released(self, release: Release) -> None:
         node, round_id = release.node.hex()[:8], release.round_id.hex()[:8]
         self.expect(release.number == 0, f"compute {node} releases a second partial sum of round {round_id}")
+        aborted = self.witness.ends.get((release.node, release.round_id)) == ABORTED
+        self.expect(not aborted, f"compute {node} releases round {round_id}, which it has aborted")
 
 
 class EnoughContributors(Checker):
-    """The size of S, where its members come from, and that all honest nodes that release know one roster.
+    """The size of S, where its members come from, and that all honest nodes that release sum over one set.
 
-    Of a local round or one of reports: where what the trainer keeps comes from.
+    Without Compute nodes: where what the trainer keeps comes from.
     """
 
-    number, name = 2, "enough, enrolled, one roster"
+    number, name = 2, "enough, enrolled, one set"
 
     def __init__(self, world: TrialWorld, witness: Witness) -> None:
         super().__init__(world, witness)
-        self._hash: dict[bytes, bytes] = {}
+        self._sets: dict[bytes, list[Entry]] = {}  # by the announcement's hash
         self._kept: set[tuple[bytes, bytes]] = set()  # by round and client
         witness.on_release.append(self._released)
 
     def _released(self, release: Release) -> None:
         who = f"compute {release.node.hex()[:8]} releases round {release.round_id.hex()[:8]}"
-        roster = self.witness.rosters.get((release.node, release.round_id))
-        if roster is None:
-            self.fail(f"{who} of which it has stored no roster")
+        asked = self.witness.asked.get((release.node, release.round_id))
+        if asked is None:
+            self.fail(f"{who} of which it has stored no announcement")
             return
-        try:
-            present = positions_of(release.partial.contributors, len(roster.clients))
-        except PeerError as error:
-            self.fail(f"{who} over clients beyond its roster: {error}")
+        chosen = self.witness.agreed(release)
+        if chosen is None:
+            self.fail(f"{who} by answers or lists that nobody has given")
             return
-        self.expect(
-            len(present) >= roster.needed, f"{who} over {len(present)} contributions, where {roster.needed} are needed"
-        )
-        strangers = [roster.clients[position] for position in present if self._is_strange(roster.clients[position])]
-        self.expect(not strangers, f"{who} over clients that are not enrolled: {[one.hex()[:8] for one in strangers]}")
-        self.expect(len(set(roster.clients)) == len(roster.clients), f"{who} on a roster that names a client twice")
-        first = self._hash.setdefault(release.round_id, roster.hash)
-        self.expect(roster.hash == first == roster.terms.roster_hash, f"{who} on another roster than its peers")
+        told = set_hash(asked.hash, b"".join(entry.encoded for entry in chosen))
+        same = (told, len(chosen)) == (release.partial.set_hash, release.partial.count)
+        self.expect(same, f"{who} over another set than lists and answers say")
+        fewest, most, count = asked.terms.fewest, asked.terms.most, len(chosen)
+        self.expect(fewest <= count <= most, f"{who} over {count} contributions, where {fewest} to {most} are needed")
+        clients = [entry.client for entry in chosen]
+        self.expect(len(set(clients)) == count, f"{who} over a client twice")
+        first = self._sets.setdefault(asked.hash, chosen)
+        self.expect(chosen == first, f"{who} over another set than its peers")
+        self._check_members(release.node, asked, chosen, who)
+
+    def _check_members(self, node: bytes, asked: Asked, chosen: Sequence[Entry], who: str) -> None:
+        records = self.world.simulator.processes[node].disk.records
+        found = {
+            "is not enrolled": [one for one in chosen if self._is_strange(one.client)],
+            "has no session here": [one for one in chosen if (SESSIONS, one.client) not in records],
+            "is not invited": [one for one in chosen if one.client not in (asked.invited or {one.client})],
+            "another node holds": [one for one in chosen if asked.holder(one.client) != one.holder],
+        }
+        for what, members in found.items():
+            names = ", ".join(one.client.hex()[:8] for one in members)
+            self.expect(not members, f"{who} over a client that {what}: {names}")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Each release or report that the trainer keeps is of an enrolled client, and the only one of it."""
+        """Each release or report that the trainer keeps is of an enrolled client that was asked, and its only one."""
         for write in writes:
             if write.table == RELEASES and isinstance(write, Persist):
                 round_id, client = write.key[:ID_BYTES], write.key[ID_BYTES:]
                 who = f"round {round_id.hex()[:8]}: what {client.hex()[:8]} releases"
                 self.expect(not self._is_strange(client), f"{who} is kept, who is not enrolled")
+                invited = self.witness.requests[round_id].invited
+                self.expect(not invited or client in invited, f"{who} is kept, who is not invited")
                 again = (round_id, client) in self._kept
                 self.expect(not again, f"{who} is stored twice")
                 self._kept.add((round_id, client))

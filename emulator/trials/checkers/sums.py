@@ -1,14 +1,14 @@
 """Invariant 3: the combined value is the exact ring sum of what the contributions in S encoded.
 
 What an honest client encoded is worked out anew: its statistic from its rows, and the noise that its mechanism drew,
-which is recorded. What a hostile client encoded is what the nodes hold of it. Each honest node's partial
-sum is held against the shares that it has durably kept. The trainer's result is held against the one set that all
-honest nodes have summed over, also where other nodes are hostile: only one that alters its sum may spoil the value, and
-nothing but the value.
+which is recorded. What a hostile client encoded is what its holder keeps of it, and all M masks, worked out a second
+time. Each honest node's partial sum is held against the contributions that it has durably kept, and its own masks over
+S. The trainer's result is held against the one set that all honest nodes have summed over, also where other nodes are
+hostile: only one that alters its sum may spoil the value, and nothing but the value.
 
-In a local round it is held against each release: what the data node encoded, and how many rows; and the result against
-all releases that the trainer has durably kept. So it is in a round of reports: each is the one that its mechanism draws
-of the client's own value from the one key that the client used, whatever rows it has, and says of one row.
+Without Compute nodes it is held against each release: what the data node encoded, and how many rows; and the result
+against all releases that the trainer has durably kept. Each report is the one that its mechanism draws of the client's
+own value from the one key that the client used, whatever rows it has, and says of one row.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import CONTRIBUTIONS
-from dca_proto.core.combine import Hashes, aggregate_of, release_of, reported, together
-from dca_proto.core.commit import Entries, agree, encode_entries, positions_of
+from dca_proto.core.client_round import OUTBOUND
+from dca_proto.core.codec import encode
+from dca_proto.core.combine import Hashes, aggregate_of, merge_reports, release_of, sum_releases
+from dca_proto.core.contribution import Outbound
 from dca_proto.core.effects import Channel, Effect, Persist
 from dca_proto.core.events import Event
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.fixedpoint import ring_from_bytes, ring_to_bytes, to_ring
+from dca_proto.core.lists import set_hash
+from dca_proto.core.masks import RingVector
 from dca_proto.core.messages import Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import Question, ask, plan_round
 from dca_proto.core.records import decoded
-from dca_proto.core.round import list_hash, roster_hash
-from dca_proto.core.shares import VECTOR, RingVector, mask, vector_node
-from dca_proto.core.upload import Contribution
+from dca_proto.core.sealing import digest
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.validated import ValidatedRound, validate_announcement
 from dca_proto.statistics.contribution import contribution
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.recording import Recording
-from emulator.trials.checkers.witness import Release, Released, SeenRoster, Witness, release_in
+from emulator.trials.checkers.witness import Asked, Entry, Release, Released, Witness, release_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -60,10 +62,10 @@ class ExactSum(Checker):
             self._watch(client)
         self._encoded: dict[tuple[bytes, bytes, bytes], RingVector] = {}  # by round, client and contribution
         self._alone: dict[tuple[bytes, bytes, bytes], tuple[int, bytes]] = {}  # the same: rows and vector of a release
-        self._questions: dict[bytes, Question] = {}
-        self._summed: dict[bytes, dict[bytes, Entries]] = defaultdict(dict)  # by round and honest node
+        self._rounds: dict[bytes, ValidatedRound] = {}
+        self._summed: dict[bytes, dict[bytes, list[Entry]]] = defaultdict(dict)  # by round and honest node
         witness.on_release.append(self._released)
-        witness.on_local.append(self._released_alone)
+        witness.on_alone.append(self._released_alone)
 
     # --- what was encoded --------------------------------------------------------------------------------------------
 
@@ -80,20 +82,30 @@ class ExactSum(Checker):
         if process.role is not Channel.CLIENT or not self.is_honest(process):
             return
         for effect in effects:
-            if isinstance(effect, Persist) and effect.table == CONTRIBUTIONS:
-                made = decoded(CONTRIBUTIONS, effect.value, Contribution)
+            if isinstance(effect, Persist) and effect.table == OUTBOUND:
+                made = decoded(OUTBOUND, effect.value, Outbound)
                 drawn, self._recording.drawn = self._recording.drawn, None
                 if drawn is None:
                     self.fail(f"{process.name} contributes to round {effect.key.hex()[:8]} without any noise")
-                elif self.witness.is_local(effect.key):
+                elif not self.witness.is_summed(effect.key):
                     self._alone[effect.key, process.id, made.contribution] = self._told(process.id, effect.key, drawn)
                 else:
                     value = self._value(process.id, effect.key)
                     self._encoded[effect.key, process.id, made.contribution] = to_ring(value + drawn)
+                    self._check_noise(process, effect.key)
+
+    def _check_noise(self, process: Process, round_id: bytes) -> None:
+        """n_min - 1 - c noises of that variance are as much as μ asks for."""
+        if not self._recording.private:
+            return
+        round_ = self._validated(round_id)
+        left, needed = round_.honest * self._recording.variance, (round_.sensitivity.l2 / round_.mu) ** 2
+        who = f"{process.name}, round {round_id.hex()[:8]}"
+        self.expect(left >= needed, f"{who}: noise of {left:.4g} would be left, and {needed:.4g} is needed")
 
     def _told(self, client: bytes, round_id: bytes, drawn: NDArray[np.int64]) -> tuple[int, bytes]:
-        """What a release in a local round must say: how many rows, and the noisy sum or the report."""
-        report, value = self._question(round_id).report, self._value(client, round_id)
+        """What a release without Compute nodes must say: how many rows, and the noisy sum or the report."""
+        report, value = self._validated(round_id).report, self._value(client, round_id)
         if report is None:
             rows = len(self.world.cast.rows[self.world.client_number(client)])
             counted = min(rows, self.witness.announcements[round_id].rows_max)
@@ -103,7 +115,7 @@ class ExactSum(Checker):
 
     def _value(self, client: bytes, round_id: bytes) -> NDArray[np.int64]:
         body, cast = self.witness.announcements[round_id], self.world.cast
-        statistic = self._question(round_id).statistic
+        statistic = self._validated(round_id).statistic
         places = [cast.columns.index(column) for column in statistic.columns]
         rows = cast.rows[self.world.client_number(client)][:, places]
         return contribution(statistic, rows, body.rows_max, body.fraction_bits)
@@ -120,60 +132,53 @@ class ExactSum(Checker):
         self.expect(body.vector == vector, f"{who}: it does not release what its rows and its key give")
         self.expect(body.rows == rows, f"{who}: it tells of {body.rows} rows, expected {rows}")
 
-    def _question(self, round_id: bytes) -> Question:
-        if round_id not in self._questions:
-            self._questions[round_id] = ask(self.witness.announcements[round_id], self._recording, Limits())
-        return self._questions[round_id]
+    def _validated(self, round_id: bytes) -> ValidatedRound:
+        if round_id not in self._rounds:
+            body = self.witness.announcements[round_id]
+            self._rounds[round_id] = validate_announcement(body, self._recording, Limits())
+        return self._rounds[round_id]
 
-    def _encoded_by(self, roster: SeenRoster, position: int, chosen: bytes) -> RingVector | None:
-        """What the contribution with that id encoded; None where nobody honest can tell."""
-        client, round_id = roster.clients[position], roster.announcement.round_id
-        if client not in self.witness.dishonest:
-            return self._encoded.get((round_id, client, chosen))
-        parts = [self._kept(node.id, roster, index, position, chosen) for index, node in enumerate(self.world.computes)]
-        known = [part for part in parts if part is not None]
-        return reduce(np.add, known) if len(known) == len(parts) else None
-
-    def _kept(self, node: bytes, roster: SeenRoster, index: int, position: int, chosen: bytes) -> RingVector | None:
-        """A node's share as words; `index`: the node's place among the M."""
-        body, round_id = roster.announcement, roster.announcement.round_id
-        kept = self.witness.shares[node, round_id].get(position)
-        if kept is None or kept.contribution != chosen:
+    def _encoded_by(self, asked: Asked, entry: Entry) -> RingVector | None:
+        """What a contribution encoded; None where nobody honest can tell."""
+        if entry.client not in self.witness.dishonest:
+            return self._encoded.get((asked.body.round_id, entry.client, entry.contribution))
+        kept = self.witness.kept[entry.holder, asked.body.round_id].get((entry.client, entry.contribution))
+        if kept is None:
             return None
-        dimension = self._question(round_id).dimension
-        full_at = vector_node(round_id, roster.clients[position], len(body.computes))
-        is_vector = body.encoding == VECTOR or full_at == index
-        return ring_from_bytes(kept.body, dimension) if is_vector else mask(kept.body, dimension)
+        tags = [kept.tags[8 * place : 8 * place + 8] for place in range(len(asked.epochs))]
+        masks = [self._mask(asked, place, entry, tag) for place, tag in enumerate(tags)]
+        known = [mask for mask in masks if mask is not None]
+        return _total([_words(kept.y), *known], known[0].size) if len(known) == len(masks) else None
+
+    def _mask(self, asked: Asked, place: int, entry: Entry, tag: bytes) -> RingVector | None:
+        """A node's mask of an entry; None where no key of its client gives that tag."""
+        dimension = self._validated(asked.body.round_id).dimension
+        data = self.witness.pairs.mask(asked.epochs[place], entry.client, tag, asked.hash, entry.encoded, dimension)
+        return None if data is None else _words(data)
 
     # --- what was released -------------------------------------------------------------------------------------------
 
     def _released(self, release: Release) -> None:
-        """A node's first partial sum is over the agreed set, and adds up the shares that the node has kept."""
-        of = release.node, release.round_id
-        roster, own = self.witness.rosters.get(of), self.witness.lists.get(of)
-        if release.number or roster is None or own is None:
+        """A node's first partial sum adds up the contributions that the node has kept, and its masks over all of S."""
+        asked, chosen = self.witness.asked.get((release.node, release.round_id)), self.witness.agreed(release)
+        if release.number or asked is None or chosen is None:
             return  # said by invariants 1 and 2
         who = f"compute {release.node.hex()[:8]} in round {release.round_id.hex()[:8]}"
-        present = positions_of(release.partial.contributors, len(roster.clients)).tolist()
-        if not set(present) <= own.keys():
-            self.fail(f"{who} sums over clients that are not on its own list")
-            return
-        chosen = self._summed[release.round_id][release.node] = {position: own[position] for position in present}
-        told = list_hash(roster.session, encode_entries(chosen))
-        self.expect(told == release.partial.contributors_hash, f"{who}: S has another hash than the node tells")
-        if self.all_nodes_are_honest:
-            lists = [self.witness.lists.get((node.id, release.round_id), {}) for node in self.world.computes]
-            self.expect(chosen == agree(lists[0], lists[1:]), f"{who}: S is not what all frozen lists hold")
-        self._check_partial(release, roster, chosen, who)
-
-    def _check_partial(self, release: Release, roster: SeenRoster, chosen: Entries, who: str) -> None:
-        index = next(index for index, node in enumerate(self.world.computes) if node.id == release.node)
-        shares = [self._kept(release.node, roster, index, position, one) for position, one in chosen.items()]
-        known = [share for share in shares if share is not None]
-        if len(known) < len(shares):
+        self._summed[release.round_id][release.node] = chosen
+        told = [entry.client for entry in chosen if entry.holder == release.node]
+        self.expect(release.partial.clients == b"".join(told), f"{who}: it tells of other clients than it holds")
+        kept, place = self.witness.kept[release.node, release.round_id], asked.computes.index(release.node)
+        held = [kept.get((one.client, one.contribution)) for one in chosen if one.holder == release.node]
+        if None in held:
             return  # invariant 8 says that it was never durable
-        told = ring_from_bytes(release.partial.vector, self._question(release.round_id).dimension)
-        self.expect(np.array_equal(told, _total(known, told.size)), f"{who}: its sum is not that of the shares it kept")
+        tags = self.witness.tags[release.node, release.round_id]
+        masks = [self._mask(asked, place, entry, tags.get(entry.encoded, b"")) for entry in chosen]
+        false = [entry for entry, mask in zip(chosen, masks, strict=True) if mask is None]
+        self.expect(not false, f"{who}: {len(false)} in S have a tag that no key of that client gives")
+        if not false:
+            parts = [*(_words(one.y) for one in held if one is not None), *(mask for mask in masks if mask is not None)]
+            words = ring_from_bytes(release.partial.vector, self._validated(release.round_id).dimension)
+            self.expect(np.array_equal(words, _total(parts, words.size)), f"{who}: its sum is not that of what it kept")
 
     # --- what came out -----------------------------------------------------------------------------------------------
 
@@ -181,32 +186,34 @@ class ExactSum(Checker):
         """Hold the trainer's result against the sum over S, as each honest node has summed it up."""
         if not isinstance(fact, RoundCompleted) or process.role is not Channel.TRAINER:
             return
-        if self.witness.is_local(fact.round_id):
+        if not self.witness.is_summed(fact.round_id):
             self._check_alone(fact)
             return
-        sets = list(self._summed[fact.round_id].values())
-        roster, name = self.witness.roster_of(fact.round_id), fact.round_id.hex()[:8]
-        if roster is None or not sets:
-            return  # no node is honest, or it has stored no roster, which invariant 2 says
-        self.expect(all(one == sets[0] for one in sets), f"round {name}: a result of sums over different sets")
-        parts = {roster.clients[position]: self._encoded_by(roster, position, one) for position, one in sets[0].items()}
+        sets, name = list(self._summed[fact.round_id].items()), fact.round_id.hex()[:8]
+        if not sets:
+            return  # no node is honest, or it has stored no announcement, which invariant 2 says
+        (node, chosen), asked = sets[0], self.witness.asked[sets[0][0], fact.round_id]
+        self.expect(all(one == chosen for _, one in sets), f"round {name}: a result of sums over different sets")
+        parts = {entry.client: self._encoded_by(asked, entry) for entry in chosen}
         unknown = {client for client, part in parts.items() if part is None}
         secretive = set() if self.all_nodes_are_honest else self.witness.dishonest
         self.expect(unknown <= secretive, f"round {name}: nobody knows what {len(unknown)} in its sum encoded")
         known = [part for part in parts.values() if part is not None]
-        wrong = _different(fact.aggregate, self._expected(roster, sets[0], known))
+        wrong = _different(fact.aggregate, self._expected(asked, chosen, known))
         if self.world.altering or unknown:
             wrong = [name for name in wrong if name != "value"]
         self.expect(not wrong, f"round {name}: the result differs in {', '.join(wrong)}")
+        if isinstance(process.actor, TrainerActor):
+            told = process.actor.contributors(fact.round_id)
+            self.expect(told == tuple(sorted(parts)), f"round {name}: the trainer names others than those in S")
 
-    def _expected(self, roster: SeenRoster, agreed: Entries, known: Sequence[RingVector]) -> NoisyAggregate:
+    def _expected(self, asked: Asked, chosen: Sequence[Entry], known: Sequence[RingVector]) -> NoisyAggregate:
         """What must come out of a set of contributions, and of what they encoded."""
-        question, body = self._question(roster.announcement.round_id), roster.announcement
-        plan = plan_round(body, question, len(roster.clients), self._recording)
-        absent = tuple(position for position in range(len(roster.clients)) if position not in agreed)
-        told = Hashes(roster.session, list_hash(roster.session, encode_entries(agreed)), roster.hash)
-        total = _total(known, question.dimension)
-        return aggregate_of(body, plan, total, absent, told, private=self._recording.private)
+        body, validated = asked.body, self._validated(asked.body.round_id)
+        hashes = Hashes(asked.hash, set_hash(asked.hash, b"".join(entry.encoded for entry in chosen)))
+        clients = max(self.witness.requests[body.round_id].answers_expected, len(chosen))
+        total, private = _total(known, validated.dimension), self._recording.private
+        return aggregate_of(body, validated, total, len(chosen), hashes, clients=clients, private=private)
 
     def _check_alone(self, fact: RoundCompleted) -> None:
         name = fact.round_id.hex()[:8]
@@ -217,25 +224,29 @@ class ExactSum(Checker):
         self.expect(not wrong, f"round {name}: the result differs in {', '.join(wrong)}")
 
     def _expected_alone(self, round_id: bytes) -> NoisyAggregate:
-        """What must come out of a local round: each release or report that is kept, by client id, and their sum."""
-        body, question = self.witness.announcements[round_id], self._question(round_id)
-        plan, private = plan_round(body, question, 1, self._recording), self._recording.private
+        """What must come out of releases or reports: each that is kept, by client id, and their sum."""
+        body, validated = self.witness.announcements[round_id], self._validated(round_id)
         kept = sorted(self.witness.gathered[round_id].items())
         members = [(client, frame) for client, frame in kept if release_in(frame).rows]
-        if question.report is not None:
-            reports = np.array([question.report.decode(release_in(frame).vector) for _, frame in members])
+        if validated.report is not None:
+            reports = np.array([validated.report.decode(release_in(frame).vector) for _, frame in members])
             clients, hashes = tuple(client for client, _ in members), self._hashes(round_id, members)
-            return reported(body, plan, question.report, reports, clients, hashes)
+            return merge_reports(body, validated, validated.report, reports, clients, hashes)
         nodes = []
         for client, frame in members:
             release, told = release_in(frame), self._hashes(round_id, [(client, frame)])
-            vector = ring_from_bytes(release.vector, question.dimension)
-            nodes.append(release_of(body, plan, vector, release.rows, told, private=private))
-        return together(nodes, self._hashes(round_id, members))
+            vector = ring_from_bytes(release.vector, validated.dimension)
+            nodes.append(release_of(body, validated, vector, release.rows, told, private=self._recording.private))
+        return sum_releases(nodes, self._hashes(round_id, members))
 
     def _hashes(self, round_id: bytes, members: list[tuple[bytes, Signed]]) -> Hashes:
         announced = self.witness.announced_hash(round_id)
-        return Hashes(announced, list_hash(announced, b"".join(client for client, _ in members)), roster_hash(members))
+        parts = (part for client, frame in members for part in (client, encode(frame)))
+        return Hashes(announced, digest(b"dca4-releases", announced, *parts))
+
+
+def _words(data: bytes) -> RingVector:
+    return np.frombuffer(data, dtype="<u8").astype(np.uint64)
 
 
 def _total(vectors: Sequence[RingVector], dimension: int) -> RingVector:

@@ -1,10 +1,10 @@
 """Invariant 5: what any M - 1 Compute nodes and the broker see does not depend on anybody's data.
 
-In every run: masks, nonces and the keys of noise are never used twice, and of one round and kind all shares have the
-same size. Against a second run of the same seed on neighbouring data: the same messages go between the same actors at
-the same times in the same sizes, and the shares differ at one node at most, where a full vector hides behind the seeds
-of all the others. In a local round or one of reports nothing that the trainer keeps differs but the vector or report of
-the client whose data changed; all reports of a round have the same size.
+In every run: contribution ids, tags, masked vectors, nonces and the keys of noise are never used twice, and all
+contributions of a round have the same size, as have all reports. Against a second run of the same seed on neighbouring
+data: the same messages go between the same actors at the same times in the same sizes; and what Compute nodes keep is
+the same but for the id, the tags and the masked vector of the client whose data changed, all of them pseudorandom.
+Without Compute nodes nothing that the trainer keeps differs but the release of that client.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from dca_proto.core.client_round import CONTRIBUTIONS
+from dca_proto.core.client_round import OUTBOUND
 from dca_proto.core.codec import decode_frame
-from dca_proto.core.compute import SHARES
+from dca_proto.core.compute_round import CONTRIBUTIONS
+from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Channel, Effect, Persist, Send, Write
 from dca_proto.core.events import Event
 from dca_proto.core.mechanism import LOCAL_MECHANISMS
-from dca_proto.core.messages import Sealed, Share, Signed
+from dca_proto.core.messages import Contribution, Release, Sealed, Signed
 from dca_proto.core.records import decoded
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.shares import SEED_BYTES, VECTOR, vector_node
 from dca_proto.core.trainer_round import RELEASES
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
@@ -51,13 +51,13 @@ class Transcript(Observer):
     """The shape of a run's traffic, and what its Compute nodes and its trainer hold.
 
     Attributes:
-        passed: all messages, in order. held: shares by node, round and position, as they were kept.
-        released: of local rounds and those of reports, by round and client, as the trainer keeps it.
+        passed: all messages, in order. held: contributions by node, round and client, as they were kept.
+        released: without Compute nodes, by round and client, as the trainer keeps it.
     """
 
     def __init__(self, world: TrialWorld) -> None:
         self.passed: list[Passed] = []
-        self.held: dict[tuple[bytes, bytes, int], bytes] = {}
+        self.held: dict[tuple[bytes, bytes, bytes], Kept] = {}
         self.released: dict[tuple[bytes, bytes], Signed] = {}
         self._simulator = world.simulator
 
@@ -69,13 +69,13 @@ class Transcript(Observer):
         )
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Note the shares that a Compute node keeps, and the releases and reports that the trainer keeps."""
+        """Note the contributions that a Compute node keeps, and the releases and reports that the trainer keeps."""
         for write in writes:
             if not isinstance(write, Persist):
                 continue
             round_id, whose = write.key[:ID_BYTES], write.key[ID_BYTES:]
-            if write.table == SHARES:
-                self.held[process.id, round_id, int.from_bytes(whose, "big")] = write.value
+            if write.table == CONTRIBUTIONS:
+                self.held[process.id, round_id, whose] = decoded(CONTRIBUTIONS, write.value, Kept)
             elif write.table == RELEASES:
                 self.released[round_id, whose] = decoded(RELEASES, write.value, Signed)
 
@@ -83,7 +83,7 @@ class Transcript(Observer):
 def neighbour(world: TrialWorld) -> bytes:
     """Give one honest client other rows; its id. To be called before anything is asked of it.
 
-    Of another number, but where that is public: rows that are other people's are counted in a local round.
+    Of another number, but where that is public: rows that are other people's are counted in a node release.
     """
     client = next(one.id for one in world.clients if one.id not in world.hostile_clients)
     index = world.client_number(client)
@@ -95,7 +95,7 @@ def neighbour(world: TrialWorld) -> bytes:
 
 
 class View(Checker):
-    """Shapes, masks, nonces and noise keys of one run, and the comparison with its neighbour where there is one.
+    """Sizes, ids, tags, nonces and noise keys of one run, and the comparison with its neighbour where there is one.
 
     Args:
         other: the transcript of the run of the same seed on neighbouring data, and whose data they are.
@@ -108,8 +108,8 @@ class View(Checker):
         self._own = Transcript(world)
         self._other = other
         self._nonces: dict[bytes, bytes] = {}  # -> the payload that it encrypts
-        self._masks: dict[bytes, tuple[bytes, bytes, int]] = {}  # the first bytes -> whose it is
-        self._sizes: dict[tuple[bytes, bool], int] = {}
+        self._once: dict[bytes, tuple[bytes, bytes]] = {}  # ids, tags and first words -> the client and the round
+        self._sizes: dict[bytes, int] = {}  # by round
         self._noise_keys: dict[bytes, tuple[bytes, bytes]] = {}  # -> the client and the round whose noise it made
 
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
@@ -118,31 +118,27 @@ class View(Checker):
         if process.role is not Channel.CLIENT or not self.is_honest(process) or not isinstance(mechanism, Recording):
             return
         for effect in effects:
-            if isinstance(effect, Persist) and effect.table == CONTRIBUTIONS:
+            if isinstance(effect, Persist) and effect.table == OUTBOUND:
                 whose = process.id, effect.key
                 first = self._noise_keys.setdefault(mechanism.key, whose)
                 self.expect(first == whose, f"{process.name}, round {effect.key.hex()[:8]}: its noise was used before")
 
     def on_send(self, process: Process, send: Send) -> None:
-        """What an honest client encrypts: its nonce is new unless it is a repetition, a share's size the others'."""
+        """What an honest client encrypts: its nonce or id is new unless it is a repetition, its size the others'."""
         if self._other is not None:
             self._own.on_send(process, send)
         if process.role is not Channel.CLIENT or not self.is_honest(process):
             return
         frame = decode_frame(send.payload)
-        if not isinstance(frame, Share | Sealed):
+        if not isinstance(frame, Contribution | Sealed):
             return
         who = f"{process.name}, round {send.round_id.hex()[:8]}"
-        first = self._nonces.setdefault(frame.nonce, send.payload)
-        self.expect(first == send.payload, f"{who}: a nonce is used for two ciphertexts")
-        if isinstance(frame, Share):
-            kind = send.round_id, self._is_vector(send.round_id, process.id, send.to.id)
-        elif self._is_report(process, send):
-            kind = send.round_id, True
-        else:
-            return
-        size = self._sizes.setdefault(kind, len(send.payload))
-        self.expect(size == len(send.payload), f"{who}: it sends {len(send.payload)} bytes, others {size}")
+        unique = frame.contribution if isinstance(frame, Contribution) else frame.nonce
+        first = self._nonces.setdefault(unique, send.payload)
+        self.expect(first == send.payload, f"{who}: a nonce or an id is used for two ciphertexts")
+        if isinstance(frame, Contribution) or self._is_report(process, send):
+            size = self._sizes.setdefault(send.round_id, len(send.payload))
+            self.expect(size == len(send.payload), f"{who}: it sends {len(send.payload)} bytes, others {size}")
 
     def _is_report(self, process: Process, send: Send) -> bool:
         """Whether a message is a report: not one that declines, nor a data node's, whose number of rows is public."""
@@ -150,31 +146,21 @@ class View(Checker):
             return False
         return self.witness.announcements[send.round_id].mechanism in LOCAL_MECHANISMS
 
-    def _is_vector(self, round_id: bytes, client: bytes, node: bytes) -> bool:
-        nodes = [one.id for one in self.world.computes]
-        return (
-            self.witness.announcements[round_id].encoding == VECTOR
-            or nodes[vector_node(round_id, client, len(nodes))] == node
-        )
-
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Masks are fresh: no two shares begin alike."""
+        """Masks are fresh: no two contributions have a tag alike, or begin alike."""
         if self._other is not None:
             self._own.on_commit(process, writes)
         if process.role is not Channel.COMPUTE:
             return
         for write in writes:
-            if not isinstance(write, Persist) or write.table != SHARES:
+            if not isinstance(write, Persist) or write.table != CONTRIBUTIONS:
                 continue
-            round_id, position = write.key[:ID_BYTES], int.from_bytes(write.key[ID_BYTES:], "big")
-            begin, whose = write.value[ID_BYTES : ID_BYTES + SEED_BYTES], (process.id, round_id, position)
-            if len(begin) == SEED_BYTES and self._is_honest_client(round_id, position):
-                first = self._masks.setdefault(begin, whose)
-                self.expect(first == whose, f"{process.name} holds a mask that another share has, too")
-
-    def _is_honest_client(self, round_id: bytes, position: int) -> bool:
-        roster = self.witness.roster_of(round_id)
-        return roster is not None and roster.clients[position] not in self.witness.dishonest
+            whose = write.key[ID_BYTES:], write.key[:ID_BYTES]
+            if whose[0] not in self.witness.dishonest:
+                kept = decoded(CONTRIBUTIONS, write.value, Kept)
+                tags = [kept.tags[at : at + 8] for at in range(0, len(kept.tags), 8)]
+                alike = [one for one in (*tags, kept.y[:8]) if self._once.setdefault(one, whose) != whose]
+                self.expect(not alike, f"{process.name} keeps a tag or a masked word that another contribution has, too")
 
     # --- two runs ----------------------------------------------------------------------------------------------------
 
@@ -184,11 +170,10 @@ class View(Checker):
             return
         other, changed = self._other
         self._compare_traffic(other)
-        self.expect(
-            self._own.held.keys() == other.held.keys(), "who holds whose shares depends on the data of a client"
-        )
+        same = self._own.held.keys() == other.held.keys()
+        self.expect(same, "who holds whose contribution depends on the data of a client")
         for key in self._own.held.keys() & other.held.keys():
-            self._compare_share(key, other.held[key], changed)
+            self._compare_kept(key, other.held[key], changed)
         self.expect(self._own.released.keys() == other.released.keys(), "who releases depends on the data of a client")
         for of in self._own.released.keys() & other.released.keys():
             self._compare_release(of, other.released[of], changed)
@@ -203,26 +188,30 @@ class View(Checker):
         counts = len(self._own.passed), len(other.passed)
         self.expect(counts[0] == counts[1], f"traffic depends on the data of a client: {counts[0]} or {counts[1]}")
 
-    def _compare_share(self, key: tuple[bytes, bytes, int], theirs: bytes, changed: bytes) -> None:
-        """Equal, but for the one full vector of the client whose data are changed."""
-        node, round_id, position = key
-        roster = self.witness.roster_of(round_id)
-        if roster is None:
-            return
-        client, nodes = roster.clients[position], [one.id for one in self.world.computes]
-        may_differ = client == changed and nodes[vector_node(round_id, client, len(nodes))] == node
-        same = self._own.held[key] == theirs
-        self.expect(same or may_differ, f"compute {node.hex()[:8]} sees what client {client.hex()[:8]} holds")
+    def _compare_kept(self, key: tuple[bytes, bytes, bytes], theirs: Kept, changed: bytes) -> None:
+        """Equal, but for what is pseudorandom in the contribution of the client whose data are changed."""
+        (node, _, client), mine = key, self._own.held[key]
+        same = mine == theirs if client != changed else _shape(mine) == _shape(theirs)
+        self.expect(same, f"compute {node.hex()[:8]} sees what client {client.hex()[:8]} holds")
 
     def _compare_release(self, of: tuple[bytes, bytes], theirs: Signed, changed: bytes) -> None:
-        """Equal, but for the vector or report of the client whose data are changed."""
+        """Equal, but for the value, the id and the key in the release of the client whose data are changed."""
         mine, client = self._own.released[of], of[1]
         if client == changed:
-            told, other = (msgspec.structs.replace(release_in(one), vector=b"") for one in (mine, theirs))
-            same = told == other and len(release_in(mine).vector) == len(release_in(theirs).vector)
+            same = _blank(release_in(mine)) == _blank(release_in(theirs))
         else:
             same = mine == theirs
         self.expect(same, f"what client {client.hex()[:8]} says beside its release depends on the data of a client")
+
+
+def _shape(kept: Kept) -> tuple[int, int, int]:
+    return kept.charge, len(kept.tags), len(kept.y)
+
+
+def _blank(release: Release) -> Release:
+    """With zeros for what is drawn from the client's own randomness and its value."""
+    zeros = {name: bytes(len(getattr(release, name))) for name in ("contribution", "receipt_key", "vector")}
+    return msgspec.structs.replace(release, **zeros)
 
 
 def _shown(one: Passed) -> str:

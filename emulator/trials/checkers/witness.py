@@ -1,8 +1,8 @@
-"""What all checkers need of a run, decoded once: rosters, frozen lists, durable shares, releases and ends.
+"""What all checkers need of a run, decoded once: announcements, lists, answers, durable contributions, releases, ends.
 
-It reads what honest Compute nodes store and send, and honest data nodes and clients that report, with the trainer's
-reply keys where something is sealed to it. It trusts no number that an actor has worked out: N - T + c, the roster's
-members and its hash are worked out again here.
+It reads what Compute nodes, data nodes and clients that report store and send, with the trainer's reply keys where
+something is sealed to it. It trusts no number that an actor has worked out: the agreed set S and its hash are worked
+out again here from lists and answers.
 """
 
 from __future__ import annotations
@@ -12,45 +12,75 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
-from dca_proto.core.codec import decode_body, decode_frame
-from dca_proto.core.commit import Entries, parse_entries
-from dca_proto.core.compute import ROUNDS, SHARES
-from dca_proto.core.compute_round import ENDS, RELEASED, StoredRound
-from dca_proto.core.effects import Channel, Forget, Persist, Send, Write
-from dca_proto.core.messages import Announcement, PartialSum, Roster, Sealed, Signed, Terms
+from dca_proto.core.announcement import announcement_hash, open_answer
+from dca_proto.core.codec import decode_body, decode_frame, encode
+from dca_proto.core.compute_round import (
+    ANNOUNCEMENTS,
+    CONTRIBUTIONS,
+    ENDS,
+    LISTS,
+    RELEASED,
+    ROUNDS,
+    StoredList,
+    StoredRound,
+)
+from dca_proto.core.contribution import Kept
+from dca_proto.core.effects import Channel, Persist, Send, Write
+from dca_proto.core.kinds import SecureSum
+from dca_proto.core.lists import answer_hash, list_hash
+from dca_proto.core.masks import ENTRY_BYTES
+from dca_proto.core.messages import Announcement, Answer, EpochKey, InvitedRound, PartialSum, Sealed, Signed
 from dca_proto.core.messages import Release as ReleaseBody
 from dca_proto.core.records import decoded
-from dca_proto.core.round import announcement_hash, open_answer, roster_hash, session_hash
+from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import ID_BYTES, AgreementKey
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
-from emulator.trials.wire import members_of
+from emulator.trials.checkers.pairs import Pairs
+from emulator.trials.wire import body_of
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
 
 
-class SeenRoster(NamedTuple):
-    """A roster that an honest Compute node has stored.
+class Entry(NamedTuple):
+    """An entry of a list, and in whose list it stands."""
 
-    Attributes:
-        announcement, terms: of the round. session: the terms' hash.
-        clients: ids, in their order. hash: worked out from the joins that came, whatever the terms say.
-    """
-
-    announcement: Announcement
-    terms: Terms
-    session: bytes
-    clients: tuple[bytes, ...]
-    hash: bytes
+    client: bytes
+    contribution: bytes
+    charge: int
+    holder: bytes
 
     @property
-    def needed(self) -> int:
-        """N - T + c, from the announcement's T and c and the number of joins."""
-        return len(self.clients) - self.announcement.tolerated + self.announcement.colluders
+    def encoded(self) -> bytes:
+        return self.client + self.contribution + self.charge.to_bytes(4, "little")
+
+
+class Asked(NamedTuple):
+    """An announcement as an honest Compute node has stored it: its hash, its nodes' keys, and who alone is invited."""
+
+    body: Announcement
+    hash: bytes
+    epochs: tuple[EpochKey, ...]
+    invited: frozenset[bytes] | None
+
+    @property
+    def computes(self) -> tuple[bytes, ...]:
+        return tuple(key.compute for key in self.epochs)
+
+    @property
+    def terms(self) -> SecureSum:
+        assert isinstance(self.body.terms, SecureSum), "a Compute node stores no other"
+        return self.body.terms
+
+    def holder(self, client: bytes) -> bytes:
+        """Who holds a client's contribution: multiply-shift hashing, keyed by the announcement's hash (DESIGN §4.4)."""
+        factor = int.from_bytes(self.hash[:8], "little") | 1
+        hashed = factor * int.from_bytes(client[:8], "little") + int.from_bytes(self.hash[8:16], "little")
+        return self.computes[(hashed % 2**64 >> 32) * len(self.epochs) >> 32]
 
 
 class Release(NamedTuple):
@@ -79,13 +109,6 @@ def release_in(frame: Signed) -> ReleaseBody:
     return body
 
 
-class Kept(NamedTuple):
-    """A share that a Compute node has durably kept."""
-
-    contribution: bytes
-    body: bytes
-
-
 Of = tuple[bytes, bytes]
 """A Compute node's id and a round's."""
 
@@ -94,30 +117,40 @@ class Witness(Observer):
     """Looks on before all checkers.
 
     Attributes:
-        announcements: of each round, as the trainer stored it.
-        rosters, lists, ends: of each honest node and round: its roster, its frozen list, and the end that is durable.
-        shares: of each Compute node and round, hostile ones too: what it has ever kept, by position.
+        announcements, requests: of each round, as the trainer stored them.
+        asked, ends: of each honest node and round: the announcement, and the end that is durable.
+        lists, answers: of each honest node and round: its frozen entries, and its stored answer.
+        tags: of each honest node and round, its own tag of each entry of its stored lists.
+        kept: of each Compute node and round, hostile ones too: contributions ever kept, by client and contribution id.
+        pairs: the keys that clients share with Compute nodes.
         on_release: called with each distinct partial sum of an honest node, when it is stored or leaves.
-        on_local: called with each distinct release of an honest data node, or report of a client, when it leaves.
-        gathered: of each local or report round, what the trainer has stored of it, by client: the first of each.
+        on_alone: called with each distinct release of an honest data node, or report of a client, when it leaves.
+        gathered: of each round without Compute nodes, what the trainer has stored of it, by client: the first of each.
     """
 
     def __init__(self, world: TrialWorld) -> None:
         self.announcements: dict[bytes, Announcement] = {}
-        self.rosters: dict[Of, SeenRoster] = {}
-        self.lists: dict[Of, Entries] = {}
+        self.requests: dict[bytes, OpenRound] = {}
+        self.asked: dict[Of, Asked] = {}
+        self.lists: dict[Of, bytes] = {}
+        self.answers: dict[Of, Answer] = {}
+        self.tags: defaultdict[Of, dict[bytes, bytes]] = defaultdict(dict)
         self.ends: dict[Of, str] = {}
-        self.shares: defaultdict[Of, dict[int, Kept]] = defaultdict(dict)
+        self.kept: defaultdict[Of, dict[tuple[bytes, bytes], Kept]] = defaultdict(dict)
+        self.pairs = Pairs(world.cast.federation.hash)
         self.on_release: list[Callable[[Release], None]] = []
-        self.on_local: list[Callable[[Released], None]] = []
+        self.on_alone: list[Callable[[Released], None]] = []
         self.gathered: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
+        for process in world.simulator.machines:  # they have started, and made their first keys
+            self.pairs.read(process)
         self._world = world
         self._dishonest = world.hostile_clients | world.hostile_computes | world.strangers
         self._twins = 0
         self._reply: dict[bytes, tuple[AgreementKey, bytes]] = {}
+        self._entries: dict[bytes, bytes] = {}  # by list hash
+        self._said: dict[bytes, Answer] = {}  # by answer hash
         self._released: defaultdict[Of, list[bytes]] = defaultdict(list)
         self._sent: defaultdict[Of, list[bytes]] = defaultdict(list)
-        self._known: dict[Signed, SeenRoster] = {}
 
     @property
     def dishonest(self) -> AbstractSet[bytes]:
@@ -131,42 +164,63 @@ class Witness(Observer):
         """The hash of a round's announcement."""
         return self._reply[round_id][1]
 
-    def roster_of(self, round_id: bytes) -> SeenRoster | None:
-        """The roster of a round, as any honest node has it."""
-        return next((roster for (_, one), roster in self.rosters.items() if one == round_id), None)
-
-    # --- looking on --------------------------------------------------------------------------------------------------
-
-    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Read what has become durable at the trainer and at Compute nodes."""
-        if process.role is Channel.TRAINER:
-            self._read_trainer(writes)
-        elif process.role is Channel.COMPUTE:
-            for write in writes:
-                if isinstance(write, Forget):
-                    continue
-                if write.table == SHARES:
-                    self._read_share(process.id, write)
-                elif write.table == ROUNDS and process.id not in self.dishonest:
-                    self._read_round(process.id, decoded(ROUNDS, write.value, StoredRound))
-
-    def on_send(self, process: Process, send: Send) -> None:
-        """Read what honest Compute nodes, data nodes and clients that report send to the trainer."""
-        if send.to.channel is not Channel.TRAINER or process.id in self.dishonest:
-            return
-        if process.role is Channel.COMPUTE:
-            self._read_answer(process.id, send.round_id, send.payload)
-        elif process.role is Channel.CLIENT and self.is_local(send.round_id):
-            self._read_release(process.id, send.round_id, send.payload)
-
-    def is_local(self, round_id: bytes) -> bool:
-        """Whether a round was announced as a local one, or as one of reports."""
+    def is_summed(self, round_id: bytes) -> bool:
+        """Whether a round was announced as a secure sum."""
         announced = self.announcements.get(round_id)
-        return announced is not None and announced.local
+        return announced is not None and announced.terms.is_summed
 
     def is_release(self, client: bytes, round_id: bytes, payload: bytes) -> bool:
         """Whether an honest client's message is a release or a report of that round."""
         return payload in self._sent[client, round_id]
+
+    def agreed(self, release: Release) -> list[Entry] | None:
+        """S, from the lists and the objections that a partial sum names; None where these do not fit together."""
+        asked, named = self.asked.get((release.node, release.round_id)), release.partial.answers
+        answers = [self._said.get(one) for one in named]
+        if asked is None or len(answers) != len(asked.computes) or None in answers:
+            return None
+        known = [one for one in answers if one is not None]
+        union = self._union(asked, known[0])
+        if union is None or any(one.lists != known[0].lists for one in known):
+            return None
+        objected = {place for one in known for place in _places(one.objections)}
+        return [entry for place, entry in enumerate(union) if place not in objected]
+
+    def union(self, of: Of) -> list[Entry] | None:
+        """U, of the lists that an honest node's stored answer names; None where nobody has stored these."""
+        return self._union(self.asked[of], self.answers[of])
+
+    def _union(self, asked: Asked, answer: Answer) -> list[Entry] | None:
+        lists = [self._entries.get(one) for one in answer.lists]
+        if len(lists) != len(asked.computes) or None in lists:
+            return None
+        pairs = zip(asked.computes, lists, strict=True)
+        return [entry for holder, data in pairs for entry in entries_of(data or b"", holder)]
+
+    # --- looking on --------------------------------------------------------------------------------------------------
+
+    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
+        """Read what has become durable."""
+        self.pairs.on_commit(process, writes)
+        if process.role is Channel.TRAINER:
+            self._read_trainer(writes)
+        elif process.role is Channel.COMPUTE:
+            for write in writes:
+                if isinstance(write, Persist):
+                    self._read_node(process.id, write)
+
+    def on_send(self, process: Process, send: Send) -> None:
+        """Read what honest Compute nodes, data nodes and clients that report send to the trainer; and all answers."""
+        if process.role is Channel.COMPUTE and send.to.channel is Channel.COMPUTE:
+            body = body_of(send.payload)
+            if isinstance(body, Answer):
+                self._note_answer(process.id, body)
+        if send.to.channel is not Channel.TRAINER or process.id in self.dishonest:
+            return
+        if process.role is Channel.COMPUTE:
+            self._read_word(process.id, send.round_id, send.payload)
+        elif process.role is Channel.CLIENT and not self.is_summed(send.round_id):
+            self._read_release(process.id, send.round_id, send.payload)
 
     def _read_trainer(self, writes: Sequence[Write]) -> None:
         for write in writes:
@@ -175,40 +229,60 @@ class Witness(Observer):
                 body = decode_body(stored.announcement.body)
                 assert isinstance(body, Announcement), "the trainer made it"
                 self.announcements[write.key] = body
-                self._reply[write.key] = AgreementKey(stored.reply_secret), announcement_hash(stored.announcement)
+                self.requests[write.key] = stored.request
+                hashed = announcement_hash(encode(stored.announcement))
+                self._reply[write.key] = AgreementKey(stored.reply_secret), hashed
             elif isinstance(write, Persist) and write.table == RELEASES:
                 kept = self.gathered[write.key[:ID_BYTES]]
                 kept.setdefault(write.key[ID_BYTES:], decoded(RELEASES, write.value, Signed))
 
-    def _read_share(self, node: bytes, write: Persist) -> None:
-        round_id, position = write.key[:ID_BYTES], int.from_bytes(write.key[ID_BYTES:], "big")
-        self.shares[node, round_id][position] = Kept(write.value[:ID_BYTES], write.value[ID_BYTES:])
+    def _read_node(self, node: bytes, write: Persist) -> None:
+        if write.table == CONTRIBUTIONS:
+            kept = decoded(CONTRIBUTIONS, write.value, Kept)
+            self.kept[node, write.key[:ID_BYTES]].setdefault((write.key[ID_BYTES:], kept.contribution), kept)
+        elif node in self.dishonest:
+            return
+        elif write.table == ANNOUNCEMENTS and (node, write.key) not in self.asked:
+            self.asked[node, write.key] = _asked(write.value)
+        elif write.table == ROUNDS:
+            self._read_round(node, decoded(ROUNDS, write.value, StoredRound))
+        elif write.table == LISTS:
+            told, of, owner = decoded(LISTS, write.value, StoredList), (node, write.key[:ID_BYTES]), write.key[ID_BYTES:]
+            self._note_list(of, owner, told.entries)
+            for place, entry in enumerate(entries_of(told.entries, owner)):
+                self.tags[of][entry.encoded] = told.tags[8 * place : 8 * place + 8]
 
     def _read_round(self, node: bytes, stored: StoredRound) -> None:
         of = node, stored.round_id
-        if stored.roster is not None and of not in self.rosters:
-            self.rosters[of] = self._seen(stored.roster)
-        if stored.entries and of not in self.lists:
-            self.lists[of] = parse_entries(stored.entries, len(self.rosters[of].clients))
+        if stored.header is not None and of not in self.lists:
+            self.lists[of] = stored.entries
+            self._note_list(of, node, stored.entries)
+            self._note_own_tags(of)
+        if stored.answer is not None and of not in self.answers:
+            body = decode_body(stored.answer.body)
+            assert isinstance(body, Answer), "an honest node has made it"
+            self.answers[of] = body
+            self._note_answer(node, body)
         if stored.phase in ENDS:
             self.ends.setdefault(of, stored.phase)
-        if stored.phase == RELEASED and stored.answer:
-            self._read_answer(node, stored.round_id, stored.answer)
+        if stored.phase == RELEASED and stored.word:
+            self._read_word(node, stored.round_id, stored.word)
 
-    def _seen(self, frame: Signed) -> SeenRoster:
-        """All nodes get the same bytes: they are read once."""
-        if frame not in self._known:
-            body = decode_body(frame.body)
-            assert isinstance(body, Roster), "an honest node has stored it"
-            announcement = decode_body(body.announcement.body)
-            assert isinstance(announcement, Announcement), "an honest node has checked it"
-            members = members_of(body)
-            clients = tuple(client for client, _ in members)
-            hashes = session_hash(body.terms), roster_hash(members)
-            self._known[frame] = SeenRoster(announcement, body.terms, hashes[0], clients, hashes[1])
-        return self._known[frame]
+    def _note_list(self, of: Of, owner: bytes, entries: bytes) -> None:
+        if of in self.asked:
+            self._entries[list_hash(self.asked[of].hash, owner, entries)] = entries
 
-    def _read_answer(self, node: bytes, round_id: bytes, payload: bytes) -> None:
+    def _note_own_tags(self, of: Of) -> None:
+        node, asked = of[0], self.asked[of]
+        at = 8 * asked.computes.index(node)
+        for entry in entries_of(self.lists[of], node):
+            kept = self.kept[of].get((entry.client, entry.contribution))
+            self.tags[of][entry.encoded] = kept.tags[at : at + 8] if kept else b""
+
+    def _note_answer(self, node: bytes, body: Answer) -> None:
+        self._said[answer_hash(body.announcement_hash, node, body.lists, body.objections)] = body
+
+    def _read_word(self, node: bytes, round_id: bytes, payload: bytes) -> None:
         """A node's last word: a partial sum is sealed to the trainer, an abort is not."""
         known = self._released[node, round_id]
         if payload in known:
@@ -223,7 +297,7 @@ class Witness(Observer):
                 call(Release(node, round_id, len(known) - 1, body))
 
     def _read_release(self, client: bytes, round_id: bytes, payload: bytes) -> None:
-        """A client's word in a local round or one of reports: what it releases, or that it declines."""
+        """A client's word in a round without Compute nodes: what it releases, or that it declines."""
         known = self._sent[client, round_id]
         if payload in known:
             return
@@ -232,5 +306,33 @@ class Witness(Observer):
         body = decode_body(open_answer(frame, *self._reply[round_id]).body)
         if isinstance(body, ReleaseBody):
             known.append(payload)
-            for call in self.on_local:
+            for call in self.on_alone:
                 call(Released(client, round_id, len(known) - 1, body))
+
+
+def entries_of(data: bytes, holder: bytes) -> list[Entry]:
+    """The entries of a list; whoever is honest has checked its length."""
+    parts = (data[at : at + ENTRY_BYTES] for at in range(0, len(data), ENTRY_BYTES))
+    return [
+        Entry(one[:ID_BYTES], one[ID_BYTES : 2 * ID_BYTES], int.from_bytes(one[2 * ID_BYTES :], "little"), holder)
+        for one in parts
+    ]
+
+
+def _places(objections: bytes) -> list[int]:
+    return [int.from_bytes(objections[at : at + 4], "little") for at in range(0, len(objections), 4)]
+
+
+def _asked(payload: bytes) -> Asked:
+    frame = decode_frame(payload)
+    invited = None
+    if isinstance(frame, InvitedRound):
+        ids = frame.clients
+        invited = frozenset(ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES))
+        frame = frame.announcement
+    assert isinstance(frame, Signed), "an honest node has checked it"
+    body = decode_body(frame.body)
+    assert isinstance(body, Announcement), "an honest node has checked it"
+    keys = [decode_body(one.body) for one in body.terms.computes] if isinstance(body.terms, SecureSum) else []
+    epochs = tuple(key for key in keys if isinstance(key, EpochKey))
+    return Asked(body, announcement_hash(encode(frame)), epochs, invited)
