@@ -26,6 +26,8 @@ from dca_proto.core.records import sized
 
 TABLE = "charges"
 WINDOW = 64
+NUMBER_MAX = (1 << 32) - 1
+"""The last charge number: entries have four bytes for it."""
 PAGE = 512
 _HIGHEST_BYTES, _SEEN_BYTES = 4, 8
 Slots = NDArray[np.int64]

@@ -11,7 +11,7 @@ from collections.abc import Collection
 import msgspec
 
 from dca_proto.core.announcement import OpenedAnnouncement
-from dca_proto.core.charges import WINDOW
+from dca_proto.core.charges import NUMBER_MAX, WINDOW
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Ledger
@@ -71,4 +71,6 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
         if unsent and ledger.next_number - min(unsent) >= WINDOW:
             found = f"charge {min(unsent)} without a receipt, and {ledger.next_number} next"
             return Refusal("open-rounds", found, f"fewer than {WINDOW} charges since the oldest open one")
+        if ledger.next_number > NUMBER_MAX:
+            return Refusal("charge-numbers", f"{NUMBER_MAX} charges", "a new enrolment: all numbers are used")
         return self.policy.check_budget(validated.price, ledger, now_ms)

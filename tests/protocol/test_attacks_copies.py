@@ -1,27 +1,36 @@
-"""Attack 17, what a client and its copies draw: one contribution is the same bytes for ever, and two share nothing."""
+"""Attacks 17 and 48: a contribution is the same bytes for ever, and two of a client or its copies share nothing."""
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
+import pytest
 from scene import (
+    announced,
     begin,
     body_of,
     copy_of,
     exact_cast,
     exact_sum,
     losing,
+    passing,
     restore,
     results,
     sends,
     sent,
+    the_sum,
     until_the_end,
 )
-from wiretap import Recording, opened_share
+from wiretap import Recording, opened_contribution
 
+from dca_proto.core.codec import encode
+from dca_proto.core.contribution import hedged_root
 from dca_proto.core.effects import Send
-from dca_proto.core.events import Received
-from dca_proto.core.facts import LedgerBehind
-from dca_proto.core.messages import Receipt, Share, Start
+from dca_proto.core.events import Received, Started
+from dca_proto.core.facts import LedgerReused
+from dca_proto.core.messages import Announcement, Close, Contribution, Receipt
+from dca_proto.core.sealing import Identity
 from dca_proto.testing import Cast, Network
 
 
@@ -30,94 +39,93 @@ def charge_numbers(network: Network, client: bytes) -> list[int]:
     return [charge.number for charge in network.actors[client].ledger.charges]
 
 
+def announced_to_nobody(cast: Cast) -> tuple[Network, bytes]:
+    """A round that the nodes have heard of and no client, and its announcement."""
+    network = cast.network()
+    network.tamper = losing(Announcement, to=b"")  # the broadcast
+    begin(cast, network)
+    return network, encode(announced(network, cast).frame)
+
+
+def copies(cast: Cast, network: Network, count: int) -> list:
+    """Processes that start from the same records of client 0."""
+    records = [(table, key, value) for (table, key), value in copy_of(network, cast.clients[0]).items()]
+    return [cast.client(0, records) for _ in range(count)]
+
+
+def contributed(actor, cast: Cast, network: Network, payload: bytes) -> Send:
+    (send,) = sends(actor.handle(Received(cast.trainer_identity.id, payload), network.now_ms))
+    return send
+
+
 def test_attack_17_a_retry_resends_the_same_bytes() -> None:
-    """Never the same value under other noise: across lost messages, back-off and restarts, one ciphertext a node."""
+    """Never the same value under other noise: across lost messages, back-off and restarts, one ciphertext."""
     cast = Cast(4, 3)
     network = cast.network()
     network.tamper = losing(Receipt)
-    begin(cast, network, share_window_ms=600_000)
+    begin(cast, network, collect_window_ms=600_000)
     for _ in range(3):
         network.advance(network.now_ms + 20_000)
         network.restart(cast.clients[0])
         network.deliver()
-    for node in cast.computes:
-        copies = [one.payload for one in sent(network, Share, sender=cast.clients[0], to=node)]
-        assert len(copies) > 4
-        assert len(set(copies)) == 1
+    again = [one.payload for one in sent(network, Contribution, sender=cast.clients[0])]
+    assert len(again) > 4
+    assert len(set(again)) == 1
     assert charge_numbers(network, cast.clients[0]) == [1]
-    assert network.reported(LedgerBehind) == [], "the same contribution again is no second one"
+    assert network.reported(LedgerReused) == [], "the same contribution again is no second one"
 
 
-def test_attack_17_a_fork_draws_fresh_noise_is_never_mixed_and_both_hear_of_it() -> None:
+def test_attack_17_a_fork_draws_fresh_noise_and_hears_of_it() -> None:
     """Two copies of one device take part in the same round. Their contributions differ in id and in all of the noise;
-    each node keeps one; the pairs differ between nodes, so neither is summed; and the client is told."""
+    the holder keeps one, and the client is told. Neither sum nor anybody else notices."""
     cast = exact_cast(5, 3)
-    network = cast.network()
-    network.tamper = losing(Start)
-    begin(cast, network, tolerated=1)
-    victim = cast.clients[0]
-    twin = cast.client(0, [(table, key, value) for (table, key), value in copy_of(network, victim).items()])
-    (start,) = sent(network, Start, to=victim)
-    actors = (network.actors[victim], twin)
-    made = [sends(actor.handle(Received(start.sender, start.payload), network.now_ms)) for actor in actors]
-    frames = [[body_of(send.payload) for send in copy] for copy in made]
-    assert len({frame.contribution for copy in frames for frame in copy}) == 2
-    opened = [opened_share(actor, send) for actor, copy in zip(actors, made, strict=True) for send in copy]
-    assert {number for number, _ in opened} == {1}
-    network.tamper = lambda one: [one]
-    for send in (made[0][0], made[1][1], made[1][2], made[1][0]):  # node 0 has the first one's, the others the twin's
-        network.handle(send.to.id, Received(victim, send.payload))
-    for one in sent(network, Start):
-        if one.to.id != victim:
-            network.handle(one.to.id, Received(one.sender, one.payload))
+    network, payload = announced_to_nobody(cast)
+    network.tamper = losing(Close)
+    (twin,) = copies(cast, network, 1)
+    for client in cast.clients:
+        network.handle(client, Received(cast.trainer_identity.id, payload))
+    network.deliver()
+    second = contributed(twin, cast, network, payload)
+    first = sent(network, Contribution, sender=twin.id)[0]
+    assert body_of(first.payload).contribution != body_of(second.payload).contribution
+    network.handle(second.to.id, Received(twin.id, second.payload))
+    network.tamper = passing
     until_the_end(network)
-    assert results(network)[0].value.tolist() == [exact_sum(range(1, 5))]
-    assert {fact.compute for fact in network.reported(LedgerBehind, victim)} == set(cast.computes)
+    assert the_sum(network).tolist() == [exact_sum(range(5))]
+    assert [fact.compute for fact in network.reported(LedgerReused, twin.id)] == [second.to.id]
 
 
 def test_attack_17_copies_of_one_store_never_repeat_a_key() -> None:
-    """The noise of two copies that restart from the same bytes is independent: nothing about it is stored."""
+    """The noise of copies that restart from the same bytes is independent: nothing about it is stored."""
     cast = Cast(4, 2)
-    network = cast.network()
-    network.tamper = losing(Start)
-    begin(cast, network)
-    victim = cast.clients[0]
-    records = [(table, key, value) for (table, key), value in copy_of(network, victim).items()]
-    (start,) = sent(network, Start, to=victim)
-    copies = [cast.client(0, records).handle(Received(start.sender, start.payload), network.now_ms) for _ in range(8)]
-    frames = [[body_of(send.payload) for send in sends(effects)] for effects in copies]
-    ciphertexts = [frame.ciphertext for copy in frames for frame in copy]
-    assert len(set(ciphertexts)) == len(ciphertexts) == 16
-    assert len({copy[0].contribution for copy in frames}) == 8
+    network, payload = announced_to_nobody(cast)
+    frames = [body_of(contributed(one, cast, network, payload).payload) for one in copies(cast, network, 8)]
+    assert len({frame.ciphertext for frame in frames}) == len({frame.contribution for frame in frames}) == 8
 
 
-def test_attack_17_no_noise_and_no_seed_is_drawn_twice() -> None:
-    """After a retry, by a fork, by a restored copy at the same start, and by one that charges a used number anew."""
+def test_attack_17_no_noise_and_no_mask_is_drawn_twice() -> None:
+    """After a retry, by forks, by a restored copy, and by one that charges a used number anew."""
     mechanism = Recording()
     cast = Cast(4, 3, mechanism=mechanism)
     network = cast.network()
     victim = cast.clients[0]
     copy = copy_of(network, victim)
     network.tamper = losing(Receipt)
-    begin(cast, network, share_window_ms=600_000)
+    begin(cast, network, collect_window_ms=600_000)
     network.advance(network.now_ms + 20_000)
     network.restart(victim)
     network.advance(network.now_ms + 20_000)
     assert len(mechanism.keys) == 4, "a retry draws nothing"
-    shares = [Send(one.to, one.round_id, one.payload) for one in sent(network, Share, sender=victim)[:3]]
-    bodies = [opened_share(network.actors[victim], send) for send in shares]
-
+    one = sent(network, Contribution, sender=victim)[0]
+    hidden = [opened_contribution(network.actors[victim], Send(one.to, one.round_id, one.payload))]
     restore(network, victim, copy)
-    network.tamper = losing(Start, to=victim)
+    network.tamper = losing(Announcement, to=b"")
     begin(cast, network)
-    (start,) = sent(network, Start, to=victim)[1:]
-    records = [(table, key, value) for (table, key), value in copy_of(network, victim).items()]
-    for actor in (network.actors[victim], cast.client(0, records), cast.client(0, records)):
-        made = sends(actor.handle(Received(start.sender, start.payload), network.now_ms))
-        bodies += [opened_share(actor, send) for send in made]
-    assert len(mechanism.keys) == 4 + 3 + 3
-    assert [number for number, _ in bodies] == [1] * 12, "four contributions at the price of one"
-    for drawn in (mechanism.keys, mechanism.noise, bodies):
+    payload = encode(announced(network, cast).frame)
+    actors = (network.actors[victim], *copies(cast, network, 2))
+    hidden += [opened_contribution(actor, contributed(actor, cast, network, payload)) for actor in actors]
+    assert [kept.charge for kept in hidden] == [1] * 4, "four contributions at the price of one"
+    for drawn in (mechanism.keys, mechanism.noise, [kept.y for kept in hidden], [kept.tags for kept in hidden]):
         assert len(set(drawn)) == len(drawn)
 
 
@@ -125,13 +133,80 @@ def test_attack_17_all_restored_together_notice_nothing() -> None:
     """Documented limit: where nobody remembers, a number is new again. The noise is fresh even so."""
     cast = Cast(4, 2)
     network = cast.network()
-    copies = {actor: copy_of(network, actor) for actor in (*cast.clients, *cast.computes)}
+    stores = {actor: copy_of(network, actor) for actor in (*cast.clients, *cast.computes)}
     for _ in range(2):
         begin(cast, network)
         until_the_end(network)
         assert charge_numbers(network, cast.clients[0]) == [1]
-        for actor, copy in copies.items():
+        for actor, copy in stores.items():
             restore(network, actor, copy)
-    assert network.reported(LedgerBehind) == []
+    assert network.reported(LedgerReused) == []
     first, second = (result.value for result in results(network))
     assert not np.array_equal(first, second), "the same data under two noises"
+
+
+# 48: the random generator comes back with the snapshot
+
+
+def same_bytes(size: int) -> bytes:
+    """A random generator that was restored with the machine: it says the same again."""
+    return bytes(range(size % 256)) * (size // 256) + bytes(range(size % 256)) if size > 255 else bytes(range(size))
+
+
+def replayed(cast: Cast, network: Network, payload: bytes, value: float = 0.5) -> Send:
+    """What client 0 sends when it starts from its records with that generator, holding that value."""
+    (actor,) = copies(cast, network, 1)
+    actor._random = same_bytes
+    actor._rows = lambda columns: np.array([[value]])
+    return contributed(actor, cast, network, payload)
+
+
+def test_attack_48_the_same_input_under_a_restored_generator_gives_the_same_bytes() -> None:
+    mechanism = Recording()
+    cast = Cast(4, 3, mechanism=mechanism)
+    network, payload = announced_to_nobody(cast)
+    assert replayed(cast, network, payload) == replayed(cast, network, payload)
+    assert len(set(mechanism.keys)) == 1
+
+
+def test_attack_48_other_data_another_announcement_or_number_draw_independent_noise_ids_and_masks() -> None:
+    """G7: the root is hedged: bytes that everybody knows are mixed with a secret, the session, ah, number and data."""
+    mechanism = Recording()
+    cast = Cast(4, 3, mechanism=mechanism)
+    network, payload = announced_to_nobody(cast)
+    begin(cast, network, epsilon=0.5)
+    other = encode(announced(network, cast).frame)
+    made = [replayed(cast, network, payload), replayed(cast, network, payload, 0.25), replayed(cast, network, other)]
+    frames = [body_of(one.payload) for one in made]
+    assert len({frame.contribution for frame in frames}) == 3
+    assert len(set(mechanism.keys)) == len(set(mechanism.noise)) == 3
+    assert len({frame.ciphertext[:8] for frame in frames}) == 3
+
+
+def test_attack_48_the_root_depends_on_every_input_and_on_the_identitys_secret() -> None:
+    identities = [Identity(bytes((number,)) * 32) for number in (1, 2)]
+    value = np.zeros(3, dtype=np.int64)
+    plain = (identities[0], bytes(32), bytes(32), bytes(32), 1, value)
+    changes = [
+        {0: identities[1]}, {1: b"\1" * 32}, {2: b"\1" * 32}, {3: b"\1" * 32}, {4: 2}, {5: value + 1},
+        {5: np.zeros(1 << 14, dtype=np.int64)}, {5: np.ones(1 << 14, dtype=np.int64)},
+    ]  # fmt: skip
+    roots = [hedged_root(*(change.get(at, part) for at, part in enumerate(plain))) for change in ({}, *changes)]
+    noise_keys, ids = zip(*roots, strict=True)
+    assert len(set(noise_keys)) == len(set(ids)) == len(roots)
+    assert hedged_root(*plain) == roots[0]
+
+
+@pytest.mark.parametrize("later_ms", [0, 24 * 3600 * 1000])
+def test_attack_48_epoch_secrets_are_hedged_by_identity_epoch_and_time(later_ms: int) -> None:
+    cast = Cast(2, 2)
+    now_ms = 1_700_000_000_000
+    made = []
+    for index, at_ms in itertools.product(range(2), (now_ms, now_ms + 1 + later_ms)):
+        for actor in (cast.client(index), cast.compute(index)):
+            actor._random = same_bytes
+            ring = actor._session._keys if hasattr(actor, "_session") else actor._keys
+            ring._random = same_bytes
+            actor.handle(Started(), at_ms)
+            made.append(ring.public)
+    assert len(set(made)) == len(made) == 8
