@@ -158,7 +158,8 @@ class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
         if asked.mechanism not in LOCAL_MECHANISMS:
             known = ", ".join(LOCAL_MECHANISMS)
             raise UsageError(f"mechanism {asked.mechanism!r} makes no reports; use one of {known}")
-        report = mechanism_of(asked.mechanism, statistic, sensitivity, asked.rows_max, asked.epsilon, asked.delta)
+        cost = (asked.epsilon, asked.delta, asked.mu)
+        report = mechanism_of(asked.mechanism, statistic, sensitivity, asked.rows_max, *cost)
         unit = math.ldexp(1.0, -asked.fraction_bits)
         return Noise(math.ceil(report.variance_in_sum(unit) / unit**2), 1, report)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core import accounting
+from dca_proto.core.kinds import check_mu
 from dca_proto.core.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.core.noise import discrete_gaussian
 from dca_proto.local.additive import Additive
@@ -27,6 +28,7 @@ class AnalyticGaussian(Additive, msgspec.Struct, frozen=True, forbid_unknown_fie
     Attributes:
         epsilon, delta: ε and δ. dimension: d.
         sensitivity: how far replacing a client's data moves its vector, and the box that this stands in.
+        mu: the Gaussian differential privacy parameter of a report; 0 is given for all that ε and δ allow.
 
     Raises:
         UsageError: an argument out of range, another neighbouring relation, or a noise too small for the grid.
@@ -36,16 +38,15 @@ class AnalyticGaussian(Additive, msgspec.Struct, frozen=True, forbid_unknown_fie
     delta: float
     sensitivity: Sensitivity
     dimension: int = 1
+    mu: float = 0.0
     name: ClassVar[str] = ANALYTIC_GAUSSIAN
 
     def __post_init__(self) -> None:
         self.sensitivity.require(REPLACE_ONE_CLIENT)
+        if not self.mu:
+            msgspec.structs.force_setattr(self, "mu", accounting.mu_of(self.epsilon, self.delta))
+        check_mu(self.mu, self.epsilon, self.delta)
         discrete_gaussian(self.noise_variance)
-
-    @property
-    def mu(self) -> float:
-        """The Gaussian differential privacy parameter of a report."""
-        return accounting.mu_of(self.epsilon, self.delta)
 
     @property
     def noise_variance(self) -> int:

@@ -35,14 +35,21 @@ def resolve(name: str, parameters: dict[str, Any]) -> LocalMechanism:
 
 
 def mechanism_of(
-    name: str, statistic: Statistic, sensitivity: Sensitivity, rows_max: int, epsilon: float, delta: float
+    name: str,
+    statistic: Statistic,
+    sensitivity: Sensitivity,
+    rows_max: int,
+    epsilon: float,
+    delta: float,
+    mu: float = 0.0,
 ) -> LocalMechanism:
     """The mechanism of a round's reports; which of these figures are its parameters, its fields say by their names.
 
     Args:
         name: a registered one.
         sensitivity: of one client's contribution to the statistic. rows_max: as of `contribution`.
-        epsilon, delta: of each report.
+        epsilon, delta: of each report. mu: the same as a Gaussian DP parameter, which is what is charged and
+            calibrated; 0 for all that ε and δ allow.
 
     Raises:
         UsageError: a figure that the mechanism does not take, or a statistic without categories for one of categories.
@@ -56,6 +63,7 @@ def mechanism_of(
     figures: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
+        "mu": mu,
         "sensitivity": sensitivity,
         "dimension": statistic.dimension,
         "categories": statistic.categories,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from scripted import KEY, scripted
 
+from dca_proto.core.accounting import mu_of
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.mechanism import LocalMechanism
 from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding, response
@@ -222,6 +223,7 @@ def test_a_round_has_all_of_a_mechanisms_parameters(name: str, delta: float, exp
     one = mechanism_of(name, HISTOGRAM, sensitivity, 1, 0.5, delta)
     assert isinstance(one, expected)
     figures = {"epsilon": 0.5, "delta": delta, "sensitivity": sensitivity, "dimension": 4, "categories": 4}
+    figures["mu"] = mu_of(0.5, 1e-6)
     assert {field: getattr(one, field) for field in one.__struct_fields__}.items() <= figures.items()
 
 
