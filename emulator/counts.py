@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.params import Limits
+from dca_proto.core.wire import COMPUTES_MAX
 
 
 def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:
@@ -42,9 +42,9 @@ def check_counts(clients: int, computes: int, tolerated: int, colluders: int, dr
     """Refuse numbers that no round can have. Raises `UsageError` that says which to change."""
     if computes < 2:
         raise UsageError(f"M = {computes} Compute nodes; need at least 2, so that no one of them sees a sum")
-    if computes > Limits().computes_max:
+    if computes > COMPUTES_MAX:
         raise UsageError(
-            f"M = {computes} Compute nodes; at most {Limits().computes_max} may take part, lower --computes"
+            f"M = {computes} Compute nodes; at most {COMPUTES_MAX} may take part, lower --computes"
         )
     if min(tolerated, colluders, dropped) < 0:
         raise UsageError("T, c and K cannot be below 0")

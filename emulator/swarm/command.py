@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import DELTA
 from dca_proto.cli.options import parse_names
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import EXACT
 from dca_proto.core.mechanism import PURE_MECHANISMS
-from dca_proto.core.shares import SEED
 from dca_proto.logs import configure_logs
 from emulator.inexact import RoundedGaussian
 from emulator.swarm.data import TEST_FRACTION, DataOptions, first_rows, problem_of
@@ -23,11 +23,11 @@ from emulator.swarm.fleet_command import CLIENTS, hold_fleet
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.learn import Lesson, check_outputs, learn
 from emulator.swarm.live import SwarmOptions
-from inference.jobs import NAMES, find, require_local
+from inference.jobs import NAMES, find, require_kind
 from inference.jobs.settings import parse_words, settings_from
 from inference.problem import split
 
-SHARED = ("computes", "tolerate", "colluders", "share_encoding")
+SHARED = ("computes", "tolerate", "colluders")
 SUMS = ("clients", *SHARED)
 """Options about sums over many clients; all but the first mean nothing, either, where each client reports by itself."""
 
@@ -49,7 +49,7 @@ EXAMPLES = """Examples:
 
   dca swarm --dimension 10 --clients 10000 --broker mosquitto --connections shared
 
-  dca swarm --broker mosquitto --computes 5 --share-encoding vector --json result.json
+  dca swarm --broker mosquitto --computes 5 --json result.json
 """
 
 
@@ -94,7 +94,6 @@ def swarm(
         int | None,
         typer.Option(help="K clients that vanish in each round, by default T / 2; 0 in jobs of many rounds."),
     ] = None,
-    share_encoding: Annotated[str, typer.Option(help="seed or vector.")] = SEED,
     broker: Annotated[str, typer.Option(help="auto, embedded, mosquitto, or mqtt://host:port.")] = "auto",
     fast_noise: Annotated[
         bool, typer.Option("--fast-noise", help="Fast inexact noise. For emulation only: not private.")
@@ -129,7 +128,6 @@ def swarm(
             tolerated=number // 10 if tolerate is None else tolerate,
             colluders=colluders,
             dropped=drop or 0,
-            encoding=share_encoding,
             connections="each" if connections is None else connections,
             processes=min(2, number) if processes is None else processes,
             broker=broker,
@@ -147,40 +145,37 @@ def swarm(
         bounds_from_data=bounds_from_data,
         features=parse_names(features),
     )
-    local = nodes is not None
-    if local:
+    if nodes is not None:
         _refuse(context, SUMS, _WITH_NODES)
-    lesson = _lesson(job, sets, data, nodes if local else clients, seed, output or Path("run"), json_to, local=local)
-    if lesson.reports:
+    lesson = _lesson(job, sets, data, nodes, clients, seed, output or Path("run"), json_to)
+    kind = lesson.job.kinds[0] if nodes is None else NodeReleaseRequest
+    if kind is LdpReportRequest:
         _refuse(context, (*SHARED, "fast_noise"), f"in job {lesson.job.name!r} {_WITH_REPORTS}")
-    alone = local or bool(lesson.reports)
-    tolerated = _tolerated(lesson, tolerate, alone=alone)
+    is_summed = kind is SecureSumRequest
+    tolerated = _tolerated(lesson, tolerate) if is_summed else 0
     options = SwarmOptions(
-        computes=0 if alone else computes,
+        computes=computes if is_summed else 0,
         budget=Budget(epsilon, DELTA if lesson.reports in PURE_MECHANISMS else delta),
         tolerated=tolerated,
         colluders=colluders,
         dropped=_dropped(lesson, tolerated) if drop is None else drop,
-        encoding=share_encoding,
         broker=broker,
         seed=seed,
         batch=lesson.batch,
         mechanism=mechanism,
-        local=local,
+        kind=kind,
         reports=lesson.reports,
     )
     return learn(lesson, options)
 
 
-def _tolerated(lesson: Lesson, given: int | None, *, alone: bool) -> int:
-    """T; 0 where each data node or client adds the whole noise, so that any may be missing."""
-    if alone:
-        return 0
+def _tolerated(lesson: Lesson, given: int | None) -> int:
+    """T, where there are Compute nodes."""
     return lesson.clients // 10 if given is None else given
 
 
 def _dropped(lesson: Lesson, tolerated: int) -> int:
-    """Nobody in many rounds, which then end as soon as all have shared: for one who has vanished they wait."""
+    """Nobody in many rounds, which then end as soon as all have contributed: after one who has vanished, when quiet."""
     return 0 if lesson.job.iterative else tolerated // 2
 
 
@@ -188,21 +183,21 @@ def _lesson(
     job: str | None,
     sets: list[str] | None,
     data: DataOptions,
+    nodes: int | None,
     clients: int | None,
     seed: int,
     output: Path,
     json_to: str | None,
-    *,
-    local: bool,
 ) -> Lesson:
     """What is to be learned, of which data; nothing is started yet.
 
     Args:
-        clients: N, or J where they are data nodes. local: whether they are.
+        nodes: J, where clients are data nodes. clients: N, where they are not.
     """
     found = find(job or NAMES[0])
-    if local:
-        require_local(found)
+    if nodes is not None:
+        require_kind(found, NodeReleaseRequest)
+        clients = nodes
     settings = settings_from(found.settings, parse_words(sets or ()), found.name)
     check_outputs(output, json_to)
     problem = problem_of(data, alone=not found.scored)
@@ -222,8 +217,8 @@ def _lesson(
     )
 
 
-_WITH_NODES = "with --nodes J each data node releases by itself, and there are neither Compute nodes nor shares"
-_WITH_REPORTS = "each client reports by itself, exactly, and there are neither Compute nodes nor shares; leave it out"
+_WITH_NODES = "with --nodes J each data node releases by itself, and there are no Compute nodes"
+_WITH_REPORTS = "each client reports by itself, exactly, and there are no Compute nodes; leave it out"
 
 
 def _refuse(context: typer.Context, names: Iterable[str], why: str) -> None:

@@ -1,6 +1,4 @@
-"""Clients that vanish: they join, and then send nothing for the rest of the round; in the next round they are back.
-
-Of a local round, in which there is nothing to join, they send nothing at all.
+"""Clients that vanish: in a round nothing that they contribute or release gets through; in the next they are back.
 
 The actors are the production ones and know nothing of it. The connection swallows what a dropped client sends, as a
 device does that has lost its network.
@@ -17,21 +15,21 @@ from inference.datasets import stream
 
 
 class Vanished:
-    """Who has vanished, and what is lost with them: every share that they send, or every release.
+    """Who has vanished, and what is lost with them: every contribution that they send, or every release.
 
     Args:
-        local: whether they are data nodes that release by themselves.
+        to: the channel on which they send it.
 
     Attributes:
         ids: of clients, in hexadecimal; replaced from round to round.
     """
 
-    def __init__(self, *, local: bool = False) -> None:
+    def __init__(self, to: Channel = Channel.COMPUTE) -> None:
         self.ids: frozenset[str] = frozenset()
-        self._lost = (Channel.TRAINER if local else Channel.COMPUTE).value
+        self._lost = to.value
 
     def swallows(self, topic: str) -> bool:
-        """Whether a message on this topic is a share, or a release, of a client that has dropped."""
+        """Whether a message on this topic is a contribution, or a release, of a client that has dropped."""
         *_, channel, _receiver, sender = topic.split("/")
         return channel == self._lost and sender in self.ids
 
@@ -40,11 +38,11 @@ class Dropouts(Vanished):
     """Which K of the clients drop in which round, drawn anew for each from the stream ``seed/drop``.
 
     Args:
-        clients: ids. count: K. seed: of the draws. local: as of `Vanished`.
+        clients: ids. count: K. seed: of the draws. to: as of `Vanished`.
     """
 
-    def __init__(self, clients: Sequence[bytes], count: int, seed: int, *, local: bool = False) -> None:
-        super().__init__(local=local)
+    def __init__(self, clients: Sequence[bytes], count: int, seed: int, to: Channel = Channel.COMPUTE) -> None:
+        super().__init__(to)
         self._clients = list(clients)
         self._count = count
         self._rng = stream(seed, "drop")

@@ -24,7 +24,6 @@ from typing import Any, Protocol
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core import facts
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.federation import Federation, Member
@@ -40,15 +39,14 @@ from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
 from emulator.swarm import usage
 from emulator.swarm.fleet_options import FleetOptions
-from emulator.swarm.fleet_summary import RoundCounts, Usage, summarise
+from emulator.swarm.fleet_summary import RoundCounts, Starting, Usage, summarise
 from emulator.swarm.pipe import (
     ClientOrders,
     ComputeOrders,
     Connected,
     Count,
-    Frozen,
-    Kept,
     Prepare,
+    Sessions,
     Setting,
     Totals,
     Word,
@@ -72,12 +70,15 @@ class Watcher(Protocol):
     def connected(self, count: int, total: int) -> None:
         """So many actors of so many have a connection."""
 
+    def sessions(self, count: int, total: int) -> None:
+        """So many clients of so many have a session at every Compute node."""
+
     def changed(self, log: RoundLog) -> None:
         """A round has gone on."""
 
 
 OnProgress = Callable[[str, int, int], None]
-"""Is called with a phase (connect, join, share or commit), how many are through with it, and of how many."""
+"""Is called with a phase (connect, sessions, collect or agree), how many are through with it, and of how many."""
 
 
 def run_fleet(options: FleetOptions, on_progress: OnProgress | None = None) -> dict[str, Any]:
@@ -116,13 +117,14 @@ class _Progress:
     def connected(self, count: int, total: int) -> None:
         self._tell("connect", count, total)
 
+    def sessions(self, count: int, total: int) -> None:
+        self._tell("sessions", count, total)
+
     def changed(self, log: RoundLog) -> None:
-        if "join" not in log.ends_s:
-            self._tell("join", log.joined, self._clients)
-        elif "share" not in log.ends_s:
-            self._tell("share", min(log.shares.values(), default=0), log.joined)
+        if "collect" not in log.ends_s:
+            self._tell("collect", log.arrived, self._clients)
         else:
-            self._tell("commit", int(log.aggregate is not None), 1)
+            self._tell("agree", int(log.aggregate is not None), 1)
 
 
 def _nobody(phase: str, count: int, total: int) -> None:
@@ -130,7 +132,7 @@ def _nobody(phase: str, count: int, total: int) -> None:
 
 
 class Fleet:
-    """A running fleet, as an asynchronous context: within it, everybody is connected.
+    """A running fleet, as an asynchronous context: within it, everybody is connected and has sessions.
 
     Args:
         options: checked. directory: for records and logs. watcher: is shown how it goes on.
@@ -162,9 +164,8 @@ class Fleet:
         self._counts: list[RoundCounts] = []
         self._workers: list[WorkerProcess] = []
         self._broker: Broker | None = None
-        self._all_connected = asyncio.Event()
-        self._connecting_s = 0.0
-        self._kept_s = 0.0  # when a contribution was last kept
+        self._all_connected, self._all_known = asyncio.Event(), asyncio.Event()
+        self._connecting_s = self._sessions_s = self._sessions_core_s = 0.0
         self._stack = contextlib.AsyncExitStack()
         self._watched: list[asyncio.Task[None]] = []
 
@@ -187,7 +188,8 @@ class Fleet:
 
     def summary(self) -> dict[str, Any]:
         """See `fleet_summary.summarise`."""
-        return summarise(self, self._options, self._timeline.rounds, self._counts, self._connecting_s)
+        starting = Starting(self._connecting_s, self._sessions_s, self._sessions_core_s)
+        return summarise(self, self._options, self._timeline.rounds, self._counts, starting)
 
     # --- starting -------------------------------------------------------------------------------------------------
 
@@ -214,6 +216,9 @@ class Fleet:
         self._trainer = await self._stack.enter_async_context(self._live_trainer(store))
         await unless_one_ends(self._all_connected.wait(), self._watched)
         self._connecting_s = time.monotonic() - began_s
+        await unless_one_ends(self._all_known.wait(), self._watched)
+        self._sessions_s = time.monotonic() - began_s
+        self._sessions_core_s = (await self._usage()).core_s
 
     async def _start_workers(self) -> None:
         setting = self._setting()
@@ -284,11 +289,10 @@ class Fleet:
     # --- rounds ---------------------------------------------------------------------------------------------------
 
     async def _hold(self) -> None:
-        vanishing, window_ms = self._draw(), self._share_window_ms()
+        vanishing = self._draw()
         before = await self._prepare(vanishing)
-        request = self._options.terms(tuple(one.id for one in self._nodes), window_ms, self._options.window_ms()).open(
-            self._options.request(), os.urandom(ID_BYTES)
-        )
+        terms = self._options.terms(tuple(one.id for one in self._nodes))
+        request = terms.open(self._options.request(), os.urandom(ID_BYTES))
         try:
             aggregate = await self._trainer.hold(request)
         except RoundAborted as error:
@@ -302,16 +306,6 @@ class Fleet:
         number = len(self._counts) + 1
         if len(self._timeline.rounds) < number:
             raise UsageError(f"round {number} was never announced: {error.reason}") from None
-
-    def _share_window_ms(self) -> int:
-        """Where all answer, any long time; else as long as it takes."""
-        options = self._options
-        if not options.dropped:
-            return options.window_ms()
-        if not self._timeline.rounds:
-            return options.first_share_window_ms()
-        took_s = self._kept_s - self._timeline.rounds[-1].ends_s["start"]
-        return int(1_000 + 2_500 * took_s)
 
     def _draw(self) -> tuple[int, ...]:
         """Who vanishes in the next round."""
@@ -327,12 +321,12 @@ class Fleet:
         return await self._usage((Prepare(()), *map(Prepare, theirs)))
 
     async def _settled(self, contributors: int) -> Usage:
-        """What is used once the clients have heard that their shares are held, so that it counts for this round."""
+        """What is used once the clients have their receipts, so that it counts for this round."""
         give_up_s = time.monotonic() + _SETTLING_S
         expected = contributors + sum(one.contributors for one in self._aggregates()[:-1])
         while True:
             now = await self._usage()
-            if now.facts.get("AllReceived", 0) >= expected or time.monotonic() > give_up_s:
+            if now.facts.get("Acknowledged", 0) >= expected or time.monotonic() > give_up_s:
                 return now
             await asyncio.sleep(_LOOK_S)
 
@@ -366,12 +360,10 @@ class Fleet:
             case Connected(count):
                 worker.connected = count
                 self._show_connected()
-            case Kept(compute, round_id, count, clients):
-                self._kept_s = time.monotonic()
-                self._timeline.note(compute, facts.ShareKept(round_id, count, clients))
-            case Frozen(compute, round_id, count, at_s):
-                self._timeline.note(compute, facts.ShareKept(round_id, count, count), at_s)
-                self._timeline.note(compute, facts.ListFrozen(round_id, count), at_s)
+            case Sessions(count):
+                self._watcher.sessions(count, self._options.clients)
+                if count == self._options.clients:
+                    self._all_known.set()
 
     def _show_connected(self) -> None:
         connected, total = (sum(getattr(one, name) for one in self._workers) for name in ("connected", "actors"))

@@ -5,9 +5,8 @@ an announcement takes 9 bytes for each number, where a sum of columns takes thir
 1 MiB, with fewer numbers. What a client does and sends once it has its vector is the same for every statistic of d
 numbers.
 
-Windows. A round ends early when everybody has answered, so windows are generous. Where clients drop, though, the share
-phase lasts its whole window: the first round's is reckoned from N, M and d, the next ones' from how long the shares of
-the round before took to come in.
+Windows. A round closes when all have contributed, or when enough have and the rest are quiet, so windows are generous.
+Only where more clients vanish than may, which no round survives, the window is waited for to its end.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from itertools import accumulate
 
 import msgspec
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import SecureSumRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import EXACT, planned
+from dca_proto.core.forecast import EXACT
 from dca_proto.core.job import JobTerms
 from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.params import Limits
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.shares import ENCODINGS, SEED
 from dca_proto.statistics.histogram import BINS_MAX
 from emulator.counts import check_counts
 from emulator.swarm.live import check_broker
@@ -38,7 +37,7 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         clients: N. dimension: d, how many numbers are summed. computes: M. rounds: how many are held.
         tolerated: T. colluders: c. dropped: K clients that vanish in each round.
-        encoding: of shares. connections: one for ``each`` client, or ``shared`` by all clients of a process.
+        connections: one for ``each`` client, or ``shared`` by all clients of a process.
         processes: P, that run clients; one more runs the Compute nodes.
         broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of one that runs.
         budget: of all rounds together. seed: of drops and waiting times, never of keys or noise.
@@ -52,7 +51,6 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     tolerated: int = 0
     colluders: int = 0
     dropped: int = 0
-    encoding: str = SEED
     connections: str = "each"
     processes: int = 2
     broker: str = "auto"
@@ -68,48 +66,43 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"--{name} {value}: expected 1 to {most}")
         if self.rounds < 1:
             raise UsageError(f"--rounds {self.rounds}: expected 1 or more")
-        for name, text, known in (
-            ("share-encoding", self.encoding, ENCODINGS),
-            ("connections", self.connections, CONNECTIONS),
-        ):
-            if text not in known:
-                raise UsageError(f"--{name} {text}: expected {' or '.join(known)}")
+        if self.connections not in CONNECTIONS:
+            raise UsageError(f"--connections {self.connections}: expected {' or '.join(CONNECTIONS)}")
         if self.mechanism.name not in MECHANISMS:
             raise UsageError(f"mechanism {self.mechanism.name!r}: a fleet knows {' and '.join(MECHANISMS)}")
         check_broker(self.broker)
         nobody = tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes))
-        planned(self.terms(nobody, 1, 1).open(self.request(), bytes(ID_BYTES)), self.clients, self.mechanism)
+        self.terms(nobody).open(self.request(), bytes(ID_BYTES)).draft(self.mechanism, Limits())
 
-    def request(self) -> RoundRequest:
+    def request(self) -> SecureSumRequest:
         """One round: how many clients are in each of d categories."""
         edges = [place - 0.5 for place in range(self.dimension + 1)]
-        return RoundRequest("histogram", {"columns": [COLUMN], "edges": edges}, 1 / self.rounds)
+        return SecureSumRequest("histogram", {"columns": [COLUMN], "edges": edges}, 1 / self.rounds)
 
-    def terms(self, computes: tuple[bytes, ...], share_window_ms: int, window_ms: int) -> JobTerms:
-        """What is the same for all rounds, and how long this one may take."""
+    def terms(self, computes: tuple[bytes, ...]) -> JobTerms:
+        """What is the same for all rounds."""
         return JobTerms(
             budget=self.budget,
             clients=self.clients,
             tolerated=self.tolerated,
             colluders=self.colluders,
             computes=computes,
-            encoding=self.encoding,
-            join_window_ms=window_ms,
-            share_window_ms=share_window_ms,
-            commit_window_ms=window_ms,
+            collect_window_ms=self.collect_window_ms(),
+            commit_window_ms=self.window_ms(),
         )
 
     def window_ms(self) -> int:
         """How long a phase may take, generously: ten times what it takes on two busy cores."""
-        return int(60_000 + self.clients * self.computes * (20 + self.dimension / 20))
+        return int(60_000 + self.clients * self.computes * (5 + self.dimension / 50))
+
+    def collect_window_ms(self) -> int:
+        """How long contributions are waited for; less where so many vanish that the round cannot close before."""
+        is_vain = self.dropped > self.tolerated - self.colluders
+        return int(2_000 + self.clients * (2 + self.dimension / 100)) if is_vain else self.window_ms()
 
     def resend_ms(self) -> int:
         """When a message without an answer is first repeated: not while the others' are still on their way."""
-        return int(5_000 + self.clients * (3 + 1.5 * self.computes + self.dimension / 100))
-
-    def first_share_window_ms(self) -> int:
-        """How long the first round's shares are waited for where some will not come."""
-        return int(2_000 + self.clients * (3 + 1.5 * self.computes + self.dimension / 100))
+        return int(5_000 + self.clients * (2 + self.dimension / 100))
 
     @property
     def connected(self) -> int:

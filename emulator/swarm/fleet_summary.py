@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
@@ -41,6 +40,11 @@ class Usage(msgspec.Struct, frozen=True):
         return total
 
     @property
+    def core_s(self) -> float:
+        """Processor seconds of all roles, without the broker's."""
+        return sum(self.sum(role, "core_s") for role in ROLES)
+
+    @property
     def facts(self) -> Counter[str]:
         """How many facts of each kind clients and Compute nodes have reported."""
         return sum((Counter(one.facts) for one in (self.computes, *self.clients)), Counter())
@@ -57,6 +61,18 @@ class RoundCounts(msgspec.Struct, frozen=True):
         return self.after.sum(role, name) - self.before.sum(role, name)
 
 
+class Starting(msgspec.Struct, frozen=True):
+    """Seconds from the start of the first process until all are connected, and until all have sessions.
+
+    Attributes:
+        core_s: processor seconds until then, of all roles.
+    """
+
+    connected_s: float
+    sessions_s: float
+    core_s: float
+
+
 class BrokerInUse(Protocol):
     """What is known of the broker."""
 
@@ -70,21 +86,22 @@ def summarise(
     options: FleetOptions,
     rounds: Sequence[RoundLog],
     counts: Sequence[RoundCounts],
-    connecting_s: float,
+    starting: Starting,
 ) -> dict[str, Any]:
     """One object with everything that is public about a fleet's run.
 
     The keys of a learning swarm's and of its rounds, as far as they apply, and
 
     - ``dimension``, ``connections``, ``processes``, ``store``; ``connect_s``: from the first process's start until all
-      are connected, making keys and certificates included;
+      are connected, making keys and certificates included; ``sessions``: ``wall_s`` from the same moment until every
+      Compute node has a session of every client, and ``core_s`` of all roles until then;
     - ``agreement_s``: how much longer the first round took, in which pairs agree on keys, than the later ones in the
       mean; None where there are none;
     - ``roles``: messages and bytes that each role sent; ``core_s`` and ``core_s_by_role``: processor seconds, the
       broker's, where it is ours, beside the others'; both also of each round;
     - ``peak_rss_mb``: of the largest process; ``peak_rss_mb_by_process``: of each, in MiB;
-    - of each round: ``slowest``: the clients that took longest, five at most, from the announcement until they joined
-      or from the starts until they had all receipts; ``exact``: the true sum beside ``value``; ``failed``: how many
+    - of each round: ``slowest``: the clients that took longest, five at most, from the announcement until they had
+      their receipts; ``exact``: the true sum beside ``value``; ``failed``: how many
       neither declined nor contributed and were not made to vanish; ``vanished_clients``: those that were, by number.
     """
     doubted = doubts(True, options.mechanism)
@@ -108,13 +125,13 @@ def summarise(
         "connections": options.connections,
         "processes": options.processes,
         "store": "sqlite",
-        "share_encoding": options.encoding,
         "seed": options.seed,
         "ok": last["ok"],
         "error": last["error"],
         "contributors_found": last["contributors"],
         "contributors_needed": last["needed"],
-        "connect_s": connecting_s,
+        "connect_s": starting.connected_s,
+        "sessions": {"wall_s": starting.sessions_s, "core_s": starting.core_s},
         "agreement_s": rows[0]["wall_s"] - fmean(row["wall_s"] for row in rows[1:]) if rows[1:] else None,
         "rounds": rows,
         "dropped": last["dropped"],
@@ -150,9 +167,11 @@ def _round(log: RoundLog, counts: RoundCounts, options: FleetOptions, private: b
     if counts.after.broker_core_s is not None and counts.before.broker_core_s is not None:
         core_s["broker"] = counts.after.broker_core_s - counts.before.broker_core_s
     found = log.aggregate.contributors if log.aggregate else None
-    declined = sum(log.why.values())
+    declined = log.declined
     return {
         **round_row(log, private),
+        "expected": options.clients,
+        "dropped": options.clients - declined - log.contributed,
         "messages": sum(one["messages"] for one in roles.values()),
         "bytes": sum(one["bytes"] for one in roles.values()),
         "roles": roles,
@@ -168,10 +187,9 @@ def _round(log: RoundLog, counts: RoundCounts, options: FleetOptions, private: b
 
 
 def _slowest(log: RoundLog, processes: Sequence[Totals]) -> list[dict[str, Any]]:
-    since_s = {"join": log.began_s, "share": log.ends_s.get("start", math.inf)}
-    took = [(one.at_s - since_s[one.phase], one) for process in processes for one in process.late]
+    took = [(one.at_s - log.began_s, one) for process in processes for one in process.late]
     longest = heapq.nlargest(SLOWEST_MAX, (pair for pair in took if pair[0] >= 0), key=itemgetter(0))
-    return [{"client": one.client, "phase": one.phase, "s": seconds} for seconds, one in longest]
+    return [{"client": one.client, "s": seconds} for seconds, one in longest]
 
 
 def exact_counts(options: FleetOptions, vanished: Sequence[int]) -> list[int]:
@@ -182,8 +200,8 @@ def exact_counts(options: FleetOptions, vanished: Sequence[int]) -> list[int]:
 
 
 def _spent(rounds: Sequence[RoundLog], options: FleetOptions) -> float:
-    """The epsilon, at the budget's delta, that a client has spent on the rounds in which sharing had begun."""
+    """The epsilon, at the budget's delta, that a client has spent on the rounds in which contributions came."""
     budget = options.budget
-    mu = accounting.mu_of(budget.round_epsilon(1 / options.rounds), budget.delta)
-    charged = [mu for log in rounds if "start" in log.ends_s]
+    mu = budget.share(1 / options.rounds).mu
+    charged = [mu for log in rounds if log.arrived]
     return accounting.epsilon_of(accounting.compose(charged), budget.delta) if charged else 0.0

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from dca_proto.aggregate import NoAggregate
+from dca_proto.aggregate import LdpReportRequest, NoAggregate, NodeReleaseRequest
 from dca_proto.cli.job_settings import best_weights, check_plan
 from dca_proto.cli.learn_view import iteration_row
 from dca_proto.cli.output import (
@@ -27,7 +27,6 @@ from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.job import JobTerms
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.shares import ENCODINGS
 from dca_proto.device import complete
 from dca_proto.learning.runner import RETRIES
 from emulator.counts import check_counts, check_nodes, check_reporters
@@ -144,16 +143,16 @@ class _Run:
         """Everything that can be refused before anything is started."""
         lesson, options = self._lesson, self._options
         lesson.job.check(lesson.train.schema, lesson.settings)
-        if options.local:
+        if options.kind is NodeReleaseRequest:
             least = lesson.job.rows_least(lesson.train.schema, lesson.settings)
             check_nodes(lesson.clients, len(lesson.train.y), options.dropped, least)
-        elif options.reports:
+        elif options.kind is LdpReportRequest:
             check_reporters(lesson.clients, options.dropped)
         else:
             self._check_sums()
         check_broker(options.broker)
         is_ours = "://" not in options.broker
-        advice = "lower --nodes" if options.local else "lower --clients"
+        advice = "lower --nodes" if options.kind is NodeReleaseRequest else "lower --clients"
         usage.require_connections(self._connections, self._connections if is_ours else None, advice)
         self._stages = self._planned()
         if options.reports:  # how many are asked at a time follows from the plan
@@ -161,7 +160,7 @@ class _Run:
         self._reference = lesson.job.reference(lesson.train, lesson.settings)
 
     def _check_sums(self) -> None:
-        """N, M, T, c, K and the shares' encoding."""
+        """N, M, T, c and K."""
         lesson, options, rows = self._lesson, self._options, len(self._lesson.train.y)
         if not 1 <= lesson.clients <= rows:
             raise UsageError(
@@ -171,8 +170,6 @@ class _Run:
         check_counts(lesson.clients, options.computes, options.tolerated, options.colluders, options.dropped)
         fewest, tolerated = options.smallest(lesson.clients)
         check_counts(fewest, options.computes, tolerated, options.colluders, options.dropped)
-        if options.encoding not in ENCODINGS:
-            raise UsageError(f"--share-encoding {options.encoding}: expected {' or '.join(ENCODINGS)}")
 
     @property
     def _connections(self) -> int:
@@ -205,7 +202,7 @@ class _Run:
             rng=stream(options.seed, "auxiliary"),
             on_iteration=self._iterated,
             held_out=lesson.test,
-            local=options.local,
+            kind=options.kind,
             epsilon=options.budget.epsilon,
             weights=best_weights,
         )
@@ -245,17 +242,16 @@ class _Run:
 
     def _new_view(self) -> View:
         clients = self._lesson.clients
+        released = "reported" if self._options.kind is LdpReportRequest else "data nodes released"
         if not self._lesson.job.iterative:
-            return (Bars if self._console.is_terminal else Lines)(self._console, clients)
-        asked = self._options.batch or clients if self._options.reports else clients
-        return (IterationBars if self._console.is_terminal else IterationLines)(self._console, asked)
+            return (Bars if self._console.is_terminal else Lines)(self._console, clients, released)
+        asked = self._options.batch or clients
+        return (IterationBars if self._console.is_terminal else IterationLines)(self._console, asked, released)
 
     @property
     def _room(self) -> int:
         """How many may drop; where more do, another attempt would end alike."""
-        if self._options.alone:
-            return self._lesson.clients - 1
-        return self._options.smallest(self._lesson.clients)[1] - self._options.colluders
+        return self._options.room(self._lesson.clients)
 
     async def _learn(self, live: Swarm) -> dict[str, Any] | None:
         """None if the rounds gave what the job needs."""
@@ -313,9 +309,9 @@ class _Run:
 
     def _who(self) -> str:
         options = self._options
-        if options.local:
+        if options.kind is NodeReleaseRequest:
             return nodes_words([len(rows) for rows in self._rows], options.dropped)
-        if options.reports:
+        if options.kind is LdpReportRequest:
             return reporters_words(self._lesson.clients, options.reports, options.dropped, uses(self._stages))
         return (
             f"{self._lesson.clients} clients, {options.computes} Compute nodes, T = {options.tolerated} "
@@ -361,9 +357,9 @@ class _Run:
             self._say("next", f"{kept}; run again with other settings, --set KEY=VALUE")
         elif summary["contributors_needed"] is not None:
             self._say("next", f"this machine is too slow or too busy for {clients} clients; lower --clients")
-        elif options.local:
+        elif options.kind is NodeReleaseRequest:
             self._say("next", "no release came in time: lower --nodes or --drop")
-        elif options.reports:
+        elif options.kind is LdpReportRequest:
             self._say("next", "no report came in time: lower --clients or --drop")
 
     def _write_files(self, summary: dict[str, Any]) -> None:
@@ -386,5 +382,5 @@ def _caption(summary: dict[str, Any]) -> str:
     most = max(row["contributors"] or 0 for row in summary["rounds"])  # of mini-batches, none is everybody
     if summary["reports"]:
         return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {summary['reported']} reports"
-    of = f"{most} rows of {len(summary['nodes'])} data nodes" if summary["local"] else f"{most} contributors"
+    of = f"{most} rows of {len(summary['nodes'])} data nodes" if "nodes" in summary else f"{most} contributors"
     return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {of}"

@@ -22,22 +22,30 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import Job, NoisyAggregate
+from dca_proto.aggregate import (
+    Job,
+    LdpReportRequest,
+    NodeReleaseRequest,
+    NoisyAggregate,
+    RoundRequest,
+    SecureSumRequest,
+)
+from dca_proto.core import facts
 from dca_proto.core.budget import Budget
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel
-from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member, enrol
-from dca_proto.core.job import JobTerms, tolerated_of
+from dca_proto.core.job import JobTerms
 from dca_proto.core.machine import Actor
 from dca_proto.core.mechanism import PURE_MECHANISMS, DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Timing
 from dca_proto.core.policy import Allowance, Policy
+from dca_proto.core.request import OpenRound, tolerated_of
 from dca_proto.core.sealing import KEY_BYTES, Identity
 from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import OpenRound
 from dca_proto.learning.runner import learn
 from dca_proto.net.broker import BrokerOptions, Kind, launch_broker
 from dca_proto.net.inbox import CLIENT_LIMITS
@@ -55,15 +63,16 @@ from emulator.swarm.rules import (
     reporter_policy,
     unless_one_ends,
 )
-from emulator.swarm.timeline import RoundLog, Timeline
+from emulator.swarm.timeline import RELEASE_PHASES, SUM_PHASES, RoundLog, Timeline
 
 R = TypeVar("R")
 
 _BROKERS = ("auto", "embedded", "mosquitto")
 _CONNECTING_MAX = 32
-_PATIENCE_MAX = 8
 _TIMING = Timing(resend_first_ms=5_000)
-_SHARING_MS = 1_000  # how long shares are waited for where clients drop, and a little for each share
+_WINDOW_MS = 120_000
+_VAIN_MS = 2_000  # how long contributions are waited for where more clients drop than may, and a little for each client
+_VAIN_EACH_MS = 10
 _RELEASING_MS = 2_000  # half of how long is waited where a data node or a reporting client drops, and a little for each
 _RELEASING_EACH_MS = 20
 
@@ -75,13 +84,11 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         computes: M. budget: of the whole job. tolerated: T, of a round of everybody. colluders: c.
         dropped: K clients that drop in each round.
         batch: B clients in each round at least, or 0 where all are asked in all rounds.
-        encoding: of shares. seed: of drops and waiting times, never of keys or noise.
+        seed: of drops and waiting times, never of keys or noise.
         broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of one that runs.
-        share_window_ms: how long shares are waited for; 0 chooses by the broker and the number of shares.
         mechanism: of every actor; by default the exact one, without which nothing is private.
-        local: whether clients are data nodes, each with the rows of many people, that add the whole noise by themselves
-            and release to the trainer; then M = T = c = 0.
-        reports: the local mechanism by which clients report by themselves; "" where they do not. Then M = T = c = 0.
+        kind: of all rounds. Without Compute nodes M = T = c = 0.
+        reports: of LDP reports, the local mechanism by which clients report; "" of any other kind.
     """
 
     computes: int
@@ -89,19 +96,17 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     tolerated: int
     colluders: int
     dropped: int
-    encoding: str
     broker: str
     seed: int
     batch: int = 0
-    share_window_ms: int = 0
     mechanism: Mechanism = msgspec.field(default_factory=DistributedDiscreteGaussian)
-    local: bool = False
+    kind: type[RoundRequest] = SecureSumRequest
     reports: str = ""
 
     @property
-    def alone(self) -> bool:
-        """Whether each client releases or reports by itself."""
-        return self.local or bool(self.reports)
+    def is_summed(self) -> bool:
+        """Whether there are Compute nodes."""
+        return self.kind is SecureSumRequest
 
     @property
     def delta(self) -> float:
@@ -112,6 +117,10 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         """N and T of the smallest round, where so many clients are there in all."""
         fewest = self.batch or clients
         return fewest, tolerated_of(fewest, clients, self.tolerated, self.colluders)
+
+    def room(self, clients: int) -> int:
+        """How many may drop of the smallest round, where so many clients are there in all."""
+        return self.smallest(clients)[1] - self.colluders if self.is_summed else clients - 1
 
 
 class Cast(msgspec.Struct, frozen=True):
@@ -148,28 +157,31 @@ def fresh_cast(clients: int, computes: int) -> Cast:
 class _Announcer:
     """The trainer as a job sees it, in a swarm: each round has its own dropouts, and whoever fails ends the waiting.
 
-    All clients share this machine. Where it was too slow for a round, shares of the next ones are waited for longer.
-
     Args:
-        trainer: the real one. dropouts: drawn anew before each announcement. watched: tasks that are to go on.
+        trainer: the real one. swarm: whose rounds they are. dropouts: drawn anew before each announcement.
+        watched: tasks that are to go on.
     """
 
-    def __init__(self, trainer: LiveTrainer, dropouts: Dropouts, watched: Sequence[asyncio.Task[None]]) -> None:
+    def __init__(
+        self, trainer: LiveTrainer, swarm: Swarm, dropouts: Dropouts, watched: Sequence[asyncio.Task[None]]
+    ) -> None:
         self._trainer = trainer
+        self._swarm = swarm
         self._dropouts = dropouts
         self._watched = watched
-        self._patience = 1
-        self.check, self.roster, self.is_charged = trainer.check, trainer.roster, trainer.is_charged
+        self.check, self.contributors, self.is_charged = trainer.check, trainer.contributors, trainer.is_charged
 
     async def hold(self, request: OpenRound) -> NoisyAggregate:
         """As the trainer."""
         self._dropouts.next_round(request.invited)
-        patient = msgspec.structs.replace(request, share_window_ms=self._patience * request.share_window_ms)
+        rounds = self._swarm.timeline.rounds
+        before = len(rounds)
         try:
-            return await unless_one_ends(self._trainer.hold(patient), self._watched)
-        except RoundAborted:
-            self._patience = min(2 * self._patience, _PATIENCE_MAX)
-            raise
+            return await unless_one_ends(self._trainer.hold(request), self._watched)
+        finally:
+            for log in rounds[before:]:
+                log.asked = request.invited or tuple(self._swarm.numbers)
+                log.clients = self._trainer.contributors(request.round_id)
 
     async def rejoin(self, request: OpenRound) -> NoisyAggregate:
         """As the trainer; a swarm has no second life, so nothing is drawn."""
@@ -201,7 +213,7 @@ class Swarm:
         on_connect: Callable[[int, int], None],
         on_change: Callable[[RoundLog], None],
     ) -> None:
-        self.timeline = Timeline(self._traffic, on_change, local=options.alone, reports=bool(options.reports))
+        self.timeline = Timeline(self._traffic, on_change, phases=SUM_PHASES if options.is_summed else RELEASE_PHASES)
         self.broker_kind = "external"
         self.broker_version = ""
         self._options = options
@@ -211,13 +223,15 @@ class Swarm:
         self._on_connect = on_connect
         self._cast = fresh_cast(len(rows), options.computes)
         ids = [one.id for one in self._cast.clients]
-        self._dropouts = Dropouts(ids, options.dropped, options.seed, local=options.alone)
+        lost = Channel.COMPUTE if options.is_summed else Channel.TRAINER
+        self._dropouts = Dropouts(ids, options.dropped, options.seed, lost)
         self._timing_rng = random.Random(options.seed)  # noqa: S311 - waiting times only
         self._ramp = asyncio.Semaphore(_CONNECTING_MAX)
         self._runners: list[Runner] = []
         self._connections: list[SwarmTransport] = []
         self._connected = 0
-        self._all_connected = asyncio.Event()
+        self._all_connected, self._all_known = asyncio.Event(), asyncio.Event()
+        self._sessions: dict[bytes, int] = {}  # of each Compute node, how many clients have one
         self._stack = contextlib.AsyncExitStack()
         self.broker_url = options.broker
         self.numbers = {one: number for number, one in enumerate(ids)}
@@ -244,7 +258,7 @@ class Swarm:
             RoundAborted: a round ended without a result, and the job could not do without.
             UsageError, TransportError: an actor failed.
         """
-        trainer = _Announcer(self._trainer, self._dropouts, self._running)
+        trainer = _Announcer(self._trainer, self, self._dropouts, self._running)
         clients = [one.id for one in self._cast.clients]
         return await learn(job, trainer, self._terms(), clients=clients, retries=retries)
 
@@ -274,9 +288,13 @@ class Swarm:
         self._runners = [*self._actors, live.runner]
         self._trainer = await self._stack.enter_async_context(live)
         await unless_one_ends(self._all_connected.wait(), self._running)
+        if self._options.is_summed:
+            await unless_one_ends(self._all_known.wait(), self._running)
 
     def _computes(self, store: SqliteStore) -> list[Runner]:
-        least = floors(*self._options.smallest(len(self._rows)))
+        if not self._options.is_summed:
+            return []
+        least = floors(*self._options.smallest(len(self._rows)), self._options.colluders)
         return [
             self._runner(ComputeActor(one, self._cast.federation, floors=least, **self._means), Channel.COMPUTE, store)
             for one in self._cast.computes
@@ -288,13 +306,13 @@ class Swarm:
 
     def _policy(self) -> Policy:
         options, budget = self._options, self._options.budget
-        if options.local:
+        if options.kind is NodeReleaseRequest:
             return node_policy(budget.epsilon, budget.delta)
-        if options.reports:
+        if options.kind is LdpReportRequest:
             return reporter_policy(budget.epsilon, budget.delta)
         return policy(
             *options.smallest(len(self._rows)),
-            colluders=options.colluders,
+            options.colluders,
             computes=options.computes,
             epsilon=budget.epsilon,
             delta=budget.delta,
@@ -319,8 +337,16 @@ class Swarm:
             self._transport(actor.id, role),
             store.view(actor.id),
             federation=self._cast.federation.name,
-            on_report=lambda fact: self.timeline.note(actor.id, fact),
+            on_report=lambda fact: self._note(actor.id, fact),
         )
+
+    def _note(self, actor: bytes, fact: object) -> None:
+        if isinstance(fact, facts.SessionKept):
+            self._sessions[actor] = fact.count
+            counts = self._sessions.values()
+            if len(counts) == self._options.computes and min(counts) == len(self._rows):
+                self._all_known.set()
+        self.timeline.note(actor, fact)
 
     def _transport(self, actor_id: bytes, role: Channel) -> SwarmTransport:
         settings = BrokerSettings(url=self.broker_url, session_expiry_s=0)
@@ -353,25 +379,27 @@ class Swarm:
 
     def _terms(self) -> JobTerms:
         options = self._options
-        terms = JobTerms(
+        collect_ms, commit_ms = self._windows_ms()
+        return JobTerms(
             budget=options.budget,
             clients=len(self._rows),
             tolerated=options.tolerated,
             colluders=options.colluders,
-            encoding=options.encoding,
             computes=tuple(one.id for one in self._cast.computes),
-            share_window_ms=options.share_window_ms or self._share_window_ms(),
+            collect_window_ms=collect_ms,
+            commit_window_ms=commit_ms,
         )
-        if not (options.alone and options.dropped):
-            return terms
-        half_ms = _RELEASING_MS + _RELEASING_EACH_MS * len(self._rows)
-        return msgspec.structs.replace(terms, join_window_ms=half_ms, share_window_ms=half_ms)
 
-    def _share_window_ms(self) -> int:
-        """How long shares are waited for: about four times as long as they were seen to take on two cores.
+    def _windows_ms(self) -> tuple[int, int]:
+        """How long contributions are waited for, and how long nodes may take to agree: at most, and seldom so long.
 
-        Where nobody drops, a round is over as soon as all have come, and patience costs nothing.
+        A sum closes when all have come, or when enough have and the rest are quiet. What is released without Compute
+        nodes has no such rule: where somebody drops, its round ends with its windows.
         """
-        shares = len(self._rows) * self._options.computes
-        usual_ms = int(_SHARING_MS + shares * (3.0 if self.broker_kind == "embedded" else 1.5))
-        return usual_ms if self._options.dropped else _PATIENCE_MAX * usual_ms
+        options = self._options
+        if options.dropped and not options.is_summed:
+            half_ms = _RELEASING_MS + _RELEASING_EACH_MS * len(self._rows)
+            return half_ms, half_ms
+        if options.dropped > options.room(len(self._rows)):
+            return _VAIN_MS + _VAIN_EACH_MS * len(self._rows), _WINDOW_MS
+        return _WINDOW_MS, _WINDOW_MS

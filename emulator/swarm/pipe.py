@@ -3,7 +3,7 @@
 Each frame is a length of four bytes and a MessagePack object. Keys travel here and nowhere else.
 
     parent -> worker    ClientOrders or ComputeOrders, then Prepare and Count; the end of the pipe means: stop
-    worker -> parent    Connected, Kept, Frozen as they happen, Totals when asked, Failed at most once
+    worker -> parent    Connected and Sessions as they happen, Totals when asked, Failed at most once
 """
 
 from __future__ import annotations
@@ -85,33 +85,20 @@ class Connected(msgspec.Struct, frozen=True, tag=True):
     count: int
 
 
-class Kept(msgspec.Struct, frozen=True, tag=True):
-    """A Compute node holds so many contributions."""
+class Sessions(msgspec.Struct, frozen=True, tag=True):
+    """So many clients have a session at every Compute node."""
 
-    compute: bytes
-    round_id: bytes
     count: int
-    clients: int
-
-
-class Frozen(msgspec.Struct, frozen=True, tag=True):
-    """A Compute node froze its list, at that monotonic time, which is the same in all processes of a machine."""
-
-    compute: bytes
-    round_id: bytes
-    count: int
-    at_s: float
 
 
 class Late(msgspec.Struct, frozen=True):
-    """A client, by number, that was among the last of its process to join, or to have all its receipts.
+    """A client, by number, that was among the last of its process to have its receipt.
 
     Attributes:
-        phase: ``join`` or ``share``. at_s: monotonic, as of `Frozen`.
+        at_s: monotonic, which is the same in all processes of a machine.
     """
 
     client: int
-    phase: str
     at_s: float
 
 
@@ -141,7 +128,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 Order = ClientOrders | ComputeOrders | Prepare | Count
-Word = Connected | Kept | Frozen | Totals | Failed
+Word = Connected | Sessions | Totals | Failed
 
 
 def framed(body: msgspec.Struct) -> bytes:

@@ -12,22 +12,25 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from dca_proto.cli.learn_view import score_words
 from dca_proto.cli.output import say
+from dca_proto.core import closing
 from emulator.swarm.timeline import RoundLog
 from inference.variational.progress import Iteration
 
-_ENDED = {"join": "joined", "share": "shared", "commit": "sum released", "release": "released"}
+_ENDED = {"collect": "contributed", "agree": "sum released", "release": "released"}
+_CLOSED = {closing.QUIET: ", the rest are quiet", closing.DEADLINE: ", the time is over"}
 
 
 class Lines:
     """Progress of a swarm in a log or a pipe: a line for each phase as it ends.
 
     Args:
-        console: where to print. clients: N.
+        console: where to print. clients: N. released: what clients do without Compute nodes, in the past tense.
     """
 
-    def __init__(self, console: Console, clients: int) -> None:
+    def __init__(self, console: Console, clients: int, released: str = "released") -> None:
         self._console = console
         self._clients = clients
+        self._released = released
         self._told: dict[float, set[str]] = {}
 
     def __enter__(self) -> Lines:
@@ -39,6 +42,9 @@ class Lines:
     def connected(self, count: int, total: int) -> None:
         """The line about the broker says so."""
 
+    def sessions(self, count: int, total: int) -> None:
+        """So does it."""
+
     def iterated(self, iteration: Iteration) -> None:
         """Told by the rounds."""
 
@@ -46,29 +52,26 @@ class Lines:
         """A round has gone on."""
         told = self._told.setdefault(log.began_s, set())
         for phase in _ENDED:
-            is_known = phase in log.ends_s and (phase == "join" or log.ended_s)  # what is shared, once nodes agree
-            if is_known and phase not in told:
+            if phase in log.ends_s and phase not in told:
                 told.add(phase)
                 say(self._console, f"round {len(self._told)}", f"{log.statistic}: {self._ended(log, phase)}")
 
     def _ended(self, log: RoundLog, phase: str) -> str:
-        counts = {
-            "join": f"{log.joined} of {self._clients} ",
-            "share": f"{log.shared} of {len(log.clients)} ",
-            "release": f"{log.joined} of {self._clients} {'clients' if log.reports else 'data nodes'} ",
-        }
-        ended = "reported" if log.reports else _ENDED[phase]
-        return f"{counts.get(phase, '')}{ended}, {log.phase_s()[phase]:.1f} s"
+        took = f"{log.phase_s()[phase]:.1f} s"
+        if phase == "agree":
+            return f"{_ENDED[phase]}, {took}"
+        ended = _ENDED[phase] if log.is_summed else self._released
+        return f"{log.arrived} of {self._clients} {ended}, {took}{_CLOSED.get(log.closed, '')}"
 
 
 class Bars:
     """Progress of a swarm on a terminal: a bar for each phase of each round.
 
     Args:
-        console: where to draw. clients: N.
+        console: where to draw. clients: N. released: as of `Lines`.
     """
 
-    def __init__(self, console: Console, clients: int) -> None:
+    def __init__(self, console: Console, clients: int, released: str = "released") -> None:
         columns = (
             TextColumn("{task.description:<34}"),
             BarColumn(bar_width=24),
@@ -78,6 +81,7 @@ class Bars:
         self._progress = Progress(*columns, console=console)
         self._clients = clients
         self._connecting = self._progress.add_task("connect", total=None)
+        self._released = released
         self._bars: dict[tuple[float, str], TaskID] = {}
         self._rounds: list[float] = []
 
@@ -92,6 +96,10 @@ class Bars:
         """So many actors of so many have a connection."""
         self._progress.update(self._connecting, completed=count, total=total)
 
+    def sessions(self, count: int, total: int) -> None:
+        """So many clients of so many have a session at every Compute node."""
+        self._progress.update(self._connecting, description="sessions", completed=count, total=total)
+
     def iterated(self, iteration: Iteration) -> None:
         """Told by the rounds."""
 
@@ -99,14 +107,9 @@ class Bars:
         """A round has gone on."""
         if log.began_s not in self._rounds:
             self._rounds.append(log.began_s)
-        if log.local:
-            self._show(log, "report" if log.reports else "release", log.joined, self._clients)
-            return
-        self._show(log, "join", log.joined, self._clients)
-        if "join" in log.ends_s:
-            self._show(log, "share", log.shared, len(log.clients))
-        if "share" in log.ends_s:
-            self._show(log, "commit", int(log.aggregate is not None), 1)
+        self._show(log, log.phases[0], log.arrived, self._clients)
+        if "collect" in log.ends_s:
+            self._show(log, "agree", int(log.aggregate is not None), 1)
 
     def _show(self, log: RoundLog, phase: str, count: int, total: int) -> None:
         key = (log.began_s, phase)
@@ -121,12 +124,11 @@ class Bars:
 class IterationLines(Lines):
     """Progress of an iterative job in a log or a pipe: a line for each round, with the score after it.
 
-    Args:
-        console: where to print. clients: N.
+    Args: as for `Lines`.
     """
 
-    def __init__(self, console: Console, clients: int) -> None:
-        super().__init__(console, clients)
+    def __init__(self, console: Console, clients: int, released: str = "released") -> None:
+        super().__init__(console, clients, released)
         self._over: RoundLog | None = None
         self._count = 0
 
@@ -151,18 +153,26 @@ class IterationLines(Lines):
         if self._over is None:
             return
         self._count += 1
-        say(self._console, f"round {self._count}", f"{_course(self._over)}{'; ' if score else ''}{score}")
+        course = self._course(self._over)
+        say(self._console, f"round {self._count}", f"{course}{'; ' if score else ''}{score}")
         self._over = None
+
+    def _course(self, log: RoundLog) -> str:
+        """A round that is over, in one line."""
+        ended = _ENDED["collect"] if log.is_summed else self._released
+        aborted = "" if log.aggregate is not None else "aborted, "
+        of = f" of {len(log.asked)}" if log.asked else ""
+        return f"{log.statistic}: {log.contributed}{of} {ended}, {aborted}{log.wall_s:.1f} s"
 
 
 class IterationBars:
     """Progress of an iterative job on a terminal: one bar over its rounds, one for what the present round waits for.
 
     Args:
-        console: where to draw. clients: N, or B where each round is of so many that report.
+        console: where to draw. clients: N, or B where each round is of so many that report. released: as of `Lines`.
     """
 
-    def __init__(self, console: Console, clients: int) -> None:
+    def __init__(self, console: Console, clients: int, released: str = "released") -> None:
         columns = (
             TextColumn("{task.description:<26}"),
             BarColumn(bar_width=24),
@@ -187,6 +197,10 @@ class IterationBars:
         """So many actors of so many have a connection."""
         self._progress.update(self._connecting, completed=count, total=total)
 
+    def sessions(self, count: int, total: int) -> None:
+        """So many clients of so many have a session at every Compute node."""
+        self._progress.update(self._connecting, description="sessions", completed=count, total=total)
+
     def iterated(self, iteration: Iteration) -> None:
         """One is done: its score stands beside the bar."""
         score = score_words(iteration)
@@ -194,22 +208,8 @@ class IterationBars:
 
     def changed(self, log: RoundLog) -> None:
         """A round has gone on."""
-        if "join" not in log.ends_s and not log.local:
-            self._progress.update(self._now, description=f"  {log.statistic}: join", completed=log.joined)
-            return
-        if log.local:
-            self._progress.update(self._now, description=f"  {log.statistic}: report", completed=log.joined)
-            return
-        total = len(log.clients)
-        self._progress.update(self._now, description=f"  {log.statistic}: share", completed=log.shared, total=total)
+        phase = "agree" if "collect" in log.ends_s else log.phases[0]
+        self._progress.update(self._now, description=f"  {log.statistic}: {phase}", completed=log.arrived)
 
 
 View = Lines | Bars | IterationLines | IterationBars
-
-
-def _course(log: RoundLog) -> str:
-    """A round that is over, in one line."""
-    end = "" if log.aggregate is not None else "aborted, "
-    if log.local:
-        return f"{log.statistic}: {log.joined} reported, {end}{log.wall_s:.1f} s"
-    return f"{log.statistic}: {log.shared} of {len(log.clients)} shared, {end}{log.wall_s:.1f} s"

@@ -13,19 +13,19 @@ T = TypeVar("T")
 _CERTIFICATE_DAYS = 30
 
 
-def floors(clients: int, tolerated: int) -> Floors:
-    """Of a Compute node in rounds of N clients of which T may drop."""
-    least = clients - tolerated
-    return Floors(clients_min=least, honest_min=max(1, least - tolerated - 1))
+def floors(clients: int, tolerated: int, colluders: int) -> Floors:
+    """Of a Compute node in rounds of N clients, of which T may drop or collude, and c of these only collude."""
+    fewest = clients - tolerated + colluders
+    return Floors(clients_min=fewest, honest_min=fewest - 1 - colluders)
 
 
-def policy(clients: int, tolerated: int, *, colluders: int, computes: int, epsilon: float, delta: float) -> Policy:
+def policy(clients: int, tolerated: int, colluders: int, *, computes: int, epsilon: float, delta: float) -> Policy:
     """Of a client, whose whole budget may go to one round.
 
     Args:
         clients: N. tolerated: T. colluders: c. computes: M. epsilon, delta: of all rounds together.
     """
-    least = floors(clients, tolerated)
+    least = floors(clients, tolerated, colluders)
     return Policy(
         epsilon_per_round_max=epsilon,
         epsilon_per_period_max=epsilon,

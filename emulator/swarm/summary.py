@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dca_proto.aggregate import NoisyAggregate
+from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, NoisyAggregate
 from dca_proto.cli.learn_view import reports_row
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.price import Price, total
-from dca_proto.core.shares import LOCAL
+from dca_proto.request import KINDS
 from emulator.swarm.live import Swarm, SwarmOptions
 from emulator.swarm.timeline import RoundLog
 
@@ -41,8 +41,8 @@ def summarise(
         "computes": options.computes,
         "tolerated": options.tolerated,
         "colluders": options.colluders,
-        "unknown_noises": None if options.alone else fewest - tolerated - 1,
-        "local": options.local,
+        "unknown_noises": fewest - tolerated - 1 if options.is_summed else None,
+        "round_kind": next(name for name, kind in KINDS.items() if kind is options.kind),
         "reports": options.reports or None,
         "epsilon": options.budget.epsilon if private else None,
         "delta": options.delta if private else None,
@@ -52,12 +52,11 @@ def summarise(
         "mechanism": options.reports or options.mechanism.name,
         "broker": swarm.broker_kind,
         "broker_version": swarm.broker_version,
-        "share_encoding": LOCAL if options.alone else options.encoding,
         "seed": options.seed,
         **outcome,
         "rounds": rounds,
         **{name: last.get(name) for name in ("dropped", "contributors", "relation")},
-        **({"nodes": last.get("nodes", [])} if options.local else {}),
+        **({"nodes": last.get("nodes", [])} if options.kind is NodeReleaseRequest else {}),
         **({"reported": sum(row["contributors"] or 0 for row in rounds)} if options.reports else {}),
     }
 
@@ -92,9 +91,9 @@ def round_row(log: RoundLog, private: bool) -> dict[str, Any]:
     return {
         "name": log.statistic,
         "dimension": log.dimension,
-        "joined": log.joined,
+        "arrived": log.arrived,
+        "closed": log.closed or None,
         "declined": log.why,
-        "roster_hash": log.roster_hash.hex() or None,
         "wall_s": log.wall_s,
         "phases": log.phase_s(),
         "messages": log.messages,
@@ -107,7 +106,6 @@ def _released(aggregate: NoisyAggregate, private: bool) -> dict[str, Any]:
     return {
         "ok": True,
         "contributors": aggregate.contributors,
-        "dropped": len(aggregate.absent),
         "sigma_local": aggregate.sigma_local,
         "noise_variance": aggregate.noise_variance,
         "value": aggregate.value.tolist(),
@@ -119,27 +117,24 @@ def _released(aggregate: NoisyAggregate, private: bool) -> dict[str, Any]:
 
 
 def _who(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, int]) -> dict[str, Any]:
-    """Who is missing, and what each has released by itself where they do."""
-    if options.reports:
-        return _reported_by(log, options, numbers)
-    return _released_by(log, numbers) if options.local else _absent(log, numbers)
+    """Who was asked, who is missing, and what each has released by itself where they do."""
+    asked = {"expected": len(log.asked)}
+    if options.kind is LdpReportRequest:
+        return {**asked, **_reported_by(log, options, numbers)}
+    if options.kind is NodeReleaseRequest:
+        return {**asked, **_released_by(log, numbers)}
+    if log.aggregate is None:  # nobody knows whose contributions there were
+        return {**asked, "dropped": len(log.asked) - log.declined - log.contributed}
+    return {**asked, **_missing(log, log.clients, numbers)}
 
 
-def _absent(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
-    """Who is missing from a sum, by id and by number."""
-    if log.aggregate is None:
-        return {}
-    absent = sorted((log.clients[position] for position in log.aggregate.absent), key=numbers.__getitem__)
-    return {"absent": [client.hex() for client in absent], "absent_clients": [numbers[client] for client in absent]}
-
-
-def _missing(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
-    """Who has released nothing in a local round of everybody."""
-    absent = sorted((client for client in numbers if client not in log.rows), key=numbers.__getitem__)
+def _missing(log: RoundLog, found: Iterable[bytes], numbers: Mapping[bytes, int]) -> dict[str, Any]:
+    """Who was asked and is not in the result, by id and by number."""
+    absent = sorted(set(log.asked).difference(found), key=numbers.__getitem__)
     return {
         "absent": [client.hex() for client in absent],
         "absent_clients": [numbers[client] for client in absent],
-        "dropped": len(absent) - sum(log.why.values()),
+        "dropped": len(absent) - log.declined,
     }
 
 
@@ -148,13 +143,13 @@ def _reported_by(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, i
     released = log.aggregate.reports if log.aggregate else None
     told = {"reports": None if released is None else reports_row(released)}
     if options.batch:
-        return {"dropped": options.batch - log.joined - sum(log.why.values()), **told}
-    return {**_missing(log, numbers), **told}
+        return {"dropped": len(log.asked) - log.arrived - log.declined, **told}
+    return {**_missing(log, log.rows, numbers), **told}
 
 
 def _released_by(log: RoundLog, numbers: Mapping[bytes, int]) -> dict[str, Any]:
-    """What each data node has released in a local round, and which have not."""
-    found: dict[str, Any] = {**_missing(log, numbers), "nodes": []}
+    """What each data node has released, and which have not."""
+    found: dict[str, Any] = {**_missing(log, log.rows, numbers), "nodes": []}
     if log.aggregate is None:
         return found
     names = [client for client, rows in sorted(log.rows.items()) if rows]  # as the aggregate has them
@@ -174,12 +169,10 @@ def _node(number: int, client: bytes, node: NoisyAggregate) -> dict[str, Any]:
 
 
 def _aborted(log: RoundLog) -> dict[str, Any]:
-    contributors = log.failure.contributors if log.failure else None
     return {
         "ok": False,
-        "contributors": contributors,
+        "contributors": log.failure.contributors if log.failure else None,
         "needed": log.failure.needed if log.failure else None,
-        "dropped": len(log.clients) - contributors if contributors is not None else None,
         "sigma_local": None,
         "noise_variance": None,
         "value": None,

@@ -10,9 +10,10 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import facts
 from dca_proto.core.price import Price
 
-PHASES = ("join", "start", "share", "commit")
-LOCAL_PHASES = ("release",)
-"""Of a local round, in which each data node releases, or each client reports, by itself."""
+SUM_PHASES = ("collect", "agree")
+"""Of a secure sum: from the announcement to the close, and from the close to the result."""
+RELEASE_PHASES = ("release",)
+"""Of a round without Compute nodes, in which each client releases or reports by itself."""
 
 
 @dataclass
@@ -20,11 +21,12 @@ class RoundLog:
     """One round.
 
     Attributes:
-        statistic, dimension: what was asked. began_s, ended_s: monotonic seconds.
-        ends_s: when each phase ended. joined, declined: counts; why: reasons of the declines, with their counts.
-        shares: contributions held by each Compute node. clients: ids on the roster, in order.
-        local: whether each releases by itself. reports: whether what it releases is a client's report. rows: of those
-            that have, by id.
+        statistic, dimension: what was asked. phases: of a round of its kind. began_s, ended_s: monotonic seconds.
+        ends_s: when each phase ended.
+        arrived: contributions that holders keep, or releases that the trainer has. closed: why it waits for no more.
+        why: reasons of the declines, with their counts.
+        asked: ids of the clients that were asked. clients: of those in the result, sorted; both as the owner knows.
+        rows: of those that release by themselves, by id.
         aggregate: the result, or None where the round failed with `failure`.
         messages, bytes: sent by all actors during the round.
     """
@@ -32,25 +34,29 @@ class RoundLog:
     statistic: str
     dimension: int
     began_s: float
+    phases: tuple[str, ...] = SUM_PHASES
     ended_s: float = 0.0
     ends_s: dict[str, float] = field(default_factory=dict)
-    joined: int = 0
+    arrived: int = 0
+    closed: str = ""
     why: dict[str, int] = field(default_factory=dict)
-    shares: dict[bytes, int] = field(default_factory=dict)
     rows: dict[bytes, int] = field(default_factory=dict)
+    asked: tuple[bytes, ...] = ()
     clients: tuple[bytes, ...] = ()
-    roster_hash: bytes = b""
     aggregate: NoisyAggregate | None = None
     failure: facts.RoundFailed | None = None
     messages: int = 0
     bytes: int = 0
-    local: bool = False
-    reports: bool = False
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether it is a secure sum."""
+        return self.phases is SUM_PHASES
 
     def phase_s(self) -> dict[str, float]:
         """Seconds of each phase that ended."""
         lengths, last = {}, self.began_s
-        for phase in LOCAL_PHASES if self.local else PHASES:
+        for phase in self.phases:
             if phase in self.ends_s:
                 lengths[phase] = self.ends_s[phase] - last
                 last = self.ends_s[phase]
@@ -61,10 +67,15 @@ class RoundLog:
         return self.ended_s - self.began_s
 
     @property
-    def shared(self) -> int:
-        """How many contributions are in the sum, or were too few; until that is known, how many all nodes hold."""
+    def declined(self) -> int:
+        """How many clients refused."""
+        return sum(self.why.values())
+
+    @property
+    def contributed(self) -> int:
+        """How many contributions are in the sum, or were too few; until that is known, how many are kept."""
         found = self.aggregate.contributors if self.aggregate else self.failure.contributors if self.failure else None
-        return min(self.shares.values(), default=0) if found is None else found
+        return self.arrived if found is None else found
 
 
 class Timeline:
@@ -73,7 +84,7 @@ class Timeline:
     Args:
         traffic: returns messages and bytes sent so far by all actors.
         on_change: called with the current round after every fact that changed it.
-        local: whether rounds are local ones. reports: whether they are of clients' reports.
+        phases: of each round.
 
     Attributes:
         rounds: so far. charges: what clients were charged and not given back, by client and round id.
@@ -84,29 +95,27 @@ class Timeline:
         traffic: Callable[[], tuple[int, int]],
         on_change: Callable[[RoundLog], None],
         *,
-        local: bool = False,
-        reports: bool = False,
+        phases: tuple[str, ...] = SUM_PHASES,
     ) -> None:
         self.rounds: list[RoundLog] = []
         self.charges: dict[tuple[bytes, bytes], Price] = {}
         self._traffic = traffic
         self._on_change = on_change
-        self._local, self._reports = local, reports
+        self._phases = phases
         self._before = (0, 0)
 
-    def note(self, actor: bytes, fact: object, at_s: float | None = None) -> None:
-        """Take in one fact of one actor, by default as of now, else of that monotonic time."""
-        now_s = time.monotonic() if at_s is None else at_s
+    def note(self, actor: bytes, fact: object) -> None:
+        """Take in one fact of one actor, as of now."""
+        now_s = time.monotonic()
         if isinstance(fact, facts.Announced):
             self._before = self._traffic()
-            log = RoundLog(fact.statistic, fact.dimension, now_s, local=self._local, reports=self._reports)
-            self.rounds.append(log)
+            self.rounds.append(RoundLog(fact.statistic, fact.dimension, now_s, self._phases))
         if not self.rounds:
             return
         log = self.rounds[-1]
         self._account(actor, fact)
-        self._take(log, actor, fact, now_s)
-        self._on_change(log)
+        if self._take(log, actor, fact, now_s):
+            self._on_change(log)
 
     def _account(self, client: bytes, fact: object) -> None:
         match fact:
@@ -115,33 +124,32 @@ class Timeline:
             case facts.ChargeReturned(round_id):
                 self.charges.pop((client, round_id), None)
 
-    def _take(self, log: RoundLog, actor: bytes, fact: object, now_s: float) -> None:
+    def _take(self, log: RoundLog, actor: bytes, fact: object, now_s: float) -> bool:
+        """Whether the fact changes what is known of the round."""
         match fact:
-            case facts.Rostered(_, clients, roster_hash):
-                log.clients, log.roster_hash = clients, roster_hash
-                log.joined = len(clients)
-                log.ends_s["join"] = now_s
-            case facts.Joined(_, client, count) if client != actor:
-                log.joined = count
+            case facts.Announced():
+                pass
+            case facts.Arrived(_, count, _):
+                log.arrived = count
             case facts.Declined(_, client, reason, found, expected) if client != actor:
                 why = f"{reason}: found {found}, expected {expected}"
                 log.why[why] = log.why.get(why, 0) + 1
-            case facts.SharingStarted():
-                log.ends_s["start"] = now_s
-            case facts.ShareKept(_, count, _):
-                log.shares[actor] = count
+            case facts.Closed(_, count, why):
+                log.arrived, log.closed = count, why
+                log.ends_s["collect"] = now_s
             case facts.ReleaseKept(_, client, rows, count):
                 log.rows[client] = rows
-                log.joined = count
-            case facts.ListFrozen():
-                log.ends_s["share"] = now_s
+                log.arrived = count
             case facts.RoundCompleted(_, aggregate):
-                log.aggregate, log.roster_hash = aggregate, aggregate.roster_hash
-                log.ends_s["release" if log.local else "commit"] = now_s
+                log.aggregate = aggregate
+                log.ends_s[log.phases[-1]] = now_s
                 self._end(log, now_s)
             case facts.RoundFailed():
                 log.failure = fact
                 self._end(log, now_s)
+            case _:
+                return False
+        return True
 
     def _end(self, log: RoundLog, now_s: float) -> None:
         log.ended_s = now_s

@@ -10,33 +10,42 @@ from rich import box
 from rich.table import Table
 
 from dca_proto.cli.learn_view import BY_ITSELF
-from emulator.swarm.timeline import LOCAL_PHASES, PHASES
+from dca_proto.request import LDP_REPORT, NODE_RELEASE
 from inference.jobs.estimates import INTERVAL_NOTE, rows_of, sampling_words, table_of
 
 _SHOWN_ABSENT = 4
 _SHOWN_ROUNDS = 4
 _SHOWN_ESTIMATES = 12
 _SHOWN_NODES = 12
-_SUMMED = ("joined", "shared")
 Line = tuple[str, str]
 """A label and a text, as `say` prints them."""
 
 
 def rounds_table(summary: dict[str, Any]) -> Table:
     """Who took part in each round, and the noise in its sum; many rounds of one sort share a line."""
-    who = ("released", "rows") if summary.get("local") else ("reported",) if summary.get("reports") else _SUMMED
-    names = ("round", "numbers", *who, "dropped", "σ of noise")
+    came = _came(summary)
+    names = ("round", "numbers", *came, "dropped", "closed", "σ of noise")
     rows = [
         (
             _name(group),
             str(group[0]["dimension"]),
-            *(_range([row[key] for row in group]) for key in ("joined", "contributors")[: len(who)]),
+            *(_range([row[key] for row in group]) for key in came.values()),
             _range([row["dropped"] for row in group]),
+            ", ".join(sorted({row["closed"] for row in group if row["closed"]})) or "–",
             _noise(group),
         )
         for group in _groups(summary["rounds"])
     ]
     return _table("rounds", names, rows, texts=(0,))
+
+
+def _came(summary: dict[str, Any]) -> dict[str, str]:
+    """What those did that took part, and where a row has their number."""
+    by_kind = {
+        NODE_RELEASE: {"released": "arrived", "rows": "contributors"},
+        LDP_REPORT: {"reported": "arrived"},
+    }
+    return by_kind.get(summary.get("round_kind", ""), {"contributed": "contributors"})
 
 
 def reporters_words(clients: int, mechanism: str, dropped: int, times: int = 1) -> str:
@@ -52,7 +61,7 @@ def reporters_words(clients: int, mechanism: str, dropped: int, times: int = 1) 
 
 
 def nodes_words(sizes: Sequence[int], dropped: int) -> str:
-    """Who takes part in local rounds.
+    """Who takes part in rounds of data nodes.
 
     Args:
         sizes: rows of each data node. dropped: K.
@@ -73,7 +82,7 @@ def nodes_table(summary: dict[str, Any]) -> Table:
 
 def times_table(summary: dict[str, Any]) -> Table:
     """Seconds of each round and phase, and what all actors sent; those of a line with many rounds are added up."""
-    phases = LOCAL_PHASES if summary.get("local") or summary.get("reports") else PHASES
+    phases = list(dict.fromkeys(phase for row in summary["rounds"] for phase in row["phases"]))
     names = ("seconds", *phases, "in all", "messages", "MB")
     rows = [
         (
@@ -136,7 +145,11 @@ def roles_table(summary: dict[str, Any]) -> Table:
 
 def fleet_lines(summary: dict[str, Any]) -> list[Line]:
     """Who was missing in a fleet's rounds and why, how far off the last sum is, and how long it took to connect."""
-    lines = [("connected", f"in {summary['connect_s']:.1f} s, keys and certificates included")]
+    sessions_s = summary["sessions"]["wall_s"]
+    lines = [
+        ("connected", f"in {summary['connect_s']:.1f} s, keys and certificates included"),
+        ("sessions", f"of all clients at all Compute nodes after {sessions_s:.1f} s"),
+    ]
     for number, row in enumerate(summary["rounds"], 1):
         if row["failed"]:
             lines.append(("failed", f"round {number}: {row['failed']} clients neither declined nor contributed"))
@@ -157,7 +170,7 @@ def dropped_lines(summary: dict[str, Any]) -> list[Line]:
         absent = list(zip(row["absent_clients"], row["absent"], strict=True))
         names = ", ".join(f"{place} ({name[:6]})" for place, name in absent[:_SHOWN_ABSENT])
         more = f" and {len(absent) - _SHOWN_ABSENT} more" if len(absent) > _SHOWN_ABSENT else ""
-        who = "data nodes" if summary.get("local") else "clients"
+        who = "data nodes" if summary.get("round_kind") == NODE_RELEASE else "clients"
         lines.append(("dropped", f"round {number}: {who} {names}{more}"))
     if len(found) > _SHOWN_ROUNDS:
         lines.append(("", f"others in {len(found) - _SHOWN_ROUNDS} more rounds"))
@@ -261,8 +274,8 @@ def _trial_lines(summary: dict[str, Any]) -> list[Line]:
 
 
 def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
-    if summary.get("local"):
-        return _local_privacy_lines(summary)
+    if summary.get("round_kind") == NODE_RELEASE:
+        return _node_privacy_lines(summary)
     if summary.get("reports"):
         return _report_privacy_lines(summary)
     reserved = summary["colluders"]
@@ -284,7 +297,7 @@ def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
     ]
 
 
-def _local_privacy_lines(summary: dict[str, Any]) -> list[Line]:
+def _node_privacy_lines(summary: dict[str, Any]) -> list[Line]:
     nodes = len(summary["nodes"])
     alone = "the data node adds" if nodes == 1 else f"each of the {nodes} data nodes adds"
     return [

@@ -58,11 +58,10 @@ from emulator.swarm.pipe import (
     Connected,
     Count,
     Failed,
-    Frozen,
-    Kept,
     Late,
     Order,
     Prepare,
+    Sessions,
     Setting,
     Totals,
     Word,
@@ -121,7 +120,8 @@ class Worker:
         self._transports: list[SwarmTransport] = []
         self._facts: Counter[str] = Counter()
         self._numbers: dict[bytes, int] = {}  # of the clients, by id
-        self._late: dict[str, deque[Late]] = {phase: deque(maxlen=SLOWEST_MAX) for phase in ("join", "share")}
+        self._late: deque[Late] = deque(maxlen=SLOWEST_MAX)
+        self._sessions: dict[bytes, int] = {}  # of each Compute node, how many clients have one
         self._connected = 0
         self._told_s: dict[bytes, float] = {}
         self._means: dict[str, Any] = {
@@ -149,8 +149,7 @@ class Worker:
                 gc.collect()
                 gc.freeze()  # a device's collector would not search the memory of thousands of others for garbage
                 self._say(self._totals())
-                for late in self._late.values():
-                    late.clear()
+                self._late.clear()
             case Count():
                 self._say(self._totals())
 
@@ -179,7 +178,8 @@ class Worker:
 
     def add_computes(self, orders: ComputeOrders) -> None:
         """The Compute nodes of the federation file, each with a connection of its own."""
-        least = floors(self._setting.clients, self._setting.tolerated)
+        setting = self._setting
+        least = floors(setting.clients, setting.tolerated, setting.colluders)
         for seed in orders.identities:
             actor = ComputeActor(Identity(seed), self._federation, floors=least, **self._means)
             self._add(actor, Channel.COMPUTE, None)
@@ -189,7 +189,7 @@ class Worker:
         return policy(
             setting.clients,
             setting.tolerated,
-            colluders=setting.colluders,
+            setting.colluders,
             computes=setting.computes,
             epsilon=setting.epsilon,
             delta=setting.delta,
@@ -231,14 +231,13 @@ class Worker:
     def _note(self, actor: bytes, fact: object) -> None:
         self._facts[f"dropped {fact.code}" if isinstance(fact, facts.Dropped) else type(fact).__name__] += 1
         match fact:
-            case facts.ShareKept(round_id, count, clients) if count == clients or self._is_due(actor):
-                self._say(Kept(actor, round_id, count, clients))
-            case facts.ListFrozen(round_id, count):
-                self._say(Frozen(actor, round_id, count, time.monotonic()))
-            case facts.Joined():
-                self._late["join"].append(Late(self._numbers[actor], "join", time.monotonic()))
-            case facts.AllReceived():
-                self._late["share"].append(Late(self._numbers[actor], "share", time.monotonic()))
+            case facts.SessionKept(_, count):
+                self._sessions[actor] = count
+                fewest = min(self._sessions.values()) if len(self._sessions) == len(self.runners) else 0
+                if fewest == self._setting.clients or self._is_due(b"sessions"):
+                    self._say(Sessions(fewest))
+            case facts.Acknowledged():
+                self._late.append(Late(self._numbers[actor], time.monotonic()))
 
     def _is_due(self, subject: bytes) -> bool:
         """Whether the parent has not heard of this for a moment."""
@@ -257,7 +256,7 @@ class Worker:
             peak_rss_bytes=usage.peak_rss_bytes() or 0,
             transactions=self._store.transactions,
             facts=dict(self._facts),
-            late=tuple(one for late in self._late.values() for one in late),
+            late=tuple(self._late),
         )
 
 
