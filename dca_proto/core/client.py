@@ -287,9 +287,9 @@ class ClientActor(Actor):
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
             stored,
             *current.answers(self.id),
-            self._resend_timer(current, now_ms),
+            self._resend_timer(current, now_ms, made.contribution),
             SetTimer(Timer(CLOSE, current.id), body.commit_by_ms + self._timing.abort_grace_ms),
-            Report(facts.Contributed(current.id, charge.statistic, charge.mu, charge.price.pure)),
+            Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
             *trouble,
         ]
 
@@ -499,8 +499,8 @@ class ClientActor(Actor):
         wait_ms = self._timing.resend_after_ms(current.attempt + 4, self._random(1))
         return [*asked, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
 
-    def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
-        wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))
+    def _resend_timer(self, current: Round, now_ms: int, entropy: bytes = b"") -> SetTimer:
+        wait_ms = self._timing.resend_after_ms(current.attempt, entropy or self._random(1))
         current.attempt += 1
         return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
 

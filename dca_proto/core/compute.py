@@ -185,7 +185,7 @@ class ComputeActor(Committing):
 
     def _on_sessions_wanted(self, sender: bytes, frame: Signed) -> list[Effect]:
         verify_signed(frame, self._federation.trainer(sender).key, self._federation_hash)
-        count = SessionCount(PROTOCOL_VERSION, len(self._sessions))
+        count = SessionCount(PROTOCOL_VERSION, self._sessions.count_valid(now_ms))
         return [self._signed_to(Address(Channel.TRAINER, sender), b"", count)]
 
     def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:

@@ -99,7 +99,8 @@ class Price(msgspec.Struct, frozen=True, gc=False):
         return self.pure > 0 and not self.gaussian
 
     def __add__(self, other: Price) -> Price:
-        return total((self, other))
+        pure, converted = self.pure + other.pure, self.converted + other.converted
+        return Price(self.gaussian + other.gaussian, pure, converted)
 
     def epsilon(self, delta: float) -> float:
         """The least ε that is known for which the releases together are (ε, δ)-private; infinite for a Gaussian at 0.
@@ -141,6 +142,8 @@ class Price(msgspec.Struct, frozen=True, gc=False):
 def total(prices: Iterable[Price]) -> Price:
     """The price of all together."""
     parts = tuple(prices)
+    if len(parts) <= 1:
+        return parts[0] if parts else Price()
     return Price(
         math.fsum(one.gaussian for one in parts),
         math.fsum(one.pure for one in parts),

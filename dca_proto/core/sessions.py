@@ -61,7 +61,7 @@ class OwnSession:
         self._federation = federation
         self._timing = timing
         self._keys = Keyring(records, timing, identity, random)
-        self._agreed: dict[bytes, bytes] = {}  # by a node's public key, for the newest epoch
+        self._agreed: dict[EpochKey, bytes] = {}  # by a node's key, for the own newest epoch
         self._epochs: tuple[EpochKey, ...] = ()  # of the nodes of the last round, and the keys shared with these
         self._pair_keys: list[bytes] = []
         self.hello = next((value for table, _, value in records if table == HELLO), b"")
@@ -118,17 +118,16 @@ class OwnSession:
             epochs: the nodes' keys. A process holds them once for all rounds that name the same.
         """
         if epochs is not self._epochs:
-            keys = [self._agree(key.public, key.compute, key.epoch) for key in epochs]
-            self._epochs, self._pair_keys = epochs, keys
+            self._epochs, self._pair_keys = epochs, [self._agree(key) for key in epochs]
         return self._pair_keys
 
-    def _agree(self, public: bytes, compute: bytes, epoch: int) -> bytes:
-        agreed = self._agreed.get(public)
+    def _agree(self, key: EpochKey) -> bytes:
+        agreed = self._agreed.get(key)
         if agreed is None:
             own = self._keys.key(self._keys.epoch)
             assert own is not None, "the newest key is kept"
-            client = (self._identity.id, self._keys.epoch)
-            agreed = self._agreed[public] = pair_key(own, public, self._federation, client, (compute, epoch))
+            client, compute = (self._identity.id, self._keys.epoch), (key.compute, key.epoch)
+            agreed = self._agreed[key] = pair_key(own, key.public, self._federation, client, compute)
         return agreed
 
 
@@ -191,8 +190,12 @@ class Sessions:
             self._place(client, stored)
 
     def __len__(self) -> int:
-        """How many clients have a session."""
-        return sum(stored.current is not None for stored in self._stored)
+        """How many clients ever had a session."""
+        return len(self._stored)
+
+    def count_valid(self, now_ms: int) -> int:
+        """How many clients have one now."""
+        return sum(now_ms < end_ms for end_ms in self._ends)
 
     def _place(self, client: bytes, stored: StoredSession) -> None:
         assert stored.slot == len(self._stored), "slots are dealt out in order"
@@ -231,6 +234,8 @@ class Sessions:
             <= now_ms + 2 * self._timing.epoch_ms + self._timing.epoch_grace_ms
         ):
             raise PeerError("hello", found=f"an epoch that ends at {body.expires_ms}", expected=f"the one of {now_ms}")
+        if body.epoch > now_ms // self._timing.epoch_ms + 1:  # none could ever displace it
+            raise PeerError("hello", found=f"epoch {body.epoch}", expected=f"the one of {now_ms}, or the next")
         self._federation.check_certificate(body.certificate, now_ms)
         verify_signed(frame, body.certificate.client_key, self._federation.hash)
         check_public(body.public)

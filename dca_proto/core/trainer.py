@@ -416,7 +416,8 @@ class TrainerActor(Actor):
         elif current.phase == COMMITTING:
             close = Close(PROTOCOL_VERSION, current.id, current.opened.hash)
             waiting = now_ms < current.opened.body.commit_by_ms
-            again = [*(self._ask_nodes(current, close) if waiting else []), *self._query(current)]
+            words = [*current.announced_to_nodes(), *self._ask_nodes(current, close)] if waiting else []
+            again = [*words, *self._query(current)]
         else:
             return self._failures.ask_again(current, now_ms)
         return [*again, current.again(self._timing, self._random, now_ms)]

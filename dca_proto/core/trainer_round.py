@@ -145,15 +145,19 @@ class Round:
     def announced(self) -> list[Effect]:
         """The announcement, once more: to Compute nodes that have not answered, and to all clients that are asked."""
         frame, invited = self.stored.announcement, self.stored.request.invited
-        payload = encode(frame)
-        for_nodes = encode(InvitedRound(frame, b"".join(sorted(invited)))) if invited else payload
-        silent = [compute for compute in self.opened.computes if compute not in self.arrivals.counts]
-        nodes: list[Effect] = [Send(Address(Channel.COMPUTE, compute), self.id, for_nodes) for compute in silent]
+        nodes = self.announced_to_nodes()
         if not invited:
-            return [*nodes, Send(Address(Channel.ANNOUNCE), self.id, payload)]
+            return [*nodes, Send(Address(Channel.ANNOUNCE), self.id, encode(frame))]
         asked = invitations(frame, sorted(invited))
         waiting = sorted(self.invited - self.declined - self.answered)
         return [*nodes, *(Send(Address(Channel.CLIENT, one), self.id, encode(asked[one])) for one in waiting)]
+
+    def announced_to_nodes(self) -> list[Effect]:
+        """The announcement, once more, to Compute nodes that have not answered it."""
+        frame, invited = self.stored.announcement, self.stored.request.invited
+        payload = encode(InvitedRound(frame, b"".join(sorted(invited))) if invited else frame)
+        silent = [compute for compute in self.opened.computes if compute not in self.arrivals.counts]
+        return [Send(Address(Channel.COMPUTE, compute), self.id, payload) for compute in silent]
 
     def again(self, timing: Timing, random: Random, now_ms: int) -> SetTimer:
         """When what waits for an answer is sent again."""

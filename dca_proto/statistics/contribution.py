@@ -176,8 +176,8 @@ def _values(
     step = group * max(1, _CHUNK_WORDS // max(statistic.dimension, table.shape[1] * group))
     for start in range(0, len(table), step):
         chunk = table[start : start + step]
-        if group == 1 and not (finite := np.isfinite(chunk).all(axis=1)).all():
-            chunk = chunk[finite]
+        if group == 1 and not (finite := np.isfinite(chunk)).all():
+            chunk = chunk[finite.all(axis=1)]
         if len(chunk):
             yield from _surviving(statistic, chunk, bound, fraction_bits, failures)
 
