@@ -17,7 +17,7 @@ from commands import Done
 from rich.console import Console
 
 from dca_proto import device
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.cli.book import read_book
 from dca_proto.cli.learn_view import Teller, iteration_row, show
@@ -25,7 +25,6 @@ from dca_proto.core import facts
 from dca_proto.learning.runner import HeldRound
 from dca_proto.net.broker import Broker
 from dca_proto.testing import Cast
-from emulator.swarm.learn import _Run
 from inference.jobs.base import Stage
 from inference.variational.progress import Iteration
 
@@ -151,7 +150,7 @@ def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn
 
 
 def test_a_round_that_is_aborted_is_told_with_what_is_kept(learn: Learn, folder: Path) -> None:
-    options = ("--job", "gaussian", "--clients", "9", "--tolerate", "7", "--set", "join_s=0.3", "--set", "retries=0")
+    options = ("--job", "gaussian", "--clients", "9", "--tolerate", "0", "--set", "collect_s=0.3", "--set", "retries=0")
     done = learn(*options, "--json", "-")
     assert done.returncode == 3
     result = json.loads(done.stdout)
@@ -171,7 +170,7 @@ def test_what_the_account_has_no_room_for_is_refused_before_it_costs_anything(le
     assert len(read_book(folder / "trainer.toml").ledger.charges) == before
     smaller = learn("--job", "regression", "--epsilon", "20", "--journal", "large.journal")
     assert smaller.returncode == 0, "nothing was held under the other settings"
-    alone = ("--clients", "9", "--tolerate", "7", "--set", "join_s=0.3", "--set", "retries=0", "--set", "components=2")
+    alone = ("--clients", "9", "--tolerate", "0", "--set", "collect_s=0.3", "--set", "retries=0", "--set", "components=2")
     early = learn("--job", "mixture", "--epsilon", "150", "--journal", "mixture.journal", *alone)
     assert early.returncode == 3
     assert "this job will have to stop early: the federation's account" in " ".join(early.stderr.split())
@@ -239,8 +238,8 @@ def told_of(iterations: int, *, terminal: bool) -> str:
     with Teller(console, federation, 8, [Stage(1, 0.1, "moments"), Stage(iterations, 0.9, "gradients")]) as teller:
         for number in (1, 2, 3):
             teller(facts.Announced(round_id, "gradient", 2))
-            teller(facts.Joined(round_id, bytes(16), 5))
-            held = {"request": RoundRequest("gradient", {}), "aggregate": _Eight(), "reason": "", "recalled": False}
+            teller(facts.Arrived(round_id, 5, 8))
+            held = {"request": SecureSumRequest("gradient", {}), "aggregate": _Eight(), "reason": "", "recalled": False}
             teller.ended(HeldRound(number=number, attempts=2 if number == 2 else 1, **held))
             teller.iterated(Iteration(number, iterations, "held-out AUC", 0.9 + number / 1000))
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
@@ -255,7 +254,7 @@ class _Eight:
 def test_a_job_of_many_iterations_has_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
     bar = told_of(60, terminal=True)
     assert re.search(r"iteration .*3/60 .*held-out AUC 0\.903", bar)
-    assert "round abababab: 5 of 8 joined" in bar, "what is waited for, below the bar"
+    assert "round abababab: 5 of 8 contributions" in bar, "what is waited for, below the bar"
     assert re.findall(r"round (\d+) of 61", bar) == ["2"], "the bar tells of those that went smoothly"
     assert "attempt 2" in bar
     lines = told_of(60, terminal=False)
@@ -265,7 +264,7 @@ def test_a_job_of_many_iterations_has_a_bar_on_a_terminal_and_lines_elsewhere() 
         ("3", "0.903"),
     ]
     assert "3/60" not in lines
-    assert "5 of 8 joined" not in lines
+    assert "5 of 8 contributions" not in lines
     few = told_of(2, terminal=True)
     assert len(re.findall(r"announced gradient", few)) == 3, "few rounds are told phase by phase"
     assert "iteration " not in few
@@ -274,6 +273,8 @@ def test_a_job_of_many_iterations_has_a_bar_on_a_terminal_and_lines_elsewhere() 
 def test_a_score_that_is_none_is_no_number_in_json() -> None:
     row = iteration_row(Iteration(1, 2, "held-out AUC", math.nan))
     assert row == {"number": 1, "name": "held-out AUC", "value": None}
+    from emulator.swarm.learn import _Run
+
     run = _Run.__new__(_Run)
     run._iterations = [Iteration(1, 2, "held-out AUC", math.nan)]
     assert run._course() == {"iterations": [row]}, "a swarm's as well"

@@ -15,7 +15,7 @@ import pytest
 from test_learn import LET_THROUGH, WIDE, Actors
 
 from dca_proto import device
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.cli.book import read_book
 from dca_proto.core.budget import Budget
@@ -29,14 +29,14 @@ from inference.rounds import Job, run
 CLIENTS = 6
 SETTINGS = {"job": "sums"}
 PARAMETERS = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
-KILLS = ("Announced 1", "SharingStarted 2")
+KILLS = ("Announced 1", "Closed 2")
 """At which fact, the how manyeth of its kind, each process ends itself: in the first round, and in the second."""
 
 
 def sums() -> Job[list[NoisyAggregate]]:
     aggregates = []
     for batch in (0, CLIENTS // 2, CLIENTS // 2):
-        aggregates.append((yield RoundRequest("sum", PARAMETERS, budget_share=0.3, batch=batch)))  # noqa: PERF401
+        aggregates.append((yield SecureSumRequest("sum", PARAMETERS, budget_share=0.3, batch=batch)))  # noqa: PERF401
     return aggregates
 
 
@@ -98,7 +98,7 @@ def test_a_job_survives_kill_9_at_every_stage_and_nobody_pays_twice(folder: Path
                 raise AssertionError("what the thread's start raises is raised here")
             whole, first, second = run(sums(), rounds)
     with pytest.raises(UsageError, match="inside `with TrainerRounds"):
-        rounds.hold(RoundRequest("sum", PARAMETERS))
+        rounds.hold(SecureSumRequest("sum", PARAMETERS))
     assert (whole.contributors, first.contributors, second.contributors) == (6, 3, 3)
     noise = (whole.noise_variance + first.noise_variance + second.noise_variance) ** 0.5
     # false alarm: three noises beyond 7 standard deviations, below 1e-11

@@ -1,4 +1,4 @@
-"""A round of reports through the command line on a real broker: clients from their files, `dca trainer`, and what
+"""LDP reports through the command line on a real broker: clients from their files, `dca trainer`, and what
 `dca ledger` and `dca inspect` make of it."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dca_proto.cli import main
-from dca_proto.core.facts import AllReceived
+from dca_proto.core.facts import Acknowledged
 from dca_proto.core.mechanism import GRID_LAPLACE, UNARY_ENCODING
 from dca_proto.device import load
 from dca_proto.net.broker import Broker
@@ -25,6 +25,7 @@ ROUND = """
 statistic = "histogram"
 columns = ["x"]
 parameters = { edges = [-0.5, 0.5, 1.5, 2.5] }
+kind = "ldp-report"
 mechanism = "unary-encoding"
 rows_max = 1
 epsilon = 1
@@ -38,7 +39,7 @@ def clients_of(folder: Path, rounds: int) -> Iterator[None]:
     confirmed = threading.Semaphore(0)
 
     def on_report(fact: object) -> None:
-        if isinstance(fact, AllReceived):
+        if isinstance(fact, Acknowledged):
             confirmed.release()
 
     loop = asyncio.new_event_loop()
@@ -66,7 +67,7 @@ def test_two_rounds_of_reports_from_files(
     any_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = ("--name", "report-round", "--local", "--clients", str(len(VALUES)), "--broker", any_broker.url)
+    given = ("--name", "report-round", "--without-computes", "--clients", str(len(VALUES)), "--broker", any_broker.url)
     assert main(["federation", "init", "it", *given]) == 0
     folder = tmp_path / "it"
     for index, value in enumerate(VALUES, start=1):
@@ -79,9 +80,9 @@ def test_two_rounds_of_reports_from_files(
         assert main(["trainer", trainer, "--json", "categories.json"]) == 0
         shown = capsys.readouterr()
         assert main(["trainer", trainer, "--delta", "1e-6"]) == 2
-        assert "delta is 1e-06, expected 0: a report by unary-encoding" in capsys.readouterr().err
+        assert "mechanism 'unary-encoding' is private by epsilon alone: found delta 1e-06" in capsys.readouterr().err
         (folder / "trainer.toml").write_text((folder / "trainer.toml").read_text().partition("[round]")[0])
-        means = ("--statistic", "mean", "--columns", "x", "--bounds", "x=0:2", "--mechanism", "grid-laplace")
+        means = ("--statistic", "mean", "--columns", "x", "--bounds", "x=0:2", "--kind", "ldp-report", "--mechanism", "grid-laplace")
         assert main(["trainer", trainer, *means, "--epsilon", "0.5", "--clients", "6", "--json", "means.json"]) == 0
     assert "from       6 reports by unary-encoding, each private by itself" in shown.out
     assert "spent      epsilon 1, delta 0 of every participant's budget" in shown.out

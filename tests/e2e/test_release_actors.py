@@ -1,4 +1,4 @@
-"""A local round of actors from their files on a real broker, and what `dca ledger` and `dca inspect` make of it."""
+"""A node release of actors from their files on a real broker, and what `dca ledger` and `dca inspect` make of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ bounds = { x = [0, 10] }
 epsilon = 1
 delta = 1e-6
 clients = 2
-local = true
+kind = "node-release"
 rows_max = 1000
 """
 
@@ -32,7 +32,7 @@ async def held(folder: Path) -> tuple[float, list[int]]:
     hospitals = [
         asyncio.create_task(
             load(folder / f"client-{index}.toml").run(
-                lambda fact, done=done: done.set() if type(fact).__name__ == "AllReceived" else None
+                lambda fact, done=done: done.set() if type(fact).__name__ == "Acknowledged" else None
             )
         )
         for index, done in enumerate(confirmed, start=1)
@@ -47,8 +47,8 @@ async def held(folder: Path) -> tuple[float, list[int]]:
     return float(result.value[0]), sorted(node.contributors for node in result.nodes)
 
 
-def test_a_local_round_from_files(any_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--name", "local-round", "--local", "--clients", "2", "--broker", any_broker.url)
+def test_a_node_release_from_files(any_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--name", "node-release", "--without-computes", "--clients", "2", "--broker", any_broker.url)
     assert main(["federation", "init", str(tmp_path / "it"), *given]) == 0
     folder = tmp_path / "it"
     for index, rows in ((1, 400), (2, 200)):
