@@ -9,13 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 from scene import (
+    announced,
     begin,
     body_of,
     exact_cast,
     exact_sum,
     failures,
     forged,
+    hand_over,
+    ignored,
+    kind_of,
     losing,
+    passing,
     refused,
     resigned,
     results,
@@ -27,68 +32,74 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.core.codec import decode_frame
+from dca_proto.core.codec import decode_frame, encode
 from dca_proto.core.events import Received, TimerFired
 from dca_proto.core.events import Timer as TimerName
-from dca_proto.core.facts import Released, RoundCompleted
+from dca_proto.core.facts import ListFrozen, Released, RoundCompleted
 from dca_proto.core.messages import (
+    Abort,
     Announcement,
-    Body,
+    Answer,
+    Close,
+    Contribution,
+    FrozenList,
+    Hello,
     PartialSum,
+    Progress,
     Query,
     Receipt,
-    Roster,
     Sealed,
-    Share,
-    Start,
 )
 from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.core.round import session_hash
 from dca_proto.testing import Cast, Envelope, Network
 
 
-def the_share(network: Network, cast: Cast, node: int = 0) -> Envelope:
-    return sent(network, Share, sender=cast.clients[0], to=cast.computes[node])[0]
+def the_contribution(network: Network, cast: Cast, client: int = 0) -> Envelope:
+    return sent(network, Contribution, sender=cast.clients[client])[0]
 
 
-# 7, 8: the same share again
+# 7, 8: the same contribution again
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("released", [False, True])
-def test_attack_7_the_same_share_again_in_its_round(released: bool, restarted: bool) -> None:
+def test_attack_7_the_same_contribution_again_in_its_round(released: bool, restarted: bool) -> None:
     """Counted once, and answered by the same receipt: in the round, after the release, after a restart in either."""
     cast = exact_cast(4, 3)
     network = cast.network()
     if not released:
-        network.tamper = losing(Share, sender=cast.clients[3])
+        network.tamper = losing(Close)
     begin(cast, network)
-    node = cast.computes[0]
+    one = the_contribution(network, cast)
+    node = one.to.id
     if restarted:
         network.restart(node)
-    share, before = the_share(network, cast), snapshot(network.actors[node])
-    (again,) = network.actors[node].handle(Received(share.sender, share.payload), network.now_ms)
-    assert again.payload == sent(network, Receipt, sender=node, to=share.sender)[0].payload
+    before = snapshot(network.actors[node])
+    (again,) = network.actors[node].handle(Received(one.sender, one.payload), network.now_ms)
+    assert again.payload == sent(network, Receipt, sender=node, to=one.sender)[0].payload
     assert snapshot(network.actors[node]) == before
-    network.tamper = lambda one: [one]
+    network.tamper = passing
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
 
 
-def test_attack_7_the_same_share_in_another_round_and_after_clean_up() -> None:
-    """The round id names the session that keys it; a forgotten round is unknown, and cannot be opened again."""
+def test_attack_7_the_same_contribution_in_another_round_and_after_clean_up() -> None:
+    """ah keys it; a forgotten round is unknown, and cannot be opened again."""
     cast = exact_cast(4, 3)
     network, _ = begin(cast)
-    share, first = the_share(network, cast), sent(network, Roster, to=cast.computes[0])[0]
-    network.tamper = losing(Share)
-    begin(cast, network)
-    second = body_of(sent(network, Start)[-1].payload).round_id
-    moved = msgspec.structs.replace(decode_frame(share.payload), round_id=second)
-    refused(network, cast.computes[0], share.sender, msgspec.msgpack.encode(moved), "ciphertext")
+    one, first = the_contribution(network, cast), sent(network, Announcement)[-1]
+    network.tamper = losing(Contribution)
+    for _ in range(4):
+        begin(cast, network)
+    for second in {each.round_id for each in sent(network, Announcement)} - {one.round_id}:
+        moved = encode(msgspec.structs.replace(decode_frame(one.payload), round_id=second))
+        for node in cast.computes:
+            network.handle(node, Received(one.sender, moved))
+            assert network.actors[node]._rounds[second].kept == {}
     until_the_end(network, 24 * 9)
-    assert network.actors[cast.computes[0]].phase(first.round_id) == "new"
-    refused(network, cast.computes[0], share.sender, share.payload, "unknown-round")
-    refused(network, cast.computes[0], cast.trainer_identity.id, first.payload, "late")
+    assert network.actors[one.to.id].phase(one.round_id) == "new"
+    refused(network, one.to.id, one.sender, one.payload, "unknown-round")
+    refused(network, one.to.id, cast.trainer_identity.id, first.payload, "epoch")
 
 
 def test_attack_8_two_copies_at_the_same_time_and_a_third_after_both() -> None:
@@ -104,19 +115,19 @@ def test_attack_8_two_copies_at_the_same_time_and_a_third_after_both() -> None:
 # 9: redelivery
 
 
-@pytest.mark.parametrize("node_restarts", [False, True])
-def test_attack_9_everything_is_delivered_again(node_restarts: bool) -> None:
+@pytest.mark.parametrize("all_restart", [False, True])
+def test_attack_9_everything_is_delivered_again(all_restart: bool) -> None:
     """QoS 1 redelivery and stale messages: all that was ever sent comes again, in another order; nothing happens."""
     cast = exact_cast(4, 3)
     network, _ = begin(cast)
-    if node_restarts:
+    if all_restart:
         for actor in (*cast.computes, *cast.clients, cast.trainer_identity.id):
             network.restart(actor)
         network.deliver()
     released, charges = len(network.reported(Released)), [network.actors[c].ledger.charges for c in cast.clients]
-    history = [one for one in network.sent if not one.to.channel.is_broadcast]
-    for one in reversed(history):
-        network.handle(one.to.id, Received(one.sender, one.payload))
+    for one in reversed(list(network.sent)):
+        for receiver in network._receivers(one.to):
+            network.handle(receiver, Received(one.sender, one.payload))
     network.deliver()
     assert len(network.reported(Released)) == released
     assert [network.actors[c].ledger.charges for c in cast.clients] == charges
@@ -127,39 +138,34 @@ def test_attack_9_everything_is_delivered_again(node_restarts: bool) -> None:
 
 
 def test_attack_10_the_trainer_asks_twice_for_the_result() -> None:
-    """The stored answer, byte for byte, with the same noise, also after a restart and under a repeated roster."""
+    """The stored answer, byte for byte, with the same noise, also after a restart and under a repeated announcement."""
     cast = Cast(4, 3)
     network, _ = begin(cast)
     node, trainer = cast.computes[0], cast.trainer_identity
-    roster = sent(network, Roster, to=node)[0].payload
-    released = [
-        one.payload
-        for one in sent(network, Sealed, sender=node)
-        if sealed_kind(network, cast, one.payload) is PartialSum
-    ]
-    session = session_hash(body_of(roster).terms)
-    query = forged(cast, trainer, Query(PROTOCOL_VERSION, body_of(roster).round_id, session))
-    for payload in (query, query, roster):
+    opened = announced(network, cast)
+    released = [one.payload for one in sent(network, Sealed, sender=node)]
+    assert len(set(released)) == 1
+    query = forged(cast, trainer, Query(PROTOCOL_VERSION, opened.body.round_id, opened.hash))
+    for payload in (query, query, encode(opened.frame)):
         (answer,) = network.actors[node].handle(Received(trainer.id, payload), network.now_ms)
-        assert [answer.payload] == released
+        assert answer.payload == released[0]
     network.restart(node)
     (answer,) = network.actors[node].handle(Received(trainer.id, query), network.now_ms)
-    assert [answer.payload] == released
+    assert answer.payload == released[0]
 
 
-def test_attack_10_a_query_of_another_than_the_trainer_is_refused() -> None:
+def test_attack_10_a_query_of_another_than_the_trainer_or_a_peer_is_refused() -> None:
     cast = Cast(4, 3)
     network, _ = begin(cast)
-    body = Query(PROTOCOL_VERSION, body_of(sent(network, Start)[0].payload).round_id, session_of(network))
-    trainer, stranger = cast.trainer_identity, cast.client_identities[0]
-    refused(network, cast.computes[0], stranger.id, forged(cast, stranger, body), "sender")
-    refused(network, cast.computes[0], trainer.id, forged(cast, stranger, body), "signature")
-    other = msgspec.structs.replace(body, session_hash=bytes(32))
-    refused(network, cast.computes[0], trainer.id, forged(cast, trainer, other), "sender")
-
-
-def session_of(network: Network) -> bytes:
-    return session_hash(body_of(sent(network, Start)[0].payload).terms)
+    opened = announced(network, cast)
+    body = Query(PROTOCOL_VERSION, opened.body.round_id, opened.hash)
+    node, trainer, stranger = cast.computes[0], cast.trainer_identity, cast.client_identities[0]
+    refused(network, node, stranger.id, forged(cast, stranger, body), "unknown-compute")
+    refused(network, node, trainer.id, forged(cast, stranger, body), "signature")
+    refused(network, node, cast.computes[1], forged(cast, stranger, body), "signature")
+    other = msgspec.structs.replace(body, announcement_hash=bytes(32))
+    refused(network, node, trainer.id, forged(cast, trainer, other), "sender")
+    refused(network, node, cast.computes[1], forged(cast, cast.compute_identities[1], other), "announcement")
 
 
 # 11, 40: loss
@@ -182,23 +188,25 @@ def test_attack_11_every_message_is_lost_once() -> None:
     cast = exact_cast(4, 3)
     network = cast.network()
     network.deliver()
-    network.tamper = LoseFirst(lambda one: sealed_kind(network, cast, one.payload) or type(body_of(one.payload)))
-    begin(cast, network, join_window_ms=600_000, share_window_ms=600_000, commit_window_ms=600_000)
-    network.restart(cast.trainer_identity.id)  # a lost broadcast comes again when the trainer starts again
+    network.tamper = LoseFirst(lambda one: sealed_kind(network, cast, one.payload) or kind_of(one))
+    begin(cast, network, collect_window_ms=600_000, commit_window_ms=600_000)
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
     assert len(network.reported(Released)) == 3
 
 
-@pytest.mark.parametrize("kind", [Announcement, Roster, Start, Share, Receipt, Sealed, Query])
-def test_attack_11_every_message_of_a_kind_is_always_lost(kind: type[Body]) -> None:
+@pytest.mark.parametrize(
+    "kind", [Announcement, Contribution, Receipt, Progress, Close, FrozenList, Answer, Sealed, Query, Abort, Hello]
+)
+def test_attack_11_every_message_of_a_kind_is_always_lost(kind: type) -> None:
     """The round ends with a reason or a result, and the nodes have released once or aborted: never both."""
     cast = exact_cast(4, 3)
-    network = cast.network()
+    network = Network()
     network.tamper = losing(kind)
+    cast.network(network)
     begin(cast, network)
     until_the_end(network)
-    if kind in (Receipt, Query):
+    if kind in (Receipt, Progress, Close, Query, Abort):
         assert the_sum(network).tolist() == [exact_sum(range(4))]
     else:
         assert len(failures(network)) == 1
@@ -210,35 +218,34 @@ def test_attack_40_an_acknowledged_message_that_was_lost_is_resent_until_its_rec
     """The broker took it, and lost it: the stored bytes are sent again with back-off, and no more after the receipt."""
     cast = exact_cast(4, 3)
     network = cast.network()
-    lost: Counter[bytes] = Counter()
+    lost: list[Envelope] = []
 
     def full_queue(one: Envelope) -> list[Envelope]:
-        if isinstance(body_of(one.payload), Share) and one.sender == cast.clients[0] and lost[one.to.id] < 3:
-            lost[one.to.id] += 1
+        if kind_of(one) is Contribution and one.sender == cast.clients[0] and len(lost) < 3:
+            lost.append(one)
             return []
         return [one]
 
     network.tamper = full_queue
-    begin(cast, network, share_window_ms=600_000)
+    begin(cast, network, tolerated=0, collect_window_ms=600_000)
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
-    for node in cast.computes:
-        copies = [one.payload for one in sent(network, Share, sender=cast.clients[0], to=node)]
-        assert len(copies) == 4
-        assert len(set(copies)) == 1
-    assert all(len(sent(network, Share, sender=client)) == 3 for client in cast.clients[1:])
+    copies = [one.payload for one in sent(network, Contribution, sender=cast.clients[0])]
+    assert len(copies) == 4
+    assert len(set(copies)) == 1
+    assert all(len(sent(network, Contribution, sender=client)) == 1 for client in cast.clients[1:])
 
 
 def test_attack_40_also_across_a_restart_of_the_client() -> None:
     cast = exact_cast(4, 3)
     network = cast.network()
-    network.tamper = losing(Share, sender=cast.clients[0])
-    begin(cast, network)
-    first = {one.payload for one in sent(network, Share, sender=cast.clients[0])}
-    network.tamper = lambda one: [one]
+    network.tamper = losing(Contribution, sender=cast.clients[0])
+    begin(cast, network, tolerated=0)
+    first = {one.payload for one in sent(network, Contribution, sender=cast.clients[0])}
+    network.tamper = passing
     network.restart(cast.clients[0])
     until_the_end(network)
-    assert {one.payload for one in sent(network, Share, sender=cast.clients[0])} == first
+    assert {one.payload for one in sent(network, Contribution, sender=cast.clients[0])} == first
     assert the_sum(network).tolist() == [exact_sum(range(4))]
     assert len(network.actors[cast.clients[0]].ledger.charges) == 1
 
@@ -246,90 +253,116 @@ def test_attack_40_also_across_a_restart_of_the_client() -> None:
 def test_attack_40_nothing_is_resent_after_the_end_of_the_round() -> None:
     cast = exact_cast(4, 3)
     network = cast.network()
-    network.tamper = losing(Share, Receipt)
+    network.tamper = losing(Contribution, Receipt)
     _, request = begin(cast, network)
     until_the_end(network)
     count = len(network.sent)
     client = network.actors[cast.clients[0]]
     assert client.handle(TimerFired(TimerName("resend", request.round_id)), network.now_ms) == []
     until_the_end(network, 2)
-    assert not [one for one in network.sent[count:] if isinstance(body_of(one.payload), Share)]
+    assert not [one for one in network.sent[count:] if kind_of(one) is Contribution]
 
 
 # 41: another body under a known id
 
 
 def test_attack_41_a_second_announcement_under_a_known_round_id() -> None:
+    """At clients and nodes, in mid-round, after it, and after a restart."""
     cast = Cast(4, 3)
     network, _ = begin(cast)
-    first = sent(network, Announcement)[0].payload
+    first = sent(network, Announcement)[-1].payload
     trainer = cast.trainer_identity
-    for change in ({"epsilon": 0.5}, {"tolerated": 0}, {"reply_key": bytes(31) + b"\x09"}):
-        refused(network, cast.clients[0], trainer.id, resigned(cast, trainer, first, **change), "known-round")
-
-
-def test_attack_41_a_second_start_under_a_known_round_id() -> None:
-    cast = Cast(4, 3)
-    network, _ = begin(cast)
-    trainer = cast.trainer_identity
-    first = sent(network, Start, to=cast.clients[0])[0].payload
-    terms = body_of(first).terms
-    for change in ({"clients": 5}, {"roster_hash": bytes(32)}, {"share_by_ms": terms.share_by_ms + 1}):
-        other = resigned(cast, trainer, first, terms=msgspec.structs.replace(terms, **change))
-        refused(network, cast.clients[0], trainer.id, other, "known-round")
+    for restarted in (False, True):
+        for actor in (cast.clients[0], cast.computes[0]):
+            if restarted:
+                network.restart(actor)
+            for change in ({"epsilon": 0.5, "mu": 0.01}, {"rows_max": 2}, {"reply_key": bytes(31) + b"\x09"}):
+                refused(network, actor, trainer.id, resigned(cast, trainer, first, **change), "known-round")
     assert len(network.actors[cast.clients[0]].ledger.charges) == 1
 
 
-def test_attack_41_a_second_roster_under_a_known_round_id() -> None:
-    cast = Cast(4, 3)
-    network, _ = begin(cast)
-    trainer, first = cast.trainer_identity, sent(network, Roster, to=cast.computes[0])[0].payload
-    terms = body_of(first).terms
-    other = resigned(cast, trainer, first, terms=msgspec.structs.replace(terms, commit_by_ms=terms.commit_by_ms - 1))
-    refused(network, cast.computes[0], trainer.id, other, "known-round")
-    network.restart(cast.computes[0])
-    refused(network, cast.computes[0], trainer.id, other, "known-round")
-
-
 def test_attack_41_a_round_that_is_over_is_not_announced_again() -> None:
-    """Even where the clock has gone back to before its deadline: the ledger remembers the round."""
+    """Even where the clock has gone back to before its deadline: the ledger and the nodes remember the round."""
     cast = Cast(4, 3)
     network, _ = begin(cast)
-    started_ms, first = network.now_ms, sent(network, Announcement)[0].payload
+    started_ms, first = network.now_ms, sent(network, Announcement)[-1].payload
     until_the_end(network)
     assert network.actors[cast.clients[0]].phase(body_of(first).round_id) == "new"
     network.now_ms = started_ms
     refused(network, cast.clients[0], cast.trainer_identity.id, first, "replay")
+    count = len(network.reported(Released))
+    network.handle(cast.computes[0], Received(cast.trainer_identity.id, first))
+    network.deliver()
+    assert len(network.reported(Released)) == count
 
 
 def test_no_round_opens_after_its_deadline() -> None:
+    """A client's is `close_by`, a node's is `commit_by`; between the two a node freezes an empty list."""
     cast = Cast(4, 3)
     network = cast.network()
-    network.tamper = losing(Roster, Announcement)
+    network.tamper = losing(Announcement)
     begin(cast, network)
-    announcement = sent(network, Announcement)[0]
-    network.now_ms += 60_000
+    announcement = sent(network, Announcement)[-1]
+    opened = announced(network, cast)
+    network.now_ms = opened.body.close_by_ms
     refused(network, cast.clients[0], announcement.sender, announcement.payload, "late")
+    network.handle(cast.computes[0], Received(announcement.sender, announcement.payload))
+    assert network.actors[cast.computes[0]].phase(opened.body.round_id) == "frozen"
+    assert network.reported(ListFrozen) == [ListFrozen(opened.body.round_id, 0)]
+    network.now_ms = opened.body.commit_by_ms
+    refused(network, cast.computes[1], announcement.sender, announcement.payload, "late")
 
 
-def test_a_roster_that_comes_late_is_refused() -> None:
-    cast = Cast(4, 3)
+# 44: Close
+
+
+def test_attack_44_close_early_repeated_forged_of_another_round_and_late() -> None:
+    cast = exact_cast(5, 3)
     network = cast.network()
-    network.tamper = losing(Roster)
+    network.tamper = losing(Close, Contribution)
+    begin(cast, network, tolerated=3)
+    opened, trainer = announced(network, cast), cast.trainer_identity
+    body = Close(PROTOCOL_VERSION, opened.body.round_id, opened.hash)
+    node = cast.computes[0]
+    for signer in (cast.compute_identities[1], cast.client_identities[0]):
+        refused(network, node, trainer.id, forged(cast, signer, body), "signature")
+        refused(network, node, signer.id, forged(cast, signer, body), "sender")
+    other = msgspec.structs.replace(body, announcement_hash=bytes(32))
+    refused(network, node, trainer.id, forged(cast, trainer, other), "sender")
+    unknown = msgspec.structs.replace(body, round_id=bytes(16))
+    refused(network, node, trainer.id, forged(cast, trainer, unknown), "unknown-round")
+    network.tamper = lambda one: [one] if kind_of(one) is not Contribution or one.sender in cast.clients[:2] else []
+    for client in cast.clients[:2]:
+        hand_over(network, sent(network, Contribution, sender=client)[0])
+    close = forged(cast, trainer, body)
+    for each in cast.computes:
+        network.handle(each, Received(trainer.id, close))
+        ignored(network, each, trainer.id, close)
+    network.tamper = passing
+    network.advance(network.now_ms + 10_000)
+    assert the_sum(network).tolist() == [exact_sum((0, 1))], "early: it costs the stragglers their charge"
+    assert len(network.reported(Released)) == 3
+    for each in cast.computes:
+        ignored(network, each, trainer.id, close)
+    until_the_end(network)
+    assert network.actors[cast.clients[4]].ledger.spent().mu > 0
+
+
+def test_attack_44_close_to_one_node_alone_freezes_all() -> None:
+    """A peer's list freezes a node, too: there is one list of each, and one set."""
+    cast = exact_cast(5, 3)
+    network = cast.network()
+    network.tamper = lambda one: [] if kind_of(one) is Close and one.to.id != cast.computes[0] else [one]
     begin(cast, network)
-    roster = sent(network, Roster, to=cast.computes[0])[0]
-    network.now_ms = body_of(roster.payload).terms.share_by_ms
-    refused(network, cast.computes[0], roster.sender, roster.payload, "late")
+    network.advance(network.now_ms + 100)
+    assert the_sum(network).tolist() == [exact_sum(range(5))]
+    assert len(network.reported(ListFrozen)) == 3
 
 
 def test_a_second_result_is_the_same_fact_and_no_second_release() -> None:
     cast = exact_cast(4, 3)
     network, _ = begin(cast)
-    partial = next(
-        one
-        for one in sent(network, Sealed, to=cast.trainer_identity.id)
-        if sealed_kind(network, cast, one.payload) is PartialSum
-    )
+    partial = next(one for one in sent(network, Sealed) if sealed_kind(network, cast, one.payload) is PartialSum)
     trainer = network.actors[cast.trainer_identity.id]
     assert sends(trainer.handle(Received(partial.sender, partial.payload), network.now_ms)) == []
     assert len(network.reported(RoundCompleted)) == 1
