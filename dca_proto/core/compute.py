@@ -173,7 +173,7 @@ class ComputeActor(Committing):
             case Query():
                 return self._on_query(sender, frame, body)
             case SessionsWanted():
-                return self._on_sessions_wanted(sender, frame)
+                return self._on_sessions_wanted(sender, frame, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a Compute node")
 
@@ -183,7 +183,7 @@ class ComputeActor(Committing):
         kept = self._sessions.take(sender, payload, frame, body, now_ms)
         return [*kept, Report(facts.SessionKept(sender, len(self._sessions)))] if kept else []
 
-    def _on_sessions_wanted(self, sender: bytes, frame: Signed) -> list[Effect]:
+    def _on_sessions_wanted(self, sender: bytes, frame: Signed, now_ms: int) -> list[Effect]:
         verify_signed(frame, self._federation.trainer(sender).key, self._federation_hash)
         count = SessionCount(PROTOCOL_VERSION, self._sessions.count_valid(now_ms))
         return [self._signed_to(Address(Channel.TRAINER, sender), b"", count)]
