@@ -19,6 +19,9 @@ from dca_proto.core.lists import Places, agreed, charges_of, clients_of, parse_p
 from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES, TAG_BYTES, RingVector, check_and_sum, sum_words, tag_and_mask
 from dca_proto.core.sessions import Sessions
 
+UNKNOWN_MAX = 1024
+"""How many clients of a round a Compute node asks for their Hello: a list may hold ids of nobody."""
+
 
 class Union(msgspec.Struct, frozen=True):
     """U, or a part of it: entries, this node's tag for each, and the clients' slots (-1: not known)."""
@@ -53,12 +56,14 @@ class Judgement(msgspec.Struct, frozen=True):
     Attributes:
         objections: places in the union. mask_sum: of all other entries.
         reused: (client, charge number) of those whose number was used before.
+        unknown: the first `UNKNOWN_MAX` clients whose tag no session gives.
         writes: the charge numbers, to be durable with the answer.
     """
 
     objections: Places
     mask_sum: RingVector
     reused: tuple[tuple[bytes, int], ...]
+    unknown: tuple[bytes, ...]
     writes: tuple[Write, ...]
 
 
@@ -106,6 +111,7 @@ class Agreement:
         return Judgement(
             objections=np.flatnonzero(~fresh),
             mask_sum=total,
+            unknown=tuple(union.client(place) for place in failed[:UNKNOWN_MAX].tolist()),
             reused=tuple((union.client(place), int(numbers[place])) for place in reused.tolist()),
             writes=tuple(charges.note(slots[fresh], numbers[fresh])),
         )

@@ -49,7 +49,6 @@ from dca_proto.core.messages import (
     Contribution,
     EpochKey,
     Hello,
-    HelloWanted,
     InvitedRound,
     Progress,
     Query,
@@ -65,7 +64,6 @@ from dca_proto.core.sealing import Identity, Random
 from dca_proto.core.sessions import Sessions
 
 EPOCH = "epoch"
-_ASKED_MAX = 1 << 16
 
 
 class ComputeActor(Committing):
@@ -93,7 +91,6 @@ class ComputeActor(Committing):
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._floors = floors or Floors()
-        self._asked: dict[bytes, int] = {}  # when a client was asked for its Hello
         self._restore(tuple(records))
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
@@ -187,15 +184,6 @@ class ComputeActor(Committing):
         verify_signed(frame, self._federation.trainer(sender).key, self._federation_hash)
         count = SessionCount(PROTOCOL_VERSION, self._sessions.count_valid(now_ms))
         return [self._signed_to(Address(Channel.TRAINER, sender), b"", count)]
-
-    def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:
-        """Ask a client for its session, at most once in a while."""
-        if now_ms - self._asked.get(client, -self._timing.hello_again_ms) < self._timing.hello_again_ms:
-            return []
-        if len(self._asked) >= _ASKED_MAX:
-            self._asked.clear()
-        self._asked[client] = now_ms
-        return [self._signed_to(Address(Channel.CLIENT, client), b"", HelloWanted(PROTOCOL_VERSION, client))]
 
     # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
 

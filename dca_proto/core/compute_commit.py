@@ -40,6 +40,7 @@ from dca_proto.core.messages import (
     Body,
     ChargeReused,
     FrozenList,
+    HelloWanted,
     ListHeader,
     PartialSum,
     Query,
@@ -52,6 +53,7 @@ from dca_proto.core.sessions import Sessions
 from dca_proto.core.wire import TEXT_CHARS_MAX
 
 FREEZE, COMMIT, RESEND, PROGRESS, CLOSE = "freeze", "commit", "resend", "progress", "close"
+_ASKED_MAX = 1 << 16
 
 
 class Committing(Actor):
@@ -73,6 +75,7 @@ class Committing(Actor):
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._rounds: dict[bytes, Round] = {}
         self._open: set[bytes] = set()  # those of them that have not ended
+        self._asked: dict[bytes, int] = {}  # when a client was asked for its Hello
 
     # --- freeze and lists -----------------------------------------------------------------------------------------
 
@@ -179,6 +182,7 @@ class Committing(Actor):
             *lists,
             current.store(phase=phase, answer=signed),
             *(self._reused(current, client, charge) for client, charge in judgement.reused),
+            *(effect for client in judgement.unknown for effect in self._want_hello(client, now_ms)),
             *(self._to_peer(current, peer, payload) for peer in current.peers(self.id)),
             *self._release_when_complete(current, now_ms),
         ]
@@ -361,6 +365,15 @@ class Committing(Actor):
             raise PeerError("announcement", found="word about another announcement", expected=current.hash.hex())
         verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
         return current
+
+    def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:
+        """Ask a client for its session, at most once in a while."""
+        if now_ms - self._asked.get(client, -self._timing.hello_again_ms) < self._timing.hello_again_ms:
+            return []
+        if len(self._asked) >= _ASKED_MAX:
+            self._asked.clear()
+        self._asked[client] = now_ms
+        return [self._signed_to(Address(Channel.CLIENT, client), b"", HelloWanted(PROTOCOL_VERSION, client))]
 
     def _signed_to(self, to: Address, round_id: bytes, body: Body) -> Effect:
         return Send(to, round_id, encode(self._sign(body)))

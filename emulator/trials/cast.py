@@ -78,6 +78,7 @@ class TrialCast(Cast):
             ),
             floors=Floors(clients_min=limits.floor_clients_min, honest_min=limits.floor_honest_min),
             mechanism=None if rounds.noise else NoNoise(),
+            timing=scenario.timing,
         )
 
     def client(self, index: int, records: Stored = ()) -> ClientActor:

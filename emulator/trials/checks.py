@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CLIENTS_MAX, COMPUTES_MAX, DIMENSION_MAX, ROWS_MAX = 10_000, 64, 100_000, 10_000
 ROUNDS_MAX, LIST_MAX = 100, 1_000
 TIME_MS_MAX = 30 * 24 * 3600 * 1000
+EPOCH_MS_MIN = 1_800_000  # the round after healing has long windows
 BYTES_MAX, MESSAGES_MAX = 1 << 30, 1_000_000
 LOSS_MAX = 0.95  # a link that always loses sends again for ever
 _ACTOR = re.compile(r"(client|compute) (\d{1,9})")
@@ -31,6 +32,7 @@ _GROUPS = ("clients", "computes", "trainer", "broker")
 RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, (1 << 63) - 1),
     "heal_ms": (0, TIME_MS_MAX),
+    "epoch_ms": (EPOCH_MS_MIN, TIME_MS_MAX),
     "population.clients": (3, CLIENTS_MAX),
     "population.computes": (2, COMPUTES_MAX),
     "population.dimension": (1, DIMENSION_MAX),
@@ -87,7 +89,7 @@ def check(scenario: Scenario, source: str = "scenario") -> None:
 
 
 def _numbers(scenario: Scenario) -> list[tuple[str, float]]:
-    places = [("seed", float(scenario.seed)), ("heal_ms", float(scenario.heal_ms))]
+    places = [(name, float(getattr(scenario, name))) for name in ("seed", "heal_ms", "epoch_ms")]
     for part in ("population", "rounds", "limits", "network", "broker"):
         values: dict[str, Any] = msgspec.structs.asdict(getattr(scenario, part))
         places += [(f"{part}.{name}", value) for name, value in values.items() if f"{part}.{name}" in RANGES]

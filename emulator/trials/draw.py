@@ -11,7 +11,7 @@ from dca_proto.core.params import Timing
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.streams import Streams
-from emulator.trials.checks import check
+from emulator.trials.checks import EPOCH_MS_MIN, check
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.questions import CATEGORICAL
@@ -48,6 +48,7 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
     scenario = Scenario(
         seed=seed,
         heal_ms=_heal_ms(streams("draw/heal"), windows_ms),
+        epoch_ms=streams("draw/epoch").choice([Timing().epoch_ms, Timing().epoch_ms, EPOCH_MS_MIN]),
         population=population,
         rounds=rounds,
         limits=_limits(streams("draw/limits"), population, rounds),
@@ -85,7 +86,7 @@ def _rounds(stream: random.Random, population: Population, limits: DrawLimits) -
         every_ms=stream.choice([0, 2_000, 15_000, 40_000]),
         tolerated=tolerated,
         colluders=colluders,
-        batch=batch if stream.random() < 0.15 else 0,
+        batch=batch if stream.random() < 0.25 else 0,
         epsilon=stream.choice([0.5, 1.0, 2.0]),
         delta=stream.choice([1e-5, 1e-6]),
         counted=stream.random() < 0.7,
@@ -178,7 +179,7 @@ def _fault(stream: random.Random, name: str, population: Population, rounds: Rou
     return Fault(
         kind=name,
         actor=_actor(stream, name, role, population),
-        at_ms=min(at_ms, Timing().epoch_ms // 2),
+        at_ms=min(at_ms, EPOCH_MS_MIN // 2),
         for_ms=stream.choice([0, 500, 3_000, 10_000, 30_000]),
         phase=stream.choice(["", *phases]) if phases else "",
         amount=_amount(stream, kind.amount, kind.amounts),

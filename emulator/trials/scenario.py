@@ -15,6 +15,7 @@ import msgspec
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.mechanism import PURE_MECHANISMS
+from dca_proto.core.params import Timing
 from dca_proto.core.price import Price
 from dca_proto.core.wording import in_words, nearest
 from emulator.sim.broker import BrokerOptions
@@ -165,11 +166,13 @@ class Scenario(_Part, frozen=True, kw_only=True):
     Attributes:
         seed: of keys, data, network and faults. name: for people.
         heal_ms: when everything is mended, in ms from the start; 0 waits for the last round's end.
+        epoch_ms: how long keys last; all times that go with it are in the proportions of the production's day.
     """
 
     seed: int = 0
     name: str = ""
     heal_ms: int = 0
+    epoch_ms: int = Timing().epoch_ms
     population: Population = Population()
     rounds: Rounds = Rounds()
     limits: Limits = Limits()
@@ -177,6 +180,15 @@ class Scenario(_Part, frozen=True, kw_only=True):
     broker: BrokerOptions = BrokerOptions()
     faults: tuple[Fault, ...] = ()
     adversaries: tuple[Adversary, ...] = ()
+
+    @property
+    def timing(self) -> Timing:
+        """How long actors wait."""
+        usual = Timing()
+        part = self.epoch_ms / usual.epoch_ms
+        scaled = {name: int(part * getattr(usual, name)) for name in ("epoch_grace_ms", "hello_spread_ms", "abort_grace_ms")}
+        publish_ms = min(usual.epoch_publish_ms, self.epoch_ms // 12)
+        return msgspec.structs.replace(usual, epoch_ms=self.epoch_ms, epoch_publish_ms=publish_ms, **scaled)
 
     @property
     def healed_ms(self) -> int:

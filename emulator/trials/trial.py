@@ -1,7 +1,8 @@
 """One trial: safety under faults, then everything is mended, then it must become live.
 
 Liveness: within bounded virtual time every round that was asked for has ended, with a result or an abort that says
-why, at the trainer and at every honest Compute node; and one further round of the honest population completes.
+why, at the trainer and at every honest Compute node; and one further round of the honest population completes, or the
+next after one that had too few clients with sessions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from dca_proto.core.client import ClientActor
 from dca_proto.core.facts import RoundCompleted
+from dca_proto.core.lists import TOO_FEW
 from dca_proto.core.params import Timing
 from dca_proto.core.trainer import TrainerActor
 from emulator.sim.events import Observer
@@ -31,7 +33,7 @@ from emulator.trials.world import TrialWorld
 
 SLACK_MS = 150_000
 """Beside the rounds' own windows: what resends, back-off and settling may take once all is mended."""
-FURTHER_COLLECT_MS, FURTHER_COMMIT_MS = 400_000, 120_000
+FURTHER_COLLECT_MS, FURTHER_COMMIT_MS = 400_000, 60_000
 """Windows of the further round: keys are published anew within five minutes where a broker has forgotten them.
 
 It is asked for as much later where a Compute node had a copy beside it: the key that the copy published last stands
@@ -69,6 +71,8 @@ def run_trial(scenario: Scenario, *, checkers: Checkers | None = None, plant: Pl
     world.mend()
     why = _wait_for_ends(world)
     further = _further_round(world) if not why else "not asked for: a round has not ended"
+    if TOO_FEW in further:  # nodes whose Hellos a broker has lost have asked for them when they objected
+        further = _further_round(world)
     if further != "completed" and not further.startswith("not "):
         why.append(f"one more round: {further}")
     for one in watching:

@@ -15,7 +15,6 @@ from dca_proto.core.compute_round import StoredRound as NodeRound
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
 from dca_proto.core.facts import Announced, Closed, LedgerReused, RoundCompleted, RoundFailed
-from dca_proto.core.params import Timing
 from dca_proto.core.records import decoded
 from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import ID_BYTES
@@ -344,7 +343,7 @@ def phase_at(process: Process, round_id: bytes) -> str:
 
 def start_of(scenario: Scenario) -> int:
     """Unix milliseconds at which a trial begins: an epoch turns where the scenario says, else it is in mid-epoch."""
-    epoch_ms = Timing().epoch_ms
+    epoch_ms = scenario.epoch_ms
     epoch_begins = START_MS // epoch_ms * epoch_ms
     for fault in scenario.faults:
         if fault.kind == "epoch-turn":

@@ -52,6 +52,10 @@ class Pairs:
         self._secrets[key.public] = key
         self._own[actor].append((int.from_bytes(epoch, "big"), key.public))
 
+    def has(self, actor: bytes, public: bytes) -> bool:
+        """Whether an actor has made that key."""
+        return any(own == public for _, own in self._own[actor])
+
     def mask(
         self, node: EpochKey, client: bytes, tag: bytes, announcement_hash: bytes, entry: bytes, dimension: int
     ) -> bytes | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dca_proto.core.compute_round import ABORTED
+from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS
+from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Persist, Write
 from dca_proto.core.lists import set_hash
+from dca_proto.core.records import decoded
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.sessions import SESSIONS
+from dca_proto.core.sessions import SESSIONS, StoredSession
 from dca_proto.core.trainer_round import RELEASES
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
@@ -54,7 +56,9 @@ class EnoughContributors(Checker):
     def __init__(self, world: TrialWorld, witness: Witness) -> None:
         super().__init__(world, witness)
         self._sets: dict[bytes, list[Entry]] = {}  # by the announcement's hash
-        self._kept: set[tuple[bytes, bytes]] = set()  # by round and client
+        self._kept: dict[bytes, bytes] = {}  # contribution ids by round and client
+        self._gathered: set[tuple[bytes, bytes]] = set()  # by round and client
+        self._ranks: dict[tuple[bytes, bytes], tuple[int, int, bytes]] = {}  # of sessions, by node and client
         witness.on_release.append(self._released)
 
     def _released(self, release: Release) -> None:
@@ -91,17 +95,52 @@ class EnoughContributors(Checker):
             self.expect(not members, f"{who} over a client that {what}: {names}")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        """Each release or report that the trainer keeps is of an enrolled client that was asked, and its only one."""
+        """What is kept of a client: its session is its own, its contribution or release is its first and was asked."""
+        if process.id in self.witness.dishonest:
+            return
         for write in writes:
-            if write.table == RELEASES and isinstance(write, Persist):
-                round_id, client = write.key[:ID_BYTES], write.key[ID_BYTES:]
-                who = f"round {round_id.hex()[:8]}: what {client.hex()[:8]} releases"
-                self.expect(not self._is_strange(client), f"{who} is kept, who is not enrolled")
-                invited = self.witness.requests[round_id].invited
-                self.expect(not invited or client in invited, f"{who} is kept, who is not invited")
-                again = (round_id, client) in self._kept
-                self.expect(not again, f"{who} is stored twice")
-                self._kept.add((round_id, client))
+            if not isinstance(write, Persist):
+                continue
+            if write.table == SESSIONS:
+                self._check_session(process, write)
+            elif write.table == RELEASES:
+                self._check_release(write)
+            elif write.table == CONTRIBUTIONS:
+                self._check_kept(process, write)
+
+    def _check_session(self, node: Process, write: Persist) -> None:
+        """The key is one that the client has made, and later than those before."""
+        session, who = decoded(SESSIONS, write.value, StoredSession).current, f"{node.name}, {write.key.hex()[:8]}"
+        assert session is not None, "it is stored with a session"
+        self.expect(not self._is_strange(write.key), f"{who} has a session, who is not enrolled")
+        own = self.witness.pairs.has(write.key, session.public)
+        self.expect(own, f"{who} has a session under a key that is not the client's")
+        before = self._ranks.setdefault((node.id, write.key), session.rank)
+        self._ranks[node.id, write.key] = session.rank
+        self.expect(before <= session.rank, f"{who} has an older session than before")
+
+    def _check_release(self, write: Persist) -> None:
+        round_id, client = write.key[:ID_BYTES], write.key[ID_BYTES:]
+        who = f"round {round_id.hex()[:8]}: what {client.hex()[:8]} releases"
+        self.expect(not self._is_strange(client), f"{who} is kept, who is not enrolled")
+        invited = self.witness.requests[round_id].invited
+        self.expect(not invited or client in invited, f"{who} is kept, who is not invited")
+        again = (round_id, client) in self._gathered
+        self.expect(not again, f"{who} is stored twice")
+        self._gathered.add((round_id, client))
+
+    def _check_kept(self, node: Process, write: Persist) -> None:
+        round_id, client = write.key[:ID_BYTES], write.key[ID_BYTES:]
+        who = f"{node.name}, round {round_id.hex()[:8]}: a contribution of {client.hex()[:8]}"
+        asked = self.witness.asked.get((node.id, round_id))
+        if asked is None:
+            self.fail(f"{who} is kept without an announcement")
+            return
+        self.expect(asked.holder(client) == node.id, f"{who} is kept, which another node is to hold")
+        self.expect(client in (asked.invited or {client}), f"{who} is kept, who is not invited")
+        kept = decoded(CONTRIBUTIONS, write.value, Kept)
+        first = self._kept.setdefault(write.key, kept.contribution)
+        self.expect(first == kept.contribution, f"{who} takes the place of another one")
 
     def _is_strange(self, client: bytes) -> bool:
         return client not in self.world.enrolled
