@@ -7,10 +7,7 @@ with the message that it pays for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterable, Sequence
 
 from dca_proto.core import facts
 from dca_proto.core.announcement import (
@@ -34,8 +31,9 @@ from dca_proto.core.client_round import (
     StoredRound,
 )
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
+from dca_proto.core.compose import Composer, Rows
 from dca_proto.core.consent import Consent
-from dca_proto.core.contribution import Outbound, make_contribution
+from dca_proto.core.contribution import Outbound
 from dca_proto.core.declines import DeclinedRound, Declines
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
@@ -62,16 +60,12 @@ from dca_proto.core.messages import (
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Policy, Refusal
 from dca_proto.core.records import decoded
-from dca_proto.core.release import make_release, randomiser_of
 from dca_proto.core.sealing import Identity, Random
 from dca_proto.core.sessions import OwnSession
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.core.wire import TEXT_CHARS_MAX
-from dca_proto.statistics.contribution import contribution, counted_rows
 
 EPOCH, RESEND, ASK, CLOSE = "epoch", "resend", "ask", "close"
-Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
-"""A client's data: returns the rows, shape (m, number of columns), of the named columns. NaN marks a missing value."""
 
 
 class ClientActor(Actor):
@@ -104,11 +98,11 @@ class ClientActor(Actor):
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._certificate = certificate
-        self._rows = rows
         self._consent = Consent(
             policy or Policy(), self._mechanism, self._limits, federation, certificate, frozenset(columns)
         )
         self._restore(tuple(records))
+        self._composer = Composer(rows, self._session, self._mechanism, identity, certificate, self._sign, self._random)
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
         def stored(name: str) -> dict[bytes, bytes]:
@@ -274,8 +268,7 @@ class ClientActor(Actor):
             self.ledger.next_number,
             relation=validated.sensitivity.relation,
         )
-        value, rows, trouble = self._value(validated, body)
-        made = self._make(current.opened, validated, value, rows, charge.number)
+        made, trouble = self._composer.compose(current.opened, validated, charge.number)
         charged = self.ledger.charge(charge)
         current.outbound, current.attempt = made, 1  # the receipt waits for a durable write
         stored = current.store(phase=phase)
@@ -290,59 +283,8 @@ class ClientActor(Actor):
             self._resend_timer(current, now_ms, made.contribution),
             SetTimer(Timer(CLOSE, current.id), body.commit_by_ms + self._timing.abort_grace_ms),
             Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
-            *trouble,
+            *(Report(facts.DataFailed(current.id, body.statistic, kind)) for kind in trouble),
         ]
-
-    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[Effect]]:
-        """The client's value, and how many rows it is of, whatever is in them.
-
-        Data that cannot be read count as zero, and so does a row on which the statistic fails: taking part never
-        depends on rows.
-        """
-        statistic = validated.statistic
-        value, counted = np.zeros(statistic.dimension, dtype=np.int64), 0
-        failures: list[Exception] = []
-        try:
-            rows = self._rows(statistic.columns)
-            counted = counted_rows(statistic, len(rows), body.rows_max)
-            value = contribution(statistic, rows, body.rows_max, body.fraction_bits, failures=failures)
-        except Exception as error:  # whatever a data source does
-            failures.append(error)
-        kinds = [type(error).__name__ for error in failures[:1]]  # without their texts, which may hold data
-        return value, counted, [Report(facts.DataFailed(body.round_id, body.statistic, kind)) for kind in kinds]
-
-    def _make(
-        self, opened: OpenedAnnouncement, validated: ValidatedRound, value: NDArray[np.int64], rows: int, charge: int
-    ) -> Outbound:
-        """What the client sends: a contribution to its holder, or a release to the trainer."""
-        if not validated.terms.is_summed:
-            return make_release(
-                value,
-                rows,
-                randomiser=randomiser_of(validated, self._mechanism),
-                opened=opened,
-                identity=self._identity,
-                certificate=self._certificate,
-                charge=charge,
-                sign=self._sign,
-                random=self._random,
-            )
-        holder = opened.holder(self.id)
-        keys = self._session.pair_keys(opened.epochs)
-        return make_contribution(
-            value,
-            validated=validated,
-            mechanism=self._mechanism,
-            identity=self._identity,
-            hello=self._session.hash,
-            round_id=opened.body.round_id,
-            announcement_hash=opened.hash,
-            charge=charge,
-            holder=holder.id,
-            holder_key=keys[opened.computes.index(holder.id)],
-            pair_keys=keys,
-            random=self._random,
-        )
 
     def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
         """Decline."""
