@@ -12,13 +12,13 @@ and one more has at each point the probability of N_Z(0, (k + 1)S) up to a facto
 no probability in d coordinates of n shares differs by more than a factor of 1 ± dn·1e-272, whatever is done with them.
 Where the keys of the shares are given, they are drawn one by one, and the result is the protocol's in every bit.
 
-**A local round** has a release of each data node: the sum of its rows and the whole noise N_Z(0, S), drawn for each.
+**Node releases**: each data node releases the sum of its rows and the whole noise N_Z(0, S), drawn for each.
 
-**A report round** has a report of each client, by the round's own local mechanism, whichever draws the noise of sums.
+**LDP reports**: each client reports by the round's own local mechanism, whichever draws the noise of sums.
 All are drawn in one call of it, from one key: it gives each value a report of the same law, independent of the others.
 
 **A trusted aggregator** (``trusted``) sees all data and adds the noise of variance σ_std² once: Theorem 1 without its
-factor N/(N - T - 1). A local round has none, and one of reports neither.
+factor N/(N - T - 1). Rounds without Compute nodes have none.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.batches import Batches
-from dca_proto.core.combine import Hashes, aggregate_of, release_of, reported, together
+from dca_proto.core.combine import Hashes, aggregate_of, merge_reports, release_of, sum_releases
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.fixedpoint import to_ring
-from dca_proto.core.forecast import EXACT, planned
+from dca_proto.core.forecast import EXACT
 from dca_proto.core.job import JobTerms
+from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.core.mechanism import LocalMechanism, Mechanism
 from dca_proto.core.messages import Announcement
 from dca_proto.core.noise import MAX_VARIANCE
-from dca_proto.core.plan import Plan
+from dca_proto.core.params import Limits
+from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Random
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.validated import ValidatedRound
 from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import contributions, counted_rows, joint_contribution
 
@@ -102,14 +104,14 @@ class IdealSwarm:
         self._batches = Batches()
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """One round; of a mini-batch, ``absent`` of the result counts among its clients, in their order.
+        """One round.
 
-        A local round gives the sum of what the data nodes that are not absent release, and in ``nodes`` each of them; a
-        report round what the clients that are not absent tell, in their order, in ``reports``, and the sum of that.
+        Node releases give the sum of what the data nodes that are not absent release, and in ``nodes`` each of them.
+        LDP reports give what the clients that are not absent report, in their order, in ``reports``, and its sum.
 
         Raises:
-            RoundAborted: fewer than N - T + c clients are left (of a mini-batch, N is its size); in a local round or
-                one of reports, none.
+            RoundAborted: fewer than N - T + c clients are left (of a mini-batch, N is its size); without Compute nodes,
+                none.
             UsageError: the round cannot be held.
         """
         round_id, absent = self._random(ID_BYTES), next(self._absent, frozenset())
@@ -144,11 +146,11 @@ def noisy_sum(
     Args:
         absent: the indices of the clients that drop out.
         keys: of the noise shares of the clients that are present, in their order: the sum is then that of a protocol
-            whose clients drew their shares from these keys, bit for bit. None draws the sum of the shares at once. Of a
-            local round, the keys of the nodes' whole noises, or of the clients' reports.
+            whose clients drew their shares from these keys, bit for bit. None draws the sum of the shares at once.
+            Without Compute nodes, the keys of the nodes' whole noises, or of the clients' reports.
 
     Raises:
-        RoundAborted: fewer than N - T + c clients are left; of a local round, or one of reports, none.
+        RoundAborted: fewer than N - T + c clients are left; without Compute nodes, none.
         UsageError: the round cannot be held.
     """
     if trusted and keys is not None:
@@ -257,16 +259,17 @@ class _Noise(msgspec.Struct, frozen=True):
     keys: Sequence[bytes] | None = None
     trusted: bool = False
 
-    def of_shares(self, plan: Plan, present: int) -> NDArray[np.int64]:
+    def of_shares(self, validated: ValidatedRound, present: int) -> NDArray[np.int64]:
         """The sum of the noise of all that are present, shape ``(dimension,)``."""
+        variance, dimension = validated.noise_variance, validated.dimension
         if self.keys is None:
-            return self._drawn(plan.share_variance, present, plan.dimension)
+            return self._drawn(variance, present, dimension)
         self._check_keys(self.keys, present)
-        return _added([self.mechanism.sample(plan.share_variance, plan.dimension, key) for key in self.keys])
+        return _added([self.mechanism.sample(variance, dimension, key) for key in self.keys])
 
-    def of_nodes(self, plan: Plan, present: int) -> NDArray[np.int64]:
+    def of_nodes(self, validated: ValidatedRound, present: int) -> NDArray[np.int64]:
         """The whole noise of each data node that is present, shape ``(present, dimension)``."""
-        variance, dimension = plan.share_variance, plan.dimension
+        variance, dimension = validated.noise_variance, validated.dimension
         if self.keys is None:
             drawn = self.mechanism.sample(variance, present * dimension, self.random(KEY_BYTES))
             return drawn.reshape(present, dimension)
@@ -282,11 +285,11 @@ class _Noise(msgspec.Struct, frozen=True):
         pairs = zip(values, self.keys, strict=True)
         return np.concatenate([mechanism.randomise(value[np.newaxis], key) for value, key in pairs])
 
-    def of_trusted(self, plan: Plan) -> tuple[NDArray[np.int64], int]:
+    def of_trusted(self, validated: ValidatedRound) -> tuple[NDArray[np.int64], int]:
         """What a trusted aggregator adds, and its variance in squared grid units."""
-        question = plan.question
-        variance = self.mechanism.share_variance(question.sensitivity.l2, question.mu, 1, plan.dimension)
-        return self._drawn(variance, 1, plan.dimension), variance
+        dimension = validated.dimension
+        variance = self.mechanism.share_variance(validated.sensitivity.l2, validated.mu, 1, dimension)
+        return self._drawn(variance, 1, dimension), variance
 
     @staticmethod
     def _check_keys(keys: Sequence[bytes], present: int) -> None:
@@ -307,58 +310,73 @@ def _added(draws: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise: _Noise) -> NoisyAggregate:
-    announcement, plan = planned(request, len(clients), noise.mechanism)
+    held = msgspec.structs.replace(request, clients_expected=len(clients))
+    announcement, validated = held.draft(noise.mechanism, Limits())
     there = clients.without(absent)
-    if announcement.local:
-        if noise.trusted:
+    match announcement.terms:
+        case SecureSum():
+            return _sum(announcement, validated, there, len(clients), noise)
+        case _ if noise.trusted:
             raise UsageError(
-                "a trusted aggregator has no part in a local round, whose data nodes or clients add their own noise; "
-                "leave trusted out"
+                "a trusted aggregator has no part in a round whose data nodes or clients add their own noise; leave "
+                "trusted out"
             )
-        if plan.question.report is None:
-            return _release_locally(announcement, plan, there, noise)
-        expected = request.invited or tuple(map(_id_of, range(len(clients))))
-        ids = tuple(one for place, one in enumerate(expected) if place not in absent)
-        return _report(announcement, plan, there, ids, noise)
-    if len(there) < plan.needed:
-        raise RoundAborted("too few contributions", contributors=len(there), needed=plan.needed)
-    total = there.contribution(plan.question.statistic, request.rows_max, request.fraction_bits)
+        case NodeRelease():
+            return _releases(announcement, validated, there, noise)
+        case LdpReport():
+            expected = request.invited or tuple(map(_id_of, range(len(clients))))
+            ids = tuple(one for place, one in enumerate(expected) if place not in absent)
+            return _reports(announcement, validated, there, ids, noise)
+
+
+def _sum(
+    announcement: Announcement, validated: ValidatedRound, there: Clients, expected: int, noise: _Noise
+) -> NoisyAggregate:
+    """A secure sum over the clients that are present, if they are as many as it takes."""
+    assert isinstance(validated.terms, SecureSum), "it is one"
+    fewest = validated.terms.fewest
+    if len(there) < fewest:
+        raise RoundAborted("too few contributions", contributors=len(there), needed=fewest)
+    total = there.contribution(validated.statistic, announcement.rows_max, announcement.fraction_bits)
     if noise.trusted:
-        drawn, variance = noise.of_trusted(plan)
+        drawn, variance = noise.of_trusted(validated)
         known: dict[str, Any] = {
             "mechanism": TRUSTED + announcement.mechanism,
-            "noise_variance": variance * plan.unit**2,
+            "noise_variance": variance * validated.unit**2,
             "sigma_local": 0.0,
         }
     else:
-        drawn, known = noise.of_shares(plan, len(there)), {}
+        drawn, known = noise.of_shares(validated, len(there)), {}
     total += drawn
-    dropped, private = tuple(sorted(absent)), noise.mechanism.private
-    return replace(aggregate_of(announcement, plan, to_ring(total), dropped, Hashes(), private=private), **known)
+    private = noise.mechanism.private
+    made = aggregate_of(
+        announcement, validated, to_ring(total), len(there), Hashes(), clients=expected, private=private
+    )
+    return replace(made, **known)
 
 
-def _release_locally(announcement: Announcement, plan: Plan, there: Clients, noise: _Noise) -> NoisyAggregate:
-    """A local round: what each data node that is present releases, and the sum of it."""
-    values, counts = there.contributions(plan.question.statistic, announcement.rows_max, announcement.fraction_bits)
+def _releases(announcement: Announcement, validated: ValidatedRound, there: Clients, noise: _Noise) -> NoisyAggregate:
+    """What each data node that is present releases, and the sum of it."""
+    values, counts = there.contributions(validated.statistic, announcement.rows_max, announcement.fraction_bits)
     if not counts.any():
         raise RoundAborted("no data node has released any row", contributors=0, needed=1)
-    values += noise.of_nodes(plan, len(there))
+    values += noise.of_nodes(validated, len(there))
     private = noise.mechanism.private
     nodes = [
-        release_of(announcement, plan, to_ring(value), rows, Hashes(), private=private)
+        release_of(announcement, validated, to_ring(value), rows, Hashes(), private=private)
         for value, rows in zip(values, counts.tolist(), strict=True)
         if rows  # a node without any has said nothing
     ]
-    return together(nodes, Hashes())
+    return sum_releases(nodes, Hashes())
 
 
-def _report(
-    announcement: Announcement, plan: Plan, there: Clients, ids: tuple[bytes, ...], noise: _Noise
+def _reports(
+    announcement: Announcement, validated: ValidatedRound, there: Clients, ids: tuple[bytes, ...], noise: _Noise
 ) -> NoisyAggregate:
-    """A report round: what each client that is present tells, whatever it holds, and the sum of it."""
-    mechanism = plan.question.report
-    assert mechanism is not None, "it is a report round"
+    """What each client that is present reports, whatever it holds, and the sum of it."""
+    mechanism = validated.report
+    assert mechanism is not None, "it is a round of reports"
     if not len(there):
         raise RoundAborted("no client has reported anything", contributors=0, needed=1)
-    values, _ = there.contributions(plan.question.statistic, announcement.rows_max, announcement.fraction_bits)
-    return reported(announcement, plan, mechanism, noise.of_reports(mechanism, values), ids, Hashes())
+    values, _ = there.contributions(validated.statistic, announcement.rows_max, announcement.fraction_bits)
+    return merge_reports(announcement, validated, mechanism, noise.of_reports(mechanism, values), ids, Hashes())

@@ -8,7 +8,7 @@ Read in this order:
 - `protocol`: the same rounds held by the production actors.
 - `adversary`: what the coalition subtracts, and the one number per round that it guesses from.
 - `bounds`: what the guesses prove, with confidence. `variance`: how much noise there is, on every line.
-  `uniformity`: whether the coalition's shares look random.
+  `uniformity`: whether masked contributions look random.
 - `curves`: what it saw, in few numbers. `finding`: the verdict.
 - `report`, `picture`, `effort`, `command`: what a person sees.
 """

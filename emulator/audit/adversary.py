@@ -50,7 +50,7 @@ class Adversary:
             self._others += programme.encode(world, client, 0)
         zero, one = (programme.encode(world, VICTIM, side) for side in (0, 1))
         self._middle = (zero + one) / 2
-        self._unit = world.plan.unit
+        self._unit = world.validated.unit
         self.step = np.asarray((zero - one) * self._unit, dtype=np.float64)
 
     def residual(self, seen: Seen) -> NDArray[np.float64]:

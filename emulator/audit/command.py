@@ -24,7 +24,7 @@ from emulator.audit.programme import IdealRounds, Rounds
 from emulator.audit.protocol import ProtocolRounds
 from emulator.audit.report import Audit, as_json, figures_table, plan_lines, sentence
 from emulator.audit.uniformity import views
-from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, alone, default_coalition
+from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default_coalition, of_release
 
 EXIT_REFUTED = 4
 _DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
@@ -39,7 +39,7 @@ EXAMPLES = """Examples:
 
   dca audit --coalition clients=7,computes=2,broker       more colluders than the claim covers
 
-  dca audit --local --statistic regression                what one data node releases by itself in a local round
+  dca audit --node-release --statistic regression         what one data node releases by itself
 
   dca audit --protocol --runs 500                         rounds held by the real actors (half a minute)
 """
@@ -64,7 +64,9 @@ def audit(
     bound: Annotated[float, typer.Option(help="Of each column, to which values are clamped.")] = 1.0,
     confidence: Annotated[float, typer.Option(help="Of the reported bounds; the verdict's is higher.")] = 0.95,
     seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat an audit.")] = None,
-    local: Annotated[bool, typer.Option("--local", help="Audit what one data node releases by itself.")] = False,
+    node_release: Annotated[
+        bool, typer.Option("--node-release", help="Audit one data node's release.")
+    ] = False,
     protocol: Annotated[bool, typer.Option("--protocol", help="Let the real actors hold every round.")] = False,
     plot: Annotated[Path | None, typer.Option(help="A picture: .png, .svg or .pdf.")] = None,
     json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,
@@ -75,7 +77,7 @@ def audit(
     epsilon_lower_gdp, mu_lower, epsilon_lower_cp, threshold_gdp, threshold_cp; attack_line (a vector of length 1),
     residual_variance (on that line), residual_variance_interval, variance_ratio (to variance_floor); least_variance (on
     any of lines lines), least_variance_interval, least_line; variance_floor (what the claim needs on each line),
-    variance_noticeable (a shortage that would have been seen, as a part); uniformity (side, encoding, outside,
+    variance_noticeable (a shortage that would have been seen, as a part); uniformity (side, outside,
     p_value), uniformity_p, same_law_p; verdict (stands, refuted or not covered), evidence, verdict_confidence, doubts
     (evidence at 99 % only), sentence; audited, fault, fault_meaning, operating_point, moved, coalition (clients,
     computes, broker), covered, noises_unknown, noises_needed, runs, pilot_runs, seed, seconds; distributions (edges
@@ -101,9 +103,9 @@ def audit(
             default_coalition(clients, tolerate, computes, drop) if coalition is None else Coalition.parse(coalition)
         ),
     )
-    if local:
-        _check_alone(asked)
-        asked = alone(asked)
+    if node_release:
+        _check_release(asked)
+        asked = of_release(asked)
     asked.check()
     plan = _plan(asked, plant, protocol, runs, seed)
     world, console = World(plan.setting), Console(stderr=json_to == STDOUT)
@@ -130,13 +132,13 @@ def _check_figures(confidence: float, seed: int | None) -> None:
         raise UsageError(f"--seed {seed}: expected a whole number from 0")
 
 
-def _check_alone(asked: Setting) -> None:
+def _check_release(asked: Setting) -> None:
     """Refuse what says nothing of one data node. Raises `UsageError`."""
     claim = ("epsilon", "delta", "statistic", "columns", "bound")
     usual = Setting(**{name: getattr(asked, name) for name in claim})
     if asked != usual:
         raise UsageError(
-            "--local is of one data node, which relies on nobody: leave out --clients, --tolerate, --colluders, "
+            "--node-release is of one data node, which relies on nobody: leave out --clients, --tolerate, --colluders, "
             "--computes, --coalition and --drop"
         )
 
@@ -177,7 +179,7 @@ def _attack(plan: Audit, world: World, random: Random, console: Console) -> tupl
 
 def _title(plan: Audit, verdict: str) -> str:
     setting, fault = plan.setting, f"planted fault: {plan.programme.name}" if plan.programme.name else ""
-    swarm = "one data node" if setting.local else f"N = {setting.clients}, T = {setting.tolerated}"
+    swarm = "one data node" if setting.is_release else f"N = {setting.clients}, T = {setting.tolerated}"
     point = f"{swarm}, epsilon {setting.epsilon:g}, delta {setting.delta:g}"
     first = f"Audit: the claim {'is ' * (verdict != 'stands')}{verdict}" if verdict != "not covered" else "Audit"
     return f"{first} ({fault or f'coalition {setting.coalition}'})\n{point}, {plan.runs:,} rounds of each world"

@@ -18,7 +18,7 @@ from dca_proto.core.sealing import Random
 from dca_proto.core.wording import nearest
 from dca_proto.statistics.contribution import contribution
 from emulator.audit.programme import Programme
-from emulator.audit.worlds import VICTIM, Setting, World, alone, default_coalition
+from emulator.audit.worlds import VICTIM, Setting, World, default_coalition, of_release
 
 RUNS_MIN = 20_000
 """So few runs still show every fault: the smallest lowers a variance by 8 %, which is 11 standard errors then."""
@@ -30,7 +30,7 @@ _OVERSIZED = 7.5  # the bound of the published experiments
 
 def _plain(setting: Setting, **changes: object) -> Setting:
     """The setting with these changes, nobody dropping, and the worst coalition that the claim covers."""
-    if setting.local:
+    if setting.is_release:
         return msgspec.structs.replace(setting, **changes)
     moved = msgspec.structs.replace(setting, **{"dropped": 0, **changes})
     coalition = default_coalition(moved.clients, moved.tolerated, moved.computes, 0)
@@ -39,8 +39,8 @@ def _plain(setting: Setting, **changes: object) -> Setting:
 
 def _small(setting: Setting, **changes: object) -> Setting:
     """A swarm in which one client's noise is a part that can be seen."""
-    if setting.local:
-        setting = msgspec.structs.replace(setting, local=False, computes=3)
+    if setting.is_release:
+        setting = msgspec.structs.replace(setting, is_release=False, computes=3)
     size = {} if 2 <= setting.honest <= _HONEST_MAX else {"clients": 10, "tolerated": 3, "colluders": 0}
     return _plain(setting, **size, **changes)
 
@@ -54,8 +54,8 @@ class NoiseScaledByN(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return _plain(setting) if setting.honest > 1 else _small(setting)
 
-    def share_variance(self, world: World) -> int:
-        return math.ceil(world.plan.share_variance / world.plan.honest)
+    def noise_variance(self, world: World) -> int:
+        return math.ceil(world.validated.noise_variance / world.validated.honest)
 
 
 class OmittedNoise(Programme):
@@ -92,11 +92,11 @@ class ClipAfterNoise(Programme):
 
     def encode(self, world: World, client: int, side: int) -> NDArray[np.int64]:
         bound = world.setting.bound * world.setting.reach
-        wide = msgspec.structs.replace(world.plan.question.statistic, bound=(bound,) * world.setting.columns)
+        wide = msgspec.structs.replace(world.validated.statistic, bound=(bound,) * world.setting.columns)
         return contribution(wide, world.row(client, side), world.request.rows_max, world.request.fraction_bits)
 
     def contribute(self, world: World, value: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
-        bound = world.plan.question.sensitivity.bound
+        bound = world.validated.sensitivity.bound
         clipped: NDArray[np.int64] = np.clip(value + noise, -bound, bound)
         return clipped
 
@@ -115,7 +115,7 @@ class ReusedNoise(Programme):
         return np.concatenate([first, first // 2])
 
     def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
-        return np.tile(super().noise(world, client, runs, random)[:, : world.plan.dimension], 2)
+        return np.tile(super().noise(world, client, runs, random)[:, : world.validated.dimension], 2)
 
 
 class BareCoordinate(Programme):
@@ -156,10 +156,10 @@ class PartOfNoise(Programme):
     meaning = f"each of {_NODES} data nodes adds 1/{_NODES} of the variance, and releases alone"
 
     def operating_point(self, setting: Setting) -> Setting:
-        return alone(setting)
+        return of_release(setting)
 
-    def share_variance(self, world: World) -> int:
-        return math.ceil(world.plan.share_variance / _NODES)
+    def noise_variance(self, world: World) -> int:
+        return math.ceil(world.validated.noise_variance / _NODES)
 
 
 class ClassicalSigma(Programme):
@@ -172,9 +172,9 @@ class ClassicalSigma(Programme):
         short = self._variance(setting) < 0.92 / accounting.mu_of(setting.epsilon, setting.delta) ** 2
         return _plain(setting) if short else _plain(setting, epsilon=10.0, delta=1e-4)
 
-    def share_variance(self, world: World) -> int:
-        sensitivity = world.plan.question.sensitivity.l2
-        return math.ceil(self._variance(world.setting) * sensitivity**2 / world.plan.honest)
+    def noise_variance(self, world: World) -> int:
+        sensitivity = world.validated.sensitivity.l2
+        return math.ceil(self._variance(world.setting) * sensitivity**2 / world.validated.honest)
 
     def _variance(self, setting: Setting) -> float:
         """σ²/Δ²."""
@@ -190,10 +190,10 @@ class PublishedStdSensitivity(Programme):
     def operating_point(self, setting: Setting) -> Setting:
         return _plain(setting, statistic="second-moments", bound=max(setting.bound, _OVERSIZED))
 
-    def share_variance(self, world: World) -> int:
+    def noise_variance(self, world: World) -> int:
         published = math.ldexp(math.sqrt(world.setting.columns) * world.setting.bound, world.request.fraction_bits)
-        question, honest = world.plan.question, world.plan.honest
-        return accounting.share_variance(published, question.mu, honest, question.dimension)
+        asked = world.validated
+        return accounting.share_variance(published, asked.mu, asked.honest, asked.dimension)
 
 
 FAULTS: dict[str, Programme] = {

@@ -31,7 +31,7 @@ STANDS, REFUTED, NOT_COVERED = "stands", "refuted", "not covered"
 FALSE_ALARM = 1e-4
 DOUBT = 1e-2
 KINDS = 5
-"""Of evidence: two bounds on ε, the noise's variance, the coalition's shares, the law of real rounds. Each has an equal
+"""Of evidence: two bounds on ε, the noise's variance, masked contributions, the law of real rounds. Each has an equal
 part of the false alarms."""
 _WHATEVER_THE_COALITION = {"uniformity", "same-law"}
 """What is claimed against any number of clients."""
@@ -51,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             noise, and each coordinate. least_line: which. least_variance_interval: for all of them at once.
         variance_floor: what the claim needs on every line. variance_noticeable: noise that is short by this part of it
             on one of these lines is nearly always noticed.
-        uniformity: of each view of the coalition's shares. uniformity_p: of the worst, corrected for their number.
+        uniformity: of each view of masked contributions. uniformity_p: of the worst, corrected for their number.
         same_law_p: of the protocol's runs against the ideal functionality's, where the protocol was run.
         verdict: stands, refuted or not covered. evidence: what refuted it. verdict_confidence: at which level.
         doubts: evidence at 99 % only.

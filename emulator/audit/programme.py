@@ -1,9 +1,9 @@
 """What clients do with their rows, and the ideal functionality that does it for many rounds at once.
 
-`Programme` is the client as it should be: the core's encoding, plan and exact noise. The planted faults (`faults`) are
-subclasses that change one step. The ideal functionality is a trusted party that adds up all contributions; the rounds
-are the coordinates of one long draw per client, exact and millions a second. A test shows that the sum it hands out
-has the law of the protocol's.
+`Programme` is the client as it should be: the core's statistics, numbers and exact noise. The planted faults
+(`faults`) are subclasses that change one step. The ideal functionality is a trusted party that adds up all
+contributions; the rounds are the coordinates of one long draw per client, exact and millions a second. A test shows
+that the sum it hands out has the law of the protocol's.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class Programme:
         """A client's values before noise, shape ``(world.size,)``."""
         return np.tile(world.encode(world.row(client, side)), world.setting.rounds)
 
-    def share_variance(self, world: World) -> int:
+    def noise_variance(self, world: World) -> int:
         """S, in squared grid units."""
-        return world.plan.share_variance
+        return world.validated.noise_variance
 
     def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
         """A client's noise in so many runs, shape ``(runs, world.size)``."""
-        sampler = discrete_gaussian(self.share_variance(world))
+        sampler = discrete_gaussian(self.noise_variance(world))
         return sampler.sample(runs * world.size, random(KEY_BYTES)).reshape(runs, world.size)
 
     def contribute(self, world: World, value: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What leaves the client, before it is split into shares."""
+        """What leaves the client, before it is masked."""
         return value + noise
 
 

@@ -1,4 +1,4 @@
-"""The same rounds, held by the production actors: announcement, joins, roster, sealed shares, release.
+"""The same rounds, held by the production actors: sessions, announcement, masked contributions, agreement, release.
 
 Messages travel through `dca_proto.testing.Network`. A colluding client runs the production actor with a mechanism that
 writes down what it draws, so that the coalition knows its own noise; the others run it as it is.
@@ -52,7 +52,7 @@ class ProtocolRounds:
     def __init__(self, world: World, random: Random) -> None:
         self._world = world
         self._random = random
-        columns = tuple(world.plan.question.statistic.columns)
+        columns = tuple(world.validated.statistic.columns)
         self._casts = []
         for side in (0, 1):
             rows = [world.row(client, side) for client in range(world.setting.clients)]
@@ -67,22 +67,21 @@ class ProtocolRounds:
         world, spy = self._world, Recording()
         network = self._network(cast, spy)
         network.deliver()
-        computes = () if world.setting.local else cast.computes
-        request = msgspec.structs.replace(world.request, round_id=self._random(ID_BYTES), computes=computes)
+        ask = world.ask(cast.computes)
+        request = msgspec.structs.replace(world.request, round_id=self._random(ID_BYTES), ask=ask)
         network.command(cast.trainer_identity.id, request)
-        windows_ms = request.join_window_ms + request.share_window_ms + 2 * request.commit_window_ms
-        network.advance(network.now_ms + (windows_ms if world.setting.dropped else 0))
-        total = np.rint(_value(network) / world.plan.unit).astype(np.int64)
+        network.advance(network.now_ms + request.collect_window_ms + 2 * request.commit_window_ms)
+        total = np.rint(_value(network) / world.validated.unit).astype(np.int64)
         data = [world.encode(world.row(client, side)) for client in world.coalition]
         return total, sum([*data, *spy.drawn], np.zeros(world.size, dtype=np.int64))
 
     def _network(self, cast: Cast, spy: Recording) -> Network:
-        """All actors; the shares of those who drop out are lost."""
+        """All actors; the contributions of those who drop out are lost."""
         network, world = Network(), self._world
         lost = set(cast.clients[world.present.stop :])
 
         def passes(envelope: Envelope) -> tuple[Envelope, ...]:
-            return () if envelope.sender in lost and envelope.to.id in cast.computes else (envelope,)
+            return () if envelope.sender in lost and envelope.to.channel is Channel.COMPUTE else (envelope,)
 
         def client(index: int, records: Records) -> ClientActor:
             cast.mechanism = spy if index in world.coalition else DistributedDiscreteGaussian()
@@ -98,10 +97,10 @@ class ProtocolRounds:
 
 
 def _cast(world: World, columns: tuple[str, ...], rows: Sequence[NDArray[np.float64]], name: str) -> Cast:
-    """The federation of a world; a data node's has Compute nodes, too, of which a local round makes no use."""
+    """The federation of a world; a data node's has Compute nodes, too, of which its round makes no use."""
     setting = world.setting
     cast = Cast(setting.clients, setting.computes or _UNUSED_COMPUTES, columns=columns, rows=rows, name=name)
-    cast.policy = msgspec.structs.replace(cast.policy, rows_of_many=setting.local)
+    cast.policy = msgspec.structs.replace(cast.policy, rows_of_many=setting.is_release)
     return cast
 
 

@@ -127,11 +127,11 @@ def as_json(audit: Audit, finding: Finding, samples: Samples, seconds: float) ->
 
 def _claim(setting: Setting) -> str:
     rounds = f" over {setting.rounds} rounds" if setting.rounds > 1 else ""
-    whose = "row of a data node that releases alone" if setting.local else "client"
+    whose = "row of a data node that releases alone" if setting.is_release else "client"
     swarm = f"N = {setting.clients}, T = {setting.tolerated} (c = {setting.colluders}), M = {setting.computes}"
     return (
         f"epsilon {setting.epsilon:g}, delta {setting.delta:g} for each {whose}{rounds}; "
-        f"{f'{ROWS} rows' if setting.local else swarm}; {setting.statistic} of {setting.columns} "
+        f"{f'{ROWS} rows' if setting.is_release else swarm}; {setting.statistic} of {setting.columns} "
         f"column{'s' * (setting.columns > 1)} within ±{setting.bound:g}"
     )
 
@@ -169,12 +169,12 @@ def _line(vector: tuple[float, ...]) -> str:
 
 
 def _coalition(setting: Setting, silent: int) -> str:
-    if setting.local:
+    if setting.is_release:
         return "whoever sees the release, as the trainer does, and knows all rows but one; the noise is the node's own"
     one, absent = setting.coalition, f", {setting.dropped} drop out" if setting.dropped else ""
     covered = "" if setting.covered else " (so the claim does not cover this coalition)"
     curious = " (the curious one among them)" if one.clients else ""
-    broker = " and the broker, which sees sealed shares only" if one.broker else ""
+    broker = " and the broker, which sees sealed contributions only" if one.broker else ""
     missing = f", of which {silent} are not there," if silent else ""
     return (
         f"{one.clients} of {setting.clients} clients{curious}, {one.computes} of {setting.computes} "
@@ -199,7 +199,7 @@ def figures_table(finding: Finding) -> Table:
     table.add_row("epsilon, as Gaussian DP", "", f"≥ {finding.epsilon_lower_gdp:.3g}", claimed)
     table.add_row("epsilon, of any mechanism", "", f"≥ {finding.epsilon_lower_cp:.3g}", claimed)
     if finding.uniformity_p is not None:
-        table.add_row("shares seen are uniform, p", f"{finding.uniformity_p:.2g}", "", likely)
+        table.add_row("masked values seen are uniform, p", f"{finding.uniformity_p:.2g}", "", likely)
     if finding.same_law_p is not None:
         table.add_row("same as the ideal functionality, p", f"{finding.same_law_p:.2g}", "", likely)
     return table
@@ -213,7 +213,7 @@ def _reasons(finding: Finding, evidence: tuple[str, ...]) -> str:
         "variance": f"the noise that cannot be removed has {ratio:.3g} times the variance needed{where}",
         "epsilon-gdp": f"the coalition proves mu {finding.mu_lower:.3g} where {finding.mu_claimed:.3g} is claimed",
         "epsilon-cp": f"whatever the noise, it proves epsilon {finding.epsilon_lower_cp:.3g}",
-        "uniformity": "the shares that it sees are not uniform",
+        "uniformity": "what it sees of a masked contribution is not uniform",
         "same-law": "the real actors' rounds have another law than the ideal functionality that is claimed for them",
     }
     return "; ".join(text for name, text in said.items() if name in evidence)

@@ -1,9 +1,10 @@
-"""Whether the shares that a coalition's Compute nodes hold look uniform, whatever the victim's row is.
+"""Whether what a coalition can make of a masked contribution looks uniform, whatever the victim's row is.
 
-The victim's noisy values are split by the protocol's own `share_bodies`, in both worlds and both encodings, and with
-different nodes outside the coalition. Seeds are expanded, as a node does. Two χ² tests of each such view: of the shares
-that the coalition holds, and of their sum modulo 2^64, where masks that were used twice or do not hide would show. Each
-test is over the 8 byte positions of a word and the 256 values of each byte, 2,040 degrees of freedom.
+The victim masks its noisy values as clients do, by the protocol's own `masked`, in both worlds, in many rounds with the
+same pair keys. The coalition holds the masked vector and expands its own masks; one node is outside of it. Three χ²
+tests of each such view: of what was sent, of that with the coalition's masks added back, and of the difference of this
+from round to round, where masks that were used twice, or do not hide, would show. Each test is over the 8 byte
+positions of a word and the 256 values of each byte, 2,040 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -15,27 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from dca_proto.core.fixedpoint import ring_from_bytes, ring_sum, to_ring
-from dca_proto.core.sealing import KEY_BYTES, Random
-from dca_proto.core.shares import ENCODINGS, SEED_BYTES, mask, share_bodies
+from dca_proto.core.fixedpoint import to_ring
+from dca_proto.core.masks import TAG_BYTES, RingVector, entry_of, masked, tag_and_mask
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Random
 from emulator.audit.programme import Programme
 from emulator.audit.worlds import VICTIM, World
 
-_SPLITS = 32
+_ROUNDS = 32
 _WORDS = 4096
 _VALUES = 256
 
 
 class View(NamedTuple):
-    """One way of splitting, and how likely the coalition's shares are so uneven by chance.
+    """One coalition's view of the victim, and how likely it is so uneven by chance.
 
     Attributes:
-        side: the world. encoding: of shares. outside: the Compute node that is not in the coalition.
-        p_value: of both χ² tests together.
+        side: the world. outside: the Compute node that is not in the coalition. p_value: of all χ² tests together.
     """
 
     side: int
-    encoding: str
     outside: int
     p_value: float
 
@@ -48,11 +47,9 @@ def views(world: World, programme: Programme, random: Random) -> list[View]:
     found = []
     for side in (0, 1):
         value = to_ring(_noisy(world, programme, side, random))
-        for encoding in ENCODINGS:
-            for outside in sorted({0, nodes // 2, nodes - 1}):
-                members = [(outside + 1 + step) % nodes for step in range(held)]
-                p_value = _view(value, members, nodes, encoding, random)
-                found.append(View(side, encoding, outside, p_value))
+        for outside in sorted({0, nodes // 2, nodes - 1}):
+            members = [(outside + 1 + step) % nodes for step in range(held)]
+            found.append(View(side, outside, _view(value, members, nodes, random)))
     return found
 
 
@@ -68,16 +65,10 @@ def byte_p_value(counts: NDArray[np.int64]) -> float:
     return float(chi2.sf(statistic, counts.shape[0] * (_VALUES - 1)))
 
 
-def byte_counts(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+def byte_counts(words: RingVector) -> NDArray[np.int64]:
     """How often each of the 8 bytes of the words has each value, shape ``(8, 256)``."""
     table = words.astype("<u8").view(np.uint8).reshape(-1, 8)
     return np.stack([np.bincount(column, minlength=_VALUES) for column in table.T]).astype(np.int64)
-
-
-def expanded(body: bytes, dimension: int) -> NDArray[np.uint64]:
-    """A share as a vector, whichever way it was sent."""
-    is_seed = len(body) == SEED_BYTES and dimension * 8 != SEED_BYTES
-    return mask(body, dimension) if is_seed else ring_from_bytes(body, dimension)
 
 
 def _noisy(world: World, programme: Programme, side: int, random: Random) -> NDArray[np.int64]:
@@ -86,12 +77,25 @@ def _noisy(world: World, programme: Programme, side: int, random: Random) -> NDA
     return programme.contribute(world, programme.encode(world, VICTIM, side), noise).reshape(-1)
 
 
-def _view(value: NDArray[np.uint64], members: Sequence[int], nodes: int, encoding: str, random: Random) -> float:
-    shares, sums = np.zeros((8, _VALUES), dtype=np.int64), np.zeros((8, _VALUES), dtype=np.int64)
-    for split in range(_SPLITS):
-        bodies = share_bodies(value, random(KEY_BYTES), nodes, split % nodes, encoding)
-        held = [expanded(bodies[member], value.size) for member in members]
-        for share in held:
-            shares += byte_counts(share)
-        sums += byte_counts(ring_sum(held, value.size))
-    return min(1.0, 2 * min(byte_p_value(shares), byte_p_value(sums)))
+def _view(value: RingVector, members: Sequence[int], nodes: int, random: Random) -> float:
+    keys, client = [random(KEY_BYTES) for _ in range(nodes)], random(ID_BYTES)
+    counts = [np.zeros((8, _VALUES), dtype=np.int64) for _ in range(3)]
+    before: RingVector | None = None
+    for charge in range(1, _ROUNDS + 1):
+        announcement, entry = random(KEY_BYTES), entry_of(client, random(ID_BYTES), charge)
+        _, sent = masked(value, keys, announcement, entry)
+        y = np.frombuffer(sent, dtype="<u8")
+        known = y + _masks([keys[member] for member in members], announcement, entry, value.size)
+        counts[0] += byte_counts(y)
+        counts[1] += byte_counts(known)
+        if before is not None:
+            counts[2] += byte_counts(known - before)
+        before = known
+    return min(1.0, len(counts) * min(map(byte_p_value, counts)))
+
+
+def _masks(keys: Sequence[bytes], announcement: bytes, entry: bytes, dimension: int) -> RingVector:
+    """The sum of the masks that the coalition's nodes expand from their pair keys."""
+    pads = [tag_and_mask(key, announcement, entry, dimension)[TAG_BYTES:] for key in keys]
+    total: RingVector = np.sum([np.frombuffer(pad, dtype="<u8") for pad in pads], axis=0, dtype=np.uint64)
+    return total

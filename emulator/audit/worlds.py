@@ -5,10 +5,10 @@ have each coordinate at a bound or at zero, x and x' are the two whose statistic
 it are the coalition's, the last ones drop out, those between are honest.
 
 Encodings, noise variance, thresholds and the ring are those that every participant of the protocol works out from the
-announcement (`dca_proto.core.plan`): what is audited is what runs.
+announcement (`dca_proto.core.validated`): what is audited is what runs.
 
-Of a local round, one data node's release is audited (`alone`): the victim is a row of that node, whoever attacks sees
-the release and knows all the other rows, and the node's own noise is the only one.
+Of node releases, one data node's is audited (`of_release`): the victim is a row of that node, whoever attacks sees the
+release and knows all the other rows, and the node's own noise is the only one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import planned
+from dca_proto.core.forecast import EXACT
 from dca_proto.core.job import FRACTION_BITS
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import Plan
+from dca_proto.core.request import Ask, AskNodeRelease, AskSecureSum, OpenRound
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.shares import LOCAL, SEED
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.validated import ValidatedRound
 from dca_proto.core.wording import nearest
 from dca_proto.statistics.contribution import contribution
 from emulator.counts import check_counts
@@ -90,7 +89,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         statistic, columns, bound: what is summed, over how many columns, each clamped to ±bound.
         rounds: how many rounds of equal cost the claim is over.
         reach: how far beyond its bounds the victim's raw row lies (1: at the bound; the claim holds for any).
-        local: whether the claim is of one data node's release, for each of its rows; see `alone`.
+        is_release: whether the claim is of one data node's release, for each of its rows; see `of_release`.
     """
 
     clients: int = 10
@@ -106,12 +105,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 1
     reach: float = 1.0
     coalition: Coalition = Coalition(4, 2)
-    local: bool = False
+    is_release: bool = False
 
     @property
     def honest(self) -> int:
-        """N - T - 1, how many noises the claim needs; of a local round its one."""
-        return 1 if self.local else self.clients - self.tolerated - 1
+        """N - T - 1, how many noises the claim needs; of a release its one."""
+        return 1 if self.is_release else self.clients - self.tolerated - 1
 
     @property
     def unknown_noises(self) -> int:
@@ -133,7 +132,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Refuse what cannot be audited. Raises `UsageError` that says which figure to change."""
-        if not self.local:
+        if not self.is_release:
             check_counts(self.clients, self.computes, self.tolerated, self.colluders, self.dropped)
             self._check_coalition()
         if self.clients > Limits().clients_max:
@@ -156,8 +155,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         coalition, others = self.coalition, self.clients - 1 - self.dropped
         if coalition.computes >= self.computes:
             raise UsageError(
-                f"--coalition {coalition}: all M = {self.computes} Compute nodes together can add up a client's "
-                f"shares, and nothing is claimed against that; take at most M - 1 = {self.computes - 1}"
+                f"--coalition {coalition}: all M = {self.computes} Compute nodes together unmask what a "
+                f"client contributes, and nothing is claimed against that; take at most M - 1 = {self.computes - 1}"
             )
         if coalition.clients > others:
             raise UsageError(
@@ -171,17 +170,17 @@ def default_coalition(clients: int, tolerated: int, computes: int, dropped: int)
     return Coalition(max(0, tolerated + 1 - dropped), computes - 1)
 
 
-def alone(setting: Setting) -> Setting:
-    """The same claim of one data node's release in a local round: no other clients, no Compute nodes, no broker."""
+def of_release(setting: Setting) -> Setting:
+    """The same claim of one data node's release: no other clients, no Compute nodes, no broker."""
     nobody = {"tolerated": 0, "colluders": 0, "computes": 0, "dropped": 0, "coalition": Coalition(0, 0, broker=False)}
-    return msgspec.structs.replace(setting, local=True, clients=1, **nobody)
+    return msgspec.structs.replace(setting, is_release=True, clients=1, **nobody)
 
 
 class World:
     """A setting, planned: two neighbouring inputs and what the protocol makes of them.
 
     Attributes:
-        setting: the operating point. plan: of one round, as all participants compute it. request: what is asked.
+        setting: the operating point. request: what is asked. validated: one round, as all participants compute it.
         pair: x and x', shape ``(2, columns)``, in units of the data.
 
     Raises:
@@ -192,32 +191,38 @@ class World:
         setting.check()
         self.setting = setting
         self._budget = Budget(setting.epsilon, setting.delta)
+        cost = self._budget.share(1 / setting.rounds)
         self.request = OpenRound(
             round_id=bytes(ID_BYTES),
+            ask=self.ask(tuple(place.to_bytes(ID_BYTES, "big") for place in range(setting.computes))),
             statistic=setting.statistic,
             parameters=setting.parameters,
-            epsilon=self._budget.round_epsilon(1 / setting.rounds),
-            delta=setting.delta,
-            tolerated=setting.tolerated,
-            colluders=setting.colluders,
-            computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(setting.computes)),
-            rows_max=ROWS if setting.local else 0,
+            mu=cost.mu,
+            epsilon=cost.epsilon,
+            delta=cost.delta,
+            rows_max=ROWS if setting.is_release else 0,
             fraction_bits=FRACTION_BITS,
-            encoding=LOCAL if setting.local else SEED,
             clients_expected=setting.clients,
         )
-        self.plan: Plan = planned(self.request, setting.clients)[1]
+        self.validated: ValidatedRound = self.request.draft(EXACT, Limits())[1]
         self.pair = self._farthest_pair()
+
+    def ask(self, computes: tuple[bytes, ...]) -> Ask:
+        """The kind of the round, with these Compute nodes where it has any."""
+        setting = self.setting
+        if setting.is_release:
+            return AskNodeRelease()
+        return AskSecureSum(computes=computes, tolerated=setting.tolerated, colluders=setting.colluders)
 
     @property
     def size(self) -> int:
         """Coordinates that come out of all rounds."""
-        return self.plan.dimension * self.setting.rounds
+        return self.validated.dimension * self.setting.rounds
 
     @property
     def floor(self) -> float:
         """The variance, on any line through the released space, that the claim needs: (Δ/μ)², in squared units."""
-        return (self.plan.sensitivity / self.plan.question.mu) ** 2
+        return (self.validated.sensitivity_l2 / self.validated.mu) ** 2
 
     @property
     def mu(self) -> float:
@@ -241,7 +246,7 @@ class World:
         """
         if client == VICTIM:
             own = self.pair[side : side + 1] * self.setting.reach
-            return np.vstack([own, self._known_rows()]) if self.setting.local else own
+            return np.vstack([own, self._known_rows()]) if self.setting.is_release else own
         return np.full((1, self.setting.columns), self.setting.bound * (client / self.setting.clients - 0.5))
 
     def _known_rows(self) -> NDArray[np.float64]:
@@ -251,13 +256,13 @@ class World:
 
     def encode(self, row: NDArray[np.float64]) -> NDArray[np.int64]:
         """What the protocol's client makes of its rows: clamped, on the grid; shape ``(dimension,)``."""
-        return contribution(self.plan.question.statistic, row, self.request.rows_max, self.request.fraction_bits)
+        return contribution(self.validated.statistic, row, self.request.rows_max, self.request.fraction_bits)
 
     def _farthest_pair(self) -> NDArray[np.float64]:
         """Of all rows with coordinates at -bound, 0 or bound, the two whose statistics are farthest apart."""
         corners = itertools.product((1.0, 0.0, -1.0), repeat=self.setting.columns)
         rows = np.array(list(corners)) * self.setting.bound
-        values = np.array([self.encode(row[None]) for row in rows]) * self.plan.unit
+        values = np.array([self.encode(row[None]) for row in rows]) * self.validated.unit
         squares = (values**2).sum(axis=1)
         distances = squares[:, None] + squares[None, :] - 2 * values @ values.T
         return rows[list(np.unravel_index(np.argmax(distances), distances.shape))]

@@ -170,7 +170,7 @@ def _proved(run: Audit) -> Iterator[Child]:
         rows, caption=f"Lower bounds at {percent(run.confidence)} confidence; beyond the claim they speak against it."
     )
     tested = {
-        "shares that it sees are uniform": run.uniformity_p,
+        "masked values that it sees are uniform": run.uniformity_p,
         "real rounds have the law of the ideal functionality": run.same_law_p,
     }
     lines = [(name, number(p, 2)) for name, p in tested.items() if p is not None]
