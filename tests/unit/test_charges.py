@@ -71,6 +71,8 @@ def test_a_leap_forgets_nothing_that_it_should_know(leap: int) -> None:
     assert not passes(seen, 2)
     assert not passes(seen, 2 + leap)
     assert passes(seen, 1 + leap) == (leap > 1)
+    oldest = 2 + leap - (WINDOW - 1)
+    assert oldest < 1 or passes(seen, oldest) == (oldest > 2), "and calls none used that was not"
 
 
 def test_it_is_the_same_as_remembering_every_number() -> None:

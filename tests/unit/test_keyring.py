@@ -134,6 +134,8 @@ def test_an_older_epoch_than_one_that_was_seen_is_refused_but_in_its_grace() -> 
     assert is_refused(seen, 6, 7200)
     assert is_refused(seen, 5, 7000)
     assert not is_refused(seen, 5, 7000, OTHER), "each node has epochs of its own"
+    with pytest.raises(PeerError, match="epoch"):  # whatever end it claims
+        seen.check([EpochKey(PROTOCOL_VERSION, NODE, 5, bytes(32), 10 * EPOCH_MS)], 7000)
 
 
 def test_an_epoch_more_than_one_ahead_of_the_clock_is_refused() -> None:
