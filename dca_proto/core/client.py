@@ -280,7 +280,7 @@ class ClientActor(Actor):
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
             stored,
             *current.answers(self.id),
-            self._resend_timer(current, now_ms, made.contribution),
+            self._resend_timer(current, now_ms, self.id),  # spread by what does not depend on data
             SetTimer(Timer(CLOSE, current.id), body.commit_by_ms + self._timing.abort_grace_ms),
             Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
             *(Report(facts.DataFailed(current.id, body.statistic, kind)) for kind in trouble),

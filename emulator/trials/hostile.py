@@ -20,6 +20,7 @@ from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import Round as ClientRound
 from dca_proto.core.codec import encode
+from dca_proto.core.compose import Composer
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.compute_round import FROZEN
 from dca_proto.core.compute_round import Round as NodeRound
@@ -77,9 +78,30 @@ class Hostile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostileClient(ClientActor):
-    """A client that does not keep to the protocol. `amount`: its size."""
+    """A client that does not keep to the protocol. `amount`: its size. `composes`: how it makes what it sends."""
 
     amount = 0
+    composes: type[Composer] = Composer
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._composer = self.composes(*msgspec.structs.astuple(self._composer))
+
+
+class _Far(Composer, frozen=True, eq=False):
+    def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+        if not isinstance(validated.terms, LdpReport):
+            return super().compose(opened, validated, charge)
+        return Composer(*msgspec.structs.astuple(self)[:5], self._forge, self.random).compose(opened, validated, charge)
+
+    def _forge(self, body: Body) -> Signed:
+        assert isinstance(body, Release), "nothing else is composed of a report"
+        return self.sign(msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector)))
+
+    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[Values, int, list[str]]:
+        if isinstance(validated.terms, LdpReport):
+            return super()._value(validated, body)
+        return np.full(validated.dimension, _FAR, dtype=np.int64), body.rows_max, []
 
 
 class OutOfRange(HostileClient):
@@ -88,63 +110,54 @@ class OutOfRange(HostileClient):
     (A mechanism randomises no such value; who lies writes the bytes of the report.)
     """
 
-    _forges = False
-
-    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[Values, int, list[Effect]]:
-        self._forges = isinstance(body.terms, LdpReport)
-        if self._forges:
-            return super()._value(validated, body)
-        return np.full(validated.dimension, _FAR, dtype=np.int64), body.rows_max, []
-
-    def _sign(self, body: Body) -> Signed:
-        if isinstance(body, Release) and self._forges:
-            body = msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector))
-        return super()._sign(body)
+    composes = _Far
 
 
 class TwoFaced(HostileClient):
     """Sends two contributions, releases or reports for one charge."""
 
-    _second: Outbound
-
-    def _make(
-        self, opened: OpenedAnnouncement, validated: ValidatedRound, value: Values, rows: int, charge: int
-    ) -> Outbound:
-        self._second = super()._make(opened, validated, np.zeros_like(value), rows, charge)
-        return super()._make(opened, validated, value, rows, charge)
-
     def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
         effects = super()._contribute(current, validated, now_ms)
-        return [*effects, Send(current.opened.holder(self.id), current.id, self._second.payload)]
+        second, _ = self._composer.compose(current.opened, validated, self.ledger[current.id].number)
+        return [*effects, Send(current.opened.holder(self.id), current.id, second.payload)]
+
+
+class _Keys:
+    """A session that gives a wrong key for one Compute node that is not the holder."""
+
+    def __init__(self, composer: Composer, opened: OpenedAnnouncement) -> None:
+        self._composer = composer
+        self._opened = opened
+        self.hash = composer.session.hash
+
+    def pair_keys(self, epochs: tuple[EpochKey, ...]) -> list[bytes]:
+        made, opened = list(self._composer.session.pair_keys(epochs)), self._opened
+        holder = opened.holder(self._composer.identity.id).id
+        made[-1 if holder != opened.computes[-1] else 0] = self._composer.random(KEY_BYTES)
+        return made
+
+
+class _Wrongly(Composer, frozen=True, eq=False):
+    def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+        own: Any = (self.rows, _Keys(self, opened), *msgspec.structs.astuple(self)[2:])
+        return Composer(*own).compose(opened, validated, charge)
 
 
 class WrongTags(HostileClient):
-    """Masks and tags for its last node are made with a key of its own; that node can only object."""
+    """Masks and tags for one node are made with a key of its own; that node can only object."""
 
-    def _make(
-        self, opened: OpenedAnnouncement, validated: ValidatedRound, value: Values, rows: int, charge: int
-    ) -> Outbound:
-        honest = self._session.pair_keys
+    composes = _Wrongly
 
-        def keys(epochs: tuple[EpochKey, ...]) -> list[bytes]:
-            made = list(honest(epochs))
-            made[-1 if opened.holder(self.id).id != opened.computes[-1] else 0] = self._random(KEY_BYTES)
-            return made
 
-        self._session.pair_keys = keys  # type: ignore[method-assign]
-        try:
-            return super()._make(opened, validated, value, rows, charge)
-        finally:
-            del self._session.pair_keys
+class _ForOne(Composer, frozen=True, eq=False):
+    def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+        return super().compose(opened, validated, 1)
 
 
 class ReusingCharges(HostileClient):
     """Pays for everything with its first charge."""
 
-    def _make(
-        self, opened: OpenedAnnouncement, validated: ValidatedRound, value: Values, rows: int, charge: int
-    ) -> Outbound:
-        return super()._make(opened, validated, value, rows, 1)
+    composes = _ForOne
 
 
 class WrongHolder(HostileClient):

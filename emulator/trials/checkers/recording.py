@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
+from dca_proto.core.compose import Composer
 from dca_proto.core.contribution import Outbound
 from dca_proto.core.mechanism import LocalMechanism, Mechanism
 from dca_proto.core.validated import ValidatedRound
@@ -49,15 +50,24 @@ class Recording:
 
     def watch(self, client: ClientActor) -> None:
         """Have a client, as it was just made, draw by it."""
-        make = client._make
+        composer = msgspec.structs.replace(client._composer, mechanism=self)
+        client._mechanism, client._composer = self, _Composing(composer, self)  # type: ignore[assignment]
 
-        def made(opened: OpenedAnnouncement, validated: ValidatedRound, *given: Any) -> Outbound:
-            if validated.report is not None:
-                validated = msgspec.structs.replace(validated, report=_Reports(validated.report, self))
-            return make(opened, validated, *given)
 
-        client._mechanism = self
-        client._make = made  # type: ignore[method-assign, assignment]
+class _Composing:
+    """A client's composer, with what a local mechanism draws kept."""
+
+    def __init__(self, composer: Composer, recording: Recording) -> None:
+        self._composer = composer
+        self._recording = recording
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._composer, name)
+
+    def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+        if validated.report is not None:
+            validated = msgspec.structs.replace(validated, report=_Reports(validated.report, self._recording))
+        return self._composer.compose(opened, validated, charge)
 
 
 class _Reports:
