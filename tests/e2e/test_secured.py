@@ -36,8 +36,9 @@ def settings_of(member: Member, url: str, ca: Path, directory: Path) -> BrokerSe
 def test_a_round_where_a_client_with_anothers_identity_gets_nothing_through(
     mosquitto_installed: None, authority: Path, tmp_path: Path
 ) -> None:
-    """Member 0 of the broker plays the last client, whose enrolled identity it has, but not the password: its join goes
-    to the broker and no further. Client 1 is away until then; hence, when its join counts, the other's would have.
+    """Member 0 of the broker plays the last client, whose enrolled identity it has, but not the password: its Hello and
+    its contribution go to the broker and no further. Client 1 is away until then; hence, when its contribution counts,
+    the other's would have.
     """
     rows = [np.array([[2.0 ** -(index + 1)]]) for index in range(CLIENTS)]
     cast = Cast(CLIENTS, COMPUTES, rows=rows, name="secured", mechanism=NoNoise(), timing=Timing(resend_first_ms=200))
@@ -54,16 +55,16 @@ def test_a_round_where_a_client_with_anothers_identity_gets_nothing_through(
             live.members.remove(own)
             async with live:
                 await late.kill()
-                live.trainer.runner.command(cast.request(clients_expected=CLIENTS - 2))
-                await live.until(lambda: live.has(Left(Channel.TRAINER), impostor))
+                live.trainer.runner.command(cast.request(clients_expected=CLIENTS - 2, tolerated=0))
+                await live.until(lambda: live.has(Left(Channel.COMPUTE), impostor))
                 await live.start(late)
                 await live.until(lambda: live.has(facts.RoundCompleted, live.trainer))
                 assert live.has(Connected(), impostor)
-                assert live.has(facts.Joined, impostor)
-        (rostered,) = (noted.fact for noted in live.facts if isinstance(noted.fact, facts.Rostered))
-        assert set(rostered.clients) == set(cast.clients[1:-1])
+                assert live.has(facts.Contributed, impostor)
+        kept = [noted.fact for noted in live.facts if isinstance(noted.fact, facts.SessionKept)]
+        assert {fact.client for fact in kept} == set(cast.clients[1:-1])
         (completed,) = (noted.fact for noted in live.facts if isinstance(noted.fact, facts.RoundCompleted))
         assert completed.aggregate.value.tolist() == [0.5 - 2.0 ** -(CLIENTS - 1)]
-        assert not live.has(facts.Contributed, impostor)
+        assert not live.has(facts.Acknowledged, impostor)
 
     asyncio.run(asyncio.wait_for(scene(), 30))
