@@ -15,7 +15,6 @@ from scene import (
     exact_sum,
     failures,
     losing,
-    refused,
     resigned,
     results,
     sent,
@@ -25,18 +24,22 @@ from scene import (
 
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.core.events import Received
 from dca_proto.core.facts import Declined, NodeAborted, Released
-from dca_proto.core.messages import Announcement, Share, Start, Terms
+from dca_proto.core.kinds import SecureSum
+from dca_proto.core.messages import Announcement, Contribution
 from dca_proto.core.policy import Floors, Policy
 from dca_proto.testing import Cast, Network
 
 
 def dropping(clients: int, tolerated: int, dropped: int, colluders: int = 0, mechanism: Any = None) -> Network:
-    """A round in which the first `dropped` clients join and then send nothing."""
+    """A round in which the first `dropped` clients' contributions are lost."""
     cast = exact_cast(clients, 3, **({"mechanism": mechanism} if mechanism else {}))
     network = cast.network()
     silent = set(cast.clients[:dropped])
-    network.tamper = lambda one: [] if isinstance(body_of(one.payload), Share) and one.sender in silent else [one]
+    network.tamper = lambda one: (
+        [] if isinstance(body_of(one.payload), Contribution) and one.sender in silent else [one]
+    )
     begin(cast, network, tolerated=tolerated, colluders=colluders)
     until_the_end(network)
     return network
@@ -44,15 +47,12 @@ def dropping(clients: int, tolerated: int, dropped: int, colluders: int = 0, mec
 
 @pytest.mark.parametrize(("tolerated", "colluders"), [(0, 0), (1, 0), (3, 0), (3, 1), (3, 3)])
 def test_attack_13_exactly_as_many_as_needed_give_a_result(tolerated: int, colluders: int) -> None:
-    """|S| = N - T + c is enough."""
+    """|S| = n_min = N - T + c is enough."""
     network = dropping(8, tolerated, tolerated - colluders, colluders)
     assert the_sum(network).tolist() == [exact_sum(range(tolerated - colluders, 8))]
     (result,) = results(network)
-    assert (result.contributors, result.tolerated, result.colluders) == (
-        8 - tolerated + colluders,
-        tolerated,
-        colluders,
-    )
+    assert result.contributors == result.fewest == 8 - tolerated + colluders
+    assert result.colluders == colluders
 
 
 @pytest.mark.parametrize(("tolerated", "colluders"), [(0, 0), (1, 0), (3, 0), (3, 1), (3, 3)])
@@ -71,11 +71,11 @@ def test_attack_13_nobody_contributes() -> None:
     assert (failures(network)[0].contributors, failures(network)[0].needed) == (0, 2)
 
 
-def test_attack_13_drops_after_the_roster_do_not_change_n() -> None:
-    """Each noise share is for N - T - 1 of the roster, whoever drops; the result carries the noise that is there."""
+def test_attack_13_drops_do_not_change_the_noise() -> None:
+    """Each client's noise is for n_min - 1 - c of them, whoever drops; the result carries the noise that is there."""
     cast = Cast(8, 3)
     network = cast.network()
-    network.tamper = losing(Share, sender=cast.clients[0])
+    network.tamper = losing(Contribution, sender=cast.clients[0])
     begin(cast, network, tolerated=2)
     until_the_end(network)
     (result,) = results(network)
@@ -109,9 +109,10 @@ LENIENT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_
         ({"epsilon_per_round_max": 1.0}, {"epsilon": 1.3}, "epsilon", "1.3 at delta 1e-06"),
         ({"delta_max": 1e-5}, {"delta": 1e-4}, "delta", "0.0001"),
         ({"epsilon_per_period_max": 0.5}, {"epsilon": 0.7}, "budget", "with this round"),
-        ({"clients_min": 5}, {}, "clients", "N = 4"),
-        ({"honest_min": 3}, {}, "honest", "N - T - 1 = 2"),
+        ({"clients_min": 4}, {}, "clients", "n_min = 3"),
+        ({"honest_min": 3}, {}, "honest", "n_min - 1 - c = 2"),
         ({"colluders_min": 1}, {}, "colluders", "c = 0"),
+        ({"colluders_part_min": 0.3}, {}, "colluders", "c = 0"),
         ({"statistics": ("mean",)}, {}, "statistic", "sum"),
         ({"trainers": ("00" * 16,)}, {}, "trainer", ""),
         ({"computes_min": 4}, {}, "computes", "M = 3"),
@@ -130,9 +131,9 @@ def test_attack_16_clients_decline_and_say_why(policy: dict, changes: dict, reas
     assert fact.expected
 
 
-def test_attack_16_nothing_in_an_announcement_or_start_says_how_much_noise() -> None:
-    """A weaker σ cannot be announced: every client works it out from bounds, ε, δ, N and T."""
-    fields = {field.name for kind in (Announcement, Start, Terms) for field in msgspec.structs.fields(kind)}
+def test_attack_16_nothing_in_an_announcement_says_how_much_noise() -> None:
+    """A weaker σ cannot be announced: every client works it out from bounds, μ, n_min and c."""
+    fields = {field.name for kind in (Announcement, SecureSum) for field in msgspec.structs.fields(kind)}
     assert not {name for name in fields if any(word in name for word in ("sigma", "noise", "variance", "sensitivity"))}
 
 
@@ -145,27 +146,50 @@ def test_attack_16_larger_bounds_mean_more_noise_and_not_less_privacy() -> None:
     assert sigmas[1] == pytest.approx(10 * sigmas[0], rel=1e-6)
 
 
-def test_attack_16_a_smaller_n_at_the_start_is_declined_and_not_charged() -> None:
-    """The floor on N bites at the start, where N is known; and the noise is worked out for that N."""
-    cast = Cast(6, 3, policy=msgspec.structs.replace(LENIENT, clients_min=6))
+@pytest.mark.parametrize("mu", [0.24, -0.1, 0.0, float("nan"), float("inf"), 1e-60])
+def test_attack_16_a_mu_that_is_not_quoted_is_declined(mu: float) -> None:
+    """What is charged is μ, and it is held against (ε, δ): a larger one would spend more than the client was told."""
+    cast = Cast(4, 3)
     network = cast.network()
-    network.down.add(cast.clients[5])
+    network.tamper = losing(Announcement)
     begin(cast, network)
-    until_the_end(network)
-    assert {fact.reason for fact in network.reported(Declined)} == {"clients"}
-    assert results(network) == []
+    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, mu=mu)
+    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
+    (fact,) = network.reported(Declined, cast.clients[0])
+    assert fact.reason == "announcement"
+    assert network.actors[cast.clients[0]].ledger.charges == ()
 
 
-@pytest.mark.parametrize("change", [{"tolerated": 0}, {"tolerated": 2}, {"colluders": 1}])
-def test_attack_16_another_t_or_c_at_the_start_than_announced_is_refused(change: dict) -> None:
-    cast = Cast(6, 3)
+def test_attack_16_a_smaller_mu_than_quoted_is_what_is_charged() -> None:
+    cast = Cast(4, 3)
+    network, _ = begin(cast, mu=0.1)
+    assert [charge.mu for charge in network.actors[cast.clients[0]].ledger.charges] == [0.1]
+    assert results(network)[0].mu == 0.1
+    assert 2 * results(network)[0].sigma_local ** 2 >= (results(network)[0].sensitivity / 0.1) ** 2
+
+
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        ({"fewest": 1}, "is below 1"),
+        ({"colluders": 2}, "is below 1"),
+        ({"most": 2}, "n_max = 2 is below n_min"),
+        ({"most": 2**31}, "2^63"),
+    ],
+)
+def test_attack_16_terms_under_which_nobodys_noise_is_left_are_declined(terms: dict, says: str) -> None:
+    cast = Cast(4, 3)
     network = cast.network()
-    network.tamper = losing(Start)
-    begin(cast, network)
-    start = sent(network, Start, to=cast.clients[0])[0]
-    terms = msgspec.structs.replace(body_of(start.payload).terms, **change)
-    other = resigned(cast, cast.trainer_identity, start.payload, terms=terms)
-    refused(network, cast.clients[0], start.sender, other, "terms")
+    network.tamper = losing(Announcement)
+    begin(cast, network, fraction_bits=36)
+    announcement = sent(network, Announcement)[0].payload
+    other = msgspec.structs.replace(body_of(announcement).terms, **terms)
+    payload = resigned(cast, cast.trainer_identity, announcement, terms=other)
+    network.handle(cast.clients[0], Received(cast.trainer_identity.id, payload))
+    (fact,) = network.reported(Declined, cast.clients[0])
+    assert fact.reason == "announcement"
+    assert says in fact.found
+    assert network.actors[cast.clients[0]].ledger.charges == ()
 
 
 # The Compute nodes' own floors
@@ -174,8 +198,8 @@ def test_attack_16_another_t_or_c_at_the_start_than_announced_is_refused(change:
 @pytest.mark.parametrize(
     ("floors", "reason", "detail"),
     [
-        (Floors(clients_min=5, honest_min=1), "clients", "N = 4; needs N >= 5"),
-        (Floors(clients_min=1, honest_min=3), "honest", "N - T - 1 = 2; needs N - T - 1 >= 3"),
+        (Floors(clients_min=5, honest_min=1), "clients", "n_min = 3; needs n_min >= 5"),
+        (Floors(clients_min=1, honest_min=3), "honest", "n_min - 1 - c = 2; needs n_min - 1 - c >= 3"),
         (Floors(clients_min=1, honest_min=1, trainers=("00" * 16,)), "trainer", "one of this node's trainers"),
     ],
 )
@@ -187,14 +211,14 @@ def test_a_compute_node_below_its_floors_aborts_and_says_why(floors: Floors, rea
     assert detail in network.reported(NodeAborted)[0].detail
     assert detail in failures(network)[0].reason
     assert results(network) == []
-    assert all(network.actors[client].ledger.charges == () for client in cast.clients)
+    assert all(network.actors[client].ledger.spent().mu == 0 for client in cast.clients), "and all charges came back"
 
 
 # 18: the ring
 
 
 def test_attack_18_a_round_whose_sum_could_wrap_around_is_refused() -> None:
-    """N·bound + the noise's tail must stay below 2^63; the plan that every actor makes for itself checks it."""
+    """n_max·bound + the noise's tail must stay below 2^63; every actor checks it for itself."""
     variance = 1 << 60
     noise = math.sqrt(4 * variance * 2 * (math.log(2) + 40 * math.log(2)))
     largest = int((2**63 - noise) / 4)
@@ -204,7 +228,7 @@ def test_attack_18_a_round_whose_sum_could_wrap_around_is_refused() -> None:
 
 
 def test_attack_18_a_sum_near_the_edge_is_exact() -> None:
-    """Values of almost 2^52 grid units, 40 fraction bits: the ring wraps for shares and not for the sum."""
+    """Values of almost 2^52 grid units, 40 fraction bits: the ring wraps for masks and not for the sum."""
     bound = 4095.0
     question = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [bound]}
     for sign in (1, -1):

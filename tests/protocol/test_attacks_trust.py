@@ -1,6 +1,8 @@
-"""Attacks on who may say what: foreign Compute nodes, forged joins and starts, old keys, expired certificates."""
+"""Attacks on who may say what: foreign Compute nodes, forged declines, invitations, hostile trainers, altered sums."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,38 +16,43 @@ from scene import (
     failures,
     forged,
     losing,
+    passing,
     refused,
     resigned,
     results,
     sealed_by,
     sealed_kind,
+    sends,
     sent,
     the_sum,
     unsealed,
     until_the_end,
 )
 
+from dca_proto.core import accounting
+from dca_proto.core import client as client_module
+from dca_proto.core.announcement import check_invitation, invitation_root, invitations
 from dca_proto.core.codec import decode_frame, encode, sign
-from dca_proto.core.events import Received, Timer, TimerFired
-from dca_proto.core.facts import Released
+from dca_proto.core.errors import PeerError
+from dca_proto.core.events import Received
+from dca_proto.core.facts import Contributed, Declined, Released
 from dca_proto.core.federation import Member, enrol
 from dca_proto.core.messages import (
     Announcement,
-    Certificate,
+    Contribution,
     Decline,
     EpochKey,
-    Frozen,
-    Join,
-    Ready,
-    Roster,
-    Sealed,
+    Invitation,
+    InvitedRound,
+    PartialSum,
     Signed,
-    Start,
 )
 from dca_proto.core.params import PROTOCOL_VERSION, Timing
-from dca_proto.core.round import roster_hash
+from dca_proto.core.policy import Policy
 from dca_proto.core.sealing import KEY_BYTES, Identity, actor_id
-from dca_proto.testing import Cast, Network, seeded
+from dca_proto.testing import Cast, Envelope, Network, seeded
+
+DAY_MS = 24 * 3600 * 1000
 
 
 def stranger(name: str = "stranger") -> Identity:
@@ -53,138 +60,82 @@ def stranger(name: str = "stranger") -> Identity:
 
 
 def epoch_key_of(identity: Identity, now_ms: int) -> EpochKey:
-    day = 24 * 3600 * 1000
-    epoch = now_ms // day
-    return EpochKey(PROTOCOL_VERSION, identity.id, epoch, stranger("epoch").public_key, (epoch + 1) * day)
+    epoch = now_ms // DAY_MS
+    return EpochKey(PROTOCOL_VERSION, identity.id, epoch, stranger("epoch").public_key, (epoch + 1) * DAY_MS)
 
 
 def only_announced(cast: Cast) -> tuple[Network, bytes]:
-    """A network whose clients have not seen the announcement yet."""
+    """A round that nobody has heard of, and its announcement."""
     network = cast.network()
     network.tamper = losing(Announcement)
     begin(cast, network)
-    return network, sent(network, Announcement)[0].payload
+    return network, sent(network, Announcement)[-1].payload
+
+
+def with_computes(cast: Cast, payload: bytes, computes: tuple[Signed, ...], **changes: Any) -> bytes:
+    """The announcement with other signed epoch keys."""
+    terms = msgspec.structs.replace(body_of(payload).terms, computes=computes)
+    return resigned(cast, cast.trainer_identity, payload, terms=terms, **changes)
 
 
 # 35: Compute nodes of the trainer's own making
 
 
 def test_attack_35_compute_nodes_that_the_federation_file_does_not_name() -> None:
-    """Clients take keys from the file alone: the announcement is dropped whole."""
+    """Clients take keys from the file alone: the announcement is dropped whole; by the real nodes, too."""
     cast = Cast(4, 3)
     network, announcement = only_announced(cast)
     mine = stranger()
     key = sign(mine, cast.federation.hash, epoch_key_of(mine, network.now_ms))
-    computes = (*body_of(announcement).computes[:2], key)
-    bad = resigned(cast, cast.trainer_identity, announcement, computes=computes)
-    refused(network, cast.clients[0], cast.trainer_identity.id, bad, "unknown-compute")
+    bad = with_computes(cast, announcement, (*body_of(announcement).terms.computes[:2], key))
+    for actor in (cast.clients[0], cast.computes[0]):
+        refused(network, actor, cast.trainer_identity.id, bad, "unknown-compute")
 
 
 def test_attack_35_keys_that_a_compute_node_never_signed() -> None:
-    """A key of the trainer's own under an honest node's name would let it read that node's shares."""
+    """A key of the trainer's own under an honest node's name would let it stand in for that node."""
     cast = Cast(4, 3)
     network, announcement = only_announced(cast)
     honest = cast.compute_identities[2]
     for signer in (cast.trainer_identity, cast.compute_identities[0], stranger()):
         key = sign(signer, cast.federation.hash, epoch_key_of(honest, network.now_ms))
-        computes = (*body_of(announcement).computes[:2], key)
-        bad = resigned(cast, cast.trainer_identity, announcement, computes=computes)
+        bad = with_computes(cast, announcement, (*body_of(announcement).terms.computes[:2], key))
         refused(network, cast.clients[0], cast.trainer_identity.id, bad, "signature")
 
 
 def test_attack_35_one_compute_node_standing_for_two() -> None:
     cast = Cast(4, 3)
     network, announcement = only_announced(cast)
-    first, second, _ = body_of(announcement).computes
-    bad = resigned(cast, cast.trainer_identity, announcement, computes=(first, second, first))
+    first, second, _ = body_of(announcement).terms.computes
+    bad = with_computes(cast, announcement, (first, second, first))
     refused(network, cast.clients[0], cast.trainer_identity.id, bad, "computes")
 
 
-def test_attack_35_a_roster_with_foreign_compute_nodes_is_refused_by_the_real_ones() -> None:
+def test_attack_35_a_round_without_one_of_the_federations_nodes_is_declined() -> None:
     cast = Cast(4, 3)
-    network = cast.network()
-    network.tamper = losing(Roster)
-    begin(cast, network)
-    roster = sent(network, Roster, to=cast.computes[0])[0]
-    body = body_of(roster.payload)
-    mine = stranger()
-    key = sign(mine, cast.federation.hash, epoch_key_of(mine, network.now_ms))
-    inner = msgspec.structs.replace(body_of(encode(body.announcement)), computes=(body_of_computes(body)[0], key))
-    announcement = sign(cast.trainer_identity, cast.federation.hash, inner)
-    bad = resigned(cast, cast.trainer_identity, roster.payload, announcement=announcement)
-    refused(network, cast.computes[0], roster.sender, bad, "unknown-compute")
+    network, announcement = only_announced(cast)
+    fewer = with_computes(cast, announcement, body_of(announcement).terms.computes[:2])
+    network.handle(cast.clients[0], Received(cast.trainer_identity.id, fewer))
+    assert [fact.reason for fact in network.reported(Declined, cast.clients[0])] == ["trusted-computes"]
+    refused(network, cast.computes[2], cast.trainer_identity.id, fewer, "computes")
 
 
-def body_of_computes(roster: Roster) -> tuple[Signed, ...]:
-    return body_of(encode(roster.announcement)).computes
-
-
-# 37: forged joins
-
-
-def forged_join(cast: Cast, network: Network, victim: int, signer: Identity, **changes: object) -> Signed:
-    opened = announced(network, cast)
-    body = Join(PROTOCOL_VERSION, opened.body.round_id, opened.hash, cast.certificate(victim), 0, bytes(KEY_BYTES))
-    return sign(signer, cast.federation.hash, msgspec.structs.replace(body, **changes))
-
-
-@pytest.mark.parametrize("signer", ["stranger", "trainer", "another client", "self-made certificate"])
-def test_attack_37_joins_forged_in_absent_clients_names(signer: str) -> None:
-    """A join is signed by the key that the certificate names; else more than T would "drop" at will."""
+def test_forged_announcements_are_dropped() -> None:
     cast = Cast(4, 3)
-    network, _ = only_announced(cast)
-    other = {"trainer": cast.trainer_identity, "another client": cast.client_identities[1]}.get(signer, stranger())
-    changes: dict = {}
-    if signer == "self-made certificate":
-        changes["certificate"] = Certificate(other.public_key, 1 << 52, bytes(64))
-    join = forged_join(cast, network, 0, other, **changes)
-    opened = announced(network, cast)
-    sealed = sealed_by(cast, other, body_of(encode(join)), opened)
-    refused(network, cast.trainer_identity.id, cast.clients[0], sealed, "signature")
+    network, announcement = only_announced(cast)
+    victim, trainer, body = cast.clients[0], cast.trainer_identity, body_of(announcement)
+    for signer in (stranger(), cast.compute_identities[0], cast.client_identities[1], cast.authority):
+        refused(network, victim, trainer.id, forged(cast, signer, body), "signature")
+        own = msgspec.structs.replace(body, trainer=signer.id)
+        refused(network, victim, signer.id, forged(cast, signer, own), "unknown-trainer")
+    assert network.actors[victim].ledger.charges == ()
 
 
-def test_attack_37_a_join_in_anothers_topic() -> None:
-    """The sender that the topic claims must be the one who signed."""
-    cast = Cast(4, 3)
-    network, _ = only_announced(cast)
-    join = body_of(encode(forged_join(cast, network, 1, cast.client_identities[1])))
-    sealed = sealed_by(cast, cast.client_identities[1], join, announced(network, cast))
-    refused(network, cast.trainer_identity.id, cast.clients[0], sealed, "sender")
-
-
-@pytest.mark.parametrize("what", ["forged signature", "another round", "expired", "of no member"])
-def test_attack_37_a_roster_with_a_join_that_does_not_hold_is_refused(what: str) -> None:
-    """The Compute nodes check every join themselves: a trainer cannot fill a roster with absent clients."""
-    cast = Cast(4, 3)
-    network = cast.network()
-    network.tamper = losing(Roster)
-    begin(cast, network)
-    roster = sent(network, Roster, to=cast.computes[0])[0]
-    body = body_of(roster.payload)
-    members = dict(zip(sorted(cast.clients), body.joins, strict=True))
-    victim = cast.clients[0]
-    code = {"forged signature": "signature", "another round": "join", "expired": "certificate"}.get(what, "signature")
-    match what:
-        case "forged signature":
-            members[victim] = forged_join(cast, network, 0, cast.trainer_identity)
-        case "another round":
-            members[victim] = forged_join(cast, network, 0, cast.client_identities[0], announcement_hash=bytes(32))
-        case "expired":
-            certificate = cast.certificate(0, expires_ms=network.now_ms)
-            members[victim] = forged_join(cast, network, 0, cast.client_identities[0], certificate=certificate)
-        case _:
-            mine = stranger()
-            del members[victim]
-            certificate = Certificate(mine.public_key, 1 << 52, cast.certificate(0).signature)
-            members[mine.id] = forged_join(cast, network, 0, mine, certificate=certificate)
-    pairs = sorted(members.items())
-    terms = msgspec.structs.replace(body.terms, roster_hash=roster_hash(pairs))
-    joins = tuple(join for _, join in pairs)
-    bad = resigned(cast, cast.trainer_identity, roster.payload, joins=joins, terms=terms)
-    refused(network, cast.computes[0], roster.sender, bad, code)
+# 37: forged answers
 
 
 def test_attack_37_declines_forged_in_others_names() -> None:
+    """Else a trainer would expect fewer, and close early."""
     cast = Cast(4, 3)
     network, _ = only_announced(cast)
     opened = announced(network, cast)
@@ -192,62 +143,173 @@ def test_attack_37_declines_forged_in_others_names() -> None:
     for signer in (cast.client_identities[1], cast.trainer_identity, stranger()):
         sealed = sealed_by(cast, signer, body, opened)
         refused(network, cast.trainer_identity.id, cast.clients[0], sealed, "signature")
-    sealed = sealed_by(cast, cast.client_identities[0], body, opened)
-    refused(network, cast.trainer_identity.id, cast.clients[1], sealed, "sender")
-
-
-# Others
-
-
-def test_an_expired_certificate_joins_nothing() -> None:
-    cast = Cast(4, 3)
-    network, _ = only_announced(cast)
-    expired = cast.certificate(0, expires_ms=network.now_ms)
-    join = body_of(encode(forged_join(cast, network, 0, cast.client_identities[0], certificate=expired)))
-    sealed = sealed_by(cast, cast.client_identities[0], join, announced(network, cast))
-    refused(network, cast.trainer_identity.id, cast.clients[0], sealed, "certificate")
-
-
-def test_a_certificate_of_another_federation_is_worth_nothing() -> None:
-    cast = Cast(4, 3)
+    genuine = sealed_by(cast, cast.client_identities[0], body, opened)
+    refused(network, cast.trainer_identity.id, cast.clients[1], genuine, "sender")
+    expired = msgspec.structs.replace(body, certificate=cast.certificate(0, expires_ms=network.now_ms))
+    late = sealed_by(cast, cast.client_identities[0], expired, opened)
+    refused(network, cast.trainer_identity.id, cast.clients[0], late, "certificate")
     other = msgspec.structs.replace(cast.federation, name="elsewhere")
     foreign = enrol(cast.authority, other, cast.client_identities[0].public_key, 1 << 52)
-    network, _ = only_announced(cast)
-    join = body_of(encode(forged_join(cast, network, 0, cast.client_identities[0], certificate=foreign)))
-    sealed = sealed_by(cast, cast.client_identities[0], join, announced(network, cast))
+    moved = msgspec.structs.replace(body, certificate=foreign)
+    sealed = sealed_by(cast, cast.client_identities[0], moved, opened)
     refused(network, cast.trainer_identity.id, cast.clients[0], sealed, "signature")
 
 
-def test_forged_announcements_and_starts_are_dropped() -> None:
-    cast = Cast(4, 3)
-    network = cast.network()
-    network.tamper = losing(Start)
-    begin(cast, network)
-    victim, trainer = cast.clients[0], cast.trainer_identity
-    start = sent(network, Start, to=victim)[0].payload
-    announcement = body_of(sent(network, Announcement)[0].payload)
-    fresh = msgspec.structs.replace(announcement, round_id=bytes(16))
-    for signer in (stranger(), cast.compute_identities[0], cast.client_identities[1], cast.authority):
-        refused(network, victim, trainer.id, forged(cast, signer, body_of(start)), "signature")
-        refused(network, victim, trainer.id, forged(cast, signer, fresh), "signature")
-        own = msgspec.structs.replace(fresh, trainer=signer.id)
-        refused(network, victim, signer.id, forged(cast, signer, own), "unknown-trainer")
-    assert network.actors[victim].ledger.charges == ()
+# Invitations
 
 
-def test_forged_lists_and_readiness_are_dropped() -> None:
-    cast = Cast(4, 3)
+def invited_round(numbers: tuple[int, ...] = (0, 1, 2, 3)) -> tuple[Cast, Network]:
+    """A mini-batch of which nobody has heard."""
+    cast = exact_cast(7, 3)
     network = cast.network()
-    network.tamper = losing(Frozen)
+    network.tamper = losing(Invitation)
+    begin(cast, network, invited=tuple(cast.clients[number] for number in numbers), clients_expected=0)
+    network.tamper = passing
+    return cast, network
+
+
+def test_a_relayed_batch_announcement_charges_nobody_else() -> None:
+    """G3: a client checks its path before it charges; the announcement alone, or another's path, is nothing to it."""
+    cast, network = invited_round()
+    trainer = cast.trainer_identity.id
+    told = sent(network, Invitation)
+    assert len(told) == 4
+    for victim in cast.clients[4:]:
+        for one in told:
+            refused(network, victim, trainer, one.payload, "invited")
+            bare = encode(decode_frame(one.payload).announcement)
+            refused(network, victim, trainer, bare, "invited")
+        assert network.actors[victim].ledger.charges == ()
+    for one in told:
+        network.handle(one.to.id, Received(trainer, one.payload))
+    network.advance(network.now_ms + 1000)
+    assert the_sum(network).tolist() == [exact_sum(range(4))]
+    assert {who for who, fact in network.facts if isinstance(fact, Contributed)} == set(cast.clients[:4])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"position": 1}, {"position": 4}, {"leaves": 5}, {"leaves": 1}, {"leaves": 2**32 - 1}, {"path": ()},
+     {"path": (bytes(32),) * 2}, {"path": (bytes(32),) * 32}],
+)  # fmt: skip
+def test_a_path_that_leads_elsewhere_invites_nobody(changes: dict[str, Any]) -> None:
+    cast, network = invited_round()
+    one = next(each for each in sent(network, Invitation) if decode_frame(each.payload).position == 0)
+    wrong = encode(msgspec.structs.replace(decode_frame(one.payload), **changes))
+    refused(network, one.to.id, cast.trainer_identity.id, wrong, "invited")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])
+def test_every_invited_clients_path_leads_to_the_root_and_no_other_ones(size: int) -> None:
+    ids = [bytes((number,)) * 16 for number in range(size)]
+    cast = exact_cast(4, 2)
+    network, _ = begin(cast)
+    body = msgspec.structs.replace(announced(network, cast).body, invited=invitation_root(ids))
+    made = invitations(announced(network, cast).frame, ids)
+    for holder in (*ids, b"\xff" * 16):
+        for owner, invitation in made.items():
+            if holder == owner:
+                check_invitation(invitation, holder, body)
+            else:
+                with pytest.raises(PeerError, match="another root"):
+                    check_invitation(invitation, holder, body)
+
+
+def test_a_node_takes_the_ids_that_the_root_covers_and_contributions_of_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that was not invited, and runs other software, is refused by its holder."""
+    cast, network = invited_round()
+    trainer = cast.trainer_identity.id
+    opened = announced(network, cast)
+    hostile = network.actors[cast.clients[5]]
+    genuine = decode_frame(sent(network, Invitation)[0].payload)
+    monkeypatch.setattr(client_module, "check_invitation", lambda *_: None)
+    made = sends(hostile.handle(Received(trainer, encode(genuine)), network.now_ms))
+    (contribution,) = [one for one in made if isinstance(body_of(one.payload), Contribution)]
+    refused(network, contribution.to.id, hostile.id, contribution.payload, "invited")
+    other = exact_cast(7, 3)
+    late = other.network()
+    late.tamper = losing(InvitedRound)
+    begin(other, late, invited=other.clients[:4], clients_expected=0)
+    frame = decode_frame(sent(late, InvitedRound)[0].payload)
+    node, payload = other.computes[0], frame.announcement
+    for clients in (b"", frame.clients[:-16], frame.clients + bytes(16), b"".join(sorted(other.clients))):
+        refused(late, node, trainer, encode(InvitedRound(payload, clients)), "invited")
+    refused(late, node, trainer, encode(InvitedRound(payload, frame.clients[:-1])))
+    refused(late, node, trainer, encode(payload), "invited")
+    assert opened.body.invited == invitation_root(sorted(cast.clients[:4]))
+
+
+# 52: a hostile trainer
+
+
+def test_attack_52_a_flood_of_announcements_is_bounded_by_budget_and_limits() -> None:
+    """It announces without end: a client charges what its policy allows, and open rounds are limited in number."""
+    cast = exact_cast(4, 3, policy=Policy(clients_min=1, honest_min=1, epsilon_per_period_max=2.0))
+    network = cast.network()
+    network.tamper = losing(Contribution, Announcement)
     begin(cast, network)
-    told = sent(network, Frozen, sender=cast.computes[1], to=cast.computes[0])[0]
-    for signer in (stranger(), cast.compute_identities[2], cast.trainer_identity):
-        refused(network, cast.computes[0], told.sender, forged(cast, signer, body_of(told.payload)), "signature")
-        refused(network, cast.computes[0], stranger().id, forged(cast, signer, body_of(told.payload)))
-    ready = sent(network, Ready, sender=cast.computes[1])[0]
-    for signer in (stranger(), cast.compute_identities[2]):
-        forgery = forged(cast, signer, body_of(ready.payload))
-        refused(network, cast.trainer_identity.id, ready.sender, forgery, "signature")
+    victim, trainer = network.actors[cast.clients[0]], cast.trainer_identity
+    victim._limits = msgspec.structs.replace(victim._limits, rounds_open_max=10)
+    node = network.actors[cast.computes[0]]
+    node._limits = msgspec.structs.replace(node._limits, rounds_open_max=10)
+    announcement = sent(network, Announcement)[0].payload
+    for number in range(30):
+        payload = resigned(cast, trainer, announcement, round_id=bytes((number,)) * 16)
+        for actor in (victim.id, node.id):
+            network.handle(actor, Received(trainer.id, payload))
+    assert accounting.compose(charge.mu for charge in victim.ledger.charges) <= accounting.mu_of(2.0, 1e-5)
+    assert (len(victim._rounds), victim.dropped["rounds"]) == (10, 20)
+    assert (len(node._rounds), node.dropped["rounds"]) == (10, 20)
+
+
+def test_attack_52_a_trainer_that_targets_one_client_meets_the_floors() -> None:
+    """It invites one client and Sybils of its own making: n_min is announced, held against the floors of all."""
+    cast = exact_cast(4, 3, policy=Policy(clients_min=4, honest_min=2, epsilon_per_round_max=20))
+    network = cast.network()
+    network.deliver()
+    begin(cast, network, invited=cast.clients[:3], clients_expected=0, tolerated=0)
+    until_the_end(network)
+    assert {fact.reason for fact in network.reported(Declined)} == {"clients"}
+    begin(cast, network, tolerated=0, colluders=0)
+    network.tamper = losing(Announcement)
+    begin(cast, network, tolerated=0)
+    lie = msgspec.structs.replace(announced(network, cast).body.terms, fewest=10)
+    payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[-1].payload, terms=lie)
+    network.tamper = passing
+    for actor in (*cast.clients, *cast.computes):
+        network.handle(actor, Received(cast.trainer_identity.id, payload))
+    released = len(network.reported(Released))
+    until_the_end(network)
+    assert len(network.reported(Released)) == released, "a sum of four is below n_min = 10: nobody releases it"
+
+
+def test_deadlines_far_ahead_are_refused() -> None:
+    cast = Cast(4, 3)
+    network, announcement = only_announced(cast)
+    for change in (
+        {"commit_by_ms": network.now_ms + 365 * DAY_MS},
+        {"commit_by_ms": body_of(announcement).close_by_ms},
+    ):
+        far = resigned(cast, cast.trainer_identity, announcement, **change)
+        for actor in (cast.clients[0], cast.computes[0]):
+            refused(network, actor, cast.trainer_identity.id, far, "deadline")
+
+
+def test_a_reply_key_of_low_order_is_refused() -> None:
+    cast = Cast(4, 3)
+    network, announcement = only_announced(cast)
+    bad = resigned(cast, cast.trainer_identity, announcement, reply_key=bytes(KEY_BYTES))
+    for actor in (cast.clients[0], cast.computes[0]):
+        refused(network, actor, cast.trainer_identity.id, bad, "key")
+
+
+def test_a_root_of_another_length_is_refused() -> None:
+    cast = Cast(4, 3)
+    network, announcement = only_announced(cast)
+    bad = resigned(cast, cast.trainer_identity, announcement, invited=bytes(16))
+    refused(network, cast.clients[0], cast.trainer_identity.id, bad, "invited")
 
 
 @pytest.mark.parametrize(("back", "over", "refusal"), [(1, False, None), (1, True, "epoch"), (2, False, "epoch")])
@@ -257,55 +319,43 @@ def test_a_compute_nodes_epoch_never_goes_back(back: int, over: bool, refusal: s
     cast = Cast(4, 3)
     network, announcement = only_announced(cast)
     node, trainer = cast.compute_identities[0], cast.trainer_identity
-    body = body_of(announcement)
-    old = body_of(encode(body.computes[0]))
-    ended_ms = network.now_ms - 1 - (Timing().epoch_grace_ms if over else 0)
-    newer = msgspec.structs.replace(old, epoch=old.epoch + back)
+    keys = body_of(announcement).terms.computes
+    old = body_of(encode(keys[0]))
+    network.now_ms += DAY_MS * (back - 1)
+    times = {"close_by_ms": network.now_ms + 1000, "commit_by_ms": network.now_ms + 2000}
+    ended_ms = network.now_ms + 1 - Timing().epoch_grace_ms if over else network.now_ms + Timing().abort_grace_ms
+    newer = msgspec.structs.replace(old, epoch=old.epoch + back, expires_ms=network.now_ms + DAY_MS)
+    others = tuple(
+        sign(
+            one, cast.federation.hash, msgspec.structs.replace(body_of(encode(key)), expires_ms=network.now_ms + DAY_MS)
+        )
+        for one, key in zip(cast.compute_identities[1:], keys[1:], strict=True)
+    )
     for number, key in ((1, newer), (2, msgspec.structs.replace(old, expires_ms=ended_ms))):
-        computes = (sign(node, cast.federation.hash, key), *body.computes[1:])
-        payload = resigned(cast, trainer, announcement, round_id=bytes((number,)) * 16, computes=computes)
+        computes = (sign(node, cast.federation.hash, key), *others)
+        payload = with_computes(cast, announcement, computes, round_id=bytes((number,)) * 16, **times)
         if number == 2 and refusal is not None:
             refused(network, cast.clients[0], trainer.id, payload, refusal)
         else:
             network.handle(cast.clients[0], Received(trainer.id, payload))
             network.restart(cast.clients[0])  # it is remembered durably
-            assert network.actors[cast.clients[0]].phase(bytes((number,)) * 16) == "joined"
+            assert network.actors[cast.clients[0]].phase(bytes((number,)) * 16) == "sent"
 
 
-def test_a_roster_for_an_epoch_key_that_is_deleted_is_refused() -> None:
-    """Rather than start a round of which no share could be opened."""
-    cast = Cast(4, 3)
-    network = cast.network()
-    network.tamper = losing(Roster)
-    begin(cast, network)
-    roster, node = sent(network, Roster, to=cast.computes[0])[0], network.actors[cast.computes[0]]
-    node.handle(TimerFired(Timer("epoch")), node._keys.expires_ms + Timing().epoch_grace_ms)
-    refused(network, node.id, roster.sender, roster.payload, "epoch")
+# 26: servers that lie or are silent
 
 
-def test_expired_epoch_keys_are_refused() -> None:
-    cast = Cast(4, 3)
-    network, announcement = only_announced(cast)
-    day = 24 * 3600 * 1000
-    network.now_ms = body_of(encode(body_of(announcement).computes[0])).expires_ms + Timing().epoch_grace_ms
-    soon = network.now_ms + 1000
-    late = resigned(cast, cast.trainer_identity, announcement, join_by_ms=soon, close_by_ms=soon + day)
-    refused(network, cast.clients[0], cast.trainer_identity.id, late, "epoch")
+def lying(cast: Cast, network: Network, **changes: Any) -> None:
+    """Node 1 releases something else."""
+    liar = cast.compute_identities[1]
 
+    def lie(one: Envelope) -> list[Envelope]:
+        if one.sender != liar.id or sealed_kind(network, cast, one.payload) is not PartialSum:
+            return [one]
+        body = msgspec.structs.replace(unsealed(network, cast, one.payload), **changes)
+        return [changed(one, sealed_by(cast, liar, body, announced(network, cast)))]
 
-def test_deadlines_far_ahead_are_refused() -> None:
-    cast = Cast(4, 3)
-    network, announcement = only_announced(cast)
-    year = 365 * 24 * 3600 * 1000
-    far = resigned(cast, cast.trainer_identity, announcement, close_by_ms=network.now_ms + year)
-    refused(network, cast.clients[0], cast.trainer_identity.id, far, "deadline")
-
-
-def test_a_reply_key_of_low_order_is_refused() -> None:
-    cast = Cast(4, 3)
-    network, announcement = only_announced(cast)
-    bad = resigned(cast, cast.trainer_identity, announcement, reply_key=bytes(KEY_BYTES))
-    refused(network, cast.clients[0], cast.trainer_identity.id, bad, "key")
+    network.tamper = lie
 
 
 @pytest.mark.parametrize("altered", [b"\xff" * 8, bytes(8)])
@@ -313,34 +363,30 @@ def test_attack_26_an_altered_sum_changes_the_value_and_nothing_else(altered: by
     """Documented limit: a Compute node can spoil the value undetected; it learns nothing by it."""
     cast = exact_cast(4, 3)
     network = cast.network()
-    liar = cast.compute_identities[1]
-
-    def lie(one):
-        if one.sender != liar.id or not isinstance(body_of(one.payload), Sealed):
-            return [one]
-        body = msgspec.structs.replace(unsealed(network, cast, one.payload), vector=altered)
-        return [changed(one, sealed_by(cast, liar, body, announced(network, cast)))]
-
-    network.tamper = lie
+    lying(cast, network, vector=altered)
     begin(cast, network)
     assert len(results(network)) == 1
     assert the_sum(network).tolist() != [exact_sum(range(4))]
 
 
-def test_a_sum_of_the_wrong_length_ends_the_round_in_words() -> None:
-    cast = exact_cast(4, 3)
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"vector": bytes(7)}, "a sum of the wrong length"),
+        ({"count": 3}, "different sets"),
+        ({"answers": (bytes(32),) * 3}, "name different answers"),
+        ({"clients": b""}, "clients, and a set of 6"),
+        ({"clients": bytes(16 * 50)}, "clients, and a set of 6"),
+    ],
+)
+def test_a_partial_sum_that_does_not_fit_ends_the_round_in_words(changes: dict[str, Any], says: str) -> None:
+    cast = exact_cast(6, 3)
     network = cast.network()
-    liar = cast.compute_identities[1]
-
-    def lie(one):
-        if one.sender != liar.id or sealed_kind(network, cast, one.payload) is None:
-            return [one]
-        body = msgspec.structs.replace(unsealed(network, cast, one.payload), vector=bytes(7))
-        return [changed(one, sealed_by(cast, liar, body, announced(network, cast)))]
-
-    network.tamper = lie
+    lying(cast, network, **changes)
     begin(cast, network)
-    assert failures(network)[0].reason.startswith("a Compute node released a sum of the wrong length")
+    if changes.get("clients") == b"" and results(network):
+        return  # the node holds nobody
+    assert says in failures(network)[0].reason
 
 
 def test_a_withheld_sum_means_nothing_is_learned() -> None:
@@ -348,12 +394,14 @@ def test_a_withheld_sum_means_nothing_is_learned() -> None:
     cast = exact_cast(4, 3)
     network = cast.network()
     silent = cast.computes[1]
-    network.tamper = lambda one: [] if one.sender == silent and isinstance(decode_frame(one.payload), Sealed) else [one]
+    network.tamper = lambda one: (
+        [] if one.sender == silent and sealed_kind(network, cast, one.payload) is PartialSum else [one]
+    )
     begin(cast, network)
     until_the_end(network)
     assert results(network) == []
     assert len(network.reported(Released)) == 3
-    assert failures(network)[0].reason.startswith("no answer from Compute node compute-1 while running")
+    assert failures(network)[0].reason.startswith("no answer from Compute node compute-1 while committing")
 
 
 def test_members_are_named_by_their_keys_alone() -> None:
