@@ -39,7 +39,6 @@ import numpy as np
 
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
-from dca_proto.core.shares import SEED
 from dca_proto.logs import configure_logs
 from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
@@ -60,7 +59,7 @@ ADULT_EPSILON, ADULT_LOSS_MAX = 1.0, 0.02
 EPSILONS = (0.1, 0.3, 1.0, 3.0)
 CANCER_EPSILONS = (0.5, 1.0, 2.0, 4.0)
 COMPUTES = 3
-SHARE_WINDOW_MS, RETRIES = 60_000, 2  # nobody drops, so nothing waits for a window to end
+RETRIES = 2
 
 
 class Cell(NamedTuple):
@@ -138,10 +137,8 @@ def _live(cell: Cell, train: Problem) -> GeneralisedLinearFit:
         tolerated=tolerated,
         colluders=0,
         dropped=0,
-        encoding=SEED,
         broker="auto",
         seed=cell.seed,
-        share_window_ms=SHARE_WINDOW_MS,
         batch=n // cell.parts if cell.parts > 1 else 0,
     )
 

@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import RoundRequest
 from dca_proto.core.budget import Budget
-from dca_proto.core.forecast import EXACT, planned
+from dca_proto.core.forecast import EXACT
 from dca_proto.core.job import FRACTION_BITS, JobTerms
-from dca_proto.core.plan import Plan
+from dca_proto.core.params import Limits
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.core.validated import ValidatedRound
 from dca_proto.statistics.contribution import joint_contribution
 from inference.linear_regression import SufficientStatistics, posterior, summarise, unpack
 from inference.problem import stream
@@ -75,9 +76,9 @@ def work(cell: Cell) -> dict[str, Any]:
     reference, truth = exact.estimate(), exact.truth
     errors: dict[str, list[list[float]]] = {}
     for plan in plans:
-        noise = EXACT.sample(cell.n * plan.share_variance, cell.noises * plan.dimension, rng.bytes(KEY_BYTES))
+        noise = EXACT.sample(cell.n * plan.noise_variance, cell.noises * plan.dimension, rng.bytes(KEY_BYTES))
         values = np.ldexp(total + noise.reshape(cell.noises, plan.dimension), -FRACTION_BITS)
-        for name, estimates in exact.private(values, cell.n * plan.share_variance * plan.unit**2).items():
+        for name, estimates in exact.private(values, cell.n * plan.noise_variance * plan.unit**2).items():
             errors.setdefault(name, []).append(np.abs(estimates - reference).sum(axis=-1).tolist())
     return {"model": cell.model, "n": cell.n, "errors": errors, "sampling": float(np.abs(reference - truth).sum())}
 
@@ -91,10 +92,10 @@ def request_of(model: str) -> RoundRequest:
     return RoundRequest("regression", columns)
 
 
-def plan_of(request: RoundRequest, n: int, epsilon: float) -> Plan:
+def plan_of(request: RoundRequest, n: int, epsilon: float) -> ValidatedRound:
     """The round's plan for n clients of whom nobody drops or colludes."""
     terms = JobTerms(budget=Budget(epsilon, DELTA), clients=n, tolerated=0, computes=COMPUTES)
-    return planned(terms.open(request, bytes(ID_BYTES)), n)[1]
+    return terms.open(request, bytes(ID_BYTES)).draft(EXACT, Limits())[1]
 
 
 class _Mean:
@@ -157,13 +158,13 @@ class _Regression:
         return np.asarray(np.clip(np.column_stack([x, y]), -1, 1))
 
 
-def _sums(cell: Cell, plan: Plan, rng: np.random.Generator) -> tuple[NDArray[np.int64], _Mean | _Regression]:
+def _sums(cell: Cell, plan: ValidatedRound, rng: np.random.Generator) -> tuple[NDArray[np.int64], _Mean | _Regression]:
     """The sum that clients contribute in grid units, and the same data's without a grid."""
     exact = _Mean() if cell.model == MEAN_NAME else _Regression()
     total = np.zeros(plan.dimension, dtype=np.int64)
     for start in range(0, cell.n, CHUNK):
         rows = exact.draw(rng, min(CHUNK, cell.n - start))
-        total += joint_contribution(plan.question.statistic, rows[:, None], 0, FRACTION_BITS)
+        total += joint_contribution(plan.statistic, rows[:, None], 0, FRACTION_BITS)
         exact.add(rows)
     return total, exact
 
@@ -177,7 +178,7 @@ def fit_from(model: str, epsilon: float) -> float:
     if model == MEAN_NAME:
         return 1.0
     plan = plan_of(request_of(model), 10**6, epsilon)
-    sigma = math.sqrt(10**6 * plan.share_variance) * plan.unit
+    sigma = math.sqrt(10**6 * plan.noise_variance) * plan.unit
     return 2 * sigma * math.sqrt(len(COEFFICIENTS)) / (SMALL * FEATURE_SD**2)
 
 

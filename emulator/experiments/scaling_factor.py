@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import SecureSumRequest
 from dca_proto.core.budget import Budget
-from dca_proto.core.forecast import forecast, planned
+from dca_proto.core.forecast import forecast
 from dca_proto.core.job import JobTerms
 from dca_proto.core.sealing import ID_BYTES
 from emulator.ideal import IdealSwarm
@@ -48,7 +48,7 @@ def factors(tolerated: int) -> Iterator[Factor]:
     """For every number of clients up to `CLIENTS_MAX` that can hold a round."""
     for clients in range(tolerated + 2, CLIENTS_MAX + 1):
         request = _terms(clients, tolerated).open(_request(1), bytes(ID_BYTES))
-        found = forecast(*planned(request, clients)).scale_factor
+        found = forecast(request).scale_factor
         yield Factor(clients, tolerated, clients / (clients - tolerated - 1), found)
 
 
@@ -59,7 +59,7 @@ def measured(clients: int, tolerated: int, seed: int) -> float:
     names = request.parameters["columns"]
     swarm = IdealSwarm(np.zeros((clients, DRAWS)), names, terms, random=rng.bytes)
     aggregate = swarm.hold(request)
-    sigma_std = forecast(*planned(terms.open(request, bytes(ID_BYTES)), clients)).sigma_std
+    sigma_std = forecast(terms.open(request, bytes(ID_BYTES))).sigma_std
     return float(np.mean(aggregate.value**2) / sigma_std**2)
 
 
@@ -67,7 +67,7 @@ def _terms(clients: int, tolerated: int) -> JobTerms:
     return JobTerms(budget=Budget(EPSILON, DELTA), clients=clients, tolerated=tolerated, computes=COMPUTES)
 
 
-def _request(columns: int) -> RoundRequest:
+def _request(columns: int) -> SecureSumRequest:
     zeros, ones = [0.0] * columns, [1.0] * columns
     names = [f"x{column}" for column in range(columns)]
-    return RoundRequest("sum", {"columns": names, "centre": zeros, "scale": ones, "bound": ones})
+    return SecureSumRequest("sum", {"columns": names, "centre": zeros, "scale": ones, "bound": ones})

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from scipy.stats import f
 
 from dca_proto.cli import main
+from dca_proto.core import masks
 from dca_proto.core.errors import UsageError
 from dca_proto.core.fixedpoint import to_ring
-from dca_proto.core.sealing import Random, derive, expand
+from dca_proto.core.sealing import Random, expand
 from dca_proto.testing import seeded
 from emulator.audit import command, uniformity
 from emulator.audit.adversary import Adversary, Experiment, experiment
@@ -30,7 +31,7 @@ from emulator.audit.effort import require_time
 from emulator.audit.faults import FAULTS
 from emulator.audit.finding import NOT_COVERED, REFUTED, STANDS, Finding, find, same_law
 from emulator.audit.programme import IdealRounds, Programme
-from emulator.audit.uniformity import byte_counts, byte_p_value, expanded, joint_p_value, views
+from emulator.audit.uniformity import byte_counts, byte_p_value, joint_p_value, views
 from emulator.audit.worlds import Coalition, Setting, World, default_coalition
 
 FULL = 400_000
@@ -112,7 +113,7 @@ def test_the_claim_stands_elsewhere_too(changes: dict[str, Any]) -> None:
 
 def test_the_claim_of_a_data_node_that_releases_alone_stands_for_each_of_its_rows(run: Run) -> None:
     """And is nearly reached, by one who knows all its rows but one. 20,000 runs a side: accused once in 10,000."""
-    code, found, shown = run("--local", "--statistic", "regression", "--runs", "20000", "--seed", "1")
+    code, found, shown = run("--node-release", "--statistic", "regression", "--runs", "20000", "--seed", "1")
     assert (code, found["verdict"]) == (0, STANDS)
     assert found["variance_ratio"] == pytest.approx(1, abs=0.04)  # 4 standard errors
     assert (found["noises_unknown"], found["noises_needed"], found["uniformity"]) == (1, 1, [])
@@ -241,43 +242,40 @@ def test_too_few_runs_for_a_fault_are_raised_and_told(run: Run) -> None:
     assert "runs = 20000 (asked for: 1000)" in shown
 
 
-# The coalition's shares
+# Masked contributions
 
 
-def test_the_shares_of_a_coalition_look_uniform() -> None:
-    """12 views of 2 tests each; the smallest p-value below 1e-4 after correction has probability 1e-4."""
+def test_masked_contributions_look_uniform_to_a_coalition() -> None:
+    """6 views of 3 tests each; the smallest p-value below 1e-4 after correction has probability 1e-4."""
     found = views(World(Setting()), Programme(), seeded("views"))
-    assert {(view.side, view.encoding, view.outside) for view in found} == {
-        (side, encoding, outside) for side in (0, 1) for encoding in ("seed", "vector") for outside in (0, 1, 2)
+    assert {(view.side, view.outside) for view in found} == {
+        (side, outside) for side in (0, 1) for outside in (0, 1, 2)
     }
     joint = joint_p_value(found)
     assert joint is not None
     assert joint > 1e-4
 
 
-def test_a_coalition_without_compute_nodes_sees_no_shares() -> None:
+def test_a_coalition_without_compute_nodes_sees_no_masked_contribution() -> None:
     assert views(World(Setting(coalition=Coalition(4, 0))), Programme(), seeded("none")) == []
     assert joint_p_value([]) is None
 
 
-def bounded_masks(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
-    """Shares as a published program made them: masks of a bounded size in place of the whole ring."""
-    streams = [expand(derive(root, b"bounded", bytes((index,))), 8 * value.size) for index in range(nodes)]
-    masks = [np.frombuffer(stream, np.uint64) >> np.uint64(16) for stream in streams]
-    masks[full_at] = value - sum((one for index, one in enumerate(masks) if index != full_at), np.uint64(0))
-    return [mask.tobytes() for mask in masks]
+@pytest.mark.parametrize("fault", ["bounded", "used again"])
+def test_masks_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    right = masks.tag_and_mask
 
+    def bounded(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimension: int) -> bytes:
+        """Of a bounded size in place of the whole ring, as a published program made them."""
+        pad = right(pair_key, announcement_hash, entry, dimension)
+        return pad[:8] + (np.frombuffer(pad[8:], dtype="<u8") >> np.uint64(16)).tobytes()
 
-def same_mask(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
-    """Shares whose masks cancel each other: one node holds a mask, another its negative, the third the bare value."""
-    mask = np.frombuffer(expand(root, 8 * value.size), np.uint64)
-    bodies = [value + mask, value - mask, value.copy()]
-    return [body.tobytes() for body in (bodies[full_at:] + bodies[:full_at])]
+    def used_again(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimension: int) -> bytes:
+        """The same in every round."""
+        return expand(pair_key, 8 + 8 * dimension)
 
-
-@pytest.mark.parametrize("splitting", [bounded_masks, same_mask])
-def test_shares_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, splitting: Any) -> None:
-    monkeypatch.setattr(uniformity, "share_bodies", splitting)
+    for module in (masks, uniformity):
+        monkeypatch.setattr(module, "tag_and_mask", {"bounded": bounded, "used again": used_again}[fault])
     world = World(Setting())
     found = views(world, Programme(), seeded("bad"))
     assert (joint_p_value(found) or 0) < 1e-12
@@ -286,7 +284,7 @@ def test_shares_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, splitt
 
 
 def test_what_is_claimed_against_any_number_of_clients_is_refuted_whatever_the_coalition() -> None:
-    """Shares that are not uniform, and real rounds of another law, beside a coalition beyond the claim."""
+    """Masked values that are not uniform, and real rounds of another law, beside a coalition beyond the claim."""
     world = World(Setting(coalition=Coalition(7, 2)))
     seen = ideal(world, "beyond", 1000)
     uneven = views(world, Programme(), seeded("uneven"))[0]._replace(p_value=1e-30)
@@ -301,12 +299,6 @@ def test_the_uniformity_tests_p_value_is_one() -> None:
     samples = [generator.integers(0, 2**64, 20_000, dtype=np.uint64) for _ in range(200)]
     assert abs(np.mean([byte_p_value(byte_counts(words)) for words in samples]) - 0.5) < 0.1
     assert byte_p_value(byte_counts(to_ring(np.arange(20_000, dtype=np.int64)))) < 1e-12
-
-
-def test_a_share_is_a_seed_or_a_vector_by_its_length() -> None:
-    seed = bytes(range(32))
-    assert expanded(seed, 100).tobytes() == expand(seed, 800)
-    assert expanded(expand(seed, 800), 100).tobytes() == expand(seed, 800)
 
 
 # The real actors
@@ -362,7 +354,7 @@ def test_the_command_lets_real_actors_hold_rounds_in_which_clients_drop(real_rou
 
 def test_a_data_nodes_real_releases_have_the_law_that_is_audited(run: Run) -> None:
     """100 releases in each world; less than once in 10,000 times a right one is accused."""
-    code, found, _ = run("--local", "--protocol", "--columns", "2", "--runs", "100", "--seed", "8")
+    code, found, _ = run("--node-release", "--protocol", "--columns", "2", "--runs", "100", "--seed", "8")
     assert (code, found["verdict"], found["audited"]) == (0, STANDS, "protocol")
     assert found["same_law_p"] > 1e-4
 
@@ -428,7 +420,7 @@ def test_the_figures_for_programs(run: Run) -> None:
     assert named | {"residual_variance_interval", "variance_floor", "verdict"} <= found.keys()
     assert (found["confidence"], found["verdict_confidence"]) == (0.9, 0.9999)
     assert found["coalition"] == {"clients": 4, "computes": 2, "broker": True}
-    assert len(found["uniformity"]) == 12
+    assert len(found["uniformity"]) == 6
     told = set(re.findall(r"\w+", command.audit.__doc__ or ""))
     assert {*found, *found["coalition"], *found["uniformity"][0]} <= told, "--help names every field"
     assert "variance of the noise left" in shown, "what a person reads is on stderr"
@@ -463,7 +455,10 @@ def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
         (("--plot", "audit.gif"), "expected a name that ends in .png"),
         (("--plot", "nowhere/audit.png"), "does not exist"),
         (("--columns", "0"), "expected 1 to 6"),
-        (("--local", "--clients", "5"), "--local is of one data node, which relies on nobody: leave out --clients"),
+        (
+            ("--node-release", "--clients", "5"),
+            "--node-release is of one data node, which relies on nobody: leave out --clients",
+        ),
     ],
 )
 def test_a_wrong_call_is_one_line(run: Run, arguments: tuple[str, ...], said: str) -> None:

@@ -16,7 +16,7 @@ from dca_proto.testing import seeded
 from emulator.audit.adversary import Adversary
 from emulator.audit.faults import FAULTS, programme
 from emulator.audit.programme import IdealRounds, Programme
-from emulator.audit.worlds import ROWS, STATISTICS, Coalition, Setting, World, alone, default_coalition
+from emulator.audit.worlds import ROWS, STATISTICS, Coalition, Setting, World, default_coalition, of_release
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
@@ -26,7 +26,7 @@ def test_the_pair_is_as_far_apart_as_the_sensitivity_says(statistic: str, column
     less than the corner of the proof."""
     world = World(Setting(statistic=statistic, columns=columns, bound=3.0))
     step = (Programme().encode(world, 0, 0) - Programme().encode(world, 0, 1)).astype(float)
-    attained = float(np.linalg.norm(step)) / world.plan.question.sensitivity.l2
+    attained = float(np.linalg.norm(step)) / world.validated.sensitivity.l2
     assert 0.94 <= attained <= 1 + 1e-12
     assert attained > 1 - 1e-5 or statistic == "regression"
 
@@ -34,7 +34,7 @@ def test_the_pair_is_as_far_apart_as_the_sensitivity_says(statistic: str, column
 def test_the_plan_is_that_of_the_protocol() -> None:
     """Theorem 1: N - T - 1 shares carry the floor, which is (Δ/μ)²."""
     world = World(Setting())
-    carried = world.plan.honest * world.plan.share_variance * world.plan.unit**2
+    carried = world.validated.honest * world.validated.noise_variance * world.validated.unit**2
     assert carried == pytest.approx(world.floor, rel=1e-6)
     assert world.floor == pytest.approx((2 / accounting.mu_of(1.0, 1e-6)) ** 2, rel=1e-6)
 
@@ -42,8 +42,11 @@ def test_the_plan_is_that_of_the_protocol() -> None:
 @pytest.mark.parametrize("statistic", STATISTICS)
 def test_a_data_node_that_releases_alone_adds_all_the_noise_that_its_claim_needs(statistic: str) -> None:
     """For one of its rows, whatever the others are: both worlds differ by the victim's row and nothing else."""
-    world, one = World(alone(Setting(statistic=statistic, columns=2))), World(Setting(statistic=statistic, columns=2))
-    assert world.plan.share_variance * world.plan.unit**2 == pytest.approx(world.floor, rel=1e-6)
+    world, one = (
+        World(of_release(Setting(statistic=statistic, columns=2))),
+        World(Setting(statistic=statistic, columns=2)),
+    )
+    assert world.validated.noise_variance * world.validated.unit**2 == pytest.approx(world.floor, rel=1e-6)
     assert world.floor == pytest.approx(one.floor, rel=1e-4)
     rows = [world.row(0, side) for side in (0, 1)]
     assert rows[0].shape == (ROWS, 2)
@@ -138,8 +141,8 @@ def test_the_adversary_is_left_with_the_victims_value_and_the_honest_noises() ->
     world, counting = World(Setting(coalition=Coalition(9, 2))), Counting()
     rounds, adversary = IdealRounds(world, counting, seeded("left")), Adversary(world, counting)
     sides = [adversary.residual(rounds.hold(side, 3)) for side in (0, 1)]
-    assert sides[0].tolist() == [[1 + 1000 * world.plan.unit]] * 3
-    assert sides[1].tolist() == [[-1 + 1000 * world.plan.unit]] * 3
+    assert sides[0].tolist() == [[1 + 1000 * world.validated.unit]] * 3
+    assert sides[1].tolist() == [[-1 + 1000 * world.validated.unit]] * 3
     assert adversary.step.tolist() == [2]
 
 
@@ -153,7 +156,7 @@ def test_who_drops_out_is_not_in_the_sum() -> None:
 
 
 OF_SUMS = {"noise-scaled-by-n", "omitted-noise", "clip-after-noise"}
-"""Faults that are none in a local round, or are not seen there."""
+"""Faults that are none in a release, or are not seen there."""
 
 
 def test_every_fault_of_the_list_can_be_planted() -> None:
@@ -182,7 +185,7 @@ def test_every_fault_of_the_list_can_be_planted() -> None:
         Setting(clients=5, tolerated=3),
         Setting(coalition=Coalition(8, 1), dropped=1),
         Setting(epsilon=0.1, delta=1e-9, statistic="regression", columns=3),
-        alone(Setting()),
+        of_release(Setting()),
     ],
 )
 def test_a_fault_moves_to_a_point_that_the_claim_covers(name: str, asked: Setting) -> None:
@@ -190,7 +193,7 @@ def test_a_fault_moves_to_a_point_that_the_claim_covers(name: str, asked: Settin
     moved.check()
     assert moved.covered
     assert moved.coalition.computes == max(0, moved.computes - 1)
-    assert moved.local == (name == "part-of-noise" or (asked.local and name not in OF_SUMS))
+    assert moved.is_release == (name == "part-of-noise" or (asked.is_release and name not in OF_SUMS))
 
 
 def test_the_operating_points_of_the_faults() -> None:
@@ -222,7 +225,7 @@ def test_the_classical_rule_stays_where_it_is_a_fault_already() -> None:
 def test_the_faulty_noise_is_short_by_the_part_that_is_known(name: str, ratio: float) -> None:
     fault = FAULTS[name]
     world = World(fault.operating_point(Setting()))
-    assert fault.share_variance(world) / world.plan.share_variance == pytest.approx(ratio, rel=0.005)
+    assert fault.noise_variance(world) / world.validated.noise_variance == pytest.approx(ratio, rel=0.005)
 
 
 def test_a_correct_programme_is_right_for_values_of_any_size() -> None:

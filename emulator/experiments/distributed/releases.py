@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -35,7 +35,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate
 from dca_proto.core.accounting import mu_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import FRACTION_BITS, JobTerms
@@ -171,7 +171,7 @@ def local_round(
         "intercept_bound": constant / X if constant else 1.0,
     }
     terms = JobTerms(budget=budget, clients=len(parts), tolerated=0, computes=())
-    request = RoundRequest("regression", parameters, rows_max=len(parts[-1]), local=True)
+    request = NodeReleaseRequest("regression", parameters, rows_max=len(parts[-1]))
     found = nodes_of(IdealSwarm(parts, columns, terms, random=random).hold(request))
     return found._replace(
         S=found.S * X**2,
@@ -204,8 +204,7 @@ class Rounds:
 
     def means(self) -> Array:
         """Released means of features and target, in half-widths from the middle of their bounds, shape ``(d + 1,)``."""
-        request = RoundRequest("sum", self._columns(np.zeros(self._width), np.ones(self._width)), MEANS_SHARE)
-        total = self._hold(request)
+        total = self._hold("sum", self._columns(np.zeros(self._width), np.ones(self._width)), MEANS_SHARE)
         return np.clip(total.value / total.contributors, -1, 1)
 
     def regression(self, means: Array, *, target_square: bool = False) -> NoisyAggregate:
@@ -213,7 +212,7 @@ class Rounds:
         radius, features = self.rows.radius, self._width - 1
         known = self._columns(means, 1 + np.abs(means)) | {"target_square": target_square, "radius": radius}
         known["weights"] = list(_weights(features, radius, float(known["bound"][-1]), target_square))
-        return self._hold(RoundRequest("regression", known, 1 - MEANS_SHARE))
+        return self._hold("regression", known, 1 - MEANS_SHARE)
 
     @property
     def _width(self) -> int:
@@ -228,11 +227,11 @@ class Rounds:
             "bound": bounds.tolist(),
         }
 
-    def _hold(self, request: RoundRequest) -> NoisyAggregate:
+    def _hold(self, statistic: str, parameters: dict[str, Any], share: float) -> NoisyAggregate:
         parts = [self.rows.rows[part] for part in blocks(len(self.rows.rows), self.nodes)]
         terms = JobTerms(budget=self.budget, clients=self.nodes, tolerated=0, computes=())
         swarm = IdealSwarm(parts, self.rows.schema.columns, terms, random=self.random)
-        return swarm.hold(replace(request, rows_max=len(parts[-1]), local=True))
+        return swarm.hold(NodeReleaseRequest(statistic, parameters, share, rows_max=len(parts[-1])))
 
 
 @lru_cache(maxsize=4096)

@@ -135,7 +135,7 @@ def _valid(cell: Cell, plan: Plan) -> Iterator[Case]:
 def _valid_case(cell: Cell, rows: data.Valid, means: Array, released: Released | None) -> Case:
     learnt = Sums.of(*rows.standardised(rows.rows, means, rows.radius), cell.nodes)
     test = Sums.of(*rows.standardised(rows.tested, means), 1)
-    left = Budget(EPSILON, rows.delta).round_epsilon(1 - releases.MEANS_SHARE)
+    left = Budget(EPSILON, rows.delta).share(1 - releases.MEANS_SHARE).epsilon
     return Case(learnt, test, rows.unit, rows.radius, 1 + abs(float(means[-1])), left, rows.delta, released)
 
 

@@ -26,7 +26,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import LocalReports, NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LdpReportRequest, LocalReports, NoAggregate, NoisyAggregate, RoundRequest
 from dca_proto.core.accounting import epsilon_of, mu_of
 from dca_proto.core.errors import UsageError
 from dca_proto.core.job import FRACTION_BITS
@@ -81,8 +81,9 @@ class Reporters:
             NoAggregate: fewer clients than are asked for have not reported yet.
             UsageError: the request is of other columns or terms.
         """
-        if request.mechanism != AnalyticGaussian.name or request.rows_max != ROWS_MAX or request.budget_share != 1:
-            raise UsageError(f"found a request of {request.mechanism!r}; expected one report with the whole budget")
+        by = request.mechanism if isinstance(request, LdpReportRequest) else ""
+        if by != AnalyticGaussian.name or request.rows_max != ROWS_MAX or request.budget_share != 1:
+            raise UsageError(f"found a request of {by!r}; expected one report with the whole budget")
         statistic = resolve(request.statistic, request.parameters)
         if statistic.columns != self._columns:
             raise UsageError(f"found columns {', '.join(statistic.columns)}; expected {', '.join(self._columns)}")
@@ -104,7 +105,7 @@ class Reporters:
             parameters=request.parameters,
             contributors=count,
             clients=count,
-            tolerated=0,
+            fewest=0,
             colluders=0,
             mechanism=mechanism.name,
             sensitivity=mechanism.sensitivity.l2 * UNIT,
@@ -114,9 +115,8 @@ class Reporters:
             delta=mechanism.delta,
             mu=mechanism.mu,
             round_id=self._rng.bytes(ID_BYTES),
-            session_hash=session,
+            announcement_hash=session,
             contributors_hash=session,
-            roster_hash=session,
             reports=told,
         )
 
@@ -153,7 +153,8 @@ def sufficient(rows: Split, terms: Terms, rng: np.random.Generator, *, label: bo
         UsageError: as published with a constant feature.
     """
     statistic = statistic_of(rows, label=label, weighted=tight)
-    request = RoundRequest(statistic.name, to_builtins(statistic), rows_max=ROWS_MAX, mechanism=AnalyticGaussian.name)
+    by = AnalyticGaussian.name
+    request = LdpReportRequest(statistic.name, to_builtins(statistic), rows_max=ROWS_MAX, mechanism=by)
     spent = terms if tight else published_terms(rows, terms, label=label)
     return Reporters(_table(rows, rows.X), names_of(rows), spent, rng).hold(request)
 

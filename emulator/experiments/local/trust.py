@@ -36,7 +36,7 @@ import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LdpReportRequest, NoisyAggregate, SecureSumRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import FRACTION_BITS, JobTerms
 from dca_proto.core.sealing import ID_BYTES
@@ -214,9 +214,10 @@ def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) ->
     swarm = IdealSwarm(
         rows.table, rows.statistic.columns, terms, absent=[absent], random=rng.bytes, trusted=trust == TRUSTED
     )
-    mechanism = GAUSSIAN if trust == LOCAL else ""
-    request = RoundRequest(rows.statistic.name, to_builtins(rows.statistic), rows_max=1, mechanism=mechanism)
-    return swarm.hold(request)
+    asked = rows.statistic.name, to_builtins(rows.statistic)
+    if trust == LOCAL:
+        return swarm.hold(LdpReportRequest(*asked, rows_max=1, mechanism=GAUSSIAN))
+    return swarm.hold(SecureSumRequest(*asked, rows_max=1))
 
 
 class Drawn(NamedTuple):
