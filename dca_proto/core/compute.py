@@ -132,8 +132,12 @@ class ComputeActor(Committing):
             )
             again = [] if aborted else self._words_for_trainer(current)
             return [*aborted, *again, self._close_timer(current, now_ms)]
+        body = current.opened.body
+        if now_ms >= body.commit_by_ms:
+            return self._give_up(current)
         if current.phase == COLLECTING:
-            return [*self._timers(current), *self._words_for_trainer(current)]
+            late = self._freeze(current, now_ms) if now_ms >= body.close_by_ms else []
+            return [*self._timers(current), *self._words_for_trainer(current), *late]
         return [*self._timers(current), *self._resend(current, now_ms), *self._answer_when_complete(current, now_ms)]
 
     # --- messages -------------------------------------------------------------------------------------------------

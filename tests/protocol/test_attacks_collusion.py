@@ -9,27 +9,29 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scene import begin, failures, results, until_the_end
+from scene import begin, failures, results, sent, until_the_end
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core import accounting, shares, upload
+from dca_proto.core import accounting, contribution
+from dca_proto.core import masks as core_masks
 from dca_proto.core.client import ClientActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import Declined
-from dca_proto.core.fixedpoint import WORD_BYTES, from_ring, ring_sum
+from dca_proto.core.fixedpoint import from_ring
+from dca_proto.core.masks import TAG_BYTES, WORD_BYTES
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.core.messages import Contribution
 from dca_proto.core.policy import Policy
-from dca_proto.core.shares import ENCODINGS, SEED, VECTOR, share_bodies, split
-from dca_proto.testing import Cast, Network, seeded
+from dca_proto.testing import Cast, Network
 from emulator.audit.protocol import Recording
-from emulator.audit.uniformity import byte_counts, byte_p_value, expanded
+from emulator.audit.uniformity import byte_counts, byte_p_value
 
 WIDTH = 400
 COLUMNS = tuple(f"x{index}" for index in range(WIDTH))
@@ -57,7 +59,7 @@ def wide_cast(name: str, clients: int = CLIENTS, policy: Policy = EASY) -> Cast:
 
 
 def network_of(cast: Cast, crooked: Mapping[int, Mechanism], lost: Iterable[int] = ()) -> Network:
-    """All actors, some clients with a mechanism of their own; the shares of the `lost` ones never arrive."""
+    """All actors, some clients with a mechanism of their own; the contributions of the `lost` ones never arrive."""
     network, silent = Network(), {cast.clients[index] for index in lost}
 
     def client(index: int, records: Iterable[tuple[str, bytes, bytes]]) -> ClientActor:
@@ -245,88 +247,72 @@ def test_attack_19_a_coordinate_that_one_client_alone_sets_carries_full_noise() 
 # 27: M - 1 Compute nodes pool all they have
 
 
-def number_mask(seed: bytes, size: int) -> bytes:
-    """A mask that is the number that the seed spells: the small ring's stand-in for a ChaCha20 stream."""
-    return seed.ljust(WORD_BYTES, b"\0") * (size // WORD_BYTES)
+def small_pads(draws: Iterable[int]) -> Callable[..., bytes]:
+    """In place of the PRF: a tag of zeros, and the next number as the mask; the small ring's stand-in."""
+    left = iter(draws)
+    return lambda *_: bytes(TAG_BYTES) + next(left).to_bytes(WORD_BYTES, "little")
 
 
 @pytest.mark.parametrize("outside", range(3))
-def test_attack_27_any_two_of_three_shares_are_independent_of_the_value_in_a_small_ring(
+def test_attack_27_any_two_of_three_masks_leave_the_value_independent_in_a_small_ring(
     monkeypatch: pytest.MonkeyPatch, outside: int
 ) -> None:
-    """All of it, in the ring of 2^4: for each value, the production split with every pair of masks. Reduction modulo 16
-    respects sums, so this is its construction, scaled down. Whichever node stays out, each of the 256 pairs of shares
-    that the others hold comes up exactly once, for every value."""
-    monkeypatch.setattr(shares, "expand", number_mask)
+    """All of it, in the ring of 2^4: for each value, the production masking with every triple of masks. Reduction
+    modulo 16 respects sums. Who holds y and two of the three masks sees each view equally often, for every value."""
     for value in range(16):
         views: Counter[tuple[int, ...]] = Counter()
-        for masks in itertools.product(range(16), repeat=2):
-            full = split(np.array([value], dtype=np.uint64), [bytes((one,)) for one in masks])
-            triple = (int(full[0]) % 16, *masks)
-            assert sum(triple) % 16 == value
-            views[tuple(share for node, share in enumerate(triple) if node != outside)] += 1
-        assert len(views) == 256
+        for masks in itertools.product(range(16), repeat=3):
+            monkeypatch.setattr(core_masks, "tag_and_mask", small_pads(masks))
+            _, y = core_masks.masked(np.array([value], dtype=np.uint64), [b""] * 3, b"", b"")
+            word = int.from_bytes(y, "little")
+            assert (word + sum(masks)) % 16 == value
+            views[word % 16, *(mask for node, mask in enumerate(masks) if node != outside)] += 1
+        assert len(views) == 16**3
         assert set(views.values()) == {1}
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("outside", range(3))
-def test_attack_27_real_shares_of_any_value_look_uniform(encoding: str, outside: int) -> None:
-    """χ² on the bytes of what two nodes hold, of their sum and of their difference, for the most telling values there
-    are. 4 values of 4 tests each: a p-value below 1e-5 has probability 2e-4 at most, and the seeds are fixed."""
-    size = 20_000
-    for value in (0, 1, 2**63 - 1, 2**64 - 1):
-        random = seeded(f"uniform/{value}/{encoding}/{outside}")
-        telling = np.full(size, value, dtype=np.uint64)
-        bodies = share_bodies(telling, random(32), 3, full_at=1, encoding=encoding)
-        first, second = (expanded(body, size) for node, body in enumerate(bodies) if node != outside)
-        for words in (first, second, first + second, first - second):
-            assert byte_p_value(byte_counts(words)) > 1e-5
-
-
 @pytest.fixture
-def handed_out(monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
-    """The share bodies that clients hand to the M Compute nodes, client by client."""
-    seen: list[list[bytes]] = []
+def masked_values(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
+    """What each client masked, y, and the masks of all nodes, shape ``(M, d)``."""
+    seen: list[tuple[NDArray[np.uint64], NDArray[np.uint64]]] = []
 
-    def tapped(*arguments: object) -> list[bytes]:
-        bodies = share_bodies(*arguments)  # type: ignore[arg-type]
-        seen.append(bodies)
-        return bodies
+    def tapped(value: NDArray[np.uint64], keys: list[bytes], ah: bytes, entry: bytes) -> tuple[bytes, bytes]:
+        pads = [np.frombuffer(core_masks.tag_and_mask(key, ah, entry, value.size)[TAG_BYTES:], "<u8") for key in keys]
+        tags, y = core_masks.masked(value, keys, ah, entry)
+        seen.append((np.frombuffer(y, "<u8"), np.array(pads)))
+        return tags, y
 
-    monkeypatch.setattr(upload, "share_bodies", tapped)
+    monkeypatch.setattr(contribution, "masked", tapped)
     return seen
 
 
-@pytest.mark.parametrize("encoding", [SEED, VECTOR])
-def test_attack_27_all_nodes_but_one_see_nothing_of_a_real_round(handed_out: list[list[bytes]], encoding: str) -> None:
-    """What two of three nodes get of 6 clients in 5 rounds, and its sum: six seeded χ² tests at 1e-5 each."""
+def test_attack_27_all_nodes_but_one_see_nothing_of_a_real_round(
+    masked_values: list[tuple[NDArray[np.uint64], NDArray[np.uint64]]],
+) -> None:
+    """y plus the masks of two of three nodes, of 6 clients in 5 rounds, and their sum: six seeded χ² tests at 1e-5."""
     for number in range(ROUNDS):
-        begin(wide_cast(f"pooled-{number}"), tolerated=TOLERATED, encoding=encoding, **QUESTION)
-    assert len(handed_out) == ROUNDS * CLIENTS
+        begin(wide_cast(f"pooled-{number}"), tolerated=TOLERATED, **QUESTION)
+    assert len(masked_values) == ROUNDS * CLIENTS
     for outside in range(3):
-        pairs = np.array(
-            [[expanded(body, WIDTH) for node, body in enumerate(bodies) if node != outside] for bodies in handed_out]
+        pooled = np.array(
+            [y + sum(mask for node, mask in enumerate(masks) if node != outside) for y, masks in masked_values]
         )
-        for words in (pairs.reshape(-1), pairs.sum(axis=1, dtype=np.uint64).reshape(-1)):
+        for words in (pooled.reshape(-1), pooled.sum(axis=0, dtype=np.uint64)):
             assert byte_p_value(byte_counts(words)) > 1e-5
 
 
-def test_attack_27_all_nodes_together_are_a_documented_break(handed_out: list[list[bytes]]) -> None:
-    """All M shares add up to one client's value with its own noise and nobody else's: 1/(N - T - 1) of the floor."""
+def test_attack_27_all_nodes_together_are_a_documented_break(
+    masked_values: list[tuple[NDArray[np.uint64], NDArray[np.uint64]]],
+) -> None:
+    """All M masks show one client's value with its own noise and nobody else's: 1/(n_min - 1 - c) of the floor."""
     residuals = []
     for number in range(ROUNDS):
         cast = wide_cast(f"all-{number}")
         network, _ = begin(cast, tolerated=TOLERATED, **QUESTION)
         (result,) = results(network)
-        for client, bodies in enumerate(handed_out[-CLIENTS:]):
-            opened = from_ring(ring_sum([expanded(body, WIDTH) for body in bodies], WIDTH)) * 2.0**-24
-            residuals.append(opened - cast.rows[started(network, cast)[client]][0])
+        senders = [one.sender for one in sent(network, Contribution)]
+        for sender, (y, masks) in zip(senders, masked_values[-CLIENTS:], strict=True):
+            opened = from_ring(y + masks.sum(axis=0, dtype=np.uint64)) * 2.0**-24
+            residuals.append(opened - cast.rows[cast.clients.index(sender)][0])
     assert abs(measured(np.concatenate(residuals), result.sigma_local**2)) < 4
     assert result.sigma_local**2 == pytest.approx(floor_of(result) / (CLIENTS - TOLERATED - 1), rel=1e-5)
-
-
-def started(network: Network, cast: Cast) -> list[int]:
-    """The clients' indices in the order in which they sent their shares."""
-    senders = [one.sender for one in network.sent if one.sender in cast.clients and one.to.id in cast.computes]
-    return [cast.clients.index(sender) for sender in dict.fromkeys(senders)]
