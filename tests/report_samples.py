@@ -41,7 +41,6 @@ def swarm() -> dict[str, Any]:
         "mechanism": "distributed-discrete-gaussian",
         "broker": "mosquitto",
         "broker_version": "2.0.11",
-        "share_encoding": "seed",
         "seed": 0,
         "ok": True,
         "error": None,
@@ -64,7 +63,7 @@ def swarm() -> dict[str, Any]:
 
 RELEASED = {
     "value": [340.1, -22.6, 118.5, 41.0, 7.7, 88.4, -12.9, 31.2, 4.4, 61.0, -1.3, 54.0, 19.9, 140.8, 96.1],
-    "slowest": [{"client": 17, "phase": "share", "s": 1.42}, {"client": 203, "phase": "share", "s": 1.31}],
+    "slowest": [{"client": 17, "s": 1.42}, {"client": 203, "s": 1.31}],
     "declined": {"epsilon: found 2, expected at most 0.5": 3},
 }
 
@@ -90,11 +89,12 @@ def round_(
     return {
         "name": name,
         "dimension": dimension,
-        "joined": 342,
+        "expected": 342,
+        "arrived": 342 - len(absent),
+        "closed": "quiet" if absent else "all",
         "declined": {},
-        "roster_hash": "fc722a7a45b050808b4e840d290b17e25f7e78243a26e076e6c4400490e52dcb",
         "wall_s": 1.80,
-        "phases": {"join": 0.240, "start": 0.057, "share": 1.485, "commit": 0.018},
+        "phases": {"collect": 1.782, "agree": 0.018},
         "messages": 2714,
         "bytes": 681_286,
         "ok": True,
@@ -120,7 +120,7 @@ def aborted_swarm() -> dict[str, Any]:
         "dropped": 42,
         "sigma_local": None,
         "noise_variance": None,
-        "phases": {"join": 0.2, "start": 0.07, "share": 1.2},
+        "phases": {"collect": 1.2},
     }
     for key in ("absent", "absent_clients", "sensitivity", "epsilon", "mu"):
         del lost[key]
@@ -146,7 +146,13 @@ def fleet() -> dict[str, Any]:
     run = swarm()
     for key in ("coefficients", "intercept", "test"):
         del run[key]
-    one = {**round_("sum", 10, 2.0, 0.4, 26.0, absent=[]), "joined": 10_000, "contributors": 9_980, "dropped": 20}
+    one = {
+        **round_("sum", 10, 2.0, 0.4, 26.0, absent=[]),
+        "expected": 10_000,
+        "arrived": 9_980,
+        "contributors": 9_980,
+        "dropped": 20,
+    }
     one |= {"value": [1002.2, 994.1, 1000.9], "exact": [998.0, 998.0, 998.0], "vanished_clients": [4, 9_000]}
     del one["absent_clients"]
     return {
@@ -163,6 +169,7 @@ def fleet() -> dict[str, Any]:
         "peak_rss_mb_by_process": {"trainer": 96.0, "compute": 120.5, "client 1": 410.5, "client 2": 402.0},
         "core_s_by_role": {"client": 31.0, "compute": 12.4, "trainer": 3.1, "broker": 4.4},
         "connect_s": 12.1,
+        "sessions": {"wall_s": 13.4, "core_s": 20.2},
         "roles": {
             "client": {"messages": 40_112, "bytes": 9_811_204},
             "compute": {"messages": 31, "bytes": 402_113},
@@ -199,8 +206,8 @@ def emulation() -> dict[str, Any]:
                     "adversaries": [{"kind": "two-faced", "actor": "client 0", "amount": 0}]},
         "traffic": {"client": {"messages": 412, "bytes": 88_120}, "compute": {"messages": 77, "bytes": 21_404},
                     "trainer": {"messages": 20, "bytes": 9_310}},
-        "drops": [{"client": 4, "at_ms": 2_100, "phase": "join"}, {"client": 9, "at_ms": 4_400, "phase": "share"},
-                  {"client": 12, "at_ms": 4_450, "phase": "share"}],
+        "drops": [{"client": 4, "at_ms": 2_100, "phase": "collect"}, {"client": 9, "at_ms": 4_400, "phase": "collect"},
+                  {"client": 12, "at_ms": 4_450, "phase": "collect"}],
         "last_facts": [f"{12_000 + place} ms compute-0 RoundFailed(reason='too-few')" for place in range(12)],
         "replay": "dca emulate replay 17",
         "wall_s": 0.212,
@@ -220,10 +227,8 @@ def completed(round_id: str, begin: int) -> dict[str, Any]:
         "noise_variance": 78.4,
         "noise_floor": 71.4,
         "phases": {
-            "join": [begin, begin + 3_000],
-            "start": [begin + 3_000, begin + 3_400],
-            "share": [begin + 3_400, begin + 8_000],
-            "commit": [begin + 8_000, begin + 8_300],
+            "collect": [begin, begin + 8_000],
+            "agree": [begin + 8_000, begin + 8_300],
         },
     }
 
@@ -239,7 +244,7 @@ def aborted(round_id: str, begin: int) -> dict[str, Any]:
         "epsilon": 1.0,
         "noise_variance": None,
         "noise_floor": None,
-        "phases": {"join": [begin, begin + 3_000], "share": [begin + 3_000, begin + 5_500]},
+        "phases": {"collect": [begin, begin + 5_500]},
     }
 
 
@@ -346,7 +351,6 @@ def cell(clients: int, dimension: int, paper_s: float | None) -> dict[str, Any]:
         "clients": clients,
         "dimension": dimension,
         "computes": 10,
-        "encoding": "seed",
         "backend": "emulated",
         "tolerated": 0,
         "drop_rate": 0.0,
@@ -354,7 +358,11 @@ def cell(clients: int, dimension: int, paper_s: float | None) -> dict[str, Any]:
         "wall_s": wall,
         "wall_s_spread": [0.93 * wall, 1.2 * wall],
         "core_s": wall,
-        "phases": {"join": 0.3 * wall, "start": 0.1 * wall, "share": 0.5 * wall, "commit": 0.1 * wall},
+        "phases": {"collect": 0.8 * wall, "agree": 0.2 * wall},
+        "us_per_contribution": {"client": 71.0, "compute": 52.0, "trainer": 0.5, "emulator": 21.0},
+        "floor_us": {"client": 21.0, "compute": 22.0, "trainer": 0.0},
+        "sessions_wall_s": 0.7 * wall,
+        "first_round_wall_s": 2.4 * wall,
         "bytes": {"client": 900 * clients, "compute": 80 * dimension, "trainer": 40 * clients},
         "messages": {"client": 4 * clients, "compute": 31, "trainer": 12},
         "core_s_by_role": {

@@ -18,7 +18,7 @@ from emulator.report.page import Page, Section, folded, note
 from emulator.report.traffic import traffic
 from emulator.report.types import Amount, Count, Traffic
 
-PHASES = ("join", "start", "share", "commit")
+PHASES = ("collect", "agree")
 _FAULT, _DROP = 4, -1
 _FACTS_MAX = 200
 

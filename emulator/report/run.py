@@ -6,21 +6,21 @@ import math
 
 import msgspec
 
+from dca_proto.request import NODE_RELEASE, SECURE_SUM
 from emulator.report.figures import UNKNOWN
 from emulator.report.learned import Coefficient, HeldOut, Iteration
 from emulator.report.nodes import Node, Sampling
 from emulator.report.reports import Reports
 from emulator.report.types import Amount, Count, Real, Traffic
 
-PHASES = ("join", "start", "share", "commit")
-LOCAL_PHASES = ("release",)
+SUM_PHASES = ("collect", "agree")
+RELEASE_PHASES = ("release",)
 
 
 class Slow(msgspec.Struct, frozen=True):
-    """A client that a phase waited for, and how long."""
+    """A client that a round waited for, and how long after the announcement."""
 
     client: Count
-    phase: str
     s: Amount
 
 
@@ -30,11 +30,13 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ok: bool
     dimension: Count
-    joined: Count
+    arrived: Count
     wall_s: Amount
     phases: dict[str, Amount]
     messages: Count
     bytes: Amount
+    expected: Count | None = None
+    closed: str | None = None
     contributors: Count | None = None
     dropped: Count | None = None
     needed: Count | None = None
@@ -61,6 +63,12 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         return self.sensitivity / self.mu if self.sensitivity is not None and self.mu else None
 
 
+class Sessions(msgspec.Struct, frozen=True):
+    """Seconds until every Compute node had a session of every client."""
+
+    wall_s: Amount
+
+
 class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     """What the page reads of `dca swarm --json`; the optional parts are a learning job's, or a fleet's.
 
@@ -84,7 +92,6 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     broker: str = UNKNOWN
     broker_version: str | None = None
-    share_encoding: str = UNKNOWN
     job: str | None = None
     repair: str | None = None
     coefficients: list[Coefficient] = []
@@ -101,9 +108,10 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     roles: dict[str, Traffic] = {}
     peak_rss_mb: Amount | None = None
     connect_s: Amount | None = None
+    sessions: Sessions | None = None
     core_s_by_role: dict[str, Amount] = {}
     peak_rss_mb_by_process: dict[str, Amount] = {}
-    local: bool = False
+    round_kind: str = SECURE_SUM
     nodes: list[Node] = []
     sampling: Sampling | None = None
     reports: str | None = None
@@ -112,16 +120,21 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     interval_note: str | None = None
 
     @property
-    def alone(self) -> bool:
-        """Whether each of them releases or reports by itself, without Compute nodes."""
-        return self.local or self.reports is not None
+    def is_summed(self) -> bool:
+        """Whether there are Compute nodes."""
+        return self.round_kind == SECURE_SUM
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether clients are data nodes, which release by themselves."""
+        return self.round_kind == NODE_RELEASE
 
     @property
     def who(self) -> str:
         """What takes part."""
-        return "data node" if self.local else "client"
+        return "data node" if self.has_nodes else "client"
 
     @property
     def phases(self) -> tuple[str, ...]:
         """Of each round."""
-        return LOCAL_PHASES if self.alone else PHASES
+        return SUM_PHASES if self.is_summed else RELEASE_PHASES

@@ -29,7 +29,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     dimension: Count
     computes: Count
     wall_s: Amount
-    encoding: str = UNKNOWN
     backend: str = UNKNOWN
     tolerated: Count | None = None
     drop_rate: Amount = 0.0
@@ -40,6 +39,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     bytes: dict[str, Amount] = {}
     messages: dict[str, Amount] = {}
     core_s_by_role: dict[str, Amount] = {}
+    us_per_contribution: dict[str, Amount] | None = None
+    floor_us: dict[str, Amount] = {}
+    sessions_wall_s: Amount | None = None
     agreement_s: Amount | None = None
     peak_rss_mb: Amount | None = None
     compute_memory_bytes: Amount | None = None
@@ -123,8 +125,8 @@ def _answer(cells: Sequence[Cell]) -> str:
     rounds = sum(one.repeats for one in cells)
     return (
         f"{counted(len(cells), 'cell')}, {counted(rounds, 'round')} in all, on backend {' and '.join(backends)}. The "
-        "seconds are medians over a cell's rounds, with encryption and exact noise; agreeing on keys at enrolment is "
-        "timed apart."
+        "seconds are medians over a cell's rounds, with encryption, signatures and exact noise; sessions and keys, "
+        "once a day, are timed apart. A process that holds many clients verifies an announcement once."
     )
 
 
@@ -152,8 +154,8 @@ def _groups(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     apart = len({(one.size, *_conditions(one)) for one in cells}) < len(cells)
     groups: dict[str, list[Cell]] = {}
     for one in cells:
-        computes, encoding, backend, rate = _conditions(one)
-        name = f"{backend}, M = {computes}, shares as {encoding}"
+        computes, backend, rate = _conditions(one)
+        name = f"{backend}, M = {computes}"
         name += f", {percent(rate)} drop out" if rate else ""
         if apart and one.tolerated is not None and one.clients:
             name += f", T = {percent(round(one.tolerated / one.clients, 2))} of N"
@@ -161,8 +163,8 @@ def _groups(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     return dict(list(groups.items())[:_GROUPS_MAX])
 
 
-def _conditions(one: Cell) -> tuple[int, str, str, float]:
-    return one.computes, one.encoding, one.backend, one.drop_rate
+def _conditions(one: Cell) -> tuple[int, str, float]:
+    return one.computes, one.backend, one.drop_rate
 
 
 def _curves(cells: Sequence[Cell]) -> Iterator[Child]:
@@ -208,7 +210,7 @@ def _ratios(compared: Sequence[Cell]) -> Iterator[Child]:
     if compared:
         yield note(
             "Our seconds over the paper's, and both: below 1 is faster here. The paper's were measured on a Spark "
-            "cluster, without encryption; ours, from joining to the result, on the machine named below."
+            "cluster, without encryption; ours, from the announcement to the result, on the machine named below."
         )
 
 
@@ -261,6 +263,7 @@ def _largest(cells: Sequence[Cell]) -> Iterator[Child]:
     charts = (
         ("wall time by phase", one.phases, seconds, 0),
         ("core time by role", one.core_s_by_role, seconds, 2),
+        ("core time of a contribution", _of_a_contribution(one), _us, 2),
         ("messages sent by role", one.messages, _messages, 1),
         ("bytes sent by role", one.bytes, size, 3),
     )
@@ -269,6 +272,16 @@ def _largest(cells: Sequence[Cell]) -> Iterator[Child]:
             rows = [Bar(part, value, say(value), tone) for part, value in parts.items()]
             yield element("h3", name.capitalize())
             yield bars(rows, caption=where)
+
+
+def _of_a_contribution(one: Cell) -> dict[str, float]:
+    """Microseconds by role, each beside its floor."""
+    floors = {f"{role}, bare cryptography": floor for role, floor in one.floor_us.items() if floor}
+    return dict(sorted({**(one.us_per_contribution or {}), **floors}.items()))
+
+
+def _us(value: float) -> str:
+    return f"{number(value, 3)} µs"
 
 
 def _size(one: Cell) -> Child:
@@ -283,12 +296,24 @@ def _cells(cells: Sequence[Cell]) -> Iterator[Child]:
     rows = [
         (_size(one), count(one.computes), seconds(one.wall_s), _spread(one),
          seconds(one.core_s), size(math.fsum(one.bytes.values())) if one.bytes else UNKNOWN,
-         seconds(one.agreement_s), UNKNOWN if one.peak_rss_mb is None else size(one.peak_rss_mb * MIB),
+         seconds(one.sessions_wall_s), seconds(one.agreement_s),
+         UNKNOWN if one.peak_rss_mb is None else size(one.peak_rss_mb * MIB),
          size(one.compute_memory_bytes))
         for one in sorted(cells, key=lambda one: (*one.size, one.computes))[:_ROWS_MAX]
     ]  # fmt: skip
     if rows:
-        header = ("N × d", "M", "wall", "from–to", "cores", "bytes", "key agreement", "peak memory", "one Compute node")
+        header = (
+            "N × d",
+            "M",
+            "wall",
+            "from–to",
+            "cores",
+            "bytes",
+            "sessions",
+            "key agreement",
+            "peak memory",
+            "one Compute node",
+        )
         yield element("details", element("summary", counted(len(cells), "cell")), table(header, rows))
     yield from _kept(cells)
 
@@ -306,8 +331,8 @@ def _kept(cells: Sequence[Cell]) -> Iterator[Child]:
     stays = "" if after is None else f" {size(round(after / one.clients))} of it stay when the round is over."
     yield note(
         f"At N = {count(one.clients)}, d = {count(one.dimension)} a Compute node holds {size(round(held))} for each "
-        f"client as it freezes its list. {size(round(least))} are the contribution's id and share, kept until the set "
-        f"is agreed; the rest is who takes part, and does not depend on d, and a few vectors.{stays}"
+        f"client as it freezes its list. {size(round(least))} are contributions, kept until the set is agreed; the "
+        f"rest is sessions and keys, which do not depend on d, and a few vectors.{stays}"
     )
 
 

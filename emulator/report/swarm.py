@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from emulator.report.bars import Bar, bars
-from emulator.report.figures import count, counted, listed, number, seconds, short, size
+from emulator.report.figures import UNKNOWN, count, counted, listed, number, seconds, short, size
 from emulator.report.lanes import Lane, Mark, Piece, lanes
 from emulator.report.learned import (
     baseline_fact,
@@ -70,7 +70,7 @@ def page(run: Swarm) -> Page:
 def _headline(run: Swarm) -> _Headline:
     most = max((one.contributors or 0 for one in run.rounds), default=0) if run.batch else run.contributors
     who = f"{count(most)} of {counted(run.clients, 'client')}"
-    if run.local:
+    if run.has_nodes:
         who = f"{counted(most or 0, 'row')} of {counted(len(run.nodes), 'data node')}"
     if run.reports is not None:
         who = counted(run.reported or 0, "private report")
@@ -91,17 +91,17 @@ def _last(run: Swarm) -> str:
 def _answer(run: Swarm) -> str:
     """The run in two sentences: what came out, what it cost."""
     rounds = counted(len(run.rounds), "round")
-    with_whom = counted(run.clients, run.who) if run.alone else counted(run.computes, "Compute node")
+    with_whom = counted(run.clients, run.who) if not run.is_summed else counted(run.computes, "Compute node")
     held = f"{rounds} with {with_whom}"
     held += f" took {seconds(run.wall_s)}." if run.wall_s is not None else "."
     if not run.private:
         return f"{held} No epsilon can be claimed: {'; '.join(run.not_private_because) or 'no reason is given'}."
-    whom = "row" if run.local else "client"
+    whom = "row" if run.has_nodes else "client"
     spent = f"Each {whom} spent at most epsilon {short(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
     of = f" of {short(run.epsilon)}" if spent and run.epsilon is not None else ""
     at = f" at delta {short(run.delta)}" if spent and run.delta is not None else ""
-    if run.alone:
-        own = "data node adds the whole noise for one row itself" if run.local else "report is private by itself"
+    if not run.is_summed:
+        own = "data node adds the whole noise for one row itself" if run.has_nodes else "report is private by itself"
         return f"{held} {spent}{of}{at}{'.' if spent else ''} Each {own}."
     fewest = _needed(run)
     needed = f" At least {counted(fewest, 'contribution')} {'was' if fewest == 1 else 'were'} needed in each round."
@@ -118,7 +118,7 @@ def _needed(run: Swarm) -> int:
 def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
     yield from _who(run)
     if run.epsilon_spent is not None:
-        per = "row" if run.local else "client"
+        per = "row" if run.has_nodes else "client"
         yield f"epsilon spent per {per}", f"{short(run.epsilon_spent)} of {short(run.epsilon or 0)}"
     if run.job is not None:
         yield "job", run.job
@@ -127,20 +127,20 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
     if run.test is not None:
         yield from baseline_fact(run.test)
     yield "broker", f"{run.broker} {run.broker_version or ''}".strip()
-    if not run.alone:
-        yield "share encoding", run.share_encoding
     if run.connections is not None:
         yield "connections", "one per client" if run.connections == "each" else run.connections
     if run.processes is not None:
         yield "processes", count(run.processes)
     if run.connect_s is not None:
         yield "until all were connected", seconds(run.connect_s)
+    if run.sessions is not None:
+        yield "until all had sessions", seconds(run.sessions.wall_s)
     if run.peak_rss_mb is not None:
         yield "peak memory of a process", size(run.peak_rss_mb * MIB)
 
 
 def _who(run: Swarm) -> Iterator[tuple[str, str]]:
-    if run.local:
+    if run.has_nodes:
         yield "data nodes (J)", count(run.clients)
         yield "released", count(len(run.nodes))
         yield "rows", count(run.contributors)
@@ -177,9 +177,10 @@ def _timeline(run: Swarm) -> Iterator[Child]:
         legend = [(phase, place) for place, phase in enumerate(run.phases)]
         yield lanes(rows, longest, seconds, caption="Wall time from each round's announcement.", legend=legend)
         yield table(
-            ("round", "values", _came(run), *run.phases, "in all"),
+            ("round", "values", _came(run), "dropped", "closed", *run.phases, "in all"),
             [
-                (label, count(group[0].dimension), count(group[0].joined),
+                (label, count(group[0].dimension), count(group[0].contributors if run.is_summed else group[0].arrived),
+                 count(group[0].dropped), group[0].closed or UNKNOWN,
                  *(seconds(_sum(one.phases.get(phase) for one in group)) for phase in run.phases),
                  seconds(_sum(one.wall_s for one in group)))
                 for label, group in _groups(run.rounds)
@@ -189,14 +190,14 @@ def _timeline(run: Swarm) -> Iterator[Child]:
     if slow:
         yield element("h3", "Slowest clients")
         yield table(
-            ("round", "client", "phase", "after"),
-            [(name, str(one.client), one.phase, seconds(one.s)) for name, one in slow],
+            ("round", "client", "after"),
+            [(name, str(one.client), seconds(one.s)) for name, one in slow],
         )
 
 
 def _came(run: Swarm) -> str:
     """What those did that took part."""
-    return "released" if run.local else "reported" if run.reports is not None else "joined"
+    return "contributed" if run.is_summed else "released" if run.has_nodes else "reported"
 
 
 def _groups(rounds: list[Round]) -> list[tuple[str, list[Round]]]:
@@ -247,18 +248,17 @@ def _drops(run: Swarm) -> Iterator[Child]:
     rows = []
     for place, one in enumerate(run.rounds[:_LANES_MAX], 1):
         marks = [Mark(client, 1, f"{run.who} {client}") for client in one.absent_clients or one.vanished_clients]
-        asked = run.clients if run.alone else one.joined
+        asked = run.clients if one.expected is None else one.expected
         rows.append(Lane(f"{place}. {one.name}", marks=marks, text=f"{count(one.dropped)} of {count(asked)}"))
     if any(row.marks for row in rows):
-        missing = f"that {_came(run)} nothing" if run.alone else "whose contribution is not in the sum"
+        missing = "whose contribution is not in the sum" if run.is_summed else f"that {_came(run)} nothing"
         caption = f"Each line is a {run.who} {missing}, placed by its number from 0."
         yield lanes(rows, run.clients - 1, lambda at: count(round(at)), caption=caption, legend=[])
     elif run.rounds and all(one.dropped == 0 for one in run.rounds):
-        everyone = f"every {run.who} {_came(run) if run.alone else 'that joined is in the sum'}"
-        yield note(f"Nobody: {everyone}, in each round.")
+        yield note(f"Nobody: every {run.who} that was asked {_came(run)}, in each round.")
     else:
-        said = [f"{one.name}: {count(one.dropped)} of {count(one.joined)}" for one in run.rounds]
-        yield note(f"Clients that joined and are not in the sum, by round: {listed(said)}.") if said else None
+        said = [f"{one.name}: {count(one.dropped)} of {count(one.expected or run.clients)}" for one in run.rounds]
+        yield note(f"Clients that are not in the sum, by round: {listed(said)}.") if said else None
     declined = [(one.name, why, count(clients)) for one in run.rounds for why, clients in one.declined.items()]
     if declined:
         yield element("h3", "Declined to take part")
@@ -274,10 +274,10 @@ def _noise(run: Swarm) -> Iterator[Child]:
         yield element("h3", f"{label}, {counted(one.dimension, 'value')}{last}")
         rows = [Bar("noise in each value", one.noise_sd, f"sd {number(one.noise_sd)}", 0)]
         if one.floor_sd is not None and run.reports is None:
-            whose = " of each data node" if run.local else ""
+            whose = " of each data node" if run.has_nodes else ""
             rows.append(Bar(f"floor: what the claim needs{whose}", one.floor_sd, f"sd {number(one.floor_sd)}", 1))
         if one.sensitivity is not None:
-            mover = "one row" if run.local else "one client"
+            mover = "one row" if run.has_nodes else "one client"
             rows.append(Bar(f"{mover} can move the sum by", one.sensitivity, f"≤ {number(one.sensitivity)}", 2))
         yield bars(
             rows, caption="In the units of the sum that is released (columns are scaled by their public bounds)."

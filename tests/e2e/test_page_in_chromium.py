@@ -21,7 +21,7 @@ from emulator.report.command import report
 DESK, PHONE = 1280, 390
 FONT_PX_MIN = 11
 SAYS = {
-    "swarm": ("Learned from 336 of 342 clients", "second-moments", "commit", "300", "floor", "6.16 [0.2, 12.1]"),
+    "swarm": ("Learned from 336 of 342 clients", "second-moments", "agree", "300", "floor", "6.16 [0.2, 12.1]"),
     "aborted-swarm": ("No result", "300 contributed, 308 were needed"),
     "fleet": ("9,980 of 10,000 clients", "40,112", "trainer", "shared"),
     "iterative-swarm": ("test AUC 0.975", "held-out AUC", "gradient ×13"),

@@ -107,7 +107,7 @@ def test_a_swarm_shows_result_budget_contributors_phases_drops_noise_and_coeffic
         "Learned from 336 of 342 clients: test error 57.4 (52.6 without privacy)",
         "Each client spent at most epsilon 2 of 2 at delta 1·10⁻⁵.",
         "At least 308 contributions were needed",
-        "240 ms 57.0 ms 1.49 s 18.0 ms 1.80 s",
+        "336 6 quiet 1.78 s 18.0 ms 1.80 s",
         "681 kB",
         "client 298",
         "sd 13.0",  # of variance 169.4

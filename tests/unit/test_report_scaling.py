@@ -21,7 +21,7 @@ def text_of(run: dict[str, Any]) -> str:
 def test_the_page_says_what_a_node_must_keep_of_each_client() -> None:
     said = text_of(scaling())
     assert "a Compute node holds 900 B for each client" in said
-    assert "24 B are the contribution's id and share, kept until the set is agreed" in said
+    assert "24 B are contributions, kept until the set is agreed" in said
     bare = [{key: value for key, value in one.items() if "memory" not in key} for one in scaling()["cells"]]
     assert "a Compute node holds" not in text_of({**scaling(), "cells": bare})
 
