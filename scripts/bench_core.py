@@ -14,15 +14,10 @@ sealed lists above all), is told apart: it is what remains when two swarms, of N
 A process that holds many clients verifies an announcement, and holds it against one policy, once: that is in the
 client's share only once in a round. Key agreement, once per pair and epoch, is printed apart.
 
-The floor is what one contribution cannot do without, by direct calls of hashlib and libsodium in the same process:
-
-    client    M tags and masks: 8 + 8d bytes of SHAKE128, or above 1,024 bytes 40 of SHAKE128 and 8d of ChaCha20;
-              BLAKE2b for the sealing key, one XChaCha20-Poly1305 seal of 4 + 8M + 8d bytes; one receipt MAC (BLAKE2b)
-    holder    BLAKE2b for the sealing key, one opening; one receipt MAC
-    nodes     M tags and masks, one at each node
-    trainer   nothing
-
-Exact noise stands apart. It is taken off both sides of `ratio`, and stands on both sides of `ratio_with_noise`.
+The floor is what one contribution cannot do without, by direct calls of hashlib and libsodium in the same process
+(`emulator/scaling/floor.py` lists them): M tags and masks at the client and one at each node, one seal and one opening,
+and the receipt's MAC at both ends. Exact noise stands apart: it is taken off both sides of `ratio`, and stands on both
+sides of `ratio_with_noise`.
 
     scripts/bench_core.py                          M in {3, 10}, d in {10, 1000}
     scripts/bench_core.py --json bench.json
@@ -34,7 +29,6 @@ from __future__ import annotations
 import argparse
 import cProfile
 import gc
-import hashlib
 import json
 import os
 import platform
@@ -42,7 +36,7 @@ import pstats
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,7 +44,6 @@ from typing import Any
 import msgspec
 import nacl
 import numpy as np
-from nacl import bindings
 
 from dca_proto.core.compute_commit import PROGRESS
 from dca_proto.core.effects import Effect, Report, Send
@@ -62,10 +55,10 @@ from dca_proto.core.params import Limits
 from dca_proto.core.policy import Policy
 from dca_proto.core.sealing import AgreementKey
 from dca_proto.testing import Cast
+from emulator.scaling.floor import floor_us, timed_us
 
 ROLES = ("client", "holder", "nodes", "trainer")
 NOW_MS = 1_700_000_000_000
-FLOOR_CALLS = 1000
 FEW = 50
 
 
@@ -186,49 +179,6 @@ def _sends(effects: list[Effect]) -> list[Send]:
 def _received(done: list[tuple[bytes, list[Effect]]]) -> list[tuple[bytes, Event]]:
     """Who gets what, of all that was sent."""
     return [(send.to.id, Received(sender, send.payload)) for sender, effects in done for send in _sends(effects)]
-
-
-def timed_us(call: Callable[[], object], calls: int) -> float:
-    """Microseconds of one of the calls that a function makes: the least of five times."""
-    taken = []
-    for _ in range(5):
-        gc.collect()
-        gc.disable()
-        began = time.thread_time_ns()
-        call()
-        taken.append((time.thread_time_ns() - began) / 1000 / calls)
-        gc.enable()
-    return min(taken)
-
-
-def floor_us(computes: int, dimension: int) -> dict[str, float]:
-    """The bare calls for one contribution, by role."""
-    keys = [os.urandom(32) for _ in range(FLOOR_CALLS)]
-    bound, associated, nothing = os.urandom(68), os.urandom(80), bytes(24)
-    text = os.urandom(4 + 8 * computes + 8 * dimension)
-    size, expand = 8 + 8 * dimension, bindings.randombytes_buf_deterministic
-    blake2b, shake_128 = hashlib.blake2b, hashlib.shake_128
-    seal = bindings.crypto_aead_xchacha20poly1305_ietf_encrypt
-    unseal = bindings.crypto_aead_xchacha20poly1305_ietf_decrypt
-    sealed = [seal(text, associated, nothing, key) for key in keys]
-
-    def each(call: Callable[[], object]) -> float:
-        return timed_us(call, FLOOR_CALLS)
-
-    if size <= 1024:
-        prf = each(lambda: [shake_128(b"".join((key, bound))).digest(size) for key in keys])
-    else:
-        prf = each(lambda: [expand(size - 8, shake_128(b"".join((key, bound))).digest(40)[8:]) for key in keys])
-    derived = each(lambda: [blake2b(bound, digest_size=32, key=key, person=b"dca4-seal").digest() for key in keys])
-    receipt = each(lambda: [blake2b(bound, digest_size=16, key=key, person=b"dca4-receipt").digest() for key in keys])
-    sealing = each(lambda: [seal(text, associated, nothing, key) for key in keys])
-    opening = each(lambda: [unseal(one, associated, nothing, key) for one, key in zip(sealed, keys, strict=True)])
-    return {
-        "client": computes * prf + derived + sealing + receipt,
-        "holder": derived + opening + receipt,
-        "nodes": computes * prf,
-        "trainer": 0.0,
-    }
 
 
 def cell(clients: int, computes: int, dimension: int, repeats: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ LAYERS = {
                                             "dca_proto.core.errors", "dca_proto.core.wording"},
     "dca_proto.testing": CORE,
     "dca_proto.core.mechanism": CORE | {"dca_proto.local"},  # types of what it describes
-    "dca_proto.core.plan": CORE | {"dca_proto.local"},  # its one door, opened with the first round of reports
+    "dca_proto.core.kinds": CORE | {"dca_proto.local"},  # its one door, opened with the first round of reports
     "dca_proto.local": {"numpy", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.aggregate",
                         "dca_proto.local"},
     "dca_proto.learning": CORE | {"dca_proto.learning", "dca_proto.device"},
@@ -86,6 +86,7 @@ SCALING = AUDIT | {"dca_proto.aggregate", "dca_proto.cli.output"}
 LAYERS |= {
     "emulator.scaling": SCALING,
     "emulator.scaling.measure": SCALING | {"dca_proto.net.leash"},
+    "emulator.scaling.floor": SCALING | {"nacl"},
     "emulator.scaling.picture": SCALING | {"matplotlib"},
     "emulator.scaling.view": SCALING | {"rich"},
     "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.net.broker"},

@@ -1,9 +1,9 @@
 """The floor of a contribution: what hashlib and libsodium alone cost for it, by direct calls in the same process.
 
-    client    M times a keyed BLAKE2b hash and 8 + 8d bytes of ChaCha20; BLAKE2b for the sealing key, one
-              XChaCha20-Poly1305 seal of 4 + 8M + 8d bytes; one receipt MAC (BLAKE2b)
+    client    M tags and masks: 8 + 8d bytes of SHAKE128, or above 1,024 bytes 40 of SHAKE128 and 8d of ChaCha20;
+              BLAKE2b for the sealing key, one XChaCha20-Poly1305 seal of 4 + 8M + 8d bytes; one receipt MAC (BLAKE2b)
     holder    BLAKE2b for the sealing key, one opening; one receipt MAC
-    nodes     M times the same keyed hash and ChaCha20, one at each node
+    nodes     M tags and masks, one at each node
     trainer   nothing
 
 Exact noise, the statistic, messages, records and everything that is done once a round are above it.
@@ -47,7 +47,8 @@ def floor_us(computes: int, dimension: int) -> dict[str, float]:
     keys = [os.urandom(32) for _ in range(calls)]
     bound, associated, nonce = os.urandom(68), os.urandom(80), bytes(24)
     text = os.urandom(4 + 8 * computes + 8 * dimension)
-    size, blake2b, expand = 8 + 8 * dimension, hashlib.blake2b, bindings.randombytes_buf_deterministic
+    size, expand = 8 + 8 * dimension, bindings.randombytes_buf_deterministic
+    blake2b, shake_128 = hashlib.blake2b, hashlib.shake_128
     seal = bindings.crypto_aead_xchacha20poly1305_ietf_encrypt
     unseal = bindings.crypto_aead_xchacha20poly1305_ietf_decrypt
     sealed = [seal(text, associated, nonce, key) for key in keys]
@@ -55,9 +56,10 @@ def floor_us(computes: int, dimension: int) -> dict[str, float]:
     def each(call: Callable[[], object]) -> float:
         return timed_us(call, calls)
 
-    pads = each(
-        lambda: [expand(size, blake2b(bound, digest_size=32, key=key, person=b"dca4-mask").digest()) for key in keys]
-    )
+    if size <= 1024:
+        pads = each(lambda: [shake_128(b"".join((key, bound))).digest(size) for key in keys])
+    else:
+        pads = each(lambda: [expand(size - 8, shake_128(b"".join((key, bound))).digest(40)[8:]) for key in keys])
     derived = each(lambda: [blake2b(bound, digest_size=32, key=key, person=b"dca4-seal").digest() for key in keys])
     receipt = each(lambda: [blake2b(bound, digest_size=16, key=key, person=b"dca4-receipt").digest() for key in keys])
     sealing = each(lambda: [seal(text, associated, nonce, key) for key in keys])
