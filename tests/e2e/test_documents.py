@@ -239,6 +239,12 @@ def test_lines_are_short(page: Path) -> None:
     assert [line for line in text_of(page).splitlines() if len(line) > LINE_CHARS_MAX] == []
 
 
+@pytest.mark.parametrize("page", sorted({*DOCUMENTS} - {*PAGES}), ids=name_of)
+def test_lines_outside_of_tables_are_short(page: Path) -> None:
+    long = [line for line in text_of(page).splitlines() if len(line) > LINE_CHARS_MAX]
+    assert [line for line in long if not line.startswith("|") and "-->" not in line] == []
+
+
 def anchors(page: Path) -> set[str]:
     """Of a page's headings, as they are made from their words; a repeated one has a number."""
     found: dict[str, int] = {}
@@ -270,6 +276,17 @@ def test_commands_and_files_that_are_named_exist(page: Path) -> None:
     assert set(re.findall(r"\bdca ([a-z]+)\b", text)) <= commands()
     for path in re.findall(r"\b(?:scripts|docs|dca_proto|emulator|inference)/[a-z0-9_/]+(?:\.py|\.md)?", text):
         assert (ROOT / path).exists(), path
+
+
+def test_the_code_and_the_tests_of_every_privacy_claim_exist() -> None:
+    text = text_of(ROOT / "dca_proto/PRIVACY.md")
+    named = set(re.findall(r"`([a-z0-9_/]+\.py)`", text)) - {"a/b.py"}
+    assert len(named) > 60
+    folders = ("dca_proto", "tests", "tests/unit", ".")
+    assert [path for path in sorted(named) if not any((ROOT / folder / path).exists() for folder in folders)] == []
+    attacks = set(map(int, re.findall(r"attacks? (\d+)", text)))
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/protocol").glob("test_attacks_*.py"))
+    assert attacks <= set(map(int, re.findall(r"def test_attack_(\d+)_", tests)))
 
 
 @cache
