@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError
+from dca_proto.core.sealing import ID_BYTES
 
 
 def topic_of(federation: str, to: Address, round_id: bytes, sender: bytes) -> str:
@@ -25,7 +26,10 @@ def sender_of(topic: str) -> bytes:
         if len(parts) != 6 or parts[0] != "dca":
             raise ValueError
         Channel(parts[3])
-        return bytes.fromhex(parts[5])
+        sender = bytes.fromhex(parts[5])
+        if len(sender) != ID_BYTES:
+            raise ValueError
+        return sender
     except ValueError:
         raise PeerError("topic", found=topic[:200], expected="dca/federation/round/channel/receiver/sender") from None
 

@@ -16,36 +16,52 @@ from scene import (
     begin,
     body_of,
     exact_cast,
+    exact_sum,
     flipped,
     losing,
     refused,
     resigned,
     results,
-    sealed_kind,
     sent,
     snapshot,
     the_sum,
+    until_the_end,
 )
+from wiretap import keys_of
 
 from dca_proto.core.codec import decode_body, decode_frame, encode
+from dca_proto.core.effects import Channel, Report
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Received
-from dca_proto.core.messages import Announcement, Join, Share, Signed, Start
-from dca_proto.core.round import session_hash
-from dca_proto.core.sealing import encrypt
-from dca_proto.core.upload import associated_data, plaintext, round_key
-from dca_proto.testing import Cast, Network
+from dca_proto.core.facts import Dropped
+from dca_proto.core.masks import seal_key
+from dca_proto.core.messages import (
+    Announcement,
+    Answer,
+    Close,
+    Contribution,
+    EpochKey,
+    FrozenList,
+    Hello,
+    HelloWanted,
+    Progress,
+    Receipt,
+    Signed,
+)
+from dca_proto.core.sealing import SINGLE_USE_NONCE, encrypt
+from dca_proto.core.topics import sender_of
+from dca_proto.testing import Cast, Envelope, Network
 
 FUZZ = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
-def without_shares(clients: int = 4, **changes: Any) -> tuple[Cast, Network]:
-    """A round whose Compute nodes wait for shares that were all made and all lost."""
+def without_contributions(clients: int = 4, **changes: Any) -> tuple[Cast, Network]:
+    """A round whose Compute nodes wait for contributions that were all made and all lost."""
     cast = exact_cast(clients, 3)
     network = cast.network()
-    network.tamper = losing(Share)
+    network.tamper = losing(Contribution)
     begin(cast, network, **changes)
     return cast, network
 
@@ -70,108 +86,100 @@ def test_attack_20_no_rows_and_other_dtypes_contribute_zero_like_any_other(rows:
     assert the_sum(network).tolist() == [0.75]
 
 
-def sealed_share(cast: Cast, network: Network, node: int, body: bytes, client: int = 0, charge: int = 1) -> bytes:
-    """A body and a charge number of that client's choice, rightly encrypted for that node."""
-    return sealed_plaintext(cast, network, node, plaintext(charge, body), client)
+def sealed_plaintext(cast: Cast, network: Network, hidden: bytes, client: int = 0) -> tuple[bytes, bytes]:
+    """The holder, and a plaintext of that client's choice, rightly sealed to it."""
+    opened, actor, identity = announced(network, cast), network.actors[cast.clients[client]], bytes(range(16))
+    holder = opened.holder(actor.id).id
+    (keys, *_) = keys_of(actor, opened)
+    key = seal_key(keys[opened.computes.index(holder)], opened.hash, identity)
+    bound = b"".join((opened.hash, actor.id, holder, identity))
+    ciphertext = encrypt(key, SINGLE_USE_NONCE, hidden, bound)
+    return holder, encode(Contribution(opened.body.round_id, identity, ciphertext))
 
 
-def sealed_plaintext(cast: Cast, network: Network, node: int, hidden: bytes, client: int = 0) -> bytes:
-    opened = announced(network, cast)
-    session = session_hash(body_of(sent(network, Start)[0].payload).terms)
-    actor = network.actors[cast.clients[client]]
-    pair_key = actor._keys.agree(actor._keys.epoch, opened.epochs[node].public)
-    identity = bytes(range(16))
-    key = round_key(pair_key, session, actor.id, opened.computes[node], identity)
-    bound = associated_data(session, sorted(cast.clients).index(actor.id), identity)
-    ciphertext = encrypt(key, bytes(24), hidden, bound)
-    return encode(Share(opened.body.round_id, identity, bytes(24), ciphertext))
+def asked_for_hello_at_most(network: Network, one: Envelope, payload: bytes) -> None:
+    """The holder keeps nothing of it: it drops it, or takes it for one of a session that it has not."""
+    actor = network.actors[one.to.id]
+    before = snapshot(actor)
+    effects = actor.handle(Received(one.sender, payload), network.now_ms)
+    for effect in effects:
+        told = isinstance(effect, Report) and isinstance(effect.fact, Dropped)
+        assert told or isinstance(body_of(effect.payload), HelloWanted)
+    assert snapshot(actor) == before
 
 
-@pytest.mark.parametrize("encoding", ["seed", "vector"])
-@pytest.mark.parametrize("length", [0, 1, 7, 9, 16, 31, 33, 64, 1000])
-def test_attack_20_a_share_of_the_wrong_length_is_refused(encoding: str, length: int) -> None:
-    """The length is the exact one for this client, node and encoding. Every 64-bit word is a ring element."""
-    cast, network = without_shares(encoding=encoding)
-    for node, compute in enumerate(cast.computes):
-        payload = sealed_share(cast, network, node, bytes(length))
-        refused(network, compute, cast.clients[0], payload, "share")
+LENGTH = 4 + 3 * 8 + 8  # of a plaintext: number, tags, one word
 
 
-def test_attack_20_a_charge_number_of_zero_or_cut_short_is_refused() -> None:
-    cast, network = without_shares()
-    for node, compute in enumerate(cast.computes):
-        for length in (8, 32):
-            payload = sealed_share(cast, network, node, bytes(length), charge=0)
-            refused(network, compute, cast.clients[0], payload, "share")
-        for hidden in (b"", b"\1", b"\1\0\0", b"\1\0\0\0"):
-            refused(network, compute, cast.clients[0], sealed_plaintext(cast, network, node, hidden), "share")
+@pytest.mark.parametrize("length", [0, 1, 4, 28, LENGTH - 1, LENGTH + 1, LENGTH + 8, 1000])
+def test_attack_20_a_contribution_of_the_wrong_length_is_refused(length: int) -> None:
+    """The length is the exact one for this round. Every 64-bit word is a ring element."""
+    cast, network = without_contributions()
+    holder, payload = sealed_plaintext(cast, network, bytes(length))
+    refused(network, holder, cast.clients[0], payload, "contribution")
 
 
-def test_attack_20_a_seed_where_the_vector_belongs_and_the_other_way_round() -> None:
-    cast, network = without_shares()
-    lengths = []
-    for node, compute in enumerate(cast.computes):
-        kept = [
-            length
-            for length in (8, 32)
-            if network.actors[compute].handle(
-                Received(cast.clients[0], sealed_share(cast, network, node, bytes(length))), network.now_ms
-            )
-            and network.actors[compute]._rounds[announced(network, cast).body.round_id].shares
-        ]
-        lengths.append(kept[0])
-    assert sorted(lengths) == [8, 32, 32], "one node gets the full vector of one word, two get seeds"
+def test_attack_20_a_charge_number_of_zero_is_refused() -> None:
+    cast, network = without_contributions()
+    holder, payload = sealed_plaintext(cast, network, bytes(LENGTH))
+    refused(network, holder, cast.clients[0], payload, "contribution")
 
 
-def test_attack_20_extreme_words_are_ring_elements_like_any_other() -> None:
-    cast, network = without_shares()
-    for node, compute in enumerate(cast.computes):
-        for body in (b"\xff" * 8, b"\xff" * 32):
-            payload = sealed_share(cast, network, node, body)
-            network.actors[compute].handle(Received(cast.clients[0], payload), network.now_ms)
-        assert sum(network.actors[compute].dropped.values()) <= 1
+def test_attack_20_extreme_words_and_tags_are_kept_and_then_objected_to() -> None:
+    """A holder keeps what its client's key seals; tags that fail leave the client out."""
+    cast, network = without_contributions()
+    holder, payload = sealed_plaintext(cast, network, b"\xff" * LENGTH)
+    network.handle(holder, Received(cast.clients[0], payload))
+    assert list(network.actors[holder]._rounds[announced(network, cast).body.round_id].kept) == [cast.clients[0]]
+    network.tamper = losing(Contribution, sender=cast.clients[0])
+    until_the_end(network)
+    assert the_sum(network).tolist() == [exact_sum((1, 2, 3))]
+    actor = network.actors[holder]
+    assert actor._charges.highest(actor._sessions.slots[cast.clients[0]]) == 0, "its number was recorded nowhere"
 
 
 # 21: ciphertexts and encodings
 
 
-def test_attack_21_every_flipped_bit_of_a_share_is_noticed() -> None:
-    _, network = without_shares()
-    share = sent(network, Share)[0]
-    for position in range(len(share.payload)):
-        refused(network, share.to.id, share.sender, flipped(share.payload, position))
+def test_attack_21_every_flipped_bit_of_a_contribution_is_noticed() -> None:
+    _, network = without_contributions()
+    one = sent(network, Contribution)[0]
+    for position in range(len(one.payload)):
+        asked_for_hello_at_most(network, one, flipped(one.payload, position))
 
 
 def test_attack_21_every_truncation_and_any_tail_is_noticed() -> None:
-    _, network = without_shares()
-    share = sent(network, Share)[0]
-    for length in range(len(share.payload)):
-        refused(network, share.to.id, share.sender, share.payload[:length], "malformed")
-    for tail in (b"\0", b"\xc0", share.payload):
-        refused(network, share.to.id, share.sender, share.payload + tail, "malformed")
+    _, network = without_contributions()
+    one = sent(network, Contribution)[0]
+    for length in range(len(one.payload)):
+        refused(network, one.to.id, one.sender, one.payload[:length], "malformed")
+    for tail in (b"\0", b"\xc0", one.payload):
+        refused(network, one.to.id, one.sender, one.payload + tail, "malformed")
 
 
 def test_attack_21_a_shorter_ciphertext_in_a_well_formed_frame() -> None:
-    _, network = without_shares()
-    share = sent(network, Share)[0]
-    frame = decode_frame(share.payload)
+    _, network = without_contributions()
+    one = sent(network, Contribution)[0]
+    frame = decode_frame(one.payload)
     for length in (0, 1, 15, 16, len(frame.ciphertext) - 1):
         short = encode(msgspec.structs.replace(frame, ciphertext=frame.ciphertext[:length]))
-        refused(network, share.to.id, share.sender, short, "ciphertext")
+        refused(network, one.to.id, one.sender, short, "contribution")
 
 
-def test_attack_21_every_flipped_bit_of_signed_and_sealed_messages_is_noticed() -> None:
+@pytest.mark.parametrize("kind", [Close, FrozenList, Answer, Progress, Hello, EpochKey, Receipt])
+def test_attack_21_every_flipped_bit_of_every_other_message_is_noticed(kind: type) -> None:
+    """Signed, sealed, or a MAC: one bit, and it is dropped; nothing has changed."""
     cast = Cast(4, 2)
-    network = cast.network()
-    network.tamper = losing(Start)
+    network = Network()
+    network.tamper = losing(*([Answer, FrozenList, Close] if kind is not Progress else [Progress]), kind)
+    cast.network(network)
+    if kind in (FrozenList, Answer):
+        network.tamper = losing(kind)
     begin(cast, network)
-    trainer, victim = cast.trainer_identity.id, cast.clients[0]
-    start = sent(network, Start, to=victim)[0]
-    for position in range(len(start.payload)):
-        refused(network, victim, trainer, flipped(start.payload, position))
-    (join,) = [one for one in network.sent if one.sender == victim and sealed_kind(network, cast, one.payload) is Join]
-    for position in range(len(join.payload)):
-        refused(network, trainer, victim, flipped(join.payload, position))
+    one = sent(network, kind)[0]
+    receiver = network._receivers(one.to)[0]
+    for position in range(len(one.payload)):
+        refused(network, receiver, one.sender, flipped(one.payload, position))
 
 
 BOMBS = {
@@ -223,67 +231,83 @@ def test_attack_21_parameters_are_scalars_lists_and_tables_of_them(value: Any) -
 # 24: messages moved elsewhere
 
 
-def test_attack_24_a_share_moved_to_another_statistic_parameters_or_trainer_key() -> None:
-    """The announcement's hash is in the session: the same ciphertext under any other announcement does not open."""
-    cast, network = without_shares()
-    share = sent(network, Share)[0]
-    second, _ = without_shares()
-    for change in ({"statistic": "mean"}, {"epsilon": 0.5}, {"fraction_bits": 22}, {"encoding": "vector"}):
+def test_attack_24_a_contribution_moved_to_another_statistic_parameters_or_terms() -> None:
+    """ah is in keys, tags and associated data: the same ciphertext under any other announcement does not open."""
+    _, network = without_contributions()
+    for change in ({"statistic": "mean"}, {"epsilon": 0.5}, {"fraction_bits": 22}, {"tolerated": 2}):
         other = exact_cast(4, 3)
         moved = other.network()
-        moved.tamper = losing(Share)
-        begin(other, moved, round_id=share.round_id, **change)
-        refused(moved, share.to.id, share.sender, share.payload, "ciphertext")
-    assert second.computes == cast.computes
+        moved.tamper = losing(Contribution)
+        begin(other, moved, round_id=sent(network, Contribution)[0].round_id, **change)
+        for one in sent(network, Contribution):
+            for node in other.computes:
+                moved.handle(node, Received(one.sender, one.payload))
+                assert moved.actors[node]._rounds[one.round_id].kept == {}
 
 
-def test_attack_24_messages_of_another_federation() -> None:
-    """Every signature is bound to the federation's hash: same keys, same round id, another name is another world."""
+def test_attack_24_and_51_messages_of_another_federation_file() -> None:
+    """Every signature is bound to the file's hash: same keys, same round id, another name is another world."""
     here, there = exact_cast(4, 3), exact_cast(4, 3)
     there.federation = msgspec.structs.replace(there.federation, name="elsewhere")
     network, far = here.network(), there.network()
-    network.tamper = losing(Start)
-    far.tamper = losing(Start)
     round_id = bytes(range(16))
     begin(here, network, round_id=round_id)
     begin(there, far, round_id=round_id)
-    for one in far.sent:
-        body = body_of(one.payload)
-        if isinstance(body, Start):
-            refused(network, one.to.id, one.sender, one.payload, "signature")
-    fresh = resigned_there(there, far, round_id=bytes(16))
+    fresh = resigned(there, there.trainer_identity, sent(far, Announcement)[0].payload, round_id=bytes(16))
     refused(network, here.clients[0], here.trainer_identity.id, fresh, "signature")
+    for kind in (Announcement, Close, Answer, Hello, EpochKey):
+        one = sent(far, kind)[-1]
+        for receiver in network._receivers(one.to):
+            dropped = dict(network.actors[receiver].dropped)
+            network.handle(receiver, Received(one.sender, one.payload))
+            assert network.actors[receiver].dropped != dropped, kind
 
 
-def resigned_there(cast: Cast, network: Network, **changes: Any) -> bytes:
-    return resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, **changes)
-
-
-@pytest.mark.parametrize("version", [0, 1, 2, 4, 255])
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 5, 255])
 def test_attack_24_version_downgrade_or_upgrade(version: int) -> None:
     """The version is in every signed body, and only the one that is spoken here decodes."""
     cast = Cast(4, 3)
     network, _ = begin(cast)
+    trainer, node, client = cast.trainer_identity, cast.compute_identities[0], cast.client_identities[0]
     for kind, receiver, sender in (
-        (Announcement, cast.clients[0], cast.trainer_identity),
-        (Start, cast.clients[0], cast.trainer_identity),
+        (Announcement, cast.clients[0], trainer),
+        (Close, cast.computes[0], trainer),
+        (Answer, cast.computes[1], node),
+        (Hello, cast.computes[0], client),
+        (EpochKey, trainer.id, node),
+        (Progress, trainer.id, node),
     ):
         payload = resigned(cast, sender, sent(network, kind)[0].payload, version=version)
         refused(network, receiver, sender.id, payload, "malformed")
 
 
-def test_attack_24_a_start_of_another_round() -> None:
+# 46: senders, topics and packets of hostile shape
+
+
+@pytest.mark.parametrize("sender", [b"", bytes(1), bytes(15), bytes(16), bytes(17), b"\xff" * 1000])
+def test_attack_46_a_sender_of_any_shape_is_dropped_by_everyone(sender: bytes) -> None:
+    """A sender's name is only a claim: nothing that it says comes to be."""
     cast = Cast(4, 3)
     network = cast.network()
-    network.tamper = losing(Start)
+    network.tamper = losing(Close)
     begin(cast, network)
-    begin(cast, network)
-    first, second = (
-        next(one for one in sent(network, Start, to=cast.clients[0]) if one.round_id == round_id)
-        for round_id in dict.fromkeys(one.round_id for one in sent(network, Start))
-    )
-    moved = resigned(cast, cast.trainer_identity, first.payload, round_id=second.round_id)
-    refused(network, cast.clients[0], first.sender, moved, "announcement")
+    replies = (Contribution, Hello, Close, Answer, Receipt, Announcement)
+    for receiver in (cast.clients[0], cast.computes[0], cast.trainer_identity.id):
+        for one in [each for kind in replies for each in sent(network, kind)[:1]]:
+            actor = network.actors[receiver]
+            actor.handle(Received(sender, one.payload), network.now_ms)
+    network.tamper = lambda one: [one]
+    until_the_end(network)
+    assert len(results(network)) == 1
+
+
+@pytest.mark.parametrize("claimed", ["", "00" * 15, "00" * 17, "ff" * 65536, "zz" * 16, "00" * 15 + "0"])
+@pytest.mark.parametrize("channel", Channel)
+def test_attack_46_a_topic_whose_sender_is_no_id_reaches_no_actor(channel: Channel, claimed: str) -> None:
+    topic = f"dca/test/-/{channel.value}/all/{claimed}"
+    with pytest.raises(PeerError, match="topic") as raised:
+        sender_of(topic)
+    assert len(str(raised.value)) < 400
 
 
 # Fuzz
@@ -336,11 +360,13 @@ def test_fuzz_no_actor_fails_on_mutated_messages(history: Any, data: st.DataObje
     st.integers(0, 40), st.floats(), st.floats(), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1),
 )  # fmt: skip
 def test_fuzz_a_signed_announcement_of_any_content_is_answered_or_dropped(
-    history: Any, parameters: dict, statistic: str, bits: int, epsilon: float, delta: float, tolerated: int, rows: int
+    history: Any, parameters: dict, statistic: str, bits: int, epsilon: float, delta: float, fewest: int, rows: int
 ) -> None:
     cast, network, _ = history
     changes = {"parameters": parameters, "statistic": statistic, "fraction_bits": bits, "epsilon": epsilon,
-               "delta": delta, "tolerated": tolerated, "rows_max": rows, "round_id": bytes(16)}  # fmt: skip
+               "delta": delta, "rows_max": rows, "round_id": bytes(16)}  # fmt: skip
+    terms = body_of(sent(network, Announcement)[0].payload).terms
+    changes["terms"] = msgspec.structs.replace(terms, fewest=fewest)
     payload = resigned(cast, cast.trainer_identity, sent(network, Announcement)[0].payload, **changes)
     client = cast.client(0)
     before = snapshot(client)
