@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
+from numpy.typing import NDArray
 
 from inference.bounds import Interval
 from inference.problem import Problem, Schema
@@ -17,12 +21,20 @@ DIABETES_BOUNDS = {
 DIABETES_UNITS = {"bmi": "kg/m²", "bp": "mmHg", "s5": "ln(mg/dl)", "progression": "points"}
 
 
+_COLUMNS = ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")  # of the file
+
+
 def diabetes() -> Problem:
     """442 patients: disease progression after one year on bmi, bp and s5 (Efron et al. 2004; scikit-learn ships it)."""
-    from sklearn.datasets import load_diabetes  # a large import that most users of this module do not need
-
-    bunch = load_diabetes(scaled=False)
     features = ("bmi", "bp", "s5")
-    columns = [bunch.feature_names.index(feature) for feature in features]
+    data = _shipped("diabetes_data_raw.csv.gz")[:, [_COLUMNS.index(feature) for feature in features]]
     schema = Schema(features, "progression", DIABETES_BOUNDS, DIABETES_UNITS)
-    return Problem("diabetes", schema, np.asarray(bunch.data[:, columns], float), np.asarray(bunch.target, float))
+    return Problem("diabetes", schema, data, _shipped("diabetes_target.csv.gz").ravel())
+
+
+def _shipped(name: str) -> NDArray[np.float64]:
+    """A table that scikit-learn ships, read without importing scikit-learn, which takes a second."""
+    found = find_spec("sklearn")
+    assert found is not None, "it is required"
+    assert found.origin is not None, "it is a package"
+    return np.loadtxt(Path(found.origin).parent / "datasets" / "data" / name, ndmin=2)
