@@ -170,12 +170,19 @@ def _faults(stream: random.Random, population: Population, rounds: Rounds, most:
     return tuple(drawn)
 
 
+def _moment_ms(stream: random.Random, name: str, rounds: Rounds, *, waits: bool) -> int:
+    """When a fault begins, or begins to wait for its moment."""
+    if waits or name == "relay":
+        return stream.choice([0, 0, rounds.end_ms // 3])
+    return _soon_ms(stream, rounds)
+
+
 def _fault(stream: random.Random, name: str, population: Population, rounds: Rounds) -> Fault:
     kind = FAULTS[name]
     role = stream.choice(kind.roles)
     phases = kind.phases_of(role)
     waits = bool(phases) or name.startswith("vanish") or name == "disk-full"
-    at_ms = stream.choice([0, 0, rounds.end_ms // 3]) if waits else _soon_ms(stream, rounds)
+    at_ms = _moment_ms(stream, name, rounds, waits=waits)
     return Fault(
         kind=name,
         actor=_actor(stream, name, role, population),

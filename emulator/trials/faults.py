@@ -31,7 +31,17 @@ from emulator.trials.outages import (
     Slow,
     WrongClock,
 )
-from emulator.trials.tampering import FlipBits, Garbage, Misdirect, Replay, ReplayElsewhere, Spoof, Swallow, Truncate
+from emulator.trials.tampering import (
+    FlipBits,
+    Garbage,
+    Misdirect,
+    Relay,
+    Replay,
+    ReplayElsewhere,
+    Spoof,
+    Swallow,
+    Truncate,
+)
 
 ACTORS = ("client", "compute", "trainer")
 ALL = (*ACTORS, "broker")
@@ -77,6 +87,7 @@ FAULTS: dict[str, Kind] = {
                     amounts=(0, 1)),
     "flip-bits": Kind(does="its messages are damaged", make=FlipBits, roles=ACTORS, amount=_SHARE, amounts=(0, 1)),
     "truncate": Kind(does="its messages are cut short", make=Truncate, roles=ACTORS, amount=_SHARE, amounts=(0, 1)),
+    "relay": Kind(does="invitations reach everybody", make=Relay, roles=("broker",)),
     "replay": Kind(does="its messages are repeated later", make=Replay, roles=ALL, heals=True, amount=_COUNT,
                    amounts=(0, 1_000)),
     "replay-elsewhere": Kind(does="its messages are repeated in another round", make=ReplayElsewhere, roles=ALL,

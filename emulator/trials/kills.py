@@ -10,7 +10,7 @@ import msgspec
 from dca_proto.core.client_round import OUTBOUND
 from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
 from dca_proto.core.client_round import StoredRound as ClientRound
-from dca_proto.core.compute_round import CONTRIBUTIONS, COLLECTING
+from dca_proto.core.compute_round import COLLECTING, CONTRIBUTIONS
 from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
 from dca_proto.core.compute_round import StoredRound as NodeRound
 from dca_proto.core.effects import Effect, Persist

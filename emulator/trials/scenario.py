@@ -21,7 +21,6 @@ from dca_proto.core.wording import in_words, nearest
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 
-
 SECURE_SUM, NODE_RELEASE, LDP_REPORT = KINDS = ("secure-sum", "node-release", "ldp-report")
 
 
@@ -186,7 +185,9 @@ class Scenario(_Part, frozen=True, kw_only=True):
         """How long actors wait."""
         usual = Timing()
         part = self.epoch_ms / usual.epoch_ms
-        scaled = {name: int(part * getattr(usual, name)) for name in ("epoch_grace_ms", "hello_spread_ms", "abort_grace_ms")}
+        scaled = {
+            name: int(part * getattr(usual, name)) for name in ("epoch_grace_ms", "hello_spread_ms", "abort_grace_ms")
+        }
         publish_ms = min(usual.epoch_publish_ms, self.epoch_ms // 12)
         return msgspec.structs.replace(usual, epoch_ms=self.epoch_ms, epoch_publish_ms=publish_ms, **scaled)
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from dca_proto.core.effects import Address, Channel
+from dca_proto.core.messages import Invitation
 from emulator.sim.packet import Packet
 from emulator.trials.fault import Injection
+from emulator.trials.wire import body_of
 
 BURST = 5
 """How many messages are injected where the scenario does not say."""
@@ -98,6 +100,23 @@ class _Injecting(Injection):
     def change(self, passed: Packet) -> Packet | None:
         """What is sent; None where this message is of no use."""
         return passed
+
+
+class Relay(Injection):
+    """Each invitation reaches all clients."""
+
+    def begin(self) -> None:
+        self.world.router.add(self._relay)
+
+    def end(self) -> None:
+        self.world.router.remove(self._relay)
+
+    def _relay(self, packet: Packet) -> Sequence[Packet]:
+        if packet.payload is None or not isinstance(body_of(packet.payload), Invitation):
+            return (packet,)
+        self.reached(None, self.world.phase_of(self.world.trainer))
+        others = [client.id for client in self.world.clients if client.id != packet.to.id]
+        return packet, *(msgspec.structs.replace(packet, to=Address(Channel.CLIENT, one)) for one in others)
 
 
 class Replay(_Injecting):

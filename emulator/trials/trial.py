@@ -75,6 +75,8 @@ def run_trial(scenario: Scenario, *, checkers: Checkers | None = None, plant: Pl
         further = _further_round(world)
     if further != "completed" and not further.startswith("not "):
         why.append(f"one more round: {further}")
+    if scenario.epoch_ms < Timing().epoch_ms:  # an epoch that has turned is soon over, and its keys are deleted
+        world.simulator.run(world.simulator.now_ms + scenario.timing.epoch_grace_ms + scenario.timing.hello_spread_ms)
     for one in watching:
         one.finish()
     return _outcome(world, watching, why, further, time.perf_counter() - began)

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dca_proto.core import agreement, client, compute_commit, masks, sessions
+from dca_proto.core import agreement, client, compute_commit, keyring, masks, sessions
 from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import RETURNED, SENT
 from dca_proto.core.client_round import Round as ClientRound
 from dca_proto.core.codec import encode
 from dca_proto.core.compute import ComputeActor
-from dca_proto.core.compute_round import ANSWERED, COLLECTING, CONTRIBUTIONS, FROZEN, RELEASED
+from dca_proto.core.compute_round import ANSWERED, CONTRIBUTIONS, FROZEN, RELEASED
 from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
 from dca_proto.core.compute_round import Round as NodeRound
 from dca_proto.core.consent import Consent
@@ -33,7 +33,6 @@ from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import Abort, Answer, Body, Contribution, PartialSum, Receipt, Signed
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import Round as TrainerRound
 
 
 class ReceiptBeforeTheWrite(ComputeActor):
@@ -266,19 +265,6 @@ class TellsBySending(ClientActor):
         return self._composer.rows(tuple(sorted(self._consent.columns)))
 
 
-class CombinesAll(TrainerActor):
-    """Partial sums are added whatever sets they are of."""
-
-    def _combined(self, current: TrainerRound) -> Any:
-        told = next(iter(current.partials.values()), None)
-        if told is not None:
-            current.partials = {
-                compute: msgspec.structs.replace(one, set_hash=told.set_hash, count=told.count, answers=told.answers)
-                for compute, one in current.partials.items()
-            }
-        return super()._combined(current)
-
-
 class ReturnsTheAccountOnOneAbort(TrainerActor):
     """One node's abort brings the account's charge back."""
 
@@ -331,17 +317,16 @@ def _letting_pass(words: str) -> Callable[[Any], Any]:
     return make
 
 
-def _taking_any_age(honest: Callable[..., Any]) -> Callable[..., Any]:
-    def take(self: Any, sender: bytes, payload: bytes, frame: Any, body: Any, now_ms: int) -> Any:
-        slot = self.slots.get(sender)
-        stored = self._stored[slot] if slot is not None else None
-        if stored is not None and stored.current is not None and stored.current.hash != sessions.hello_hash(payload):
-            self._stored[slot] = msgspec.structs.replace(
-                stored, current=msgspec.structs.replace(stored.current, epoch=0, serial=0)
-            )
-        return honest(self, sender, payload, frame, body, now_ms)
+def _keeping_all(honest: Callable[..., Any]) -> Callable[..., Any]:
+    """No key is ever deleted, so that rounds of an epoch that is over are taken part in."""
 
-    return take
+    def renew(self: Any, now_ms: int) -> Any:
+        kept = dict(self._keys)
+        writes = honest(self, now_ms)
+        self._keys = {**kept, **self._keys}
+        return [write for write in writes if isinstance(write, Persist)]
+
+    return renew
 
 
 PATCHES: dict[str, tuple[Patch, ...]] = {
@@ -353,9 +338,8 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
         (agreement.Agreement, "agree", lambda honest: lambda self, said: honest(self, [b"" for _ in said])),
     ),
     "list with a client twice accepted": ((compute_commit, "check_list", _letting_pass("twice")),),
-    "list of another holder's clients accepted": ((compute_commit, "check_list", _letting_pass("another holder")),),
     "Hello not verified": ((sessions.Sessions, "_check", lambda honest: lambda *given: None),),
-    "old Hello accepted": ((sessions.Sessions, "take", _taking_any_age),),
+    "old epoch accepted": ((keyring.Keyring, "renew", _keeping_all),),
     "invitation not checked": ((client, "check_invitation", lambda honest: lambda *given: None),),
     "budget not asked about": ((Consent, "to_charge", lambda honest: lambda *given: None),),
 }
@@ -382,7 +366,6 @@ PLANTS: dict[str, tuple[str, type]] = {
     "contribution made anew": ("client", ContributesAgain),
     "traffic that tells": ("client", TellsBySending),
     "account returns on one abort": ("trainer", ReturnsTheAccountOnOneAbort),
-    "sums of different sets combined": ("trainer", CombinesAll),
     "result never told": ("trainer", NeverTells),
 }
 """By what goes wrong: the role, and the faulty class."""

@@ -37,7 +37,7 @@ from dca_proto.core.trainer import TrainerActor
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Of, Witness, entries_of
+from emulator.trials.checkers.witness import Of, Witness
 from emulator.trials.wire import body_of
 
 if TYPE_CHECKING:

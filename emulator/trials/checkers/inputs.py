@@ -1,6 +1,6 @@
 """Invariant 6: hostile or damaged input never crashes, blocks or grows an actor; it is counted, dropped and named.
 
-And no fact holds a secret: no key, no tag, no row. Facts are what logs, traces and reports are made of.
+Keys are deleted in time. And no fact holds a secret: no key, no tag, no row. Facts are what logs, traces and reports are made of.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ CODES = frozenset({
 _PREFIX = 8  # bytes of a secret that give it away
 _EPOCHS_MAX = 4
 _HEX = re.compile(r"[0-9a-f]{16,}")
+_SLACK_MS = 5_000
 _LOOK_EVERY = 512  # handled events between two looks at an actor's memory
 _OPAQUE = (bytes, str, int, float, bool, type(None), np.ndarray)
 
@@ -125,6 +126,17 @@ class Inputs(Checker):
         kept = dict.fromkeys((CLIENT_ROUNDS, ANNOUNCEMENTS, OUTBOUND, LEDGER), rounds)
         return {**kept, DECLINES: min(rounds, KEPT_MAX), HELLO: 1, SEEN: nodes, EPOCHS: _EPOCHS_MAX}
 
+    def _check_epochs(self, process: Process) -> None:
+        """A key is deleted when its epoch and the grace are over, and the node or client has had the time for it."""
+        timing, late_ms = self.world.cast.timing, self.world.tardiness_ms(process) + _SLACK_MS
+        for table, key in process.disk.records:
+            if table == EPOCHS:
+                over_ms = (int.from_bytes(key, "big") + 1) * timing.epoch_ms + timing.epoch_grace_ms
+                if process.role is Channel.CLIENT:
+                    over_ms += timing.hello_spread_ms
+                holds = process.now_ms <= over_ms + late_ms
+                self.expect(holds, f"{process.name} keeps the key of an epoch that is over")
+
     def _check_memory(self, process: Process) -> None:
         """Containers hold a fixed number of things, and so many for each round and each actor."""
         assert process.actor is not None
@@ -168,6 +180,7 @@ class Inputs(Checker):
                 self._check_records(process)
                 if process.actor is not None:
                     self._check_memory(process)
+                    self._check_epochs(process)
         self._check_facts()
 
     def _check_facts(self) -> None:

@@ -32,7 +32,9 @@ class Pairs:
     def __init__(self, federation_hash: bytes) -> None:
         self._federation_hash = federation_hash
         self._secrets: dict[bytes, AgreementKey] = {}  # by public key
-        self._own: defaultdict[bytes, list[tuple[int, bytes]]] = defaultdict(list)  # each actor's epochs and public keys
+        self._own: defaultdict[bytes, list[tuple[int, bytes]]] = defaultdict(
+            list
+        )  # each actor's epochs and public keys
         self._shared: dict[tuple[bytes, bytes], bytes] = {}
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:

@@ -160,7 +160,9 @@ class View(Checker):
                 kept = decoded(CONTRIBUTIONS, write.value, Kept)
                 tags = [kept.tags[at : at + 8] for at in range(0, len(kept.tags), 8)]
                 alike = [one for one in (*tags, kept.y[:8]) if self._once.setdefault(one, whose) != whose]
-                self.expect(not alike, f"{process.name} keeps a tag or a masked word that another contribution has, too")
+                self.expect(
+                    not alike, f"{process.name} keeps a tag or a masked word that another contribution has, too"
+                )
 
     # --- two runs ----------------------------------------------------------------------------------------------------
 

@@ -247,7 +247,11 @@ class Witness(Observer):
         elif write.table == ROUNDS:
             self._read_round(node, decoded(ROUNDS, write.value, StoredRound))
         elif write.table == LISTS:
-            told, of, owner = decoded(LISTS, write.value, StoredList), (node, write.key[:ID_BYTES]), write.key[ID_BYTES:]
+            told, of, owner = (
+                decoded(LISTS, write.value, StoredList),
+                (node, write.key[:ID_BYTES]),
+                write.key[ID_BYTES:],
+            )
             self._note_list(of, owner, told.entries)
             for place, entry in enumerate(entries_of(told.entries, owner)):
                 self.tags[of][entry.encoded] = told.tags[8 * place : 8 * place + 8]
