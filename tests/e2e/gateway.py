@@ -11,16 +11,16 @@ import heapq
 import itertools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
 from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import CONTRIBUTIONS
+from dca_proto.core.client_round import OUTBOUND
+from dca_proto.core.contribution import Outbound
 from dca_proto.core.effects import CancelTimer, Channel, Effect, Persist, Send, SetTimer
 from dca_proto.core.events import Event, Received, Started, Timer, TimerFired
 from dca_proto.core.topics import sender_of, topic_of
-from dca_proto.core.upload import Contribution
 from dca_proto.net.transport import Transport
 
 _PUBLISHING_MAX = 16  # no more than mosquitto has in flight to a receiver, so that those who are there keep up
@@ -32,18 +32,24 @@ class Gateway:
 
     Args:
         on_change: called when it is open, and when the broker took over a message to a Compute node.
+        keep_up: awaited with the number of clients that have started, so that the broker drops none of their Hellos.
 
     Attributes:
-        stored: client -> the messages that it stored with its charge.
+        stored: client -> the message that it stored with its charge.
         sent: (client, Compute node) -> what the broker took over, in order, repeats included.
-        reached: how many clients' shares the broker took over, for each Compute node.
+        reached: how many clients' contributions the broker took over, for each Compute node.
         is_open: whether it is connected and subscribed.
     """
 
     def __init__(
-        self, clients: Iterable[ClientActor], transport: Transport, federation: str, on_change: Callable[[], None]
+        self,
+        clients: Iterable[ClientActor],
+        transport: Transport,
+        federation: str,
+        on_change: Callable[[], None],
+        keep_up: Callable[[int], Awaitable[None]],
     ) -> None:
-        self.stored: dict[bytes, tuple[bytes, ...]] = {}
+        self.stored: dict[bytes, bytes] = {}
         self.sent: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
         self.reached: Counter[bytes] = Counter()
         self.is_open = False
@@ -51,6 +57,7 @@ class Gateway:
         self._transport = transport
         self._federation = federation
         self._on_change = on_change
+        self._keep_up = keep_up
         self._outbox: asyncio.Queue[tuple[bytes, Send]] = asyncio.Queue()
         self._heap: list[tuple[int, int, bytes, Timer]] = []
         self._set: dict[tuple[bytes, Timer], int] = {}
@@ -78,8 +85,9 @@ class Gateway:
             await self._transport.close()
 
     async def _receive_all(self) -> None:
-        for client in self._clients.values():
+        for started, client in enumerate(self._clients.values(), 1):
             self._handle(client, Started())
+            await self._keep_up(started)
         while True:
             message = await self._transport.receive()
             receiver = message.topic.split("/")[4]
@@ -104,9 +112,9 @@ class Gateway:
 
     def _carry_out(self, client_id: bytes, effect: Effect) -> None:
         match effect:
-            case Persist(table, _, value) if table == CONTRIBUTIONS:
+            case Persist(table, _, value) if table == OUTBOUND:
                 assert client_id not in self.stored, "one contribution a round"
-                self.stored[client_id] = msgspec.msgpack.decode(value, type=Contribution).messages
+                self.stored[client_id] = msgspec.msgpack.decode(value, type=Outbound).payload
             case Send():
                 self._outbox.put_nowait((client_id, effect))
             case SetTimer(timer, at_ms):

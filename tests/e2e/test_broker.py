@@ -81,6 +81,11 @@ def broadcast(channel: Channel, sender: Member) -> str:
     return topic_of(FEDERATION, Address(channel), ROUND, sender.id)
 
 
+def standing(channel: Channel, sender: Member) -> str:
+    """Of a message outside all rounds, which is retained."""
+    return topic_of(FEDERATION, Address(channel), b"", sender.id)
+
+
 async def opened(stack: AsyncExitStack, transport: MqttTransport) -> MqttTransport:
     await transport.open()
     stack.push_async_callback(transport.close)
@@ -99,7 +104,8 @@ def test_members_reach_whom_their_role_needs(ward: Ward) -> None:
         (COMPUTE, topic(TRAINER, COMPUTE), TRAINER),
         (COMPUTE, topic(COMPUTE, COMPUTE), COMPUTE),
         (COMPUTE, broadcast(Channel.ABORT, COMPUTE), CLIENT),
-        (COMPUTE, broadcast(Channel.EPOCH, COMPUTE), TRAINER),
+        (COMPUTE, standing(Channel.EPOCH, COMPUTE), TRAINER),
+        (CLIENT, standing(Channel.HELLO, CLIENT), COMPUTE),
         (TRAINER, topic(CLIENT, TRAINER), CLIENT),
         (TRAINER, topic(COMPUTE, TRAINER), COMPUTE),
         (TRAINER, broadcast(Channel.ANNOUNCE, TRAINER), OTHER),
@@ -180,7 +186,9 @@ def test_nothing_gets_through_in_anothers_name_or_off_ones_role(ward: Ward) -> N
         topic(CLIENT, CLIENT),  # a client to a client
         broadcast(Channel.ANNOUNCE, CLIENT),
         broadcast(Channel.ABORT, CLIENT),
-        broadcast(Channel.EPOCH, CLIENT),
+        standing(Channel.EPOCH, CLIENT),
+        standing(Channel.HELLO, OTHER),
+        broadcast(Channel.HELLO, CLIENT),  # of a round: a client has one topic for what is retained
         topic(COMPUTE, CLIENT).replace(FEDERATION, "elsewhere"),
     ]
 
@@ -269,6 +277,7 @@ def test_access_lists_name_exactly_the_roles_channels() -> None:
         f"user {name}",
         f"topic write dca/f/+/trainer/+/{name}",
         f"topic write dca/f/+/compute/+/{name}",
+        f"topic write dca/f/-/hello/all/{name}",
         f"topic read dca/f/+/client/{name}/+",
         "topic read dca/f/+/announce/all/+",
         "topic read dca/f/+/abort/all/+",

@@ -170,8 +170,9 @@ def test_what_the_account_has_no_room_for_is_refused_before_it_costs_anything(le
     assert len(read_book(folder / "trainer.toml").ledger.charges) == before
     smaller = learn("--job", "regression", "--epsilon", "20", "--journal", "large.journal")
     assert smaller.returncode == 0, "nothing was held under the other settings"
-    alone = ("--clients", "9", "--tolerate", "0", "--set", "collect_s=0.3", "--set", "retries=0", "--set", "components=2")
-    early = learn("--job", "mixture", "--epsilon", "150", "--journal", "mixture.journal", *alone)
+    alone = ("--clients", "9", "--tolerate", "0", "--set", "collect_s=0.3", "--set", "retries=0")
+    mixture = ("--job", "mixture", "--set", "components=2", "--epsilon", "150", "--journal", "mixture.journal")
+    early = learn(*mixture, *alone)
     assert early.returncode == 3
     assert "this job will have to stop early: the federation's account" in " ".join(early.stderr.split())
 

@@ -82,8 +82,10 @@ def test_two_rounds_of_reports_from_files(
         assert main(["trainer", trainer, "--delta", "1e-6"]) == 2
         assert "mechanism 'unary-encoding' is private by epsilon alone: found delta 1e-06" in capsys.readouterr().err
         (folder / "trainer.toml").write_text((folder / "trainer.toml").read_text().partition("[round]")[0])
-        means = ("--statistic", "mean", "--columns", "x", "--bounds", "x=0:2", "--kind", "ldp-report", "--mechanism", "grid-laplace")
-        assert main(["trainer", trainer, *means, "--epsilon", "0.5", "--clients", "6", "--json", "means.json"]) == 0
+        means = ("--statistic", "mean", "--columns", "x", "--bounds", "x=0:2")
+        kind = ("--kind", "ldp-report", "--mechanism", "grid-laplace")
+        cost = ("--epsilon", "0.5", "--clients", "6")
+        assert main(["trainer", trainer, *means, *kind, *cost, "--json", "means.json"]) == 0
     assert "from       6 reports by unary-encoding, each private by itself" in shown.out
     assert "spent      epsilon 1, delta 0 of every participant's budget" in shown.out
     told = json.loads(Path("categories.json").read_text())
