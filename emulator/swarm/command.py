@@ -99,8 +99,8 @@ def swarm(
         bool, typer.Option("--fast-noise", help="Fast inexact noise. For emulation only: not private.")
     ] = False,
     connections: Annotated[
-        str | None, typer.Option(help="With --dimension: one for each client, or shared by those of a process.")
-    ] = None,
+        str, typer.Option(help="each for one of each client, or shared by all clients of a process.")
+    ] = "each",
     processes: Annotated[int | None, typer.Option(help="With --dimension: P, that run clients, by default 2.")] = None,
     rounds: Annotated[int | None, typer.Option(help="With --dimension: how many are held, by default 1.")] = None,
     seed: Annotated[int, typer.Option(help="Of data splits, drops and waiting times; never of keys or noise.")] = 0,
@@ -117,7 +117,7 @@ def swarm(
     learning = {"job": job, "nodes": nodes, "set": sets, "dataset": dataset, "data-folder": data_folder, "csv": csv,
                 "target": target, "bounds": bounds, "bounds-from-data": bounds_from_data or None,
                 "features": features, "output": output}  # fmt: skip
-    _refuse_the_others(dimension, learning, {"connections": connections, "processes": processes, "rounds": rounds})
+    _refuse_the_others(dimension, learning, {"processes": processes, "rounds": rounds})
     if dimension is not None:
         number = CLIENTS if clients is None else clients
         fleet = FleetOptions(
@@ -128,7 +128,7 @@ def swarm(
             tolerated=number // 10 if tolerate is None else tolerate,
             colluders=colluders,
             dropped=drop or 0,
-            connections="each" if connections is None else connections,
+            connections=connections,
             processes=min(2, number) if processes is None else processes,
             broker=broker,
             budget=Budget(epsilon, delta),
@@ -162,6 +162,7 @@ def swarm(
         broker=broker,
         seed=seed,
         batch=lesson.batch,
+        connections=connections,
         mechanism=mechanism,
         kind=kind,
         reports=lesson.reports,

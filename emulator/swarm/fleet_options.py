@@ -25,10 +25,8 @@ from dca_proto.core.params import Limits
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.statistics.histogram import BINS_MAX
 from emulator.counts import check_counts
-from emulator.swarm.live import check_broker
+from emulator.swarm.live import check_broker, check_connections
 from emulator.swarm.worker import COLUMN, MECHANISMS
-
-CONNECTIONS = ("each", "shared")
 
 
 class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +64,7 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"--{name} {value}: expected 1 to {most}")
         if self.rounds < 1:
             raise UsageError(f"--rounds {self.rounds}: expected 1 or more")
-        if self.connections not in CONNECTIONS:
-            raise UsageError(f"--connections {self.connections}: expected {' or '.join(CONNECTIONS)}")
+        check_connections(self.connections)
         if self.mechanism.name not in MECHANISMS:
             raise UsageError(f"mechanism {self.mechanism.name!r}: a fleet knows {' and '.join(MECHANISMS)}")
         check_broker(self.broker)

@@ -32,7 +32,7 @@ from dca_proto.learning.runner import RETRIES
 from emulator.counts import check_counts, check_nodes, check_reporters
 from emulator.swarm import usage
 from emulator.swarm.data import deal
-from emulator.swarm.live import Swarm, SwarmOptions, check_broker
+from emulator.swarm.live import Swarm, SwarmOptions, check_broker, check_connections
 from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines, View
 from emulator.swarm.summary import doubts, failed, summarise
 from emulator.swarm.view import (
@@ -151,6 +151,7 @@ class _Run:
         else:
             self._check_sums()
         check_broker(options.broker)
+        check_connections(options.connections)
         is_ours = "://" not in options.broker
         advice = "lower --nodes" if options.kind is NodeReleaseRequest else "lower --clients"
         usage.require_connections(self._connections, self._connections if is_ours else None, advice)
@@ -173,8 +174,8 @@ class _Run:
 
     @property
     def _connections(self) -> int:
-        """Of clients, Compute nodes and the trainer, each its own, all from this process."""
-        return self._lesson.clients + self._options.computes + 1
+        """Of clients, Compute nodes and the trainer, all from this process."""
+        return self._options.connected(self._lesson.clients)
 
     def _planned(self) -> list[Stage]:
         """The job's plan; a round for each share of the budget is planned as its participants will."""

@@ -3,8 +3,8 @@
 Or a broker, J data nodes and a trainer: clients with the rows of many people each, that release by themselves. Or a
 broker, N clients that report by themselves, each its own row, and a trainer.
 
-Every client has its own identity, certificate, connection and records; keys and noise come from the operating system,
-never from a seed. Everything that is started is stopped again, whatever happens.
+Every client has its own identity, certificate and records, and by default its own connection; keys and noise come from
+the operating system, never from a seed. Everything that is started is stopped again, whatever happens.
 """
 
 from __future__ import annotations
@@ -43,17 +43,19 @@ from dca_proto.core.mechanism import PURE_MECHANISMS, DistributedDiscreteGaussia
 from dca_proto.core.params import Timing
 from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.request import OpenRound, tolerated_of
-from dca_proto.core.sealing import KEY_BYTES, Identity
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity
 from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.learning.runner import learn
 from dca_proto.net.broker import BrokerOptions, Kind, launch_broker
-from dca_proto.net.inbox import CLIENT_LIMITS
+from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
 from dca_proto.net.live import LiveTrainer
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.shared import SharedConnection
 from dca_proto.net.store import SqliteStore
+from dca_proto.net.transport import Transport
 from emulator.swarm.dropout import Dropouts, SwarmTransport
 from emulator.swarm.rules import (
     certificate_expiry_ms,
@@ -67,6 +69,7 @@ from emulator.swarm.timeline import RELEASE_PHASES, SUM_PHASES, RoundLog, Timeli
 
 R = TypeVar("R")
 
+CONNECTIONS = ("each", "shared")
 _BROKERS = ("auto", "embedded", "mosquitto")
 _CONNECTING_MAX = 32
 _TIMING = Timing(resend_first_ms=5_000)
@@ -86,6 +89,7 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         batch: B clients in each round at least, or 0 where all are asked in all rounds.
         seed: of drops and waiting times, never of keys or noise.
         broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of one that runs.
+        connections: one for ``each`` client, or ``shared`` by all clients.
         mechanism: of every actor; by default the exact one, without which nothing is private.
         kind: of all rounds. Without Compute nodes M = T = c = 0.
         reports: of LDP reports, the local mechanism by which clients report; "" of any other kind.
@@ -99,9 +103,14 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     broker: str
     seed: int
     batch: int = 0
+    connections: str = CONNECTIONS[0]
     mechanism: Mechanism = msgspec.field(default_factory=DistributedDiscreteGaussian)
     kind: type[RoundRequest] = SecureSumRequest
     reports: str = ""
+
+    def connected(self, clients: int) -> int:
+        """Connections at the broker: of so many clients, the Compute nodes and the trainer."""
+        return (clients if self.connections == CONNECTIONS[0] else 1) + self.computes + 1
 
     @property
     def is_summed(self) -> bool:
@@ -121,6 +130,12 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     def room(self, clients: int) -> int:
         """How many may drop of the smallest round, where so many clients are there in all."""
         return self.smallest(clients)[1] - self.colluders if self.is_summed else clients - 1
+
+
+def check_connections(connections: str) -> None:
+    """Refuse another way to connect. Raises `UsageError`."""
+    if connections not in CONNECTIONS:
+        raise UsageError(f"--connections {connections}: expected {' or '.join(CONNECTIONS)}")
 
 
 class Cast(msgspec.Struct, frozen=True):
@@ -225,6 +240,7 @@ class Swarm:
         ids = [one.id for one in self._cast.clients]
         lost = Channel.COMPUTE if options.is_summed else Channel.TRAINER
         self._dropouts = Dropouts(ids, options.dropped, options.seed, lost)
+        self._shared = SharedConnection(self._connect_shared) if options.connections == "shared" else None
         self._timing_rng = random.Random(options.seed)  # noqa: S311 - waiting times only
         self._ramp = asyncio.Semaphore(_CONNECTING_MAX)
         self._runners: list[Runner] = []
@@ -349,13 +365,24 @@ class Swarm:
         self.timeline.note(actor, fact)
 
     def _transport(self, actor_id: bytes, role: Channel) -> SwarmTransport:
-        settings = BrokerSettings(url=self.broker_url, session_expiry_s=0)
         topics = subscriptions(self._cast.federation.name, role, actor_id)
-        limits = CLIENT_LIMITS if role is Channel.CLIENT else None
-        inner = MqttTransport(settings, actor_id.hex(), topics, rng=self._timing_rng, limits=limits)
+        is_client = role is Channel.CLIENT
+        limits = CLIENT_LIMITS if is_client else None
+        inner: Transport
+        if is_client and self._shared is not None:
+            inner = self._shared.member(topics, limits)
+        else:
+            inner = self._connection(actor_id.hex(), topics, limits)
         connection = SwarmTransport(inner, self._ramp, self._count_connected, self._dropouts.swallows)
         self._connections.append(connection)
         return connection
+
+    def _connect_shared(self, topics: tuple[str, ...]) -> Transport:
+        return self._connection(os.urandom(ID_BYTES).hex(), topics, None)
+
+    def _connection(self, name: str, topics: tuple[str, ...], limits: InboxLimits | None) -> Transport:
+        settings = BrokerSettings(url=self.broker_url, session_expiry_s=0)
+        return MqttTransport(settings, name, topics, rng=self._timing_rng, limits=limits)
 
     def _count_connected(self) -> None:
         self._connected += 1

@@ -52,6 +52,7 @@ def summarise(
         "mechanism": options.reports or options.mechanism.name,
         "broker": swarm.broker_kind,
         "broker_version": swarm.broker_version,
+        "connections": options.connections,
         "seed": options.seed,
         **outcome,
         "rounds": rounds,
