@@ -1,12 +1,12 @@
 """Who works together, in what kind of round, and whether the claim speaks of them.
 
 Client 0 is the victim. Behind it stand the coalition's: those that reveal their noise, those that omit it, and, last on
-the list, those that join and then send nothing. All others are honest, but the colluding Compute nodes (the first K)
-may leave some of them out of their lists, and so out of the sum.
+the list, those that have a session and send nothing. All others are honest, but the colluding Compute nodes (the first
+K) may leave some of them out of the sum.
 
 Whoever reveals or omits its noise leaves the sum with one noise less that the coalition does not know, and so does
-whoever is silent or left out. The claim needs N - T - 1 unknown noises and one Compute node that does not collude
-(PRIVACY.md). A round from which more than T - c clients are missing is aborted.
+whoever is silent or left out. The claim needs n_min - 1 - c = N - T - 1 unknown noises and one Compute node that does
+not collude (PRIVACY.md). A round from which more than T - c clients are missing is aborted.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Any
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import planned
 from dca_proto.core.job import FRACTION_BITS
-from dca_proto.core.plan import Plan
+from dca_proto.core.mechanism import DistributedDiscreteGaussian
+from dca_proto.core.params import Limits
+from dca_proto.core.request import AskSecureSum, OpenRound
 from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.validated import ValidatedRound
 from emulator.counts import check_counts
 
 VICTIM = 0
@@ -48,7 +49,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def question(self) -> dict[str, Any]:
-        """The fields of `OpenRound` that the setting decides."""
+        """The fields of `OpenRound` that the setting decides, but for the Compute nodes' ids."""
         size = self.dimension
         box = {"centre": [0.0] * size, "scale": [1.0] * size, "bound": [BOUND] * size}
         return {
@@ -56,8 +57,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
             "parameters": {"columns": list(self.columns), **box},
             "epsilon": self.epsilon,
             "delta": self.delta,
-            "tolerated": self.tolerated,
-            "colluders": self.colluders,
             "fraction_bits": FRACTION_BITS,
             "clients_expected": self.clients,
         }
@@ -68,11 +67,20 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= self.dimension <= DIMENSION_MAX:
             raise UsageError(f"--dimension {self.dimension}: expected 1 to {DIMENSION_MAX} columns")
 
-    def plan(self) -> Plan:
+    @property
+    def needed(self) -> int:
+        """n_min."""
+        return self.clients - self.tolerated + self.colluders
+
+    def ask(self, computes: tuple[bytes, ...]) -> AskSecureSum:
+        """The terms of the round."""
+        return AskSecureSum(computes=computes, tolerated=self.tolerated, colluders=self.colluders)
+
+    def plan(self) -> ValidatedRound:
         """The round's numbers, as every participant works them out. Raises `UsageError` where there are none."""
         nodes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes))
-        request = OpenRound(round_id=bytes(ID_BYTES), computes=nodes, **self.question)
-        return planned(request, self.clients)[1]
+        request = OpenRound(round_id=bytes(ID_BYTES), ask=self.ask(nodes), **self.question)
+        return request.draft(DistributedDiscreteGaussian(), Limits())[1]
 
 
 class Coalition(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +89,8 @@ class Coalition(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         nodes: K Compute nodes. broker, trainer: whether they belong to it.
         revealing: A clients that tell their noise, the curious one among them. omitting: B that add none.
-        silent: C that join and then send nothing.
-        left_out: D honest clients whose shares the colluding Compute nodes ignore.
+        silent: C that have a session and send nothing.
+        left_out: D honest clients whom the colluding Compute nodes do not hear.
     """
 
     nodes: int = 0
@@ -145,8 +153,8 @@ class Case:
 
     @property
     def is_released(self) -> bool:
-        """Whether the Compute nodes may release: |S| >= N - T + c."""
-        return self.contributors >= self.plan.needed
+        """Whether the Compute nodes may release: |S| >= n_min."""
+        return self.contributors >= self.setting.needed
 
     @property
     def has_all_nodes(self) -> bool:

@@ -49,8 +49,8 @@ def collude(
         int | None, typer.Option(help="A clients tell their noise; by default as many as the claim covers.")
     ] = None,
     omitting: Annotated[int, typer.Option(help="B clients add no noise.")] = 0,
-    silent: Annotated[int, typer.Option(help="C clients join and send nothing.")] = 0,
-    left_out: Annotated[int, typer.Option(help="D honest clients, whose shares colluding Compute nodes ignore.")] = 0,
+    silent: Annotated[int, typer.Option(help="C clients have a session and send nothing.")] = 0,
+    left_out: Annotated[int, typer.Option(help="D honest clients, whom colluding Compute nodes do not hear.")] = 0,
     broker: Annotated[bool, typer.Option("--broker", help="The broker belongs to the coalition.")] = False,
     trainer: Annotated[bool, typer.Option("--trainer", help="The trainer belongs to the coalition.")] = False,
     runs: Annotated[int | None, typer.Option(help="Rounds in each of the two worlds; by default 100, or more.")] = None,
@@ -89,8 +89,8 @@ def collude(
         trainer=trainer,
     )
     case = Case(setting, coalition)
-    repeats = max(RUNS_DEFAULT, least_runs(setting)) if runs is None else runs
-    require_runs(setting, repeats)
+    repeats = max(RUNS_DEFAULT, least_runs(setting, coalition.nodes)) if runs is None else runs
+    require_runs(setting, coalition.nodes, repeats)
     chosen = int.from_bytes(os.urandom(_SEED_BYTES), "big") if seed is None else seed
     console = Console(stderr=json_to == STDOUT)
     for label, text in case_lines(case, repeats, chosen):

@@ -3,16 +3,17 @@
 *Traffic*: with equal seeds, the two worlds must send and deliver the same messages: same times, senders, receivers and
 lengths, to the microsecond and to the byte, over links that delay, repeat and reorder.
 
-*Shares*: any M - 1 shares must be uniform in the ring and independent of the value (DESIGN §1). On fresh randomness in
-each world and round: χ² against the uniform law of the shares, of their sum, and (with the trainer) of partial sums and
-of the private sum less the shares, in each world; χ² of one world against the other; a t test of the mean along the
-line from one input to the other; and, with the trainer, χ² of shares where the private sum came out high against those
-where it came out low: the shares' law given the sum. Each χ² is over 8 byte positions of 256 values.
+*Masked vectors*: what M - 1 Compute nodes make of a contribution, by taking off all of their masks, must be uniform in
+the ring and independent of the value (DESIGN §6). On fresh randomness in each world and round: χ² against the uniform
+law of it, and (with the trainer) of partial sums and of the private sum less it, in each world; χ² of one world against
+the other; a t test of the mean along the line from one input to the other; and, with the trainer, χ² of it where the
+private sum came out high against where it came out low: its law given the sum. Each χ² is over 8 byte positions of 256
+values. A node that does not hold the client's contribution has masks alone, which no data are in.
 
 The smallest p-value times the number of tests (Bonferroni) is held against `ALARM`, and doubled before: χ² is a limit,
 and at the five words for each value that are asked for at least, the statistic's true tail at such p-values is up to
 twice as heavy (by simulation with importance sampling: 2.0 times for one byte at 5 words, 1.5 at 10, 1.0 at 50). So
-shares that are uniform and independent are accused less than once in a million reports.
+vectors that are uniform and independent are accused less than once in a million reports.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, ttest_ind
 
-from dca_proto.core.fixedpoint import from_ring, ring_subtract, ring_sum, to_ring
-from dca_proto.core.shares import RingVector
+from dca_proto.core.fixedpoint import from_ring, ring_subtract, to_ring
+from dca_proto.core.masks import RingVector
 from emulator.audit.uniformity import byte_counts, byte_p_value
 from emulator.collusion.coalition import Case
 from emulator.collusion.rounds import Round, Rounds
@@ -40,9 +41,9 @@ _TAIL = 2
 SHAPE_ROUNDS = 2
 Counts = NDArray[np.int64]
 
-VICTIMS, SUMS, OTHERS = "the client's shares", "the sum of its shares", "all honest clients' shares"
-PARTIALS, REST = "the nodes' partial sums", "the private sum less its shares"
-GIVEN = "its shares, given the private sum"
+VICTIMS, OTHERS = "the client's masked vectors", "other clients' masked vectors"
+PARTIALS, REST = "the nodes' partial sums", "the private sum less its masked vector"
+GIVEN = "its masked vectors, given the private sum"
 
 
 class Test(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ class Dependence(msgspec.Struct, frozen=True):
     """The tests' answer.
 
     Attributes:
-        tests: all of them. p_value: all together; None where no share and no sum is seen. same_traffic: in both worlds.
+        tests: all of them. p_value: all together; None where nothing is seen. same_traffic: in both worlds.
     """
 
     tests: tuple[Test, ...]
@@ -105,14 +106,13 @@ class Tally:
         """Count in one round of world `side`."""
         for name, words in _looks(self._case, one):
             self._counts.setdefault(name, (_none(), _none()))[side][:] += byte_counts(words)
-        if one.victim:
-            together = from_ring(ring_sum(one.victim, self._case.setting.dimension))
-            self._means[side].append(float(together.astype(np.float64).mean()))
-        if one.victim and one.total is not None and self._case.coalition.trainer:
+        if one.victim is None:
+            return
+        self._means[side].append(float(from_ring(one.victim).astype(np.float64).mean()))
+        if one.total is not None and self._case.coalition.trainer:
             is_high = one.total - one.known > one.honest
-            for words in one.victim:
-                for place in (0, 1):
-                    self._given[place][:] += byte_counts(words[is_high == bool(place)])
+            for place in (0, 1):
+                self._given[place][:] += byte_counts(one.victim[is_high == bool(place)])
 
     def tests(self) -> tuple[Test, ...]:
         """All of them, in the order in which they are explained above."""
@@ -123,8 +123,8 @@ class Tally:
             for side, counts in enumerate(worlds):
                 yield Test(name, f"uniform, world {side}", byte_p_value(counts))
             yield Test(name, "the same in both worlds", same_p_value(*worlds))
-        if self._means[0]:
-            yield Test(SUMS, "the same mean in both worlds", _mean_p_value(*self._means))
+        if all(self._means):
+            yield Test(VICTIMS, "the same mean in both worlds", _mean_p_value(*self._means))
         if self._given[0].any():
             yield Test(GIVEN, "the same whatever the sum", same_p_value(*self._given))
 
@@ -159,15 +159,12 @@ def _mean_p_value(first: list[float], second: list[float]) -> float:
 
 def _looks(case: Case, one: Round) -> Iterator[tuple[str, RingVector]]:
     """What is looked at of one round, as words."""
-    dimension = case.setting.dimension
-    if one.victim:
-        together = ring_sum(one.victim, dimension)
-        yield VICTIMS, np.concatenate(one.victim)
-        yield SUMS, together
-        others = [share for shares in one.others for share in shares]
-        yield OTHERS, np.concatenate([*one.victim, *others])
+    if one.victim is not None:
+        yield VICTIMS, one.victim
         if case.coalition.trainer and one.total is not None:
-            yield REST, ring_subtract(to_ring(one.total), together)
+            yield REST, ring_subtract(to_ring(one.total), one.victim)
+    if one.others:
+        yield OTHERS, np.concatenate(one.others)
     if one.held.partials:
         yield PARTIALS, np.concatenate(list(one.held.partials.values())[1:])  # the last follows from sum and others
 

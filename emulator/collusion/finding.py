@@ -2,7 +2,7 @@
 
 Five things are held against what is documented (PRIVACY.md): that a round is released or aborted as |S| says; that the
 plan leaves a covered coalition the noise that the claim needs; that the measured noise is as much as the plan says;
-that shares of fewer than all M nodes depend on nothing; and that traffic does not depend on data. What the claim does
+that what fewer than all M nodes hold depends on nothing; and that traffic does not depend on data. What the claim does
 not cover is a break, and is shown as one, but refutes nothing.
 """
 
@@ -25,6 +25,7 @@ from emulator.sim.link import IDEAL
 RUNS_MAX = 20_000
 _SHOWN = 4  # coordinates of a recovered value
 _ROUNDING = 1e-9
+_SPARE = 1.4  # by chance, a client may be held by others more often
 _HOURS_MAX = 2
 _MESSAGE_S, _WORD_S = 4e-4, 2e-7  # of a client and a Compute node; of a client and a coordinate
 Progress = Callable[[int], None]
@@ -33,7 +34,7 @@ HOLDS, BROKEN, REFUTED = "holds", "break", "refuted"
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What all M Compute nodes make of the victim's shares, in the statistic's units.
+    """What all M Compute nodes make of the victim's contribution, in the statistic's units.
 
     Attributes:
         truth, once: the first coordinates of its value, and of what is recovered in one round.
@@ -54,7 +55,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         runs: rounds in each world. sees: item by item. noise: from the plan. measured: over the rounds.
         view: whether what is seen depends on data. recovered: by all M Compute nodes.
-        released: whether rounds were. contributors, needed: |S| and N - T + c.
+        released: whether rounds were. contributors, needed: |S| and n_min.
         refuted: which of the documented properties do not hold, in words.
     """
 
@@ -82,14 +83,19 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return BROKEN if self.is_broken else HOLDS
 
 
-def least_runs(setting: Setting) -> int:
-    """How many rounds of each world the tests ask for."""
-    return max(2, math.ceil(WORDS_MIN / setting.dimension))
+def least_runs(setting: Setting, nodes: int) -> int:
+    """How many rounds of each world the tests ask for.
+
+    Args:
+        nodes: how many Compute nodes collude: in so many of M rounds one of them holds the victim's contribution.
+    """
+    part = min(1.0, nodes / (_SPARE * setting.computes)) or 1.0
+    return max(2, math.ceil(WORDS_MIN / (part * setting.dimension)))
 
 
-def require_runs(setting: Setting, runs: int) -> None:
+def require_runs(setting: Setting, nodes: int, runs: int) -> None:
     """Refuse a number of rounds that proves nothing or does not end. Raises `UsageError` with one that does."""
-    least = least_runs(setting)
+    least = least_runs(setting, nodes)
     if not least <= runs <= RUNS_MAX:
         raise UsageError(
             f"--runs {runs}: expected {least} to {RUNS_MAX} at --dimension {setting.dimension}; fewer words than "
@@ -123,7 +129,7 @@ def investigate(case: Case, runs: int, seed: str, progress: Progress = lambda do
             residuals.add(residual(case, one))
             outcomes.append(one.total is not None)
             if case.has_all_nodes and side == 0:
-                values.append(opened(case, one) * case.plan.unit)
+                values.append(opened(one) * case.plan.unit)
             progress(1)
     tests = tally.tests()
     view = Dependence(tests, joint_p_value(tests), alike)
@@ -137,7 +143,7 @@ def investigate(case: Case, runs: int, seed: str, progress: Progress = lambda do
         recovered=_recovered(case, shown, np.array(values)) if values else None,
         released=any(outcomes),
         contributors=case.contributors,
-        needed=case.plan.needed,
+        needed=case.setting.needed,
         refuted=tuple(_refuted(case, noise, residuals, view, outcomes)),
     )
 
@@ -146,13 +152,13 @@ def _refuted(case: Case, noise: Noise, residuals: Residuals, view: Dependence, o
     """What is documented and does not hold."""
     spread = residuals.spread
     upper = math.inf if spread is None else spread.upper(ALARM)
-    shares = not case.has_all_nodes and view.p_value is not None and view.p_value < ALARM
+    seen = not case.has_all_nodes and view.p_value is not None and view.p_value < ALARM
     found = {
         f"{outcomes.count(not case.is_released)} rounds ended otherwise than |S| = {case.contributors} of "
-        f"{case.plan.needed} needed says": any(one != case.is_released for one in outcomes),
+        f"{case.setting.needed} needed says": any(one != case.is_released for one in outcomes),
         "the plan leaves less noise than the claim needs": case.is_covered and _is_short(case, noise),
         f"the noise left has a variance of at most {upper:.4g}, and should have {noise.left:.4g}": upper < noise.left,
-        f"what the coalition sees depends on more than the private sum ({_worst(view)})": shares,
+        f"what the coalition sees depends on more than the private sum ({_worst(view)})": seen,
         "traffic differs between two inputs": not view.same_traffic,
     }
     return [said for said, holds in found.items() if holds]
@@ -172,7 +178,7 @@ def _worst(view: Dependence) -> str:
 
 
 def _recovered(case: Case, shown: Round, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Recovered:
-    unit, deviation = case.plan.unit, case.plan.sigma_local
+    unit, deviation = case.plan.unit, case.plan.noise_std
     return Recovered(
         truth=tuple((shown.secret * unit)[:_SHOWN].tolist()),
         once=tuple(values[0][:_SHOWN].tolist()),

@@ -1,8 +1,9 @@
 """What those who collude run in place of the production actor.
 
 A client that reveals runs the production client with a mechanism that writes down what it draws; one that omits, with
-a mechanism that draws nothing, which nobody can tell; one that is silent joins, charges itself, and sends no share.
-A Compute node that leaves clients out is deaf to them: their contributions are missing in its list.
+a mechanism that draws nothing, which nobody can tell; one that is silent has a session, charges itself, and sends
+nothing.
+A Compute node that leaves clients out is deaf to them: it has no session of theirs, so that it objects to them.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class Omitting(DistributedDiscreteGaussian):
 
 
 class Withholding(ClientActor):
-    """A client that takes part up to its shares, which it keeps."""
+    """A client that takes part up to its contribution, which it keeps."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        return [effect for effect in super().handle(event, now_ms) if not _is_share(effect)]
+        return [effect for effect in super().handle(event, now_ms) if not _is_contribution(effect)]
 
 
 class Deaf(ComputeActor):
@@ -118,5 +119,5 @@ class Party(Cast):
         return Omitting() if index in self._case.omitting else DistributedDiscreteGaussian()
 
 
-def _is_share(effect: Effect) -> bool:
+def _is_contribution(effect: Effect) -> bool:
     return isinstance(effect, Send) and effect.to.channel is Channel.COMPUTE

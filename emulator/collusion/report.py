@@ -66,7 +66,7 @@ def _rows(finding: Finding) -> Iterator[tuple[str, str, str, str]]:
         value = f"{found.mean:.4g} ± {found.error:.2g}"
         yield "the client's value, all rounds' mean", f"{found.truth[0]:g}", value, ""
     if view.p_value is not None:
-        yield f"shares, {len(view.tests)} tests, p", "", f"{view.p_value:.2g}", f"≥ {ALARM:g}"
+        yield f"masked vectors, {len(view.tests)} tests, p", "", f"{view.p_value:.2g}", f"≥ {ALARM:g}"
     yield "same traffic for both inputs", "", "yes" if view.same_traffic else "no", "yes"
 
 
@@ -89,8 +89,8 @@ def _all_nodes(case: Case, finding: Finding) -> str:
     truth = ", ".join(f"{value:.3g}" for value in found.truth)
     aborted = "" if finding.released else " (although the round was aborted)"
     return (
-        f"The documented break: all M = {case.setting.computes} Compute nodes together add up each client's "
-        f"shares{aborted} and have its value with its own noise alone: {example} for {truth}, with a standard "
+        f"The documented break: all M = {case.setting.computes} Compute nodes together take all masks off "
+        f"a contribution{aborted} and have its value with its own noise alone: {example} for {truth}, with a standard "
         f"deviation of {found.deviation:.3g}. That noise alone, of {noise.noises_needed} needed, means epsilon "
         f"{noise.meant:.4g} where {noise.claimed:g} is claimed for as long as one node is honest."
     )
@@ -100,7 +100,7 @@ def _noise_left(case: Case, finding: Finding) -> str:
     noise, setting = finding.noise, case.setting
     if not finding.released:
         return (
-            f"The round is aborted, as it must be: {finding.contributors} contributions came and N - T + c = "
+            f"The round is aborted, as it must be: {finding.contributors} contributions came and n_min = N - T + c = "
             f"{finding.needed} are needed, so nothing is released."
         )
     unknown = f"{noise.noises_left} unknown noise{'s' * (noise.noises_left != 1)}"
@@ -120,7 +120,7 @@ def _noise_left(case: Case, finding: Finding) -> str:
 
 def _worse(case: Case) -> str:
     """What the coalition could do about the noise, if its Compute nodes left out as many honest clients as they can."""
-    spare = min(case.contributors - case.plan.needed, len(case.honest) - 1)
+    spare = min(case.contributors - case.setting.needed, len(case.honest) - 1)
     fewer = case.noises_left - spare
     if not case.coalition.nodes or fewer >= case.plan.honest:
         return ""

@@ -2,11 +2,11 @@
 
 Differential privacy grants the coalition all data but the victim's, and the released sum, whether the trainer belongs
 to it or not: results get about. It subtracts from the sum what its own clients put in, and the honest clients' data;
-what is left is the noises of the honest clients. All M Compute nodes together need no sum: a client's M shares add up
-to its value with its own noise. Both are computed in the ring, to the last bit.
+what is left is the noises of the honest clients. All M Compute nodes together need no sum: a client's masked vector and
+its M masks add up to its value with its own noise. Both are computed in the ring, to the last bit.
 
 The ε that a residual of n noises means is that of the Gaussian of variance n S - 9 and of Δ (1 + 10⁻⁹)^½, by the lemma
-of `dca_proto.core.accounting`: the ε that a plan with N - T - 1 = n would have claimed.
+of `dca_proto.core.accounting`: the ε that a round with n_min - 1 - c = n would have claimed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from dca_proto.core.accounting import epsilon_of
-from dca_proto.core.fixedpoint import from_ring, ring_sum
+from dca_proto.core.fixedpoint import from_ring
 from emulator.audit.variance import Spread
 from emulator.collusion.coalition import Case
 from emulator.collusion.rounds import Integers, Round
@@ -31,9 +31,9 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     """Variances per coordinate in the statistic's squared units, and what they mean.
 
     Attributes:
-        noises_left, noises_needed: how many noises hide the victim, and N - T - 1.
+        noises_left, noises_needed: how many noises hide the victim, and n_min - 1 - c.
         left: the former's variance. floor: (Δ/μ)², what the claim needs.
-        needed: the variance of N - T - 1 noises, a little above the floor.
+        needed: the variance of n_min - 1 - c noises, a little above the floor.
         claimed: ε. meant: the ε that `left` means at the claimed δ; 0 where nothing depends on data.
     """
 
@@ -58,12 +58,12 @@ class Measured(msgspec.Struct, frozen=True):
 def noise_of(case: Case) -> Noise:
     """What the plan says of a coalition."""
     plan, setting = case.plan, case.setting
-    each = plan.sigma_local**2
+    each = plan.noise_std**2
     return Noise(
         noises_left=case.noises_left,
         noises_needed=plan.honest,
         left=case.noises_left * each,
-        floor=(plan.sensitivity / plan.question.mu) ** 2,
+        floor=(plan.sensitivity_l2 / plan.mu) ** 2,
         needed=plan.honest * each,
         claimed=setting.epsilon,
         meant=epsilon_meant(case),
@@ -75,8 +75,8 @@ def epsilon_meant(case: Case) -> float:
     if not (case.is_released or case.has_all_nodes):
         return 0.0
     plan = case.plan
-    variance = case.noises_left * plan.share_variance - _SMOOTHING
-    mu = plan.question.sensitivity.l2 * math.sqrt((1 + _WIDENING) / variance)
+    variance = case.noises_left * plan.noise_variance - _SMOOTHING
+    mu = plan.sensitivity.l2 * math.sqrt((1 + _WIDENING) / variance)
     return epsilon_of(mu, case.setting.delta)
 
 
@@ -86,13 +86,14 @@ def residual(case: Case, one: Round) -> Integers | None:
     None where it learned nothing to subtract from.
     """
     if case.has_all_nodes:
-        return opened(case, one) - one.secret
+        return opened(one) - one.secret
     return None if one.total is None else one.total - one.known - one.honest
 
 
-def opened(case: Case, one: Round) -> Integers:
-    """The sum of the victim's shares at the coalition's nodes, as signed integers: its noisy value, if there are M."""
-    return from_ring(ring_sum(one.victim, case.setting.dimension))
+def opened(one: Round) -> Integers:
+    """What the coalition's nodes make of the victim's contribution: its noisy value, if all collude."""
+    assert one.victim is not None, "one of all nodes holds it"
+    return from_ring(one.victim)
 
 
 class Residuals:
@@ -133,4 +134,4 @@ def _epsilon(case: Case, variance: float) -> float:
     """The ε of a Gaussian of that variance; infinite without noise."""
     if variance <= 0:
         return math.inf
-    return epsilon_of(case.plan.sensitivity / math.sqrt(variance), case.setting.delta)
+    return epsilon_of(case.plan.sensitivity_l2 / math.sqrt(variance), case.setting.delta)

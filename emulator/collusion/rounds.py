@@ -1,7 +1,7 @@
 """One round after another of real actors, in one of two worlds that differ in the victim's data alone.
 
-Announcement, joins, roster, sealed shares, commitment and release are the production actors' on `emulator.sim`, with
-real cryptography and exact noise. A federation is used for many rounds: noise and seeds are fresh in each.
+Sessions, announcement, contributions, lists, answers and release are the production actors' on `emulator.sim`, with
+real cryptography and exact noise. A federation is used for many rounds: noise and masks are fresh in each.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.facts import Declined, RoundCompleted, RoundFailed
 from dca_proto.core.fixedpoint import from_ring, quantise, ring_sum
 from dca_proto.core.job import FRACTION_BITS
+from dca_proto.core.masks import RingVector
 from dca_proto.core.sealing import digest
-from dca_proto.core.shares import RingVector
 from emulator.collusion.coalition import BOUND, VICTIM, Case
 from emulator.collusion.members import Party
 from emulator.collusion.view import Holdings, Traffic, View
@@ -29,6 +29,7 @@ _NAME_CHARS = 20
 _PATIENCE_MS = 3_600_000
 _SETTLED_MS = 3 * 3_600_000  # then every actor has closed its rounds
 _ROUNDS_KEPT = 64
+_SESSIONS_MS = 2_000  # in which all Hellos come, also over the slow links
 Integers = NDArray[np.int64]
 
 
@@ -36,16 +37,17 @@ class Round(msgspec.Struct, frozen=True):
     """One round, in grid units, shape ``(dimension,)`` each.
 
     Attributes:
-        held: what the coalition's Compute nodes and trainer hold. victim: its shares there, in the ring.
-        others: the other honest clients' shares there, client by client.
+        held: what the coalition's Compute nodes and trainer hold.
+        victim: its masked vector there, with the coalition's masks taken off, in the ring; None where another holds it.
+        others: the same of the other honest clients, as far as the coalition holds them.
         total: the released sum; None where the round was aborted. known: what the coalition's clients put in, noise
             and all. honest: the honest clients' data, the victim's among them, without noise. secret: the victim's.
         failure: why there is no sum, how many contributed, and how many were needed.
     """
 
     held: Holdings
-    victim: list[RingVector]
-    others: list[list[RingVector]]
+    victim: RingVector | None
+    others: list[RingVector]
     total: Integers | None
     known: Integers
     honest: Integers
@@ -97,12 +99,14 @@ class Rounds:
         self._party = Party(case, rows, name)
         self._simulator = Simulator(name, federation=name, link=link, keep_facts_max=0)
         trainer = self._party.trainer_identity.id if case.coalition.trainer else None
-        self._view = View(self._party.computes[: case.coalition.nodes], trainer, case.setting.dimension)
-        self._result = View((), self._party.trainer_identity.id, case.setting.dimension)  # exact, as the fact is not
+        federation, dimension = self._party.federation, case.setting.dimension
+        self._view = View(federation, self._party.computes[: case.coalition.nodes], trainer, dimension)
+        self._result = View(federation, (), self._party.trainer_identity.id, dimension)  # exact, as the fact is not
         self._ending = _Ending()
         self.traffic = Traffic(self._simulator)
         self._simulator.observers += [self._view, self._result, self._ending, self.traffic]
         self._world = World(self._party, self._simulator)
+        self._simulator.run(self._simulator.now_ms + _SESSIONS_MS)
 
     def hold(self) -> Round:
         """One more round. Raises `UsageError` where the clients would not take part."""
@@ -113,14 +117,14 @@ class Rounds:
             one.begin()
         self.traffic.clear()
         self._party.spy.drawn.clear()
-        request = self._world.open_round(**self._case.setting.question)
+        self._world.open_round(ask=self._case.setting.ask(self._party.computes), **self._case.setting.question)
         simulator.run_while(lambda: ending.fact is None, simulator.now_ms + _PATIENCE_MS)
         if ending.declined is not None:
             refused = ending.declined
             raise UsageError(f"the clients decline: {refused.reason}: {refused.found}; expected {refused.expected}")
-        return self._round(request.round_id)
+        return self._round()
 
-    def _round(self, round_id: bytes) -> Round:
+    def _round(self) -> Round:
         case, held, fact = self._case, self._view.held, self._ending.fact
         total = None
         if isinstance(fact, RoundCompleted):
@@ -128,17 +132,14 @@ class Rounds:
         colluding = [*case.revealing, *case.omitting]
         known = self._data[colluding].sum(axis=0) + sum(self._party.spy.drawn, np.zeros_like(self._data[VICTIM]))
         honest = list(case.honest)
+        others = [self._view.unmasked(self._party.clients[client]) for client in honest if client != VICTIM]
         return Round(
             held=held,
-            victim=self._shares(VICTIM, round_id),
-            others=[self._shares(client, round_id) for client in honest if client != VICTIM],
+            victim=self._view.unmasked(self._party.clients[VICTIM]),
+            others=[one for one in others if one is not None],
             total=total,
             known=known,
             honest=self._data[honest].sum(axis=0),
             secret=self._data[VICTIM],
             failure=fact if isinstance(fact, RoundFailed) else None,
         )
-
-    def _shares(self, client: int, round_id: bytes) -> list[RingVector]:
-        party = self._party
-        return self._view.held.shares(party.clients[client], round_id, party.computes, self._case.setting.dimension)

@@ -32,7 +32,7 @@ def _clients(case: Case) -> Iterator[str]:
     if coalition.omitting:
         yield f"{_count(coalition.omitting, 'client')}: their own data, to which they add no noise"
     if coalition.silent:
-        yield f"{_count(coalition.silent, 'client')}: the announcement and N; they send nothing"
+        yield f"{_count(coalition.silent, 'client')}: the announcement; they send nothing"
 
 
 def _nodes(case: Case, one: Round) -> Iterator[str]:
@@ -40,24 +40,24 @@ def _nodes(case: Case, one: Round) -> Iterator[str]:
     if not count:
         return
     who = f"{count} of {case.setting.computes} Compute nodes"
-    shares = sum(len(bodies) for bodies in held.bodies.values())
     yield f"{who}: who takes part: {len(held.clients)} clients, their ids and keys"
-    yield f"{who}: one share of each contribution, at each node: {shares} vectors of {case.setting.dimension} words"
+    yield f"{who}: of those that they hold, {len(held.kept)} masked vectors of {case.setting.dimension} words"
+    yield f"{who}: their own masks and tags of each contribution, {count} of {case.setting.computes}"
     if held.charges:
         low, high = min(held.charges.values()), max(held.charges.values())
         yield f"{who}: charge numbers, how often each client was ever charged: {_span(low, high)}"
-    told = held.told["Frozen"] + held.told["FrozenList"]
-    if told:
-        yield f"{who}: whose contributions the other nodes hold, in {_count(told, 'message')}"
+    if held.told:
+        said = _count(held.told, "message")
+        yield f"{who}: whose contributions the other nodes hold, and what they object to, in {said}"
     if case.has_all_nodes:
-        yield f"{who}: all shares of each client, hence its value with its own noise and nobody else's"
+        yield f"{who}: all masks of each client, hence its value with its own noise and nobody else's"
 
 
 def _trainer(case: Case, one: Round) -> Iterator[str]:
     if not case.coalition.trainer:
         return
-    yield f"trainer: who takes part: {len(one.held.clients)} clients, their ids and keys"
     if one.total is not None:
+        yield f"trainer: who is in the sum: {case.contributors} clients, their ids"
         yield f"trainer: {len(one.held.partials)} partial sums, and so the private sum over {case.contributors} clients"
     else:
         yield "trainer: signed aborts with the number of contributions, and no sum"
@@ -74,7 +74,8 @@ def _broker(traffic: Traffic) -> Iterator[str]:
         sizes, times_us = [passed.size for passed in group], [passed.at_us - began_us for passed in group]
         length, time_ms = _span(min(sizes), max(sizes)), _span(min(times_us) // US, max(times_us) // US)
         yield f"broker: {role} to {channel}: {_count(len(group), 'message')} of {length} bytes, at {time_ms} ms"
-    yield "broker: what is signed and not sealed, who takes part among it; shares, joins and partial sums are sealed"
+    sealed = "contributions, lists and partial sums are sealed"
+    yield f"broker: what is signed and not sealed, clients' keys among it; {sealed}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,31 +1,37 @@
 """What the coalition's machines hold, and what passes the broker: written down while the actors run.
 
-A Compute node that colludes shows its disk (rosters, opened shares, charge numbers) and what its peers tell it; a
-trainer shows its own (the answers that were sealed to it, one partial sum of each node). Of the broker there is who
-sent what, to whom, when, and how long it was: it can read the signed frames, and opens nothing that is sealed.
+A Compute node that colludes shows its disk (its keys, the contributions that it holds, lists) and what its peers tell
+it; a trainer shows its own (the answers that were sealed to it, one partial sum of each node). Of the broker there is
+who sent what, to whom, when, and how long it was: it can read the signed frames, and opens nothing that is sealed.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
-from dca_proto.core.charges import TABLE as CHARGES
-from dca_proto.core.charges import WINDOW
-from dca_proto.core.codec import decode_body, decode_frame
-from dca_proto.core.compute import SHARES
+import numpy as np
+
+from dca_proto.core.codec import decode_body
+from dca_proto.core.compute_round import ANNOUNCEMENTS, CONTRIBUTIONS, LISTS, StoredList
+from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Persist, Send, Write
+from dca_proto.core.federation import Federation
 from dca_proto.core.fixedpoint import ring_from_bytes
-from dca_proto.core.messages import Frozen, FrozenList, Join, PartialSum, Roster, Signed
+from dca_proto.core.lists import clients_of
+from dca_proto.core.masks import RingVector
+from dca_proto.core.messages import Answer, PartialSum, Sealed
 from dca_proto.core.records import decoded
-from dca_proto.core.sealing import ID_BYTES, actor_id
-from dca_proto.core.shares import RingVector, mask, vector_node
+from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.sim.simulator import US, Simulator
+from emulator.trials.checkers.pairs import Pairs
+from emulator.trials.checkers.witness import Asked, asked_in
+from emulator.trials.wire import body_of
 
 
 class Passed(NamedTuple):
@@ -71,33 +77,22 @@ class Holdings:
     """What the coalition's Compute nodes and trainer hold of one round.
 
     Attributes:
-        clients: ids on the roster, by position; known to nodes and trainer.
-        bodies: of each colluding node, the opened share of each position.
-        charges: of each client, the number of its latest charge. told: what the node's peers said, by kind.
-        partials: at the trainer, the partial sum of each node.
+        asked: the announcement, as a node has stored it; None before.
+        clients: ids of those in the lists that the nodes hold. kept: contributions that they hold, by client.
+        told: how many lists and answers the nodes' peers sent. partials: at the trainer, by node.
     """
 
     def __init__(self) -> None:
-        self.clients: tuple[bytes, ...] = ()
-        self.bodies: dict[bytes, dict[int, bytes]] = {}
-        self.charges: dict[bytes, int] = {}
-        self.told: Counter[str] = Counter()
+        self.asked: Asked | None = None
+        self.clients: set[bytes] = set()
+        self.kept: dict[bytes, Kept] = {}
+        self.told = 0
         self.partials: dict[bytes, RingVector] = {}
 
-    def shares(self, client: bytes, round_id: bytes, computes: Sequence[bytes], dimension: int) -> list[RingVector]:
-        """A client's shares at the colluding nodes, in the order of `computes`, seeds expanded as a node does it.
-
-        Empty where the client is not on the roster; a node that has none of it is left out.
-        """
-        if client not in self.clients:
-            return []
-        position, full_at = self.clients.index(client), vector_node(round_id, client, len(computes))
-        held = [
-            (place, self.bodies[compute][position])
-            for place, compute in enumerate(computes)
-            if position in self.bodies.get(compute, ())
-        ]
-        return [ring_from_bytes(body, dimension) if place == full_at else mask(body, dimension) for place, body in held]
+    @property
+    def charges(self) -> dict[bytes, int]:
+        """Of each client whose contribution is held, how often it was ever charged."""
+        return {client: kept.charge for client, kept in self.kept.items()}
 
 
 class View(Observer):
@@ -107,8 +102,11 @@ class View(Observer):
         computes: ids of the colluding Compute nodes. trainer: the colluding trainer's id, or None. dimension: d.
     """
 
-    def __init__(self, computes: Sequence[bytes], trainer: bytes | None, dimension: int) -> None:
+    def __init__(
+        self, federation: Federation, computes: Sequence[bytes], trainer: bytes | None, dimension: int
+    ) -> None:
         self.held = Holdings()
+        self._pairs = Pairs(federation.hash)
         self._computes = frozenset(computes)
         self._trainer = trainer
         self._dimension = dimension
@@ -117,48 +115,44 @@ class View(Observer):
         """A new round: what was held of the last one is put aside."""
         self.held = Holdings()
 
+    def unmasked(self, client: bytes) -> RingVector | None:
+        """A client's masked vector with all masks of the coalition's nodes taken off; None where it holds none."""
+        kept, asked = self.held.kept.get(client), self.held.asked
+        if kept is None or asked is None:
+            return None
+        vector = ring_from_bytes(kept.y, self._dimension)
+        masks = []
+        for place, key in enumerate(asked.epochs):
+            if key.compute in self._computes:
+                tag = kept.tags[8 * place : 8 * place + 8]
+                mask = self._pairs.mask(key, client, tag, asked.hash, kept.entry, self._dimension)
+                assert mask is not None, "an honest client gives a tag under its own key"
+                masks.append(ring_from_bytes(mask, self._dimension))
+        return reduce(np.add, masks, vector)
+
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        if process.id not in self._computes:
-            return
-        frame = decode_frame(payload)
-        if isinstance(frame, Signed):
-            self._note_told(decode_body(frame.body))
+        if process.id in self._computes and isinstance(body_of(payload), Answer | Sealed):
+            self.held.told += 1
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        if process.id in self._computes:
-            for write in writes:
-                self._note_write(process.id, write)
-        elif process.id == self._trainer:
-            for write in writes:
-                if isinstance(write, Persist) and write.table == TRAINER_ROUNDS:
-                    self._note_trainer(decoded(TRAINER_ROUNDS, write.value, StoredRound))
+        self._pairs.on_commit(process, writes)  # of the clients' keys the public part is used
+        for write in writes:
+            if isinstance(write, Persist) and process.id in self._computes:
+                self._note_node(write)
+            elif isinstance(write, Persist) and process.id == self._trainer and write.table == TRAINER_ROUNDS:
+                self._note_trainer(decoded(TRAINER_ROUNDS, write.value, StoredRound))
 
-    def _note_told(self, body: object) -> None:
-        if isinstance(body, Roster):
-            self.held.clients = _clients(body)
-        elif isinstance(body, Frozen | FrozenList):
-            self.held.told[type(body).__name__] += 1
-
-    def _note_write(self, compute: bytes, write: Write) -> None:
-        if not isinstance(write, Persist):
-            return
-        if write.table == SHARES:
-            position = int.from_bytes(write.key[ID_BYTES:], "big")
-            self.held.bodies.setdefault(compute, {})[position] = write.value[ID_BYTES:]
-        elif write.table == CHARGES:
-            self.held.charges[write.key] = int.from_bytes(write.value, "big") >> WINDOW
+    def _note_node(self, write: Persist) -> None:
+        if write.table == ANNOUNCEMENTS:
+            self.held.asked = asked_in(write.value)
+        elif write.table == CONTRIBUTIONS:
+            self.held.kept[write.key[ID_BYTES:]] = decoded(CONTRIBUTIONS, write.value, Kept)
+            self.held.clients.add(write.key[ID_BYTES:])
+        elif write.table == LISTS:
+            self.held.clients.update(clients_of(decoded(LISTS, write.value, StoredList).entries))
 
     def _note_trainer(self, stored: StoredRound) -> None:
-        if stored.roster is not None:
-            roster = decode_body(stored.roster.body)
-            assert isinstance(roster, Roster), "the trainer made it"
-            self.held.clients = _clients(roster)
         for compute, frame in stored.partials:
             partial = decode_body(frame.body)
             assert isinstance(partial, PartialSum), "the trainer checked it"
             self.held.partials[compute] = ring_from_bytes(partial.vector, self._dimension)
-
-
-def _clients(roster: Roster) -> tuple[bytes, ...]:
-    joins = (decode_body(join.body) for join in roster.joins)
-    return tuple(actor_id(join.certificate.client_key) for join in joins if isinstance(join, Join))

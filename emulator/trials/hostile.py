@@ -92,7 +92,8 @@ class _Far(Composer, frozen=True, eq=False):
     def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
         if not isinstance(validated.terms, LdpReport):
             return super().compose(opened, validated, charge)
-        return Composer(*msgspec.structs.astuple(self)[:5], self._forge, self.random).compose(opened, validated, charge)
+        lying: Any = (*msgspec.structs.astuple(self)[:5], self._forge, self.random)
+        return Composer(*lying).compose(opened, validated, charge)
 
     def _forge(self, body: Body) -> Signed:
         assert isinstance(body, Release), "nothing else is composed of a report"

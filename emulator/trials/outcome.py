@@ -62,7 +62,7 @@ class InvariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drop(msgspec.Struct, frozen=True, kw_only=True):
-    """A client that was asked and is not in the result: since when it was away, if it was, else when the round ended."""
+    """A client that was asked and is not in the result: since when it was away, or else when the round ended."""
 
     client: int
     at_ms: int

@@ -1,8 +1,8 @@
 """Invariant 4: what is spent is durable before anything leaves, stays within the budget, and comes back only once.
 
 A charge is of the announced price: μ, or ε of a report that is ε-private (δ = 0). It pays for one contribution, which
-never changes and has a number, which no Compute node takes twice or forgets. Only a client that is asked pays. What comes
-back has the signed aborts of all M Compute nodes behind it, each of which is durable at its node.
+never changes and has a number, which no Compute node takes twice or forgets. Only a client that is asked pays. What
+comes back has the signed aborts of all M Compute nodes behind it, each of which is durable at its node.
 """
 
 from __future__ import annotations

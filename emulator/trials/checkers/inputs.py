@@ -1,6 +1,7 @@
 """Invariant 6: hostile or damaged input never crashes, blocks or grows an actor; it is counted, dropped and named.
 
-Keys are deleted in time. And no fact holds a secret: no key, no tag, no row. Facts are what logs, traces and reports are made of.
+Keys are deleted in time. And no fact holds a secret: no key, no tag, no row. Facts are what logs, traces and reports
+are made of.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class ExactSum(Checker):
         sets, name = list(self._summed[fact.round_id].items()), fact.round_id.hex()[:8]
         if not sets:
             return  # no node is honest, or it has stored no announcement, which invariant 2 says
-        (node, chosen), asked = sets[0], self.witness.asked[sets[0][0], fact.round_id]
+        chosen, asked = sets[0][1], self.witness.asked[sets[0][0], fact.round_id]
         self.expect(all(one == chosen for _, one in sets), f"round {name}: a result of sums over different sets")
         parts = {entry.client: self._encoded_by(asked, entry) for entry in chosen}
         unknown = {client for client, part in parts.items() if part is None}

@@ -243,7 +243,7 @@ class Witness(Observer):
         elif node in self.dishonest:
             return
         elif write.table == ANNOUNCEMENTS and (node, write.key) not in self.asked:
-            self.asked[node, write.key] = _asked(write.value)
+            self.asked[node, write.key] = asked_in(write.value)
         elif write.table == ROUNDS:
             self._read_round(node, decoded(ROUNDS, write.value, StoredRound))
         elif write.table == LISTS:
@@ -327,7 +327,8 @@ def _places(objections: bytes) -> list[int]:
     return [int.from_bytes(objections[at : at + 4], "little") for at in range(0, len(objections), 4)]
 
 
-def _asked(payload: bytes) -> Asked:
+def asked_in(payload: bytes) -> Asked:
+    """An announcement as a Compute node has stored it."""
     frame = decode_frame(payload)
     invited = None
     if isinstance(frame, InvitedRound):
