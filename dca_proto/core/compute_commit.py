@@ -303,7 +303,9 @@ class Committing(Actor):
         stored = current.store(phase=phase, word=word)
         current.forget_work()
         self._open.discard(current.id)
-        return [stored, *forgotten, *timers, SetTimer(Timer(CLOSE, current.id), current.stored.commit_by_ms)]
+        asked_ms = self._timing.abort_grace_ms if phase == RELEASED else 0  # the trainer may have lost the sum
+        close = SetTimer(Timer(CLOSE, current.id), current.stored.commit_by_ms + asked_ms)
+        return [stored, *forgotten, *timers, close]
 
     def _on_abort(self, frame: Signed, body: Abort) -> list[Effect]:
         """A peer's abort is final, so no result can come any more; it is kept for clients that ask."""

@@ -14,14 +14,13 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab import MU, TWO_ROUNDS, Lab, abort_of, lab, trainer_of
+from lab import MU, TWO_ROUNDS, Lab, abort_of, trainer_of
 from scene import (
     PowerCuts,
     announced,
     begin,
     exact_cast,
     exact_sum,
-    failures,
     losing,
     refused,
     results,
@@ -31,22 +30,21 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.core import accounting
 from dca_proto.core.account import AccountError
 from dca_proto.core.batches import Batches
 from dca_proto.core.budget import Budget
+from dca_proto.core.codec import decode_frame
 from dca_proto.core.effects import Channel, Persist
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Received
-from dca_proto.core.facts import Contributed, Declined, Rostered, SharingStarted
+from dca_proto.core.facts import Contributed, Declined
 from dca_proto.core.job import JobTerms
-from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Cost, worst
-from dca_proto.core.messages import Announcement, Decline, Ready, Roster, Sealed, Share, Start
+from dca_proto.core.messages import Close, Contribution, Decline, Invitation, Progress
 from dca_proto.core.params import PROTOCOL_VERSION, Limits
-from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.price import Price, total
 from dca_proto.core.trainer_round import ROUNDS, StoredRound
 from dca_proto.net.store import SqliteStore
@@ -120,7 +118,7 @@ def test_a_batch_has_at_least_one_client_and_no_more_than_there_are(size: int) -
 
 def test_the_terms_of_a_batch_expect_the_batch() -> None:
     terms = JobTerms(budget=Budget(1.0, 1e-6), clients=100, tolerated=1, computes=ids(2))
-    request = RoundRequest("sum", {}, batch=3)
+    request = SecureSumRequest("sum", {}, batch=3)
     assert terms.open(request, bytes(16), ids(3)).answers_expected == 3
     assert terms.open(request, bytes(16)).answers_expected == 100
 
@@ -144,39 +142,45 @@ def test_a_batch_tolerates_as_large_a_part_as_a_round_of_everybody(
 ) -> None:
     terms = JobTerms(budget=Budget(1.0, 1e-6), clients=100, tolerated=tolerated, computes=(), colluders=colluders)
     invited = tuple(number.to_bytes(16, "big") for number in range(batch))
-    opened = terms.open(RoundRequest("sum", {"columns": ["x"]}, batch=batch), bytes(16), invited)
-    assert (opened.tolerated, opened.colluders, opened.clients_expected) == (expected, colluders, batch)
+    opened = terms.open(SecureSumRequest("sum", {"columns": ["x"]}, batch=batch), bytes(16), invited)
+    assert (opened.ask.tolerated, opened.ask.colluders, opened.clients_expected) == (expected, colluders, batch)
 
 
 def test_only_the_invited_are_told_and_the_sum_is_theirs() -> None:
     cast = exact_cast(6)
     network, _ = invite(cast, (4, 0, 2))
-    told = sent(network, Announcement)
-    assert [(one.to.channel, one.to.id) for one in told] == [(Channel.CLIENT, cast.clients[n]) for n in (4, 0, 2)]
-    assert len({one.payload for one in told}) == 1, "one signed announcement"
-    assert network.now_ms == Network().now_ms, "nobody else was waited for"
+    told = sent(network, Invitation)
+    assert sorted(one.to.id for one in told) == sorted(cast.clients[n] for n in (4, 0, 2))
+    assert {one.to.channel for one in told} == {Channel.CLIENT}
+    frames = [decode_frame(one.payload) for one in told]
+    assert len({frame.announcement for frame in frames}) == 1, "one signed announcement"
+    assert [frame.position for frame in frames] == [0, 1, 2], "and each one's path"
+    assert network.now_ms - Network().now_ms == 50, "nobody else was waited for"
     assert the_sum(network) == pytest.approx(exact_sum((0, 2, 4)))
-    (rostered,) = network.reported(Rostered)
-    assert rostered.clients == tuple(sorted(cast.clients[n] for n in (0, 2, 4)))
+    members = trainer_of(cast, network).contributors(told[0].round_id)
+    assert members == tuple(sorted(cast.clients[n] for n in (0, 2, 4)))
     spent = [network.actors[client].ledger.spent().mu > 0 for client in cast.clients]
     assert spent == [True, False, True, False, True, False]
 
 
-def test_the_announcement_is_repeated_to_those_who_have_not_answered() -> None:
+def test_invitations_are_repeated_until_the_close() -> None:
+    """The trainer does not know who has contributed, only how many have: it repeats them to all who did not decline."""
     cast = exact_cast(6)
     network = cast.network()
-    network.tamper = losing(Announcement, to=cast.clients[0])
-    invite(cast, (0, 1, 2), network)
+    network.tamper = losing(Invitation, to=cast.clients[0])
+    invite(cast, (0, 1, 2), network, tolerated=0)
     network.advance(network.now_ms + 10_000)
-    told = Counter(one.to.id for one in sent(network, Announcement))
-    assert told[cast.clients[1]] == told[cast.clients[2]] == 1
-    assert told[cast.clients[0]] >= 3
+    told = Counter(one.to.id for one in sent(network, Invitation))
+    assert told[cast.clients[0]] == told[cast.clients[1]] >= 3
     network.tamper = lambda one: [one]
-    network.advance(network.now_ms + 10_000)
+    network.advance(network.now_ms + 20_000)
     assert len(results(network)) == 1
+    count = len(sent(network, Invitation))
+    until_the_end(network)
+    assert len(sent(network, Invitation)) == count
 
 
-def test_a_batch_goes_on_without_those_who_are_away_at_the_join_deadline() -> None:
+def test_a_batch_goes_on_without_those_who_are_away() -> None:
     cast = exact_cast(6)
     network = cast.network()
     network.crash(cast.clients[3])
@@ -186,27 +190,22 @@ def test_a_batch_goes_on_without_those_who_are_away_at_the_join_deadline() -> No
     assert the_sum(network) == pytest.approx(exact_sum((0, 1, 4)))
 
 
-@pytest.mark.parametrize("answer", ["join", "decline"])
-def test_an_answer_that_was_not_asked_for_is_dropped(answer: str) -> None:
-    """A client that got hold of the announcement, from the broker or from another one."""
-    cast = exact_cast(6)
-    if answer == "decline":
-        cast.policy = Policy()  # which asks for more clients than there are
-    network = cast.network()
-    network.tamper = losing(Announcement)
-    invite(cast, (0, 1, 2), network)
-    trainer, stranger = cast.trainer_identity.id, cast.clients[5]
-    effects = network.actors[stranger].handle(Received(trainer, sent(network, Announcement)[0].payload), network.now_ms)
-    (payload,) = [one.payload for one in effects if getattr(one, "payload", None)]
-    refused(network, trainer, stranger, payload, "invited")
-    if answer == "join":  # nor under another's name
-        refused(network, trainer, cast.clients[0], payload, "sender")
-
-
-def test_a_decline_of_an_invited_client_is_heard() -> None:
+def test_a_decline_that_was_not_asked_for_is_dropped() -> None:
     cast = exact_cast(6)
     network = cast.network()
-    network.tamper = losing(Sealed, sender=cast.clients[0])
+    network.tamper = losing(Invitation)
+    _, request = invite(cast, (0, 1, 2), network)
+    opened, identity = announced(network, cast), cast.client_identities[5]
+    body = Decline(PROTOCOL_VERSION, request.round_id, opened.hash, cast.certificate(5), "no", "x", "y")
+    payload = sealed_by(cast, identity, body, opened)
+    refused(network, cast.trainer_identity.id, identity.id, payload, "invited")
+    refused(network, cast.trainer_identity.id, cast.clients[0], payload, "sender")
+
+
+def test_a_decline_of_an_invited_client_is_heard_and_it_is_not_waited_for() -> None:
+    cast = exact_cast(6)
+    network = cast.network()
+    network.tamper = losing(Invitation, to=cast.clients[0])
     network, request = invite(cast, (0, 1, 2, 3), network)
     opened, identity = announced(network, cast), cast.client_identities[0]
     body = Decline(PROTOCOL_VERSION, request.round_id, opened.hash, cast.certificate(0), "no", "x", "y")
@@ -216,21 +215,17 @@ def test_a_decline_of_an_invited_client_is_heard() -> None:
     assert the_sum(network) == pytest.approx(exact_sum((1, 2, 3)))
 
 
-@pytest.mark.parametrize("lost", [Announcement, Sealed, Roster, Ready, Start, Share])
+@pytest.mark.parametrize("lost", [Invitation, Contribution, Progress, Close])
 def test_a_restarted_trainer_keeps_the_invitation(lost: type) -> None:
     cast = exact_cast(6)
     network = cast.network()
     network.tamper = losing(lost)
-    invite(cast, (1, 2, 5), network, share_window_ms=60_000)
+    invite(cast, (1, 2, 5), network)
     network.tamper = lambda one: [one]
     network.restart(cast.trainer_identity.id)
-    network.deliver()
     until_the_end(network)
-    assert {one.to for one in sent(network, Announcement)} == {
-        one.to for one in sent(network, Announcement) if one.to.id in [cast.clients[n] for n in (1, 2, 5)]
-    }
-    if lost is not Share:  # whose clients resend by their own timers, as in any round
-        assert the_sum(network) == pytest.approx(exact_sum((1, 2, 5)))
+    assert {one.to.id for one in sent(network, Invitation)} == {cast.clients[n] for n in (1, 2, 5)}
+    assert the_sum(network) == pytest.approx(exact_sum((1, 2, 5)))
     (charge,) = trainer_of(cast, network).ledger.charges
     assert charge.clients == tuple(cast.clients[n] for n in (1, 2, 5))
 
@@ -301,12 +296,11 @@ def test_epochs_cost_each_client_its_own_rounds_and_no_more_are_let_through() ->
     assert ledger.spent().mu == pytest.approx(MU * 2**0.5)
     assert ledger.spent(of=[cast.clients[5]]).mu == pytest.approx(MU)
     left = trainer_of(cast, network)._account._allowance.left(ledger, network.now_ms)
-    assert refusal(cast, network, (0, 5)) == (
+    assert refusal(cast, network, (0, 5), tolerated=0) == (
         "the federation's account: found a total of epsilon "
         f"{accounting.epsilon_of(MU * 3**0.5, 1e-6):.4g} with this round; expected <= 1.6 at delta 1e-06 in 365 days; "
         f"at most {left:.4g} is left; ask for less, wait, or raise epsilon of [account]"
     ), "client 0 was in two rounds"
-    assert refusal(cast, network, (5,)) is None, "client 5 was in one"
     with pytest.raises(AccountError):
         trainer_of(cast, network).check_request(cast.request(), network.now_ms)
     trainer_of(cast, network).check_job([Price.of_mu(MU)], network.now_ms, invited=[cast.clients[5]])
@@ -321,53 +315,13 @@ def test_a_round_of_everybody_counts_for_all_of_a_batch() -> None:
     assert refusal(cast, network, (0, 4, 5)) is not None
     assert refusal(cast, network, (3, 4, 5)) is None
     invite(cast, (3, 4, 5), network)
-    assert refusal(cast, network, (3,)) is not None
+    assert refusal(cast, network, (3, 4), tolerated=0) is not None
     assert trainer_of(cast, network).ledger.spent().mu == pytest.approx(MU * 2**0.5)
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-def test_rounds_under_way_are_reserved_for_whom_they_will_cost(restarted: bool) -> None:
-    cast, network = epoch_lab()
-    network.tamper = losing(Sealed)
-    invite(cast, (0, 1, 2), network)
-    invite(cast, (0, 3, 4), network)
-    if restarted:
-        network.restart(cast.trainer_identity.id)
-    said = refusal(cast, network, (0, 5))
-    assert said is not None
-    assert "2 rounds under way included" in said
-    assert refusal(cast, network, (1, 3, 5)) is None
-    coming = cast.request(invited=cast.clients[1:4], clients_expected=0)
-    with pytest.raises(AccountError):
-        trainer_of(cast, network).check_request(
-            coming, network.now_ms, [coming, cast.request(invited=cast.clients[1:2])]
-        )
-
-
-def test_an_account_lowered_since_the_announcement_is_weighed_for_the_invited() -> None:
-    """Client 5 has spent nothing: its batch starts beside a full account of the others; client 0's does not."""
-    for numbers, starts in (((5, 4), True), ((5, 0), False)):
-        cast, network = epoch_lab()
-        for _ in range(2):
-            invite(cast, (0, 1, 2), network)
-        network.tamper = losing(Ready)
-        cast.account = Allowance(epsilon=4.0, delta=1e-6)
-        network.restart(cast.trainer_identity.id)
-        network.deliver()
-        invite(cast, numbers, network, tolerated=0)
-        cast.account = TWO_ROUNDS
-        network.tamper = lambda one: [one]
-        network.restart(cast.trainer_identity.id)
-        network.deliver()
-        assert len(network.reported(SharingStarted)) == 2 + starts
-        assert [fact.reason.startswith("the account allows <= 1.6") for fact in failures(network)] == [True] * (
-            not starts
-        )
 
 
 def test_the_charge_of_a_batch_comes_back_to_its_clients() -> None:
     cast, network = epoch_lab()
-    network.tamper = losing(Share)
+    network.tamper = losing(Contribution)
     _, request = invite(cast, (0, 1, 2), network)
     network.tamper = lambda one: ()
     ledger = trainer_of(cast, network).ledger
@@ -378,37 +332,13 @@ def test_the_charge_of_a_batch_comes_back_to_its_clients() -> None:
     assert ledger.spent().mu == 0
 
 
-def test_stores_from_before_there_were_batches_are_read() -> None:
-    """Records without the new fields: of a round that is under way, and of one that was charged to everybody."""
-    cast, network = lab()
-    begin(cast, network)
-    network.tamper = losing(Sealed)
-    begin(cast, network)
-    trainer = cast.trainer_identity.id
-    for (table, key), value in network.stores[trainer].items():
-        plain = msgspec.msgpack.decode(value)
-        if table == LEDGER:
-            assert plain.pop("clients") == []
-        if table == ROUNDS:
-            assert plain["request"].pop("invited") == []
-        network.stores[trainer][table, key] = msgspec.msgpack.encode(plain)
-    network.tamper = lambda one: [one]
-    network.restart(trainer)
-    network.deliver()
-    assert len({one.round_id for one in results(network)}) == 2
-    with pytest.raises(AccountError):
-        trainer_of(cast, network).check_request(
-            cast.request(invited=cast.clients[:1], clients_expected=0), network.now_ms
-        )
-
-
 def test_an_invitation_is_stored_with_its_round() -> None:
     cast = exact_cast(6)
     network = cast.network()
-    network.tamper = losing(Sealed)
-    _, request = invite(cast, (1, 3), network)
+    network.tamper = losing(Contribution)
+    _, request = invite(cast, (1, 3, 4), network)
     stored = network.stores[cast.trainer_identity.id][ROUNDS, request.round_id]
-    assert msgspec.msgpack.decode(stored, type=StoredRound).request.invited == (cast.clients[1], cast.clients[3])
+    assert msgspec.msgpack.decode(stored, type=StoredRound).request.invited == tuple(cast.clients[n] for n in (1, 3, 4))
 
 
 def test_dca_ledger_tells_the_account_of_the_worst_off_client(

@@ -1,4 +1,4 @@
-"""The trainer's account of its federation: charged before the starts leave, never exceeded, returned once or never."""
+"""The trainer's account of its federation: charged before an announcement, never exceeded, returned once or never."""
 
 from __future__ import annotations
 
@@ -21,16 +21,13 @@ from dca_proto.core.facts import NodeAborted, Released, RoundFailed
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import (
     Announcement,
+    Contribution,
     EpochKey,
-    Join,
-    Ready,
-    Sealed,
-    Share,
-    Start,
 )
-from dca_proto.core.policy import DAY_MS, Allowance
+from dca_proto.core.policy import DAY_MS
 from dca_proto.core.price import Price
-from dca_proto.core.shares import LOCAL
+from dca_proto.core.request import AskLdpReport
+from dca_proto.core.trainer_round import ROUNDS
 from dca_proto.testing import Cast, Network, NoNoise
 
 
@@ -84,84 +81,62 @@ def test_a_charge_counts_for_its_period() -> None:
     assert len(results(network)) == 3
 
 
-# Charged before the starts leave
+# Charged before the announcement leaves
 
 
-def ready_scene() -> tuple[Cast, Network, tuple[bytes, bytes]]:
-    """A round of which two nodes are ready, and the third one's message."""
-    cast, network = lab()
-    last = cast.computes[2]
-    network.tamper = losing(Ready, sender=last)
-    begin(cast, network)
+def waiting_scene() -> tuple[Lab, Network, tuple[bytes, bytes], bytes]:
+    """A round that waits for one node's key, that node's message, and the round's id."""
+    cast = Lab(4, 3, mechanism=NoNoise())
+    network, last = Network(), cast.computes[2]
+    network.tamper = losing(EpochKey, sender=last)
+    cast.network(network)
+    network._retained.pop(last)
+    network.restart(cast.trainer_identity.id)
+    _, request = begin(cast, network)
     network.tamper = lambda one: ()
-    return cast, network, (last, sent(network, Ready, sender=last)[0].payload)
+    return cast, network, (last, sent(network, EpochKey, sender=last)[0].payload), request.round_id
 
 
-def test_the_charge_is_written_before_the_first_start() -> None:
-    cast, network, message = ready_scene()
+def test_the_charge_is_written_before_the_first_announcement() -> None:
+    cast, network, message, _ = waiting_scene()
     effects = trainer_of(cast, network).handle(Received(*message), network.now_ms)
     kinds = [effect.table if isinstance(effect, Persist) else type(effect) for effect in effects]
     assert kinds.index(LEDGER) < kinds.index(Send)
+    assert kinds.index(ROUNDS) < kinds.index(Send)
     assert kinds.count(LEDGER) == 1
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_crash_around_the_start_charges_once(committed: bool) -> None:
-    """The charge and the phase that sends starts are one transaction: both are there after the crash, or neither."""
-    cast, network, message = ready_scene()
+def test_a_crash_around_the_announcement_charges_once(committed: bool) -> None:
+    """Charge and round are one transaction: both are there after the crash, or neither."""
+    cast, network, message, _ = waiting_scene()
     trainer = cast.trainer_identity.id
     effects = network.actors[trainer].handle(Received(*message), network.now_ms)
     for effect in [one for one in effects if isinstance(one, Persist) and committed]:
         network._carry_out(trainer, effect)
-    network.restart(trainer)
-    assert bool(sent(network, Start)) == committed, "no start leaves uncharged"
-    assert len(trainer_of(cast, network).ledger.charges) == committed
     network.tamper = lambda one: [one]
-    for one in sent(network, Start):
-        network.handle(one.to.id, Received(one.sender, one.payload))
+    network.restart(trainer)
+    assert bool(sent(network, Announcement)) == committed, "no announcement leaves uncharged"
+    assert len(trainer_of(cast, network).ledger.charges) == committed
     until_the_end(network)
-    assert len(results(network)) == 1
-    assert [charge.number for charge in trainer_of(cast, network).ledger.charges] == [1]
-
-
-def test_an_account_lowered_since_the_announcement_stops_the_round_before_its_starts() -> None:
-    cast, network, message = ready_scene()
-    cast.account = Allowance(epsilon=0.5, delta=1e-6)
-    network.restart(cast.trainer_identity.id)
-    for node in cast.computes:
-        payload = message[1] if node == message[0] else sent(network, Ready, sender=node)[0].payload
-        network.handle(cast.trainer_identity.id, Received(node, payload))
-    (failure,) = failures(network)
-    assert failure.reason.startswith("the account allows <= 0.5 at delta 1e-06 in 365 days; at most 0.5 is left; found")
-    assert sent(network, Start) == []
-    assert trainer_of(cast, network).ledger.charges == ()
+    assert len(results(network)) == committed
+    assert [charge.number for charge in trainer_of(cast, network).ledger.charges] == [1] * committed
 
 
 # Reserved for
 
 
-@pytest.mark.parametrize("lost", [EpochKey, Join, Ready])
-@pytest.mark.parametrize("restarted", [False, True])
-def test_rounds_that_have_not_started_are_reserved_for(lost: type, restarted: bool) -> None:
-    """Waiting for keys, joining or starting; the announced ones also after a restart."""
+def test_rounds_that_wait_for_keys_are_reserved_for() -> None:
     cast = Lab(4, 3, mechanism=NoNoise())
     network = Network()
-    network.tamper = losing(Sealed if lost is Join else lost)
-    if lost is EpochKey:
-        network.add(Channel.TRAINER, cast.trainer)
-    else:
-        cast.network(network)
+    network.add(Channel.TRAINER, cast.trainer)
     for _ in range(2):
         begin(cast, network)
-    if restarted and lost is not EpochKey:  # a request that waits for keys has promised nothing to anyone
-        network.restart(cast.trainer_identity.id)
     assert trainer_of(cast, network).ledger.charges == ()
     said = refusal(cast, network)
     assert "with this round, 2 rounds under way included; expected" in said
-    assert "; `dca trainer FILE --resume` finishes 2 rounds; ask for less" in said
     refused = len(failures(network))
     begin(cast, network, epsilon=0.05)  # something is left
-    network.tamper = lambda one: ()  # all of them end without a start: what was reserved is free again
     until_the_end(network)
     assert len(failures(network)) == refused + 3
     assert trainer_of(cast, network).ledger.charges == ()
@@ -176,7 +151,7 @@ def test_requests_on_their_way_are_reserved_for_once() -> None:
     with pytest.raises(UsageError, match="the federation's account"):
         trainer.check_request(cast.request(), network.now_ms, [coming])
     network.tamper = losing(Announcement)
-    network.command(trainer.id, coming)  # known now, as a round that joins, and no longer on its way
+    network.command(trainer.id, coming)  # charged now, and no longer on its way
     with pytest.raises(UsageError, match="the federation's account"):
         trainer.check_request(cast.request(), network.now_ms, [coming])
     trainer.check_request(cast.request(epsilon=0.05), network.now_ms, [coming])
@@ -184,22 +159,9 @@ def test_requests_on_their_way_are_reserved_for_once() -> None:
 
 def test_a_request_that_is_charged_is_not_reserved_for_as_well() -> None:
     cast, network = lab()
-    network.tamper = losing(Share)
+    network.tamper = losing(Contribution)
     _, running = begin(cast, network)
     trainer_of(cast, network).check_request(cast.request(), network.now_ms, [running])
-
-
-def test_a_round_that_nobody_went_on_with_is_reserved_for_until_its_close() -> None:
-    cast, network = lab()
-    network.tamper = losing(Sealed)
-    begin(cast, network)
-    begin(cast, network)
-    close_ms = body_of(sent(network, Announcement)[0].payload).close_by_ms
-    records = [(table, key, value) for (table, key), value in network.stores[cast.trainer_identity.id].items()]
-    later = cast.trainer(records)
-    with pytest.raises(AccountError, match="2 rounds under way included"):
-        later.check_request(cast.request(), close_ms - 1)
-    later.check_request(cast.request(), close_ms)
 
 
 def test_an_account_that_refuses_what_it_let_through_before_ends_that_round_alone() -> None:
@@ -244,7 +206,7 @@ def test_a_job_stops_in_its_middle_when_another_has_used_up_the_account() -> Non
 def tell(cast: Cast, network: Network, numbers: Sequence[int] = (), epsilon: float = 0.8, **changes: object) -> str:
     """Hold a round of ε-private reports, of everybody or of a mini-batch; why it is not held, or nothing."""
     invited = tuple(cast.clients[number] for number in numbers)
-    terms = {"mechanism": "grid-laplace", "encoding": LOCAL, "computes": (), "delta": 0.0, "tolerated": 0}
+    terms = {"ask": AskLdpReport(mechanism="grid-laplace"), "delta": 0.0}
     request = cast.request(**{**terms, "epsilon": epsilon, "invited": invited, "clients_expected": 0, **changes})
     try:
         trainer_of(cast, network).check_request(request, network.now_ms)
@@ -310,7 +272,7 @@ def test_a_ledger_never_holds_more_than_the_account_allows_whatever_is_asked() -
             assert isinstance(told.fact, RoundFailed)
             continue
         network.command(cast.trainer_identity.id, request)
-        network.deliver()
+        network.advance(network.now_ms + 50)
     ledger = trainer_of(cast, network).ledger
     assert 2 <= len(ledger.charges) < 7
     assert ledger.spent().mu <= TWO_ROUNDS.mu
@@ -321,11 +283,11 @@ def test_a_ledger_never_holds_more_than_the_account_allows_whatever_is_asked() -
 
 
 class TrainersPowerCuts(PowerCuts):
-    """The trainer is what is killed; no start leaves it that is not paid for."""
+    """The trainer is what is killed; no announcement leaves it that is not paid for."""
 
     def _post(self, sender: bytes, send: Send) -> None:
-        if isinstance(body_of(send.payload), Start):
-            assert send.round_id in self.charges(sender), "a start left without a durable charge"
+        if isinstance(body_of(send.payload), Announcement):
+            assert send.round_id in self.charges(sender), "an announcement left without a durable charge"
         super()._post(sender, send)
 
 
@@ -341,7 +303,7 @@ def under_power_cuts(seed: int) -> tuple[Lab, TrainersPowerCuts]:
     for _ in range(60):
         if asked < 4 and trainer not in network.down and generator.random() < 0.3:
             asked += 1
-            terms = {"tolerated": generator.choice([0, 0, 1]), "clients_expected": generator.choice([0, 4])}
+            terms = {"tolerated": generator.choice([0, 0, 1]), "clients_expected": 4}
             network.command(trainer, cast.request(**terms))
         network.deliver_some(generator.randint(1, 30))
         network.restart_some(0.3)

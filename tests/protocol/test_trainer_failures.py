@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
-from lab import MU, abort_of, lab, running, trainer_of
-from scene import begin, body_of, failures, forged, losing, refused, results, sealed_by, sent, until_the_end
+from lab import MU, abort_of, collecting, lab, trainer_of
+from scene import begin, body_of, failures, forged, kind_of, losing, refused, results, sealed_by, sent, until_the_end
 
 from dca_proto.core.account import AccountError
 from dca_proto.core.effects import Channel
 from dca_proto.core.events import Received
-from dca_proto.core.facts import ChargeReturned, RoundFailed, SharingStarted
+from dca_proto.core.facts import ChargeReturned, RoundFailed
 from dca_proto.core.messages import (
     Abort,
     Announcement,
-    Frozen,
+    Answer,
+    Contribution,
     FrozenList,
     PartialSum,
+    Progress,
     Query,
-    Ready,
     Sealed,
-    Share,
-    Start,
 )
 from dca_proto.core.params import PROTOCOL_VERSION, Timing
 from dca_proto.core.policy import DAY_MS, Allowance
-from dca_proto.core.round import session_hash
 from dca_proto.testing import Cast, Envelope, Network
 
 SETTLE_MS = Timing().settle_ms
@@ -34,7 +33,7 @@ SETTLE_MS = Timing().settle_ms
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_the_aborts_of_all_nodes_bring_the_charge_back_once(restarts: bool) -> None:
-    cast, network, round_id = running()
+    cast, network, round_id = collecting()
     trainer = cast.trainer_identity.id
 
     def tell(node: int) -> None:
@@ -56,7 +55,7 @@ def test_the_aborts_of_all_nodes_bring_the_charge_back_once(restarts: bool) -> N
 
 
 def test_what_came_back_can_be_spent_again() -> None:
-    cast, network, _ = running()
+    cast, network, _ = collecting()
     for node in range(3):
         network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
     network.tamper = lambda one: [one]
@@ -68,14 +67,14 @@ def test_what_came_back_can_be_spent_again() -> None:
 
 
 def test_forged_aborts_bring_nothing_back() -> None:
-    cast, network, _ = running()
+    cast, network, _ = collecting()
     trainer = cast.trainer_identity.id
     network.handle(trainer, Received(*abort_of(cast, network, 0)))
     node, genuine = abort_of(cast, network, 1)
-    refused(network, trainer, cast.computes[2], genuine, "signature")
-    refused(network, trainer, cast.clients[0], genuine, "unknown-compute")
+    foreign = msgspec.structs.replace(body_of(genuine), compute=cast.client_identities[0].id)
+    refused(network, trainer, node, forged(cast, cast.client_identities[0], foreign), "unknown-compute")
     refused(network, trainer, node, forged(cast, cast.client_identities[0], body_of(genuine)), "signature")
-    refused(network, trainer, *abort_of(cast, network, 1, session_hash=bytes(32)), "session")
+    refused(network, trainer, *abort_of(cast, network, 1, announcement_hash=bytes(32)), "announcement")
     assert trainer_of(cast, network).ledger.spent().mu == MU
 
 
@@ -83,7 +82,7 @@ def test_the_charge_stays_when_some_have_released() -> None:
     """One node never hears of the others' lists and aborts, the others release: nobody knows who has what."""
     cast, network = lab()
     odd = cast.computes[2]
-    network.tamper = losing(Frozen, FrozenList, Query, Abort, to=odd)
+    network.tamper = losing(Answer, Query, Abort, to=odd)
     begin(cast, network)
     network.tamper = lambda one: [one] if one.to.channel in (Channel.TRAINER, Channel.ABORT) else []
     until_the_end(network)
@@ -112,7 +111,7 @@ def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
 
     def tamper(one):
         lost = one.to.channel is Channel.ABORT and one.sender != first
-        return [] if lost or isinstance(body_of(one.payload), Share) else [one]
+        return [] if lost or isinstance(body_of(one.payload), Contribution) else [one]
 
     network.tamper = tamper
     _, request = begin(cast, network)
@@ -120,7 +119,7 @@ def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
     if restarted:
         network.restart(cast.trainer_identity.id)
     until_the_end(network)
-    assert {query.to.id for query in sent(network, Query)} == set(cast.computes[1:])
+    assert {query.to.id for query in sent(network, Query, sender=cast.trainer_identity.id)} == set(cast.computes[1:])
     assert len(failures(network)) == 1
     assert trainer_of(cast, network).phase(request.round_id) == "returned"
     assert trainer_of(cast, network).ledger.spent().mu == 0
@@ -129,14 +128,14 @@ def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
 def test_a_node_that_has_released_is_not_asked_for_its_abort_for_ever() -> None:
     cast, network = lab()
     odd, trainer = cast.computes[2], cast.trainer_identity.id
-    network.tamper = losing(Frozen, FrozenList, Abort, to=odd)
+    network.tamper = losing(Answer, Abort, to=odd)
     asked: list[bytes] = []
 
     def lose_partials_at_first(one):
-        if isinstance(body_of(one.payload), Query):
+        if isinstance(body_of(one.payload), Query) and one.sender == trainer and failures(network):
             asked.append(one.to.id)
-        lost = isinstance(body_of(one.payload), Sealed) and one.sender in cast.computes and one.to.id == trainer
-        odd_is_cut_off = one.to.id == odd and isinstance(body_of(one.payload), Frozen | FrozenList)
+        lost = kind_of(one) is Sealed and one.sender in cast.computes
+        odd_is_cut_off = one.to.id == odd and kind_of(one) is Answer
         return [] if odd_is_cut_off or (lost and not failures(network)) else [one]
 
     network.tamper = lose_partials_at_first
@@ -148,31 +147,22 @@ def test_a_node_that_has_released_is_not_asked_for_its_abort_for_ever() -> None:
     assert trainer_of(cast, network).ledger.spent().mu == MU
 
 
-def test_a_round_that_failed_before_its_starts_costs_nothing() -> None:
-    cast, network = lab()
-    network.tamper = losing(Ready)
-    begin(cast, network)
-    until_the_end(network)
-    assert network.reported(SharingStarted) == []
-    assert trainer_of(cast, network).ledger.charges == ()
-
-
 # Told when it is known what it cost
 
 
 def test_the_failure_is_told_with_the_last_abort_and_what_came_back() -> None:
-    cast, network, round_id = running()
+    cast, network, round_id = collecting()
     for node in range(3):
         assert failures(network) == []
         network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, node)))
-    reason = "compute-0 aborted: too-few: x; its charge came back to the account"
+    reason = "compute-0 aborted: too-few: 1 contributed, 3 were needed; its charge came back to the account"
     assert failures(network) == [RoundFailed(round_id, reason, 1, 3)]
     network.advance(network.now_ms + 2 * SETTLE_MS)
     assert len(failures(network)) == 1
 
 
 def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_they_speak() -> None:
-    cast, network, round_id = running()
+    cast, network, round_id = collecting()
     trainer = cast.trainer_identity.id
     network.handle(trainer, Received(*abort_of(cast, network, 0)))
     assert trainer_of(cast, network).is_settling(network.now_ms)
@@ -181,8 +171,8 @@ def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_
     network.advance(network.now_ms + 1)
     (failure,) = failures(network)
     assert failure.reason == (
-        "compute-0 aborted: too-few: x; no word yet from compute-1, compute-2 that nothing was released, so the "
-        "account keeps the charge: `dca trainer FILE --resume` asks again"
+        "compute-0 aborted: too-few: 1 contributed, 3 were needed; no word yet from compute-1, compute-2 that nothing "
+        "was released, so the account keeps the charge: `dca trainer FILE --resume` asks again"
     )
     assert not trainer_of(cast, network).is_settling(network.now_ms)
     for node in (1, 2):
@@ -195,8 +185,7 @@ def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_
 def with_a_partial_sum(cast: Cast, network: Network, round_id: bytes) -> None:
     """The first node releases."""
     opened = trainer_of(cast, network)._rounds[round_id].opened
-    session = session_hash(body_of(sent(network, Start)[0].payload).terms)
-    body = PartialSum(PROTOCOL_VERSION, round_id, session, bytes(32), b"\xf0", (bytes(32),) * 3, bytes(8))
+    body = PartialSum(PROTOCOL_VERSION, round_id, opened.hash, bytes(32), 4, (bytes(32),) * 3, bytes(64), bytes(8))
     identity = cast.compute_identities[0]
     payload = sealed_by(cast, identity, body, opened)
     network.handle(cast.trainer_identity.id, Received(identity.id, payload))
@@ -206,7 +195,7 @@ def with_a_partial_sum(cast: Cast, network: Network, round_id: bytes) -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_node_that_has_released_settles_that_the_charge_stays(released_first: bool, restarted: bool) -> None:
     """Also against the aborts of all nodes, of which one then lies. No sum of a failed round is kept."""
-    cast, network, round_id = running()
+    cast, network, round_id = collecting()
     trainer = cast.trainer_identity.id
     if released_first:
         with_a_partial_sum(cast, network, round_id)
@@ -224,7 +213,7 @@ def test_a_node_that_has_released_settles_that_the_charge_stays(released_first: 
         network.handle(trainer, Received(*abort_of(cast, network, node)))
     with_a_partial_sum(cast, network, round_id)
     until_the_end(network, 24 * 2)
-    assert sent(network, Query) == []
+    assert sent(network, Query, sender=trainer) == []
     assert set(failures(network)) == {failure}, "each start tells it again, in the same words"
     assert trainer_of(cast, network).ledger.spent().mu == MU
     assert trainer_of(cast, network)._rounds[round_id].partials == {}
@@ -241,20 +230,20 @@ def aborted_by_one() -> tuple[Cast, Network, bytes, int]:
 
     def tamper(one: Envelope) -> list[Envelope]:
         body = body_of(one.payload)
-        return [] if isinstance(body, Share) or (isinstance(body, Abort) and one.sender != first) else [one]
+        return [] if isinstance(body, Contribution) or (isinstance(body, Abort) and one.sender != first) else [one]
 
     network.tamper = tamper
     _, request = begin(cast, network)
     network.advance(network.now_ms + 60_001)
     assert trainer_of(cast, network).phase(request.round_id) == "failed"
-    return cast, network, request.round_id, body_of(sent(network, Announcement)[0].payload).close_by_ms
+    return cast, network, request.round_id, body_of(sent(network, Announcement)[0].payload).commit_by_ms
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_nodes_are_asked_until_they_forget_ever_more_rarely(restarted: bool) -> None:
     cast, network, round_id, close_ms = aborted_by_one()
     network.advance(close_ms + 3 * DAY_MS)
-    asked = Counter(query.to.id for query in sent(network, Query))
+    asked = Counter(query.to.id for query in sent(network, Query, sender=cast.trainer_identity.id))
     assert asked.keys() == set(cast.computes[1:])
     assert max(asked.values()) <= 20
     assert network.reported(ChargeReturned, cast.trainer_identity.id) == []
@@ -273,15 +262,15 @@ def test_nodes_are_asked_until_they_forget_ever_more_rarely(restarted: bool) -> 
 def test_when_nodes_have_forgotten_they_are_asked_no_more() -> None:
     cast, network, round_id, close_ms = aborted_by_one()
     network.advance(close_ms + 7 * DAY_MS - 1)
-    before = len(sent(network, Query))
+    before = len(sent(network, Query, sender=cast.trainer_identity.id))
     assert trainer_of(cast, network).unfinished(network.now_ms) == set(), "this process has told it"
     network.restart(cast.trainer_identity.id)
-    assert len(sent(network, Query)) == before + 2
+    assert len(sent(network, Query, sender=cast.trainer_identity.id)) == before + 2
     assert trainer_of(cast, network).unfinished(network.now_ms) == {round_id}
     assert trainer_of(cast, network).unfinished(network.now_ms + 1) == set()
     network.advance(close_ms + 8 * DAY_MS)
     assert trainer_of(cast, network).phase(round_id) == "new"
-    assert len(sent(network, Query)) == before + 2
+    assert len(sent(network, Query, sender=cast.trainer_identity.id)) == before + 2
     assert trainer_of(cast, network).ledger.spent().mu == MU
 
 
@@ -314,11 +303,11 @@ def test_a_node_that_has_not_heard_of_the_end_says_so_and_is_asked_again() -> No
     """Asked before its own deadline, it is still ready."""
     cast, network = lab()
     late = cast.computes[2]
-    network.tamper = losing(Share, Frozen, FrozenList)
+    network.tamper = losing(Contribution, Answer, FrozenList)
     begin(cast, network)
     network.handle(cast.trainer_identity.id, Received(*abort_of(cast, network, 0)))
     network.advance(network.now_ms + SETTLE_MS)
-    assert len(sent(network, Ready, sender=late)) > 1
+    assert len(sent(network, Progress, sender=late)) > 1
     assert not network.actors[cast.trainer_identity.id].dropped
     until_the_end(network)
     assert len(sent(network, Query, to=late)) >= 2

@@ -23,7 +23,7 @@ from dca_proto.core.facts import Announced, ChargeReturned, RoundFailed
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
 from dca_proto.core.machine import Actor
-from dca_proto.core.messages import Abort, Share
+from dca_proto.core.messages import Abort, Contribution
 from dca_proto.core.params import Timing
 from dca_proto.core.policy import Allowance
 from dca_proto.core.topics import subscriptions
@@ -39,12 +39,12 @@ MINUTE_MS = 60_000
 
 
 class Mute(MemoryTransport):
-    """Loses its actor's shares, and keeps back its aborts until what they must follow."""
+    """Loses its actor's contributions, and keeps back its aborts until what they must follow."""
 
     after: asyncio.Event | None = None
 
     async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
-        if isinstance(decode_frame(payload), Share):
+        if isinstance(decode_frame(payload), Contribution):
             return
         if "/abort/" in topic and self.after is not None:
             await self.after.wait()
@@ -122,7 +122,7 @@ def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be
             for number in (1, 2):
                 store.failed.clear()
                 with pytest.raises(RoundAborted, match=r"too-few.*; its charge came back to the account") as caught:
-                    await asyncio.wait_for(live.hold(cast.request(share_window_ms=200)), 20)
+                    await asyncio.wait_for(live.hold(cast.request(collect_window_ms=200)), 20)
                 assert (caught.value.contributors, caught.value.needed) == (0, 2)
                 assert charges(store) == [(one, True) for one in range(1, number + 1)]
             assert live._results == {}, "nothing is kept of rounds that are over"
@@ -139,7 +139,7 @@ def earlier_failure() -> tuple[Lab, Network]:
 
     def tamper(one: Envelope) -> list[Envelope]:
         body = body_of(one.payload)
-        lost = isinstance(body, Share) or (isinstance(body, Abort) and one.sender != cast.computes[0])
+        lost = isinstance(body, Contribution) or (isinstance(body, Abort) and one.sender != cast.computes[0])
         return [] if lost else [one]
 
     network.tamper = tamper
