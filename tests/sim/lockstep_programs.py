@@ -44,9 +44,8 @@ def hold_rounds(name: str, team: Team) -> dict[str, Any]:
                 statistic="histogram",
                 parameters={"columns": ["x"], "edges": list(range(DIMENSION + 1))},
                 rows_max=1,
-                encoding="seed",
             )
-        world.simulator.run(world.simulator.now_ms + 3_600_000)
+        world.simulator.run(world.simulator.now_ms + 600_000)
     parts = [msgspec.msgpack.decode(part) for part in team.gather(msgspec.msgpack.encode(told(world)))]
     traffic = sum((Counter(part["traffic"]) for part in parts), Counter())
     actors = {actor: digest for part in parts for actor, digest in part["actors"].items()}

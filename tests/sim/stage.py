@@ -29,7 +29,7 @@ def small(
     **rounds: Any,
 ) -> Scenario:
     """A scenario of a few clients, one round and short windows; of a round, anything can be changed."""
-    windows = {"join_window_ms": 8_000, "share_window_ms": 8_000, "commit_window_ms": 8_000}
+    windows = {"collect_window_ms": 8_000, "commit_window_ms": 8_000}
     return Scenario(
         seed=seed,
         heal_ms=heal_ms,

@@ -34,7 +34,7 @@ def test_any_number_of_processes_gives_the_same_results_messages_and_bytes_and_t
         }
     assert two == again
     assert [alone["held"], two["held"], three["held"]] == [[28], [14, 14], [9, 10, 9]]
-    assert alone["traffic"]["client messages_sent"] == 2 * programs.CLIENTS * (1 + programs.COMPUTES)
+    assert alone["traffic"]["client messages_sent"] == programs.CLIENTS * (1 + 2), "a Hello, and two contributions"
 
 
 def test_the_seed_is_in_the_facts() -> None:
@@ -119,7 +119,7 @@ def test_a_packet_travels_once_to_its_process_and_a_broadcast_once_to_each() -> 
         border._route(Packet(bytes(16), to, b"", b"payload", retain=to.channel is Channel.EPOCH))
     channels = [[packet.to.channel for packet in packets] for packets in border.leaving]
     assert channels == [[Channel.CLIENT, Channel.EPOCH], [], [Channel.EPOCH]]
-    assert [packet.to.channel for packet in border._retained.values()] == [Channel.EPOCH]
+    assert [channel for channel, packets in border._retained.items() if packets] == [Channel.EPOCH]
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:
