@@ -46,7 +46,7 @@ from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import AgreementKey, Identity, seal_to
 from dca_proto.testing import Cast, Envelope, Network, NoNoise, Records, seeded
 
-NOT_STATE = {"dropped", "_random", "_rows", "_agreed", "_asked", "consents", "_validated", "listed"}
+NOT_STATE = {"dropped", "_random", "_rows", "_agreed", "_asked", "consents", "_validated", "listed", "agreement"}
 """What an actor may change with a message that it drops: counters, and caches of pure functions."""
 
 
@@ -76,6 +76,8 @@ def snapshot(value: Any) -> Any:
         return tuple(snapshot(item) for item in value)
     if isinstance(value, OpenedAnnouncement):
         return value.hash
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
     if isinstance(value, Federation):
         return value  # it never changes; it remembers what it looked up
     if hasattr(value, "__slots__") and hasattr(value, "stored"):  # a client's round

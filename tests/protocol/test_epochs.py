@@ -9,7 +9,7 @@ from dca_proto.core.params import Timing
 from dca_proto.testing import Cast, Envelope, Network
 
 EPOCH_MS, GRACE_MS = 10_000_000, 100_000
-TIMING = Timing(epoch_ms=EPOCH_MS, epoch_grace_ms=GRACE_MS)
+TIMING = Timing(epoch_ms=EPOCH_MS, epoch_grace_ms=GRACE_MS, abort_grace_ms=1000, hello_spread_ms=0)
 TURN_MS = 170_001 * EPOCH_MS
 
 
@@ -21,8 +21,8 @@ def test_a_round_announced_just_before_the_turn_ends_with_a_result() -> None:
     cast = Cast(5, 2, timing=TIMING)
     net = network(cast, before_turn_ms=10_000)
     silent = cast.clients[0]
-    net.tamper = lambda e: () if e.sender == silent else (e,)  # so that the roster waits for the join deadline
-    net.command(cast.trainer_identity.id, cast.request(join_window_ms=20_000))
+    net.tamper = lambda e: () if e.sender == silent else (e,)  # so that the round waits for it
+    net.command(cast.trainer_identity.id, cast.request(tolerated=1, collect_window_ms=20_000))
     net.advance(TURN_MS + 90_000)
     (done,) = net.reported(facts.RoundCompleted)
     assert done.aggregate.contributors == 4
@@ -31,10 +31,10 @@ def test_a_round_announced_just_before_the_turn_ends_with_a_result() -> None:
 def test_a_round_that_would_outlast_the_grace_waits_for_the_next_key() -> None:
     cast = Cast(5, 2, timing=TIMING)
     net = network(cast, before_turn_ms=10_000)
-    net.command(cast.trainer_identity.id, cast.request(join_window_ms=GRACE_MS + 20_000))
+    net.command(cast.trainer_identity.id, cast.request(collect_window_ms=GRACE_MS + 20_000))
     net.deliver()
     assert not net.reported(facts.Announced)
-    net.advance(TURN_MS + 1)
+    net.advance(TURN_MS + 1000)
     assert net.reported(facts.RoundCompleted)
 
 
@@ -50,7 +50,7 @@ def test_a_key_is_gone_when_its_grace_is_over() -> None:
     assert not any(("epoch", old) in net.stores[one] for one in owners)
 
 
-def test_a_share_after_the_abort_is_answered_with_it_and_brings_the_charge_back() -> None:
+def test_a_contribution_after_the_abort_is_answered_with_it_and_brings_the_charge_back() -> None:
     cast = Cast(6, 2)
     net = cast.network()
     dropped, cut_off = set(cast.clients[:3]), cast.clients[5]
@@ -61,10 +61,10 @@ def test_a_share_after_the_abort_is_answered_with_it_and_brings_the_charge_back(
         return () if silent or (unheard and net.now_ms < heals_ms) else (envelope,)
 
     heals_ms = net.now_ms + 100_000
-    request = cast.request(tolerated=1, share_window_ms=50_000, commit_window_ms=200_000)
+    request = cast.request(tolerated=1, collect_window_ms=50_000, commit_window_ms=200_000)
     net.tamper = lambda e: (e,) if e.to.channel is Channel.TRAINER else tamper(e)
     net.command(cast.trainer_identity.id, request)
-    net.advance(net.now_ms + 240_000)
+    net.advance(net.now_ms + 400_000)
     assert net.actors[cut_off].phase(request.round_id) == "returned"
 
 
@@ -82,11 +82,11 @@ def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledge
     request = cast.request()
     net.command(cast.trainer_identity.id, request)
     net.deliver()
-    assert net.actors[cast.clients[0]].phase(request.round_id) == "sharing"
+    assert net.actors[cast.clients[0]].phase(request.round_id) == "sent"
     cast.federation = replaced(cast)
     net.restart(cast.clients[0])
     assert net.actors[cast.clients[0]].phase(request.round_id) == "new"
-    assert {table for table, _ in net.stores[cast.clients[0]]} == {"ledger", "seen", "epoch"}
+    assert {table for table, _ in net.stores[cast.clients[0]]} == {"ledger", "seen", "epoch", "hello"}
     assert net.actors[cast.clients[0]].ledger.spent().mu > 0
 
 
@@ -95,7 +95,7 @@ def test_a_trainer_goes_on_when_its_old_federation_file_is_back() -> None:
     net = cast.network()
     request = cast.request()
     net.command(cast.trainer_identity.id, request)
-    net.deliver()
+    net.advance(net.now_ms + 1000)
     old, cast.federation = cast.federation, replaced(cast)
     net.restart(cast.trainer_identity.id)
     assert net.actors[cast.trainer_identity.id].phase(request.round_id) == "new"

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from scene import begin, losing
+from scene import announced, begin, losing
 
 from dca_proto.core.accounting import mu_of
 from dca_proto.core.errors import UsageError
 from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.messages import Receipt, Share
+from dca_proto.core.messages import Answer, Close, Contribution, Receipt
 from dca_proto.core.policy import Policy
 from dca_proto.core.price import Price
 from dca_proto.testing import Cast
@@ -29,12 +29,16 @@ def records(role: str) -> tuple[Callable[[Records], object], Records]:
     if role == "declining client":
         cast.policy = Policy()
     network = cast.network()
-    network.tamper = losing(Receipt) if role != "node" else losing(Share, sender=cast.clients[0])
-    begin(cast, network, share_window_ms=600_000)
+    lost = {"node": (Close,), "answering node": (Answer,), "trainer": (Contribution,)}.get(role, (Receipt,))
+    network.tamper = losing(*lost)
+    begin(cast, network, collect_window_ms=600_000)
+    holder = announced(network, cast).holder(cast.clients[0]).id
+    node = cast.computes.index(holder)
     actor, build = {
         "client": (cast.clients[0], lambda stored: cast.client(0, stored)),
         "declining client": (cast.clients[0], lambda stored: cast.client(0, stored)),
-        "node": (cast.computes[0], lambda stored: cast.compute(0, stored)),
+        "node": (holder, lambda stored: cast.compute(node, stored)),
+        "answering node": (holder, lambda stored: cast.compute(node, stored)),
         "trainer": (cast.trainer_identity.id, cast.trainer),
     }[role]
     return build, [(table, key, value) for (table, key), value in network.stores[actor].items()]
@@ -78,10 +82,13 @@ def test_a_ledger_without_numbers_is_of_an_older_version() -> None:
     ("role", "table"),
     [
         ("client", "ledger"),
-        ("client", "session"),
-        ("client", "contribution"),
+        ("client", "client-round"),
+        ("client", "outbound"),
         ("declining client", "declined"),
         ("node", "round"),
+        ("node", "session"),
+        ("node", "contribution"),
+        ("answering node", "list"),
         ("trainer", "ledger"),
         ("trainer", "trainer-round"),
     ],
@@ -102,8 +109,7 @@ def test_a_record_that_cannot_be_read_stops_the_start_by_name(role: str, table: 
         ("client", "seen"),
         ("node", "epoch"),
         ("node", "seen"),
-        ("node", "charges"),
-        ("node", "share"),
+        ("answering node", "charges"),
     ],
 )
 @pytest.mark.parametrize("damage", [b"", b"\xc1"])
@@ -116,7 +122,7 @@ def test_plain_bytes_of_a_wrong_length_stop_the_start_by_name(role: str, table: 
         build([(kind, key, damage if kind == table else value) for kind, key, value in stored])
 
 
-def test_a_share_without_its_round_stops_the_start() -> None:
+def test_a_contribution_without_its_round_stops_the_start() -> None:
     build, stored = records("node")
-    with pytest.raises(UsageError, match="table 'share' cannot be read"):
+    with pytest.raises(UsageError, match="table 'contribution' cannot be read"):
         build([record for record in stored if record[0] != "round"])
