@@ -112,8 +112,8 @@ FIGURES: dict[tuple[str, str], tuple[str, ...]] = {
 CLAIMED: dict[str, tuple[tuple[str, str], ...]] = {
     "core seconds": tuple(("core_s_by_role", role) for role in _SENT),
     **{f"{role} core seconds": (("core_s_by_role", role),) for role in _SENT},
-    "messages": tuple((key, role) for key in ("messages", "received") for role in _SENT),
-    "bytes": tuple((key, role) for key in ("bytes", "received_bytes") for role in _SENT),
+    **{f"{role} messages": (("messages", role), ("received", role)) for role in _SENT},
+    **{f"{role} bytes": (("bytes", role), ("received_bytes", role)) for role in _SENT},
     **{f"{role} memory": (("memory_bytes", role),) for role in _SENT},
 }
 """What is predicted, and the figures that it is the sum of. The emulator's own core seconds are no part of it."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -17,23 +17,22 @@ from dca_proto.cli.output import say
 from emulator.scaling.calibration import ERROR_MAX, HeldOut, worst
 from emulator.scaling.cell import EMULATED, Cell
 from emulator.scaling.fit import Growth
-from emulator.scaling.held import PHASES
 from emulator.scaling.predict import Figure, Prediction
 
 _Cells = Sequence[Mapping[str, Any]]
 _ROLES = {"client": "clients", "compute": "Compute nodes", "trainer": "trainer"}
 _ERRORS = {
-    "core": "core seconds",
-    "clients": "client core seconds",
+    "client": "client core seconds",
     "nodes": "compute core seconds",
     "trainer": "trainer core seconds",
-    "msgs": "messages",
-    "bytes": "bytes",
+    "msgs": "compute messages",
+    "bytes": "compute bytes",
     "memory": "compute memory",
     "keys": "key agreement core seconds",
-    "sessions": "session core seconds",
+    "hellos": "session core seconds",
 }
 """A column of the table of held-out cells, and the quantity in it."""
+_WAYS = ("bytes", "received_bytes")
 _BUSY = 1.2
 _FIGURES = {"wall_s": "wall time", "core_s": "core time"}
 
@@ -99,15 +98,15 @@ def duration(seconds: float) -> str:
 
 def cells_table(cells: _Cells) -> Table:
     """Times, with the paper's beside them, and what came before the rounds."""
-    title = "a round: medians, lowest to highest; ratio to the paper's: below 1 is faster; set-up: once an epoch"
-    table = _table(title, "N", "d", "M", "wall s", "spread", "collect", "agree", "paper s", "ratio", "set-up s")
+    title = "seconds of a round; ratio to the paper's: below 1 is faster; set-up once a day"
+    table = _table(title, "N", "d", "M", "wall", "spread", "agree", "paper", "ratio", "set-up")
     for one in cells:
         low, high = one["wall_s_spread"]
         table.add_row(
             *_size(one),
             f"{one['wall_s']:.3g}",
             f"{low:.3g}-{high:.3g}",
-            *(f"{one['phases'][name]:.3g}" for name in PHASES),
+            f"{one['phases']['agree']:.2g}",
             _optional(one["paper_s"], "g"),
             _optional(one["ratio"], ".2f"),
             f"{one['sessions_wall_s'] + one['first_round_wall_s']:.3g}",
@@ -118,28 +117,25 @@ def cells_table(cells: _Cells) -> Table:
 def uses_table(cells: _Cells) -> Table:
     """Where core time goes for each contribution, beside the floor; what a client sends and gets; and memory."""
     others = sorted({role for one in cells for role in one["core_s_by_role"]} - _ROLES.keys())
-    title = "core microseconds of a contribution (floor: bare cryptography); a client's messages and bytes; peak MiB"
-    table = _table(title, "N", "d", "M", "client", "floor", "nodes", "floor", "trainer", *others, "sent", "received",
-                   "peak")  # fmt: skip
+    title = "core µs of a contribution (bare cryptography); a client's traffic; peak MiB"
+    table = _table(title, "N", "d", "M", "client", "nodes", *others, "msgs", "sent", "got", "peak")
     for one in cells:
         us, floor = one["us_per_contribution"] or {}, one["floor_us"]
-        beside = [(_optional(us.get(role), ".0f"), f"{floor[role]:.0f}") for role in ("client", "compute")]
         table.add_row(
             *_size(one),
-            *itertools.chain(*beside),
-            *(_optional(us.get(role), ".2g" if role == "trainer" else ".0f") for role in ("trainer", *others)),
-            _for_each_client(one, "messages", "bytes"),
-            _for_each_client(one, "received", "received_bytes"),
+            *(f"{_optional(us.get(role), '.0f')} ({floor[role]:.0f})" for role in ("client", "compute")),
+            *(_optional(us.get(role), ".0f") for role in others),
+            " + ".join(_optional(_for_each_client(one, way), ".3g") or "?" for way in ("messages", "received")),
+            *("" if size is None else _bytes(size) for size in map(partial(_for_each_client, one), _WAYS)),
             f"{one['peak_rss_mb']:.0f}",
         )
     return table
 
 
-def _for_each_client(one: Mapping[str, Any], messages: str, sizes: str) -> str:
-    """Messages and bytes of a client, in the mean."""
-    if one[messages] is None:
-        return ""
-    return f"{one[messages]['client'] / one['clients']:.3g}, {_bytes(one[sizes]['client'] / one['clients'])}"
+def _for_each_client(one: Mapping[str, Any], figure: str) -> float | None:
+    """A figure of a client, in the mean; None where nobody counted it."""
+    found: float | None = None if one[figure] is None else one[figure]["client"] / one["clients"]
+    return found
 
 
 def dropouts_table(cells: _Cells) -> Table:
@@ -221,7 +217,13 @@ def held_out_table(held_out: Iterable[HeldOut]) -> Table:
     for one in held_out:
         size = (f"{one.clients:,}", f"{one.dimension:,}", str(one.computes))
         rows.setdefault(size, {})[one.quantity] = f"{100 * one.error:+.0f}"
-    table = _table("largest cells, predicted from the others: errors in %; memory is a node's", "N", "d", "M", *_ERRORS)
+    table = _table(
+        "largest cells, predicted from others, errors in %; from msgs on a node's",
+        "N",
+        "d",
+        "M",
+        *_ERRORS,
+    )
     for size, errors in rows.items():
         table.add_row(*size, *(errors.get(quantity, "") for quantity in _ERRORS.values()))
     return table

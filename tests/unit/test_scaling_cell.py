@@ -12,15 +12,18 @@ from scipy.stats import binom
 from dca_proto.core.effects import Address, Channel, Report, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Received, Started
-from emulator.scaling.cell import Cell, share_bytes, sweep, tolerated_of
+from emulator.scaling.account import Account
+from emulator.scaling.cell import Cell, kept_bytes, sweep, tolerated_of
+from emulator.scaling.floor import floor_by_role_us
 from emulator.scaling.footprint import footprint
-from emulator.scaling.held import Held, Memory, cell_figures, success_expected
+from emulator.scaling.held import Held, Memory, SetUp, cell_figures, success_expected
 from emulator.scaling.meter import Metered, Tally
 from emulator.scaling.paper import paper_s
+from emulator.sim.process import Traffic
 
 
 def cell(**changes: Any) -> Cell:
-    plain = {"clients": 1000, "dimension": 100, "computes": 10, "encoding": "seed", "backend": "emulated"}
+    plain = {"clients": 1000, "dimension": 100, "computes": 10, "backend": "emulated"}
     return Cell(**{**plain, "tolerated": 10, "drop_rate": 0.0, "repeats": 3, **changes})
 
 
@@ -28,7 +31,7 @@ def held(wall_s: float, client_s: float, *, completed: bool = True) -> Held:
     roles = {"client": 2, "compute": 1, "trainer": 1}
     return Held(
         wall_s=wall_s,
-        phases={"join": wall_s / 2, "start": 0.0, "share": wall_s / 4, "commit": wall_s / 4},
+        phases={"collect": 3 * wall_s / 4, "agree": wall_s / 4},
         core_s={"client": client_s, "compute": 1.0, "trainer": 0.5, "emulator": 0.25},
         messages=roles,
         bytes=roles,
@@ -40,7 +43,7 @@ def held(wall_s: float, client_s: float, *, completed: bool = True) -> Held:
 
 
 def test_a_sweep_is_the_product_cheapest_first_and_names_each_size_once() -> None:
-    cells = sweep([1000, 10], [5, 50], [3], [0.1, 0.11], [0.0], encoding="seed", backend="emulated", repeats=1)
+    cells = sweep([1000, 10], [5, 50], [3], [0.1, 0.11], [0.0], backend="emulated", repeats=1)
     estimates = [one.estimate_s for one in cells]
     assert estimates == sorted(estimates)
     assert len(cells) == 2 * 2 + 2  # of 10 clients, 10 % and 11 % are both T = 1
@@ -83,29 +86,38 @@ def test_table_1_is_beside_the_cells_that_it_has() -> None:
         assert paper_s(cell(**changes)) is None
 
 
-def test_a_cell_is_the_medians_of_its_rounds_and_the_first_is_apart() -> None:
+FLOOR = {"client": 20.0, "compute": 21.0, "trainer": 0.0}
+
+
+def set_up(first: Held) -> SetUp:
+    return SetUp(sessions_s=8.0, sessions_wall_s=4.0, first=first)
+
+
+def test_a_cell_is_the_medians_of_its_rounds_and_the_set_up_is_apart() -> None:
     rounds = [held(2.0, 3.0), held(1.43, 2.0), held(4.0, 2.5)]
-    figures = cell_figures(cell(), held(9.0, 7.5), rounds, None, 50.0)
+    figures = cell_figures(cell(), set_up(held(9.0, 7.5)), rounds, None, 50.0, FLOOR)
     assert (figures["wall_s"], figures["wall_s_spread"]) == (2.0, [1.43, 4.0])
     assert figures["agreement_s"] == 7.5 + 1.0 - (2.5 + 1.0)
     assert figures["core_s_by_role"] == {"client": 2.5, "compute": 1.0, "trainer": 0.5, "emulator": 0.25}
     assert (figures["paper_s"], figures["ratio"]) == (2.86, pytest.approx(2.0 / 2.86))
-    assert figures["ratio_share_commit"] == pytest.approx(1.0 / 2.86)
-    weighed = cell_figures(
-        cell(), held(9.0, 7.5), rounds, Memory(client=1, compute=2, trainer=3, compute_after=4), 50.0
-    )
+    assert (figures["sessions_s"], figures["sessions_wall_s"], figures["first_round_wall_s"]) == (8.0, 4.0, 9.0)
+    assert figures["us_per_contribution"] == {
+        role: pytest.approx(1e6 * core_s / 900) for role, core_s in figures["core_s_by_role"].items()
+    }
+    assert figures["floor_us"] == FLOOR
+    memory = Memory(client=1, compute=2, trainer=3, compute_after=4)
+    weighed = cell_figures(cell(), set_up(held(9.0, 7.5)), rounds, memory, 50.0, FLOOR)
     assert {key for key, value in weighed.items() if value != figures[key]} == {
         key for key in figures if "memory" in key
     }
     assert all(figures[key] is None for key in figures if "memory" in key)
 
 
-def test_the_least_that_a_node_keeps_is_id_and_share() -> None:
-    assert share_bytes(cell(encoding="vector")) == 800
-    assert share_bytes(cell()) == (800 + 9 * 32) / 10
+def test_the_least_that_a_node_keeps_are_the_contributions_that_it_holds() -> None:
+    assert kept_bytes(cell()) == (36 + 8 * 10 + 8 * 100) / 10
     memory = Memory(client=1, compute=300_000, trainer=2, compute_after=5)
-    figures = cell_figures(cell(), held(1, 1), [held(1, 1, completed=False)], memory, 1.0)
-    assert figures["compute_memory_least_bytes"] == 1000 * 16 + 1000 * 108.8
+    figures = cell_figures(cell(), set_up(held(1, 1)), [held(1, 1, completed=False)], memory, 1.0, FLOOR)
+    assert figures["compute_memory_least_bytes"] == 1000 * 91.6
     assert (figures["compute_memory_bytes"], figures["compute_memory_after_bytes"]) == (300_000, 5)
     assert (figures["success_rate"], figures["noise_sd"], figures["contributors"]) == (0.0, None, None)
 
@@ -132,19 +144,47 @@ class Echo:
         return [send, send, Report("answered")] if isinstance(event, Received) else []
 
 
-def test_a_meter_counts_messages_and_bytes_both_ways_and_passes_facts_on() -> None:
-    tally, told, leaving, away = Tally(), [], set[bytes](), set[bytes]()
-    metered = Metered(Echo(), tally, lambda actor, fact: told.append((actor, fact)), leaving, away)  # type: ignore[arg-type]
+def test_a_meter_times_its_actor_passes_facts_on_and_hears_nothing_while_it_is_away() -> None:
+    tally, told, away = Tally(), [], set[bytes]()
+    metered = Metered(Echo(), tally, lambda actor, fact: told.append((actor, fact)), away)  # type: ignore[arg-type]
     metered.handle(Started(), 0)
-    metered.handle(Received(b"s" * 16, b"123"), 0)
-    assert (tally.sent, tally.sent_bytes, tally.received, tally.received_bytes) == (2, 10, 1, 3)
-    assert told == [(Echo.id, "answered")]
-    assert tally.core_ns >= 0
-    assert away == set()
-    leaving.add(Echo.id)  # with its next message, which still leaves
     assert len(metered.handle(Received(b"s" * 16, b"123"), 0)) == 3
+    assert told == [(Echo.id, "answered")]
+    busy_ns = tally.busy_ns
+    assert busy_ns > 0
+    away.add(Echo.id)
     assert metered.handle(Received(b"s" * 16, b"123"), 0) == []
-    assert (tally.sent, tally.received, away) == (4, 2, {Echo.id})
+    assert (tally.busy_ns, len(told)) == (busy_ns, 1)
+
+
+def test_a_tally_counts_what_a_process_has_sent_and_received_since() -> None:
+    tally, traffic = Tally(), Traffic()
+    traffic.messages_sent, traffic.bytes_sent, traffic.messages_received, traffic.bytes_received = 5, 50, 7, 70
+    tally.count(traffic, -1)
+    traffic.messages_sent, traffic.bytes_received = 6, 90
+    tally.count(traffic, 1)
+    assert (tally.sent, tally.sent_bytes, tally.received, tally.received_bytes) == (1, 0, 0, 20)
+
+
+def test_what_an_actor_used_is_its_part_of_the_time_that_the_process_was_on_a_core() -> None:
+    """An actor was at work for half of 4 s awake, of which the process had 3 s of a core."""
+    account = Account(
+        core_s=3.0,
+        waiting_s=1.0,
+        awake_s=4.0,
+        tallies={"client": Tally(busy_ns=2 * 10**9)},
+        began_s=0.0,
+        at_s={},
+        outcome=None,
+    )
+    assert account.role_s("client") == 1.5
+
+
+def test_the_floor_grows_with_nodes_and_numbers_and_asks_nothing_of_the_trainer() -> None:
+    small, wide, many = floor_by_role_us(3, 10), floor_by_role_us(3, 2000), floor_by_role_us(30, 10)
+    for role in ("client", "compute"):
+        assert 0 < small[role] < min(wide[role], many[role])
+    assert small["trainer"] == 0
 
 
 def test_a_footprint_counts_each_object_once_and_not_what_is_shared() -> None:
@@ -155,5 +195,5 @@ def test_a_footprint_counts_each_object_once_and_not_what_is_shared() -> None:
     tally = Tally()
     tally.sent = 10**4000  # of a slot
     assert footprint(tally) > 1_600
-    metered = Metered(Echo(), tally, None, (), set())  # type: ignore[arg-type]
+    metered = Metered(Echo(), tally, None, set())  # type: ignore[arg-type]
     assert footprint(metered) > footprint(tally)

@@ -21,7 +21,7 @@ ROLES = ("client", "compute", "trainer")
 def synthetic(cell: Cell) -> dict[str, Any]:
     """Figures of a cell, without holding a round."""
     cost = cell.clients * (1e-3 + 1e-7 * cell.computes * cell.dimension) * (1.02 if cell.dimension == 100 else 1)
-    sent = dict.fromkeys(ROLES, cell.clients * cell.computes)
+    sent = {"client": 2 * cell.clients, "compute": cell.clients * cell.computes, "trainer": 1 + 2 * cell.computes}
     paper = 2.86 if (cell.clients, cell.dimension, cell.computes) == (1000, 100, 10) and not cell.drop_rate else None
     return {
         **msgspec.to_builtins(cell),
@@ -35,9 +35,14 @@ def synthetic(cell: Cell) -> dict[str, Any]:
             "trainer": cell.clients / 4e3,
             "emulator": cost / 4,
         },
-        "phases": dict.fromkeys(("join", "start", "share", "commit"), cost / 4),
+        "phases": dict.fromkeys(("collect", "agree"), cost / 2),
         **dict.fromkeys(("messages", "bytes", "received", "received_bytes"), sent),
+        "us_per_contribution": {"client": 60.0, "compute": 50.0, "trainer": 0.5, "emulator": 20.0},
+        "floor_us": {"client": 20.0, "compute": 21.0, "trainer": 0.0},
+        "sessions_s": cell.clients * cell.computes * 1e-4,
+        "sessions_wall_s": cell.clients * cell.computes * 5e-5,
         "agreement_s": cell.clients * cell.computes * 6e-5,
+        "first_round_wall_s": cost * 3,
         "peak_rss_mb": 50.0,
         "compute_memory_bytes": 1000 * cell.clients,
         "compute_memory_least_bytes": 100 * cell.clients,
@@ -50,7 +55,6 @@ def synthetic(cell: Cell) -> dict[str, Any]:
         "noise_sd_ideal": 11.0,
         "paper_s": paper,
         "ratio": None if paper is None else cost / paper,
-        "ratio_share_commit": None if paper is None else cost / 2 / paper,
     }
 
 
@@ -87,7 +91,7 @@ def test_a_sweep_writes_cells_fits_and_the_paper_beside_them(
     assert errors
     assert max(map(abs, errors)) < 0.25
     costs = result["calibration"]["messages"]["client"]  # with one M, a client and its pairs are not told apart
-    assert costs["N"] + 10 * costs["N M"] == pytest.approx(10.0)
+    assert costs["N"] + 10 * costs["N M"] == pytest.approx(2.0)
     assert picture.read_bytes().startswith(b"\x89PNG")
     shown = " ".join(capsys.readouterr().out.split())
     told = ("2.86", "N^1.0", "within 25 %", "9/9", "a Compute node holds for each client", "below 1 is faster")
@@ -156,7 +160,7 @@ def test_processes_are_those_that_are_asked_for_or_one_for_each_core(
 def test_tables_fit_a_terminal_of_eighty_columns(measured: list[Cell], capsys: pytest.CaptureFixture[str]) -> None:
     scaling(clients="100,1000,100000", dimensions="10,100,1000", computes="10")
     shown = capsys.readouterr().out
-    for heading in ("ratio sharing", "emulator", "clients nodes trainer msgs bytes memory keys"):
+    for heading in ("ratio set-up", "emulator", "client nodes trainer msgs bytes memory keys hellos"):
         assert heading in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
     assert "…" not in shown
@@ -178,7 +182,7 @@ def test_a_cell_that_is_slower_than_the_paper_is_told_apart(
     monkeypatch.setattr(command, "measure_apart", lambda cell: {**synthetic(cell), "paper_s": 0.5, "ratio": 2.0})
     scaling(clients="100", dimensions="10", computes="3")
     told = " ".join(capsys.readouterr().out.split())
-    assert "slower N = 100, d = 10, M = 3 than the paper: wall seconds: join 0.02" in told
+    assert "slower N = 100, d = 10, M = 3 than the paper: wall seconds: collect 0.05" in told
 
 
 def test_ctrl_c_says_how_to_go_on_and_going_on_measures_the_rest(
@@ -253,7 +257,6 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
         ({"drop_rates": "1.5"}, "--drop-rates 1.5: expected 0 to below 1"),
         ({"repeats": 0}, "--repeats 0: expected 1 to 100"),
         ({"backend": "mosquito"}, r"--backend 'mosquito' is unknown \(did you mean 'mosquitto'\?\)"),
-        ({"share_encoding": "sed"}, r"--share-encoding 'sed' is unknown \(did you mean 'seed'\?\)"),
         ({"plot": Path("picture.gif")}, "--plot picture.gif: expected a name that ends in"),
         ({"plot": Path("no/picture.png")}, "folder no does not exist"),
         ({"json_to": "no/figures.json"}, "folder no does not exist"),

@@ -31,8 +31,15 @@ def cells(computes: tuple[int, ...] = (3, 10), error: float = 0.0, seed: int = 1
             if role:
                 seen = figure(key, role, Size(n, d, m)) * (1 + error * rng.uniform(-1, 1))
                 roles.setdefault(key, {})[role] = float(seen)
-        size = {"clients": n, "dimension": d, "computes": m, "encoding": "seed", "backend": "emulated"}
-        return {**size, **roles, "drop_rate": 0.0, "wall_s": float(n * m), "agreement_s": n * m * 6e-5}
+        size = {"clients": n, "dimension": d, "computes": m, "backend": "emulated"}
+        return {
+            **size,
+            **roles,
+            "drop_rate": 0.0,
+            "wall_s": float(n * m),
+            "agreement_s": n * m * 6e-5,
+            "sessions_s": n * m * 1e-4,
+        }
 
     return [made(n, d, m) for n, d, m in itertools.product((100, 1000, 10_000), (10, 100, 1000), computes)]
 
@@ -93,7 +100,7 @@ def test_what_a_cell_measured_does_not_decide_whether_it_is_held_out() -> None:
 def test_an_error_in_anything_that_is_predicted_is_told(role: str, figure: str) -> None:
     measured = cells()
     largest = max(measured, key=lambda one: (one["clients"] * one["dimension"], one["computes"]))
-    largest[figure][role] *= 100
+    largest[figure][role] *= 1000
     assert worst(hold_out(measured)).error < -0.25
 
 
@@ -107,12 +114,8 @@ def test_what_the_emulator_itself_takes_is_no_part_of_what_is_predicted() -> Non
 def test_too_few_cells_and_others_make_no_calibration() -> None:
     measured = cells((10,))
     assert len(usable(measured)) == 9
-    with pytest.raises(
-        UsageError, match=r"6 emulated cells without drop-outs and with seed shares; a calibration needs 7"
-    ):
+    with pytest.raises(UsageError, match=r"6 emulated cells without drop-outs; a calibration needs 7"):
         usable(measured[:6])
-    with pytest.raises(UsageError, match="0 emulated cells without drop-outs and with vector shares"):
-        usable(measured, "vector")
     with pytest.raises(UsageError, match="0 emulated cells"):
         usable([{**one, "drop_rate": 0.1} for one in measured])
     with pytest.raises(UsageError, match="0 emulated cells"):
@@ -131,6 +134,7 @@ def test_a_prediction_adds_up_and_says_what_it_assumes() -> None:
     passed = sum(figure(key, role, size) for key in ("messages", "received") for role in prediction.roles)
     assert prediction.broker.messages_s == pytest.approx(passed / 3600)
     assert prediction.agreement_s == pytest.approx(1e8 * 6e-5)
+    assert prediction.sessions_s == pytest.approx(1e8 * 1e-4)
     told = " ".join(prediction.assumptions)
     assert "10,000 times beyond the largest calibrated N d (10,000,000)" in told
     assert "limit of 1,000,000 clients is raised" in told

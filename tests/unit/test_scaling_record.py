@@ -18,7 +18,7 @@ OPTIONS = {"clients": [10, 20, 40], "repeats": 2}
 
 
 def cells() -> list[Cell]:
-    return sweep([10, 20, 40], [5], [3], [0.1], [0.0], encoding="seed", backend="emulated", repeats=2)
+    return sweep([10, 20, 40], [5], [3], [0.1], [0.0], backend="emulated", repeats=2)
 
 
 class Machine:
