@@ -16,7 +16,7 @@ from dca_proto.core.effects import Write
 from dca_proto.core.errors import PeerError
 from dca_proto.core.fixedpoint import ring_subtract
 from dca_proto.core.lists import Places, agreed, charges_of, clients_of, parse_places, rows_of, set_hash
-from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES, TAG_BYTES, RingVector, check_and_sum, sum_words, tag_and_mask
+from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES, RingVector, check_and_sum, sum_words
 from dca_proto.core.sessions import Sessions
 
 UNKNOWN_MAX = 1024
@@ -54,14 +54,13 @@ class Judgement(msgspec.Struct, frozen=True):
     """What a node says of the union, and remembers of it.
 
     Attributes:
-        objections: places in the union. mask_sum: of all other entries.
+        objections: places in the union.
         reused: (client, charge number) of those whose number was used before.
         unknown: the first `UNKNOWN_MAX` clients whose tag no session gives.
         writes: the charge numbers, to be durable with the answer.
     """
 
     objections: Places
-    mask_sum: RingVector
     reused: tuple[tuple[bytes, int], ...]
     unknown: tuple[bytes, ...]
     writes: tuple[Write, ...]
@@ -79,7 +78,9 @@ class AgreedSet(msgspec.Struct, frozen=True):
 
 
 class Agreement:
-    """A Compute node's arithmetic of one round.
+    """A Compute node's arithmetic of one round, from all lists to the release.
+
+    The keys whose tags hold are found once: a client's new session in between changes nothing.
 
     Args:
         own: id of the node. now_ms: for sessions and certificates, which may have ended.
@@ -88,30 +89,40 @@ class Agreement:
     def __init__(self, round_: Round, own: bytes, sessions: Sessions, now_ms: int) -> None:
         self._round = round_
         self._own = own
-        self._sessions = sessions
-        self._now_ms = now_ms
         self._union = Union.of(round_, sessions)
+        self._epoch, self._dimension = round_.own_key(own).epoch, round_.validated.dimension
+        self._keys = sessions.pair_keys(self._epoch, self._union.slots.tolist(), now_ms)
+        self._failed, self._held_sum = self._check_tags(sessions, now_ms)
+
+    def _check_tags(self, sessions: Sessions, now_ms: int) -> tuple[Places, RingVector]:
+        """The places whose tag fails under both sessions of the client, and the sum of all other masks."""
+        union, keys = self._union, self._keys
+        failed, total = check_and_sum(keys, union.entries, union.tags, self._round.hash, self._dimension)
+        for place in failed.tolist():
+            keys[place] = sessions.previous_key(self._epoch, int(union.slots[place]), now_ms)
+        wrong, rest = self._sum_at(failed)
+        for place in wrong.tolist():
+            keys[place] = None
+        return wrong, total + rest
+
+    def _sum_at(self, places: Places) -> tuple[Places, RingVector]:
+        """Those of some places whose tag fails, and the sum of the masks at the others."""
+        part, keys = self._union.at(places), [self._keys[place] for place in places.tolist()]
+        failed, total = check_and_sum(keys, part.entries, part.tags, self._round.hash, self._dimension)
+        return places[failed], total
 
     def judge(self, charges: SeenCharges) -> Judgement:
-        """Which entries this node objects to, and the sum of its masks over all others.
-
-        It records the charge numbers of all entries whose tag holds (§4.6).
-        """
-        union = self._union
-        failed, total = self._check_tags(union)
-        holds = agreed(union.count, [failed])
-        slots = union.slots
+        """Which entries this node objects to. It records the charge numbers of all entries whose tag holds (§4.6)."""
+        union, slots = self._union, self._union.slots
+        holds = agreed(union.count, [self._failed])
         numbers = charges_of(rows_of(union.entries))
         used = np.zeros(union.count, dtype=np.bool_)
         used[holds] = charges.used(slots[holds], numbers[holds])
         reused = np.flatnonzero(used)
-        if reused.size:
-            total = ring_subtract(total, self._masks_at(reused))
         fresh = holds & ~used
         return Judgement(
             objections=np.flatnonzero(~fresh),
-            mask_sum=total,
-            unknown=tuple(union.client(place) for place in failed[:UNKNOWN_MAX].tolist()),
+            unknown=tuple(union.client(place) for place in self._failed[:UNKNOWN_MAX].tolist()),
             reused=tuple((union.client(place), int(numbers[place])) for place in reused.tolist()),
             writes=tuple(charges.note(slots[fresh], numbers[fresh])),
         )
@@ -127,7 +138,7 @@ class Agreement:
         """The clients of S that this node holds, and their masked vectors plus its masks over all of S.
 
         Raises:
-            PeerError: ``session``: one is gone, so that no right sum can be made.
+            PeerError: ``session``: one has gone with a restart, so that no right sum can be made.
         """
         round_, computes = self._round, self._round.stored.computes
         place = computes.index(self._own)
@@ -135,41 +146,14 @@ class Agreement:
         end = start + round_.lists[self._own].count
         inside = chosen.places[(chosen.places >= start) & (chosen.places < end)]
         held = [self._union.client(at) for at in inside.tolist()]
-        total = sum_words((round_.kept[client].y for client in held), round_.validated.dimension)
+        total = sum_words((round_.kept[client].y for client in held), self._dimension)
         return b"".join(held), total + self._masks_over(chosen)
 
     def _masks_over(self, chosen: AgreedSet) -> RingVector:
-        """The sum of the masks over S: from the one that was made for the answer, or anew after a restart."""
-        round_ = self._round
-        if round_.mask_sum is None:
-            return self._masks_at(chosen.places)
-        own = parse_places(round_.answers[self._own][1].objections, self._union.count)
-        accepted = agreed(self._union.count, [own])
-        accepted[chosen.places] = False
-        removed = np.flatnonzero(accepted)
-        return ring_subtract(round_.mask_sum, self._masks_at(removed)) if removed.size else round_.mask_sum
-
-    def _masks_at(self, places: Places) -> RingVector:
-        """The sum of this node's masks at some places, whose tags hold."""
-        failed, total = self._check_tags(self._union.at(places))
-        if failed.size:
-            raise PeerError("session", found=f"{failed.size} sessions that are gone", expected="those of the answer")
-        return total
-
-    def _check_tags(self, union: Union) -> tuple[Places, RingVector]:
-        """The places whose tag fails under both sessions of the client, and the sum of all other masks."""
-        sessions, ah = self._sessions, self._round.hash
-        epoch, dimension = self._round.own_key(self._own).epoch, self._round.validated.dimension
-        slots = union.slots.tolist()
-        keys = sessions.pair_keys(epoch, slots, self._now_ms)
-        failed, total = check_and_sum(keys, union.entries, union.tags, ah, dimension)
-        wrong = []
-        for place in failed.tolist():
-            key = sessions.previous_key(epoch, slots[place], self._now_ms)
-            entry = union.entries[ENTRY_BYTES * place : ENTRY_BYTES * (place + 1)]
-            pad = b"" if key is None else tag_and_mask(key, ah, entry, dimension)
-            if pad[:TAG_BYTES] == union.tags[TAG_BYTES * place : TAG_BYTES * (place + 1)]:
-                total = total + np.frombuffer(pad[TAG_BYTES:], dtype="<u8")
-            else:
-                wrong.append(place)
-        return np.array(wrong, dtype=np.int64), total
+        """The sum of the masks over S: that of all entries whose tag holds, less those that somebody objects to."""
+        gone = np.intersect1d(chosen.places, self._failed)
+        if gone.size:
+            raise PeerError("session", found=f"{gone.size} sessions that are gone", expected="those of the answer")
+        removed = agreed(self._union.count, [self._failed])
+        removed[chosen.places] = False
+        return ring_subtract(self._held_sum, self._sum_at(np.flatnonzero(removed))[1])

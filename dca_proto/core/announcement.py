@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -15,7 +16,7 @@ import msgspec
 
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.core.effects import Address, Channel
-from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.errors import PeerError
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.masks import holder_index
@@ -198,6 +199,15 @@ def check_invitation(invitation: Invitation | None, client: bytes, body: Announc
         raise PeerError("invited", found="a path to another root", expected="an invitation of this client")
 
 
+def check_invited(clients: Sequence[bytes], body: Announcement, limits: Limits) -> None:
+    """At a Compute node: whether these are all clients that an announcement invites. Raises `PeerError`."""
+    if len(clients) > limits.invited_max:
+        raise PeerError("invited", found=f"{len(clients)} clients", expected=f"<= {limits.invited_max}")
+    ascends = all(later > earlier for earlier, later in pairwise(clients))
+    if bool(clients) != bool(body.invited) or not ascends or invitation_root(clients) != body.invited:
+        raise PeerError("invited", found="ids of another root", expected="all clients that are invited, ascending")
+
+
 def _levels(invited: Sequence[bytes]) -> list[list[bytes]]:
     """The tree from its leaves to its root; an odd last node moves up unchanged."""
     levels = [[_leaf(client) for client in invited]]
@@ -230,11 +240,3 @@ def open_answer(frame: Sealed, reply_key: AgreementKey, opened_hash: bytes) -> S
     if not isinstance(inner, Signed):
         raise PeerError("kind", found=type(inner).__name__, expected="Signed")
     return inner
-
-
-def require_valid(opened: OpenedAnnouncement, mechanism: Mechanism, limits: Limits) -> ValidatedRound:
-    """What an announcement asks, at an actor that cannot decline. Raises `PeerError`."""
-    try:
-        return opened.validated(mechanism, limits)
-    except UsageError as error:
-        raise PeerError("announcement", found=str(error), expected="a round that can be held") from None

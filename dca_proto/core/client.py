@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from dca_proto.core import facts
 from dca_proto.core.announcement import (
     OpenedAnnouncement,
@@ -21,7 +23,9 @@ from dca_proto.core.announcement import (
 from dca_proto.core.charges import check_reused
 from dca_proto.core.client_round import (
     ANNOUNCEMENTS,
+    DECLINED,
     KEPT,
+    MISSED,
     NEW,
     OUTBOUND,
     ROUNDS,
@@ -122,7 +126,8 @@ class ClientActor(Actor):
         self._hello_ms = -self._timing.hello_again_ms
         self._rounds: dict[bytes, Round] = {}
         self._unsent: dict[bytes, int] = {}  # charge numbers of what has no receipt yet, by round
-        self._held_bytes = 0  # of the announcements of these rounds
+        self._waiting: set[bytes] = set()  # declined ones, and those without a receipt
+        self._held_bytes = 0  # of the announcements of these
         self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
         self._outdated: Refusal | None = None  # whose word it is that the ledger has forgotten charges
         announcements, outbound = stored(ANNOUNCEMENTS), stored(OUTBOUND)
@@ -231,16 +236,18 @@ class ClientActor(Actor):
         return [*seen, *self._contribute(current, validated, now_ms)]
 
     def _check_room(self, opened: OpenedAnnouncement) -> None:
-        """Rounds at the same time are limited in number and in bytes."""
-        if len(self._rounds) >= self._limits.rounds_open_max:
-            raise PeerError("rounds", found=f"{len(self._rounds)} rounds", expected="fewer at the same time")
+        """Declined rounds and those without a receipt are limited in number and in bytes; the budget limits others."""
+        if len(self._waiting) >= self._limits.rounds_open_max:
+            raise PeerError("rounds", found=f"{len(self._waiting)} rounds", expected="fewer at the same time")
         if self._held_bytes + len(opened.payload) > self._limits.announcements_bytes_max:
             found = f"{self._held_bytes} bytes of announcements"
             raise PeerError("rounds", found=found, expected="fewer at the same time")
 
     def _hold(self, current: Round) -> None:
-        self._held_bytes += len(current.opened.payload)
         self._rounds[current.id] = current
+        if current.phase in (SENT, DECLINED):
+            self._waiting.add(current.id)
+            self._held_bytes += len(current.opened.payload)
         if current.phase == SENT and current.id in self.ledger:
             self._unsent[current.id] = self.ledger[current.id].number
 
@@ -299,7 +306,7 @@ class ClientActor(Actor):
             stored,
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
             *self.declines.note(DeclinedRound.of(current.body, cut, self.declines.next_number, now_ms)),
-            SetTimer(Timer(CLOSE, current.id), max(current.body.commit_by_ms, now_ms)),
+            SetTimer(Timer(CLOSE, current.id), max(current.body.close_by_ms, now_ms)),
             *current.answers(self.id),
             Report(facts.Declined(current.id, self.id, *why)),
         ]
@@ -315,14 +322,17 @@ class ClientActor(Actor):
             return []
         if sender != current.opened.holder(self.id).id:
             raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
-        if (receipt.contribution, receipt.tag) != (current.outbound.contribution, current.outbound.receipt):
-            raise PeerError("receipt", found="a tag that does not match", expected="proof of the stored contribution")
-        stored = current.store(phase=step(TABLE, current.phase, "receipt"))
+        waiting = current.outbound
+        if receipt.contribution != waiting.contribution or receipt.tag not in (waiting.receipt, waiting.late):
+            raise PeerError("receipt", found="a tag that does not match", expected="proof about the contribution")
+        late = receipt.tag == waiting.late
+        stored = current.store(phase=step(TABLE, current.phase, "late" if late else "receipt"))
         return [
             stored,
             *self._forget_outbound(current),
             CancelTimer(Timer(RESEND, current.id)),
-            Report(facts.Acknowledged(current.id)),
+            SetTimer(Timer(CLOSE, current.id), current.body.commit_by_ms + self._timing.kept_ms),
+            Report(facts.Missed(current.id) if late else facts.Acknowledged(current.id)),
         ]
 
     def _on_reused(self, sender: bytes, frame: Signed, body: ChargeReused) -> list[Effect]:
@@ -355,7 +365,8 @@ class ClientActor(Actor):
         stored = current.store(phase=phase, aborted_by=aborted_by)
         if not last:
             ask_ms = current.body.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
-            return [stored, SetTimer(Timer(ASK, current.id), ask_ms)]
+            close_ms = current.body.commit_by_ms + self._timing.abort_grace_ms
+            return [stored, SetTimer(Timer(ASK, current.id), ask_ms), SetTimer(Timer(CLOSE, current.id), close_ms)]
         return [
             self.ledger.give_back(current.id),
             stored,
@@ -402,15 +413,22 @@ class ClientActor(Actor):
     def _forget(self, current: Round) -> list[Effect]:
         """Everything of a round but its charge."""
         del self._rounds[current.id]
-        self._held_bytes -= len(current.opened.payload)
+        self._settle(current)
         return [
             Forget(ROUNDS, current.id),
             Forget(ANNOUNCEMENTS, current.id),
             *self._forget_outbound(current),
         ]
 
+    def _settle(self, current: Round) -> None:
+        """It takes up no room any more."""
+        if current.id in self._waiting:
+            self._waiting.discard(current.id)
+            self._held_bytes -= len(current.opened.payload)
+
     def _forget_outbound(self, current: Round) -> list[Effect]:
         self._unsent.pop(current.id, None)
+        self._settle(current)
         if current.outbound is None:
             return []
         current.outbound = None
@@ -426,7 +444,7 @@ class ClientActor(Actor):
 
     def _ask(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask the round's nodes for aborts that are missing, once the round must have ended (§4.8)."""
-        if current.phase not in (SENT, KEPT) or not current.opened.computes:
+        if current.phase not in (SENT, KEPT, MISSED) or not current.opened.computes:
             return []
         if now_ms < current.body.commit_by_ms:
             return [SetTimer(Timer(ASK, current.id), current.body.commit_by_ms + self._timing.resend_first_ms)]
@@ -437,8 +455,9 @@ class ClientActor(Actor):
             tag = ask_tag(key, current.opened.hash)
             payload = encode(AbortWanted(current.opened.frame, tag))
             asked.append(Send(Address(Channel.COMPUTE, node), current.id, payload))
-        current.attempt += 1
-        wait_ms = self._timing.resend_after_ms(current.attempt + 4, self._random(1))
+        patient = msgspec.structs.replace(self._timing, resend_max_ms=self._timing.abort_grace_ms)
+        wait_ms = patient.resend_after_ms(current.asked, self._random(1))
+        current.asked += 1
         return [*asked, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
 
     def _resend_timer(self, current: Round, now_ms: int, entropy: bytes = b"") -> SetTimer:
@@ -447,6 +466,8 @@ class ClientActor(Actor):
         return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
-        grace_ms = 0 if current.stored.decline else self._timing.abort_grace_ms
-        close = SetTimer(Timer(CLOSE, current.id), current.body.commit_by_ms + grace_ms)
+        aborting = current.phase == SENT or current.stored.aborted_by
+        grace_ms = self._timing.abort_grace_ms if aborting else self._timing.kept_ms
+        over_ms = current.body.close_by_ms if current.stored.decline else current.body.commit_by_ms + grace_ms
+        close = SetTimer(Timer(CLOSE, current.id), over_ms)
         return [close, *self._resend(current, now_ms), *(self._ask(current, now_ms) if current.phase == KEPT else [])]

@@ -1,7 +1,7 @@
 """A round at the client: what is stored, what follows from it, and the literal table of its phases (DESIGN §4, §9).
 
-    new ── announcement ──> sent ── receipt ──> kept
-     └── refusal ──> declined  └─ M signed aborts ─┴──> returned
+    new ── announcement ──> sent ── receipt, or word that it was late ──> kept, missed
+     └── refusal ──> declined  └────────── M signed aborts ─────────────────┴──> returned
 
 Data nodes' releases and LDP reports go the same way, with the trainer as their holder; nobody can abort such a round.
 """
@@ -17,19 +17,20 @@ from dca_proto.core.effects import Address, Channel, Effect, Persist, Send
 from dca_proto.core.machine import Table
 from dca_proto.core.messages import Announcement
 
-NEW, SENT, KEPT = "new", "sent", "kept"
+NEW, SENT, KEPT, MISSED = "new", "sent", "kept", "missed"
 DECLINED, RETURNED, CLOSED = "declined", "returned", "closed"
 TABLE: Table = {
     (NEW, "announcement"): SENT,
     (NEW, "refusal"): DECLINED,
     (SENT, "receipt"): KEPT,
-    **{(phase, "charge reused"): phase for phase in (SENT, KEPT)},
-    **{(phase, "abort"): phase for phase in (SENT, KEPT)},
-    **{(phase, "last abort"): RETURNED for phase in (SENT, KEPT)},
-    **{(phase, "repeated announcement"): phase for phase in (SENT, KEPT, DECLINED, RETURNED)},
-    **{(phase, "repeated receipt"): phase for phase in (KEPT, RETURNED)},
-    **{(phase, "repeated abort"): phase for phase in (SENT, KEPT, RETURNED)},
-    **{(phase, "close"): CLOSED for phase in (SENT, KEPT, DECLINED, RETURNED)},
+    (SENT, "late"): MISSED,
+    **{(phase, "charge reused"): phase for phase in (SENT, KEPT, MISSED)},
+    **{(phase, "abort"): phase for phase in (SENT, KEPT, MISSED)},
+    **{(phase, "last abort"): RETURNED for phase in (SENT, KEPT, MISSED)},
+    **{(phase, "repeated announcement"): phase for phase in (SENT, KEPT, MISSED, DECLINED, RETURNED)},
+    **{(phase, "repeated receipt"): phase for phase in (KEPT, MISSED, RETURNED)},
+    **{(phase, "repeated abort"): phase for phase in (SENT, KEPT, MISSED, RETURNED)},
+    **{(phase, "close"): CLOSED for phase in (SENT, KEPT, MISSED, DECLINED, RETURNED)},
 }
 ROUNDS, ANNOUNCEMENTS, OUTBOUND = "client-round", "announcement", "outbound"
 
@@ -55,13 +56,13 @@ class Round:
         outbound: what was sent, until its receipt has come.
     """
 
-    __slots__ = ("attempt", "opened", "outbound", "stored")
+    __slots__ = ("asked", "attempt", "opened", "outbound", "stored")
 
     def __init__(self, stored: StoredRound, opened: OpenedAnnouncement, outbound: Outbound | None = None) -> None:
         self.stored = stored
         self.opened = opened
         self.outbound = outbound
-        self.attempt = 0
+        self.attempt = self.asked = 0
 
     @property
     def body(self) -> Announcement:

@@ -52,13 +52,16 @@ class Arrivals:
             expected: how many contributions may still be hoped for in all; None where nobody knows.
             fewest, most: n_min and n_max.
         """
-        if expected is not None and self.total >= expected:
+        quiet = now_ms >= self.quiet_ms(timing)
+        if self.has_all(expected) and (self.total >= fewest or quiet):
             return ALL
         if self.total >= most:
             return FULL
-        if self.total >= fewest and now_ms >= self.quiet_ms(timing):
-            return QUIET
-        return None
+        return QUIET if self.total >= fewest and quiet else None
+
+    def has_all(self, expected: int | None) -> bool:
+        """Whether as many have come as may be hoped for; perhaps too few, if many declined."""
+        return expected is not None and self.total >= expected
 
     def quiet_ms(self, timing: Timing) -> int:
         """When arrivals are quiet, if nothing more comes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dca_proto.core import facts
-from dca_proto.core.announcement import OpenedAnnouncement, check_time, invitation_root, open_announcement
+from dca_proto.core.announcement import OpenedAnnouncement, check_invited, check_time, open_announcement
 from dca_proto.core.charges import SeenCharges
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.core.compute_commit import CLOSE, COMMIT, FREEZE, PROGRESS, RESEND, Committing
@@ -28,6 +28,7 @@ from dca_proto.core.compute_round import (
     TABLE,
     Round,
     StoredRound,
+    announced,
     restored_rounds,
 )
 from dca_proto.core.contribution import Kept, open_contribution
@@ -38,7 +39,7 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.machine import step
-from dca_proto.core.masks import ask_tag, receipt_tag
+from dca_proto.core.masks import ask_tag, late_tag, receipt_tag
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
     Abort,
@@ -127,11 +128,11 @@ class ComputeActor(Committing):
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
         if current.phase in ENDS:
-            aborted = (
-                [Send(Address(Channel.ABORT), current.id, current.stored.word)] if current.phase == ABORTED else []
-            )
-            again = [] if aborted else self._words_for_trainer(current)
-            return [*aborted, *again, self._close_timer(current, now_ms)]
+            again: list[Effect] = []
+            if now_ms < current.stored.commit_by_ms + self._timing.abort_grace_ms:
+                aborted = Send(Address(Channel.ABORT), current.id, current.stored.word)
+                again = [aborted] if current.phase == ABORTED else self._words_for_trainer(current)
+            return [*again, self._close_timer(current, now_ms)]
         body = current.opened.body
         if now_ms >= body.commit_by_ms:
             return self._give_up(current)
@@ -150,7 +151,7 @@ class ComputeActor(Committing):
             case Sealed():
                 return self._on_sealed(sender, frame, now_ms)
             case InvitedRound():
-                return self._on_announcement(frame.announcement, payload, now_ms)
+                return self._on_announcement(sender, frame.announcement, payload, now_ms)
             case AbortWanted():
                 return self._on_abort_wanted(sender, frame, now_ms)
             case Signed():
@@ -164,7 +165,7 @@ class ComputeActor(Committing):
             case Hello():
                 return self._on_hello(sender, payload, frame, body, now_ms)
             case Announcement():
-                return self._on_announcement(frame, payload, now_ms)
+                return self._on_announcement(sender, frame, payload, now_ms)
             case Close():
                 return self._on_close(sender, frame, body, now_ms)
             case Answer():
@@ -191,9 +192,11 @@ class ComputeActor(Committing):
 
     # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
 
-    def _on_announcement(self, frame: Signed, payload: bytes, now_ms: int) -> list[Effect]:
+    def _on_announcement(self, sender: bytes, frame: Signed, payload: bytes, now_ms: int) -> list[Effect]:
         opened = open_announcement(frame, self._federation, self._limits)
         body = opened.body
+        if sender != body.trainer:
+            raise PeerError("sender", found=sender.hex(), expected="the trainer that signed the announcement")
         known = self._rounds.get(body.round_id)
         if known is not None:
             if known.hash != opened.hash:
@@ -204,9 +207,8 @@ class ComputeActor(Committing):
             raise PeerError("rounds", found=f"{len(self._open)} open rounds", expected="fewer at the same time")
         check_time(opened, self._timing, now_ms, until_ms=body.commit_by_ms)
         self._seen.check(opened.epochs, now_ms)
+        check_invited(announced(decode_frame(payload))[1], body, self._limits)
         current = self._begin(opened, terms, payload)
-        if invitation_root(sorted(current.invited or ())) != body.invited:
-            raise PeerError("invited", found="ids of another root", expected="all clients that are invited")
         seen = self._seen.note(opened.epochs)
         self._add(current)
         stored = Persist(ANNOUNCEMENTS, current.id, payload)
@@ -245,7 +247,7 @@ class ComputeActor(Committing):
         current = self._open_round(message.round_id)
         if current.phase == ABORTED:
             step(TABLE, current.phase, "late contribution")
-            return self._aborts_to(current, sender) if sender in self._sessions.slots else []
+            return self._aborts_to(current, sender)
         if not current.is_loaded:
             raise PeerError("phase", found="a contribution to a round that is over", expected="none")
         if current.invited is not None and sender not in current.invited:
@@ -258,10 +260,11 @@ class ComputeActor(Committing):
         kept, key = opened
         receipt = Receipt(current.id, kept.contribution, receipt_tag(key, current.hash, kept.contribution))
         reply = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))
+        if current.phase != COLLECTING and current.listed.get(sender) != kept.contribution:
+            step(TABLE, current.phase, "late contribution")
+            late = Receipt(current.id, kept.contribution, late_tag(key, current.hash, kept.contribution))
+            return [Send(Address(Channel.CLIENT, sender), current.id, encode(late))]
         if current.phase != COLLECTING:
-            if current.listed.get(sender) != kept.contribution:
-                step(TABLE, current.phase, "late contribution")
-                return []
             step(TABLE, current.phase, "repeated contribution")
             return [reply]
         known = current.kept.get(sender)
@@ -274,13 +277,7 @@ class ComputeActor(Committing):
         self, current: Round, client: bytes, message: Contribution, now_ms: int
     ) -> tuple[Kept, bytes] | None:
         """A contribution and the key that opened it: the newest session's or the one before; None for neither."""
-        slot, epoch = self._sessions.slots.get(client, -1), current.own_key(self.id).epoch
-        for key in (
-            *self._sessions.pair_keys(epoch, [slot], now_ms),
-            self._sessions.previous_key(epoch, slot, now_ms),
-        ):
-            if key is None:
-                continue
+        for key in self._sessions.keys_of(client, current.own_key(self.id).epoch, now_ms):
             try:
                 kept = open_contribution(
                     message,
@@ -357,9 +354,8 @@ class ComputeActor(Committing):
         terms = self._check_held(opened)
         if now_ms < opened.body.commit_by_ms:
             raise PeerError("phase", found="a question about a round that may still begin", expected="its end first")
-        slot, epoch = self._sessions.slots.get(sender, -1), opened.epochs[opened.computes.index(self.id)].epoch
-        keys = (*self._sessions.pair_keys(epoch, [slot], now_ms), self._sessions.previous_key(epoch, slot, now_ms))
-        if not any(key is not None and ask_tag(key, opened.hash) == wanted.tag for key in keys):
+        keys = self._sessions.keys_of(sender, opened.epochs[opened.computes.index(self.id)].epoch, now_ms)
+        if not any(ask_tag(key, opened.hash) == wanted.tag for key in keys):
             raise PeerError("ask", found="a tag that does not match", expected="a client with a session")
         current = self._begin(opened, terms, encode(wanted.announcement))
         self._add(current)
@@ -367,11 +363,12 @@ class ComputeActor(Committing):
         return [*aborted, *self._aborts_to(current, sender)]
 
     def _aborts_to(self, current: Round, client: bytes) -> list[Effect]:
-        """All aborts of the round that this node has, its own and its peers'."""
-        if current.phase != ABORTED:
+        """All aborts of the round that this node has, its own and its peers', for a client that it knows."""
+        if current.phase != ABORTED or client not in self._sessions.slots:
             return []
         to = Address(Channel.CLIENT, client)
-        return [Send(to, current.id, word) for word in (current.stored.word, *current.stored.peer_aborts)]
+        words = (current.stored.word, *dict(current.stored.peer_aborts).values())
+        return [Send(to, current.id, word) for word in words]
 
     def _trainer_round(self, sender: bytes, frame: Signed, body: Close | Query) -> Round:
         """The round of its trainer's message, about the announcement that is known. Raises `PeerError`."""

@@ -138,11 +138,11 @@ class Committing(Actor):
         step(TABLE, current.phase, "list")
         try:
             place = current.stored.computes.index(sender)
-            check_list(current.hash, body.entries, body.tags, place, len(current.stored.computes))
+            check_list(current.hash, body.entries, body.tags, place, len(current.stored.computes), current.terms.most)
         except PeerError as error:
             name = self._federation.compute(sender).name
             return [*frozen, *self._abort(current, "invalid-list", f"{name}: {error}", (body.header,))]
-        current.lists[sender] = StoredList(body.header, body.entries, body.tags)
+        current.lists[sender] = StoredList(body.header, header.list_hash, body.entries, body.tags)
         return [*frozen, *self._answer_when_complete(current, now_ms)]
 
     def _header(self, current: Round, sender: bytes, body: FrozenList) -> ListHeader:
@@ -167,11 +167,9 @@ class Committing(Actor):
         if current.phase != FROZEN or len(current.lists) < len(current.stored.computes):
             return []
         phase = step(TABLE, current.phase, "all lists")
-        judgement = Agreement(current, self.id, self._sessions, now_ms).judge(self._charges)
-        current.mask_sum = judgement.mask_sum
-        hashes = tuple(
-            list_hash(current.hash, compute, current.lists[compute].entries) for compute in current.stored.computes
-        )
+        current.agreement = Agreement(current, self.id, self._sessions, now_ms)
+        judgement = current.agreement.judge(self._charges)
+        hashes = tuple(current.lists[compute].hash for compute in current.stored.computes)
         body = Answer(PROTOCOL_VERSION, current.id, current.hash, hashes, encode_places(judgement.objections))
         signed = self._sign(body)
         current.answers[self.id] = (signed, body)
@@ -204,11 +202,14 @@ class Committing(Actor):
             return []
         if current.phase == COLLECTING:
             raise PeerError("phase", found="an answer while collecting", expected="a list first")
+        most = 4 * current.terms.most * len(current.stored.computes)
+        if len(body.objections) > most:
+            raise PeerError("answer", found=f"{len(body.objections)} bytes of objections", expected=f"<= {most}")
         known = current.answers.get(sender)
         if known is not None:
             step(TABLE, current.phase, "repeated answer")
             if known[1] != body:
-                return self._abort(current, "equivocation", self._two(sender, "answers"), (known[0], frame))
+                return self._abort(current, "equivocation", self._two(sender, "answers"))
             return []
         step(TABLE, current.phase, "peer answer")
         current.answers[sender] = (frame, body)
@@ -222,12 +223,11 @@ class Committing(Actor):
             return []
         own = current.answers[self.id][1]
         for compute in current.peers(self.id):
-            signed, answer = current.answers[compute]
-            if answer.lists != own.lists:
+            if current.answers[compute][1].lists != own.lists:
                 detail = f"{self._federation.compute(compute).name} names other lists"
                 headers = [current.lists[node].header for node in current.stored.computes]
-                return self._abort(current, "equivocation", detail, (signed, *headers))
-        agreement = Agreement(current, self.id, self._sessions, now_ms)
+                return self._abort(current, "equivocation", detail, headers)
+        agreement = current.agreement or Agreement(current, self.id, self._sessions, now_ms)
         try:
             answers = [current.answers[compute][1] for compute in current.stored.computes]
             chosen = agreement.agree(answer.objections for answer in answers)
@@ -313,10 +313,9 @@ class Committing(Actor):
         if body.compute == self.id or current is None or body.announcement_hash != current.hash:
             return []  # aborts are broadcast
         self._peer_round(body.compute, frame, body.round_id, body.announcement_hash)
-        word = encode(frame)
-        if word in current.stored.peer_aborts or len(current.stored.peer_aborts) >= len(current.stored.computes):
+        if body.compute in dict(current.stored.peer_aborts):
             return []
-        kept = current.store(peer_aborts=(*current.stored.peer_aborts, word))
+        kept = current.store(peer_aborts=(*current.stored.peer_aborts, (body.compute, encode(frame))))
         if current.phase in ENDS:
             step(TABLE, current.phase, "late abort")
             return [kept]

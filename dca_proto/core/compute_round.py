@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -23,14 +24,17 @@ from dca_proto.core.effects import Persist
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
-from dca_proto.core.lists import clients_of
+from dca_proto.core.lists import clients_of, list_hash
 from dca_proto.core.machine import Table
-from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES, RingVector
+from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Answer, EpochKey, Frame, InvitedRound, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.records import decoded, unreadable
 from dca_proto.core.validated import ValidatedRound
+
+if TYPE_CHECKING:
+    from dca_proto.core.agreement import Agreement
 
 NEW, COLLECTING, FROZEN, ANSWERED = "new", "collecting", "frozen", "answered"
 RELEASED, ABORTED, CLOSED = "released", "aborted", "closed"
@@ -68,7 +72,7 @@ class StoredRound(msgspec.Struct, frozen=True):
         fewest: n_min. commit_by_ms: the announced end.
         entries: the own list, once frozen. header, answer: what was signed of it and of all lists.
         word: the final, encoded message: a partial sum or an abort.
-        peer_aborts: encoded aborts of other nodes, for clients that ask.
+        peer_aborts: other nodes' encoded aborts, one each, for clients that ask.
     """
 
     phase: str
@@ -82,13 +86,14 @@ class StoredRound(msgspec.Struct, frozen=True):
     header: Signed | None = None
     answer: Signed | None = None
     word: bytes = b""
-    peer_aborts: tuple[bytes, ...] = ()
+    peer_aborts: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class StoredList(msgspec.Struct, frozen=True):
-    """A node's list, as it is used and stored: its signed header, its entries, and the tags for this node."""
+    """A node's list, as it is used and stored: its signed header and hash, its entries, and the tags for this node."""
 
     header: Signed
+    hash: bytes
     entries: bytes
     tags: bytes
 
@@ -120,7 +125,7 @@ class Round:
         self.kept: dict[bytes, Kept] = {}  # as the holder, by client
         self.lists: dict[bytes, StoredList] = {}  # by node, the own one too
         self.answers: dict[bytes, tuple[Signed, Answer]] = {}  # by node, the own one too
-        self.mask_sum: RingVector | None = None  # over what this node does not object to; lost with a restart
+        self.agreement: Agreement | None = None  # this node's arithmetic; worked out anew after a restart
         self.reported = -1  # contributions that the trainer was told of
         self.attempt = 0
 
@@ -130,9 +135,9 @@ class Round:
     ) -> Round:
         """A stored round with its announcement as it came, if that can be read here."""
         try:
-            frame, invited = _announced(decode_frame(payload or b""))
+            frame, invited = announced(decode_frame(payload or b""))
             opened = open_announcement(frame, federation, limits)
-            return cls(stored, opened, opened.validated(mechanism, limits), invited)
+            return cls(stored, opened, opened.validated(mechanism, limits), frozenset(invited) or None)
         except (PeerError, UsageError):
             return cls(stored, None)
 
@@ -212,7 +217,8 @@ class Round:
         """The frozen list with the tags that are this node's own."""
         assert self.stored.header is not None, "a frozen list is signed"
         tags = self.tags_for(self.stored.computes.index(own))
-        return StoredList(self.stored.header, self.stored.entries, tags)
+        hashed = list_hash(self.hash, own, self.stored.entries)
+        return StoredList(self.stored.header, hashed, self.stored.entries, tags)
 
     def restore_words(self, own: bytes) -> None:
         """What follows from the stored words of an open round."""
@@ -230,7 +236,7 @@ class Round:
         self.kept.clear()
         self.lists.clear()
         self.answers.clear()
-        self.mask_sum = None
+        self.agreement = None
         self.__dict__.pop("_tags", None)
 
     def unload(self) -> None:
@@ -239,14 +245,14 @@ class Round:
         self.__dict__.pop("listed", None)
 
 
-def _announced(frame: Frame) -> tuple[Signed, frozenset[bytes] | None]:
+def announced(frame: Frame) -> tuple[Signed, tuple[bytes, ...]]:
     """The signed announcement, and the invited clients where they come with it. Raises `PeerError`."""
     if isinstance(frame, Signed):
-        return frame, None
+        return frame, ()
     if not isinstance(frame, InvitedRound) or len(frame.clients) % ID_BYTES:
         raise PeerError("kind", found=type(frame).__name__, expected="an announcement, or one with invited clients")
-    ids = [frame.clients[at : at + ID_BYTES] for at in range(0, len(frame.clients), ID_BYTES)]
-    return frame.announcement, frozenset(ids)
+    ids = (frame.clients[at : at + ID_BYTES] for at in range(0, len(frame.clients), ID_BYTES))
+    return frame.announcement, tuple(ids)
 
 
 def restored_rounds(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dca_proto.core.codec import encode
 from dca_proto.core.errors import PeerError
-from dca_proto.core.masks import CHARGE_BYTES, TAG_BYTES, WORD_BYTES, entry_of, masked, receipt_tag, seal_key
+from dca_proto.core.masks import CHARGE_BYTES, TAG_BYTES, WORD_BYTES, entry_of, late_tag, masked, receipt_tag, seal_key
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Contribution
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Identity, Random, decrypt, encrypt
@@ -31,11 +31,13 @@ class Outbound(msgspec.Struct, frozen=True):
 
     Attributes:
         contribution: its id. payload: the encoded frame. receipt: the tag that proves its arrival.
+        late: the tag that says that it came too late; empty where nobody says so.
     """
 
     contribution: bytes
     payload: bytes
     receipt: bytes
+    late: bytes = b""
 
     def __repr__(self) -> str:
         return f"Outbound({self.contribution.hex()}, <{len(self.payload)} bytes>)"
@@ -88,7 +90,8 @@ def make_contribution(
     key = seal_key(holder_key, announcement_hash, contribution)
     ciphertext = encrypt(key, SINGLE_USE_NONCE, plaintext, associated)
     payload = encode(Contribution(round_id, contribution, ciphertext))
-    return Outbound(contribution, payload, receipt_tag(holder_key, announcement_hash, contribution))
+    about = (holder_key, announcement_hash, contribution)
+    return Outbound(contribution, payload, receipt_tag(*about), late_tag(*about))
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):

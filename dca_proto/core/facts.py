@@ -127,6 +127,12 @@ class Acknowledged(_Fact, frozen=True):
     round_id: bytes
 
 
+class Missed(_Fact, frozen=True):
+    """The client's contribution reached its holder too late: it is in no sum. Its charge stays, unless all abort."""
+
+    round_id: bytes
+
+
 class ChargeReturned(_Fact, frozen=True):
     """A client, or the trainer's account, got a charge back against M signed aborts.
 

@@ -103,6 +103,8 @@ class Ledger:
         self._highest = max((charge.number for charge in self._charges.values()), default=0)
         # When and what, of the charges that count: all that is looked at for every announcement.
         self._counting = {c.round_id: (c.at_ms, _cost(c)) for c in self._charges.values() if not c.returned}
+        self._total: Price | None = None  # of all of these, and when the oldest was charged
+        self._oldest_ms = 0
 
     def __contains__(self, round_id: bytes) -> bool:
         return round_id in self._charges
@@ -130,8 +132,14 @@ class Ledger:
         Args:
             of: the clients that are looked at; empty: all. beside: what counts as well, and is not charged.
         """
+        reserved = tuple(beside)
+        if self._total is None:
+            self._total = worst(cost for _, cost in self._counting.values())
+            self._oldest_ms = min((at_ms for at_ms, _ in self._counting.values()), default=0)
+        if since_ms <= self._oldest_ms and not of and not reserved:
+            return self._total  # as a client asks at each announcement, for a year
         charged = [cost for at_ms, cost in self._counting.values() if at_ms >= since_ms]
-        return worst([*charged, *beside], of)
+        return worst([*charged, *reserved], of)
 
     def charge(self, charge: Charge) -> Persist:
         """Record a charge; the effect must be durable before anything of the round leaves.
@@ -144,7 +152,11 @@ class Ledger:
         if charge.number != self.next_number:
             raise RuntimeError(f"charges are numbered in order: found {charge.number}, next is {self.next_number}")
         self._highest = charge.number
-        self._counting[charge.round_id] = (charge.at_ms, _cost(charge))
+        cost = _cost(charge)
+        self._counting[charge.round_id] = (charge.at_ms, cost)
+        simple = self._total is not None and len(self._counting) > 1 and not charge.clients
+        self._total = self._total + cost.price if simple and self._total is not None else None
+        self._oldest_ms = min(self._oldest_ms, charge.at_ms)
         return self._store(charge)
 
     def give_back(self, round_id: bytes) -> Persist:
@@ -153,6 +165,7 @@ class Ledger:
         if charge.returned:
             raise RuntimeError("a charge is returned once")
         del self._counting[round_id]
+        self._total = None
         return self._store(msgspec.structs.replace(charge, returned=True))
 
     def _store(self, charge: Charge) -> Persist:

@@ -39,16 +39,18 @@ def answer_hash(announcement_hash: bytes, compute: bytes, lists: Iterable[bytes]
     return digest(b"dca4-answer", announcement_hash, compute, *lists, objections)
 
 
-def check_list(announcement_hash: bytes, entries: bytes, tags: bytes, owner: int, nodes: int) -> None:
+def check_list(announcement_hash: bytes, entries: bytes, tags: bytes, owner: int, nodes: int, most: int) -> None:
     """Whether a peer's list can be one: whole entries, ascending, each held by that peer, a tag for each.
 
     Args:
-        owner: the peer's place among the M nodes.
+        owner: the peer's place among the M nodes. most: n_max.
 
     Raises:
         PeerError: ``list``.
     """
     count, rest = divmod(len(entries), ENTRY_BYTES)
+    if count > most:
+        raise PeerError("list", found=f"{count} contributions", expected=f"<= {most}")
     if rest or len(tags) != TAG_BYTES * count:
         found = f"{len(entries)} bytes of entries and {len(tags)} of tags"
         raise PeerError("list", found=found, expected=f"{ENTRY_BYTES} and {TAG_BYTES} for each contribution")

@@ -139,6 +139,11 @@ def receipt_tag(pair_key: bytes, announcement_hash: bytes, contribution: bytes) 
     return derive(pair_key, b"dca4-receipt", announcement_hash + contribution, ID_BYTES)
 
 
+def late_tag(pair_key: bytes, announcement_hash: bytes, contribution: bytes) -> bytes:
+    """The MAC by which a holder says that a contribution came after it had frozen its list."""
+    return derive(pair_key, b"dca4-late", announcement_hash + contribution, ID_BYTES)
+
+
 def ask_tag(pair_key: bytes, announcement_hash: bytes) -> bytes:
     """The MAC by which a client that asks for aborts proves who it is."""
     return derive(pair_key, b"dca4-ask", announcement_hash, ID_BYTES)

@@ -33,6 +33,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     spread their Hellos of a new epoch over `hello_spread_ms`, and answer a `HelloWanted` once in `hello_again_ms`.
     A Compute node tells the trainer of new contributions at most every `progress_ms`. The trainer closes a round early
     when nothing has come for `quiet_ms`, and for `quiet_part` of the time that arrivals have taken so far.
+    A client remembers a round with a receipt for `kept_ms` after its end, and for `abort_grace_ms` after some abort.
     A trainer waits `settle_ms` for the other nodes' aborts before it reports that a round has failed.
     """
 
@@ -41,6 +42,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     epoch_publish_ms: int = 5 * 60 * 1000
     hello_spread_ms: int = 30 * 60 * 1000
     hello_again_ms: int = 1_000
+    kept_ms: int = 5 * 60 * 1000
     progress_ms: int = 50
     quiet_ms: int = 500
     quiet_part: float = 0.5

@@ -6,13 +6,13 @@ Compute node's: it verifies a Hello before it displaces another, and keeps the d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.codec import decode_body, decode_frame, encode, sign, verify_signed
+from dca_proto.core.codec import decode_frame, encode, open_signed, sign, verify_signed
 from dca_proto.core.effects import Persist, Write
 from dca_proto.core.errors import PeerError
 from dca_proto.core.federation import Federation
@@ -70,12 +70,13 @@ class OwnSession:
     def renew(self, now_ms: int) -> list[Write]:
         """Make the current epoch's key and its Hello, unless they are there; delete what is over."""
         writes = self._keys.renew(now_ms)
-        if not self.hello or self._is_old():
+        last = self._last()
+        if last is None or (last.public, last.certificate) != (self._keys.public, self._certificate):
             body = Hello(
                 PROTOCOL_VERSION,
                 self._certificate,
                 self._keys.epoch,
-                now_ms,
+                max(now_ms, last.serial + 1 if last else 0),  # whatever the clock says
                 self._keys.public,
                 self._keys.expires_ms,
             )
@@ -86,17 +87,14 @@ class OwnSession:
             writes.append(Persist(HELLO, b"", self.hello))
         return writes
 
-    def _is_old(self) -> bool:
-        """Whether the signed Hello is of another key, certificate or federation than the newest ones."""
+    def _last(self) -> Hello | None:
+        """The signed Hello as it was stored; None without one, and of a federation file that was replaced."""
         try:
             frame = decode_frame(self.hello)
-            body = decode_body(frame.body) if isinstance(frame, Signed) else None
-            if not isinstance(frame, Signed) or not isinstance(body, Hello):
-                return True
-            verify_signed(frame, self._identity.public_key, self._federation.hash)
+            assert isinstance(frame, Signed), "it was stored as one"
+            return open_signed(frame, self._identity.public_key, self._federation.hash, Hello)
         except PeerError:
-            return True
-        return (body.public, body.certificate) != (self._keys.public, self._certificate)
+            return None
 
     def covers(self, until_ms: int) -> bool:
         """Whether the newest key is kept that long by all who know it."""
@@ -274,6 +272,16 @@ class Sessions:
             if found[place] is None and slot >= 0 and now_ms < ends_ms[slot]:
                 found[place] = agreed[slot] = self._agree(epoch, slot, self._stored[slot].current)
         return found
+
+    def keys_of(self, client: bytes, epoch: int, now_ms: int) -> Iterator[bytes]:
+        """The keys shared with one client in an epoch of the node: of its newest session, then of the one before."""
+        slot = self.slots.get(client, -1)
+        (current,) = self.pair_keys(epoch, [slot], now_ms)
+        if current is not None:
+            yield current
+        previous = self.previous_key(epoch, slot, now_ms)
+        if previous is not None:
+            yield previous
 
     def previous_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
         """The key of the session that the current one has displaced, if it lives still."""

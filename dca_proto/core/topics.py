@@ -8,9 +8,12 @@ our cryptography has to. Ids and round ids are lower-case hexadecimal.
 
 from __future__ import annotations
 
+import re
+
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError
-from dca_proto.core.sealing import ID_BYTES
+
+_ID = re.compile("[0-9a-f]{32}")
 
 
 def topic_of(federation: str, to: Address, round_id: bytes, sender: bytes) -> str:
@@ -26,10 +29,9 @@ def sender_of(topic: str) -> bytes:
         if len(parts) != 6 or parts[0] != "dca":
             raise ValueError
         Channel(parts[3])
-        sender = bytes.fromhex(parts[5])
-        if len(sender) != ID_BYTES:
+        if not _ID.fullmatch(parts[5]):
             raise ValueError
-        return sender
+        return bytes.fromhex(parts[5])
     except ValueError:
         raise PeerError("topic", found=topic[:200], expected="dca/federation/round/channel/receiver/sender") from None
 

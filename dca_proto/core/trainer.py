@@ -163,8 +163,8 @@ class TrainerActor(Actor):
         body = decode_body(frame.body)
         match body:
             case EpochKey():
-                self._waiting.note(sender, frame)
-                return self._announce_waiting(now_ms)
+                self._waiting.note(sender, frame, now_ms)
+                return [*self._announce_waiting(now_ms), *self._count_sessions(sender)]
             case Sessions():
                 verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
                 self._waiting.note_sessions(sender, body.count)
@@ -246,11 +246,17 @@ class TrainerActor(Actor):
         announced = self._announce_waiting(now_ms)
         if announced:
             return announced
-        wanted = encode(self._sign(SessionsWanted(PROTOCOL_VERSION)))
-        asked = [Send(Address(Channel.COMPUTE, one), b"", wanted) for one in self._waiting.uncounted(request)]
+        asked = [effect for one in self._waiting.uncounted(request) for effect in self._count_sessions(one)]
         missing = self._waiting.missing(request, now_ms)
         timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.collect_window_ms)
         return [*asked, timer, *([Report(facts.WaitingForKeys(request.round_id, missing))] if missing else [])]
+
+    def _count_sessions(self, compute: bytes) -> list[Effect]:
+        """Ask a Compute node how many clients have a session, where a round waits for that."""
+        if not any(compute in self._waiting.uncounted(request) for request in self._waiting.requests.values()):
+            return []
+        wanted = encode(self._sign(SessionsWanted(PROTOCOL_VERSION)))
+        return [Send(Address(Channel.COMPUTE, compute), b"", wanted)]
 
     def _announce_waiting(self, now_ms: int) -> list[Effect]:
         """Announce every round for which all keys are known now."""
@@ -266,7 +272,7 @@ class TrainerActor(Actor):
             stored = StoredRound(step(TABLE, NEW, "announce"), request, self._sign(body), secret, now_ms)
             current = Round.restored(stored, self._federation, self._limits)
             dimension = current.validated(self._mechanism, self._limits).dimension
-        except UsageError as error:  # too few clients have a session
+        except (UsageError, PeerError) as error:  # too few clients have a session, or too large an announcement
             return [cancelled, Report(facts.RoundFailed(request.round_id, str(error), None, None))]
         self._rounds[request.round_id] = current
         return [
@@ -317,7 +323,7 @@ class TrainerActor(Actor):
         why = arrivals.reason(current.expected, terms.fewest, terms.most, self._timing, now_ms)
         if why is not None:
             return self._close(current, why, now_ms)
-        if arrivals.total < terms.fewest:
+        if arrivals.total < terms.fewest and not arrivals.has_all(current.expected):
             return []
         return [SetTimer(Timer(QUIET, current.id), arrivals.quiet_ms(self._timing))]
 
@@ -412,7 +418,8 @@ class TrainerActor(Actor):
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """What is not answered yet, and the timer for the next time."""
         if current.phase == COLLECTING:
-            again = current.announced() if now_ms < current.opened.body.close_by_ms else []
+            waiting = now_ms < current.opened.body.close_by_ms
+            again = [*(current.announced() if waiting else []), *self._query(current)]
         elif current.phase == COMMITTING:
             close = Close(PROTOCOL_VERSION, current.id, current.opened.hash)
             waiting = now_ms < current.opened.body.commit_by_ms

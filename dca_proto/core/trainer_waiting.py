@@ -33,11 +33,14 @@ class Waiting:
         self._keys: dict[bytes, tuple[EpochKey, Signed]] = {}
         self._sessions: dict[bytes, int] = {}
 
-    def note(self, sender: bytes, frame: Signed) -> None:
-        """Keep a published key. Raises `PeerError` for a forged or an older one."""
+    def note(self, sender: bytes, frame: Signed, now_ms: int) -> None:
+        """Keep a published key. Raises `PeerError` for a forged or an older one, and for one of a far epoch."""
         key = open_epoch_key(frame, self._federation)
         if sender != key.compute:
             raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
+        ahead = now_ms // self._timing.epoch_ms + 1
+        if key.epoch > ahead:
+            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"at most {ahead} by this clock")
         known = self._keys.get(sender)
         if known is not None and key.epoch < known[0].epoch:
             raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {known[0].epoch}")
@@ -97,5 +100,5 @@ class Waiting:
             return None
         silent = self.missing(request, now_ms) or self.uncounted(request)
         names = ", ".join(self._federation.compute(one).name for one in silent)
-        reason = f"no epoch key of Compute node {names} that outlasts the round; is it up?"
+        reason = f"no epoch key that outlasts the round, or no count of sessions, from Compute node {names}; is it up?"
         return RoundFailed(round_id, reason, None, None)

@@ -133,7 +133,7 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @abstractmethod
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
-        """The statistic of each row, in grid units, from that row alone: in a node release, a row may move nothing else.
+        """The statistic of each row, in grid units, from that row alone: in a node release, it may move nothing else.
 
         Args:
             rows: shape ``(m, len(columns))``, in the units of the data; every value finite where a value is of one

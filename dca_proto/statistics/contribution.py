@@ -9,9 +9,9 @@ The announcement says which of two it is:
 - ``rows_max`` = R >= 1: the sum over its first R rows, or all if it has fewer. Padded with zero rows, two clients
   differ in R rows: Δ = R·Δ_row, in L1 and in L2.
 
-In a node release (`row_sensitivity`) a client is a data node, whose rows belong to as many people, and what is protected
-is one row: of the sum over its first R rows one row's replacement changes one addend, so that Δ = Δ_row whatever R is.
-How many rows count is public, and the same for both neighbours.
+In a node release (`row_sensitivity`) a client is a data node, whose rows belong to as many people. What is protected is
+one row: of the sum over its first R rows one row's replacement changes one addend, so that Δ = Δ_row whatever R is. How
+many rows count is public, and the same for both neighbours.
 
 Where a statistic is of groups of k rows (`rows_per_value`), values stand in for rows in the first two: the mean is over
 floor(m/k) values, the sum over floor(R/k), and Δ_row is that of all rows of a group. In a node release it is one row's.
@@ -70,7 +70,7 @@ def row_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> 
         UsageError: an argument is out of range, or the sum does not fit the grid.
     """
     if rows_max < 1:
-        raise UsageError(f"rows_max is {rows_max}; a node release sums rows: give the largest number that count, from 1")
+        raise UsageError(f"rows_max is {rows_max}; a node release sums rows: give how many count at most, from 1")
     bound = _value_sensitivity(statistic, rows_max, fraction_bits).bound * (rows_max // statistic.rows_per_value)
     row = statistic.stated_sensitivity(fraction_bits, of_row=True)
     row.require(REPLACE_ONE_CLIENT)  # as a statistic states it: of a client with one row
@@ -110,10 +110,26 @@ def contribution(
     bound = _value_sensitivity(statistic, rows_max, fraction_bits).bound
     table = _table(statistic, rows)[: rows_max or ROWS_MAX]
     count = len(table) // statistic.rows_per_value
+    if len(table) == statistic.rows_per_value == 1:
+        return _value_of_row(statistic, table, bound, fraction_bits, failures)
     values = _values(statistic, table[: count * statistic.rows_per_value], bound, fraction_bits, failures)
     if rows_max or count <= 1:
         return _sum(values, statistic.dimension)
     return _rounded_mean(values, count, statistic.dimension)
+
+
+def _value_of_row(
+    statistic: Statistic, row: NDArray[np.float64], bound: int, fraction_bits: int, failures: list[Exception] | None
+) -> NDArray[np.int64]:
+    """What `contribution` gives of one row, as most devices have: a sum of one value, and the mean of one."""
+    if np.isfinite(row).all():
+        try:
+            return _evaluated(statistic, row, bound, fraction_bits)[0]
+        except Exception as error:  # whatever a user's own does
+            if failures is None:
+                raise
+            failures.append(error)
+    return np.zeros(statistic.dimension, dtype=np.int64)
 
 
 def joint_contribution(
@@ -200,8 +216,7 @@ def _surviving(
 
 
 def _sum(values: Iterable[NDArray[np.int64]], dimension: int) -> NDArray[np.int64]:
-    parts = [value[0] if len(value) == 1 else value.sum(axis=0) for value in values]
-    return parts[0] if len(parts) == 1 else sum(parts, np.zeros(dimension, dtype=np.int64))
+    return sum((value.sum(axis=0) for value in values), np.zeros(dimension, dtype=np.int64))
 
 
 def _rounded_means(
