@@ -240,6 +240,11 @@ class PowerCuts(Network):
         return {key: decode(value, type=Charge) for (table, key), value in stored if table == LEDGER}
 
 
+def recompose(client: ClientActor, **changes: Any) -> None:
+    """Give a client other rows or another random generator."""
+    client._composer = msgspec.structs.replace(client._composer, **changes)
+
+
 # --- old copies ------------------------------------------------------------------------------------------------------
 
 

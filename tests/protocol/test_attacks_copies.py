@@ -15,6 +15,7 @@ from scene import (
     exact_sum,
     losing,
     passing,
+    recompose,
     restore,
     results,
     sends,
@@ -156,8 +157,7 @@ def same_bytes(size: int) -> bytes:
 def replayed(cast: Cast, network: Network, payload: bytes, value: float = 0.5) -> Send:
     """What client 0 sends when it starts from its records with that generator, holding that value."""
     (actor,) = copies(cast, network, 1)
-    actor._random = same_bytes
-    actor._rows = lambda columns: np.array([[value]])
+    recompose(actor, random=same_bytes, rows=lambda columns: np.array([[value]]))
     return contributed(actor, cast, network, payload)
 
 

@@ -205,7 +205,7 @@ def test_closing_forgets_the_round_and_keeps_the_charge() -> None:
 
 def test_no_row_is_read_to_decline() -> None:
     scene = Scene("declined")
-    scene.actor._rows = None  # nothing to call
+    scene.actor._composer = None  # nothing to call
     scene.network.handle(scene.client, Received(*scene.message("announcement")))
     assert not scene.actor.dropped
 

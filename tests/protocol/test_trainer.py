@@ -10,7 +10,6 @@ import pytest
 from scene import (
     announced,
     begin,
-    body_of,
     exact_cast,
     exact_sum,
     failures,
@@ -20,7 +19,6 @@ from scene import (
     results,
     sealed_by,
     sealed_kind,
-    sends,
     sent,
     snapshot,
     the_sum,
@@ -30,34 +28,30 @@ from scene import (
 from dca_proto.core.effects import Channel, SetTimer
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received, Started, Timer, TimerFired
-from dca_proto.core.facts import RoundCompleted, RoundFailed
+from dca_proto.core.facts import Closed, Dropped
 from dca_proto.core.messages import (
     Abort,
     Announcement,
+    Close,
+    Contribution,
     Decline,
     EpochKey,
-    Join,
+    FrozenList,
     PartialSum,
+    Progress,
     Query,
-    Ready,
-    Roster,
-    Share,
-    Start,
-    Terms,
 )
 from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.core.round import session_hash
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import TABLE
 from dca_proto.testing import Cast, Network
 
-PHASES = ("new", "joining", "starting", "running", "done", "failed")
+PHASES = ("new", "collecting", "committing", "done", "failed")
 EVENTS = {
-    "join": ("join",),
     "decline": ("decline",),
-    "ready": ("ready", "all ready"),
-    "partial": ("partial", "last partial", "repeated partial"),
-    "abort": ("abort", "late abort"),
+    "progress": ("progress",),
+    "partial": ("partial", "last partial", "repeated partial", "late partial"),
+    "abort": ("abort", "late abort", "fail"),
 }
 """What arrives, and the events of the table that it can be."""
 
@@ -69,59 +63,42 @@ class Scene:
         self.cast = Cast(4, 3)
         self.id = self.cast.trainer_identity.id
         self.network = self.cast.network()
-        lost = {"joining": (Announcement,), "starting": (Ready,), "running": (Share,)}.get(phase, ())
+        lost = {"collecting": (Contribution,), "committing": (Close,), "failed": (Contribution, Abort)}.get(phase, ())
         self.network.tamper = losing(*lost)
-        if phase == "failed":
-            self.network.tamper = losing(Announcement)
         begin(self.cast, self.network)
         self.opened = announced(self.network, self.cast)
         self.round_id = bytes(16) if phase == "new" else self.opened.body.round_id
         if phase == "failed":
-            self.network.advance(self.network.now_ms + 60_001)
+            self.network.advance(self.network.now_ms + 180_001)
         assert self.actor.phase(self.round_id) == phase
 
     @property
     def actor(self) -> TrainerActor:
         return self.network.actors[self.id]
 
-    @property
-    def terms(self) -> Terms:
-        rosters = sent(self.network, Roster)
-        if rosters:
-            return body_of(rosters[0].payload).terms
-        soon = self.network.now_ms + 1000
-        return Terms(self.opened.hash, 4, 1, 0, bytes(32), soon, soon + 1000)
-
     def message(self, event: str, index: int = 0) -> tuple[bytes, bytes]:
         """(sender, payload) of a valid message of that kind."""
         client, node = self.cast.client_identities[index], self.cast.compute_identities[index % 3]
         head = (PROTOCOL_VERSION, self.round_id)
-        session = session_hash(self.terms)
         opened = msgspec.structs.replace(
             self.opened, body=msgspec.structs.replace(self.opened.body, round_id=self.round_id)
         )
         match event:
-            case "join":
-                body = Join(*head, self.opened.hash, self.cast.certificate(index), 0, bytes(32))
-                return client.id, sealed_by(self.cast, client, body, opened)
             case "decline":
-                why = ("clients", "N = 4", "N >= 5")
+                why = ("clients", "n_min = 3", "n_min >= 5")
                 body = Decline(*head, self.opened.hash, self.cast.certificate(index), *why)
                 return client.id, sealed_by(self.cast, client, body, opened)
-            case "ready":
-                return node.id, forged(self.cast, node, Ready(*head, session))
+            case "progress":
+                return node.id, forged(self.cast, node, Progress(*head, self.opened.hash, 1))
             case "partial":
-                body = PartialSum(*head, session, bytes(32), b"\xf0", (bytes(32),) * 3, bytes(8))
+                body = PartialSum(*head, self.opened.hash, bytes(32), 4, (bytes(32),) * 3, bytes(64), bytes(8))
                 return node.id, sealed_by(self.cast, node, body, opened)
             case _:
-                return node.id, forged(self.cast, node, Abort(*head, session, "too-few", "2 of 4", 2, 3))
+                abort = Abort(*head, node.id, self.opened.hash, "too-few", "2 of 4", 2, 3, ())
+                return node.id, forged(self.cast, node, abort)
 
 
 def is_legal(phase: str, event: str) -> bool:
-    if event in ("abort", "ready") and phase == "failed":
-        return False  # before the roster there is no session that they could be of
-    if event == "abort":
-        return phase in ("starting", "running", "done")
     return any((phase, name) in TABLE for name in EVENTS[event])
 
 
@@ -142,18 +119,18 @@ def test_a_message_outside_the_table_changes_nothing(phase: str, event: str) -> 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_timer_that_has_lost_its_purpose_changes_nothing(phase: str) -> None:
     scene = Scene(phase)
-    stale = {"joining": ("keys",), "starting": ("keys", "join"), "running": ("keys", "join")}
-    for purpose in stale.get(phase, ("keys", "join", "resend", "end")):
+    stale = {"collecting": ("keys", "settle", "quiet"), "committing": ("keys", "settle", "quiet", "close-by")}
+    for purpose in stale.get(phase, ("keys", "quiet", "close-by", "end")):
         before = snapshot(scene.actor)
         assert scene.actor.handle(TimerFired(Timer(purpose, scene.round_id)), scene.network.now_ms) == []
         assert snapshot(scene.actor) == before
-    if phase in ("joining", "starting", "running"):
-        before = snapshot(scene.actor)
-        scene.actor.handle(TimerFired(Timer("close", scene.round_id)), scene.network.now_ms)
-        assert snapshot(scene.actor) == before, "an open round is not closed"
+    if phase in ("collecting", "committing"):
+        effects = scene.actor.handle(TimerFired(Timer("forget", scene.round_id)), scene.network.now_ms)
+        assert [type(effect.fact) for effect in effects] == [Dropped], "an open round is not forgotten"
+        assert scene.actor.phase(scene.round_id) == phase
 
 
-@pytest.mark.parametrize("phase", ["joining", "starting", "running", "done", "failed"])
+@pytest.mark.parametrize("phase", PHASES[1:])
 def test_a_restart_restores_the_phase(phase: str) -> None:
     scene = Scene(phase)
     before = scene.actor._rounds[scene.round_id]
@@ -161,7 +138,7 @@ def test_a_restart_restores_the_phase(phase: str) -> None:
     scene.network.restart(scene.id)
     after = scene.actor._rounds[scene.round_id]
     assert after.stored == before.stored
-    assert (after.clients, after.terms, after.partials) == (before.clients, before.terms, before.partials)
+    assert after.partials == before.partials
 
 
 # Commands
@@ -177,11 +154,12 @@ def test_a_restart_restores_the_phase(phase: str) -> None:
         ({"delta": 1.0}, "delta"),
         ({"colluders": 2}, "exceed T"),
         ({"tolerated": -1, "colluders": -1}, "cannot be announced"),
-        ({"encoding": "plain"}, "share encoding"),
+        ({"most": 2}, "n_max = 2 is below n_min = 3"),
+        ({"mu": 0.3}, "mu is 0.3, expected above 0"),
         ({"fraction_bits": 41}, "fraction_bits"),
         ({"rows_max": -1}, "rows_max"),
         ({"round_id": b"short"}, "cannot be announced"),
-        ({"join_window_ms": 0}, "no time"),
+        ({"collect_window_ms": 0}, "no time"),
         ({"commit_window_ms": 0}, "no time"),
         ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0]}}, "bound"),
         ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0], "more": []}}, "more"),
@@ -229,7 +207,7 @@ def test_the_id_of_a_round_that_is_over_and_forgotten_is_not_used_again() -> Non
 
 
 def test_the_id_of_a_round_that_cannot_be_read_now_is_not_used_again() -> None:
-    scene = Scene("joining")
+    scene = Scene("collecting")
     records = [(table, key, value) for (table, key), value in scene.network.stores[scene.id].items()]
     other = msgspec.structs.replace(scene.cast.federation, name="other")
     actor = TrainerActor(scene.cast.trainer_identity, other, random=bytes, records=records)
@@ -252,7 +230,7 @@ def test_a_round_waits_for_the_compute_nodes_keys_and_says_which_is_missing() ->
     assert sent(network, Announcement) == []
     until_the_end(network, 0.1)
     (failure,) = failures(network)
-    assert failure.reason == "no epoch key of Compute node compute-1 that lasts until the roster; is it up?"
+    assert failure.reason.endswith("from Compute node compute-1; is it up?")
 
 
 def test_an_epoch_key_never_goes_back() -> None:
@@ -274,45 +252,76 @@ def test_an_epoch_key_is_taken_from_its_node_alone() -> None:
     refused(scene.network, scene.id, stranger.id, forged(scene.cast, stranger, newer), "signature")
 
 
-# Joins
+# Arrivals, and the rule of closing
 
 
-def test_the_roster_is_fixed_when_all_expected_have_answered() -> None:
-    scene = Scene("joining")
-    for index in range(3):
-        scene.network.handle(scene.id, Received(*scene.message("join", index)))
-    assert scene.actor.phase(scene.round_id) == "joining"
+def closing(network: Network) -> list[str]:
+    return [fact.why for fact in network.reported(Closed)]
+
+
+def test_a_round_closes_when_all_expected_have_come_those_that_declined_not_counted() -> None:
+    cast = exact_cast(4)
+    network, _ = begin(cast)
+    assert closing(network) == ["all"]
+    scene = Scene("collecting")
+    for number in range(3):
+        scene.network.handle(scene.id, Received(*scene.message("progress", number)))
+    assert scene.actor.phase(scene.round_id) == "collecting"
     scene.network.handle(scene.id, Received(*scene.message("decline", 3)))
-    assert scene.actor.phase(scene.round_id) == "starting"
-    assert len(scene.actor._rounds[scene.round_id].clients) == 3
+    assert scene.actor.phase(scene.round_id) == "committing"
 
 
-def test_a_client_that_joins_and_declines_counts_once() -> None:
-    """Counted twice, it would fix the roster before a slower client has answered."""
-    scene = Scene("joining")
-    for message in ("join", "decline"):
-        for index in range(2):
-            scene.network.handle(scene.id, Received(*scene.message(message, index)))
-    assert scene.actor.phase(scene.round_id) == "joining"
+def test_a_count_that_shrinks_or_is_repeated_is_no_news() -> None:
+    scene = Scene("collecting")
+    node = scene.cast.compute_identities[0]
+    for count in (2, 2, 1, 0):
+        body = Progress(PROTOCOL_VERSION, scene.round_id, scene.opened.hash, count)
+        scene.network.handle(scene.id, Received(node.id, forged(scene.cast, node, body)))
+    assert scene.actor._rounds[scene.round_id].arrivals.total == 2
+    assert scene.actor.phase(scene.round_id) == "collecting"
 
 
-def test_a_join_after_the_roster_is_dropped_and_a_repeated_one_gets_its_start_again() -> None:
-    scene = Scene("running")
-    member = scene.cast.clients[1]
-    (again,) = sends(scene.actor.handle(Received(*scene.message("join", 1)), scene.network.now_ms))
-    assert again.to.id == member
-    assert again.payload == sent(scene.network, Start, to=member)[0].payload
-    scene.actor._rounds[scene.round_id].joins.pop(member)
-    refused(scene.network, scene.id, *scene.message("join", 1), "late")
-
-
-def test_too_few_joins_end_the_round_in_words() -> None:
-    cast = Cast(4, 3)
+def test_a_round_closes_when_enough_have_come_and_arrivals_are_quiet() -> None:
+    """Nothing has come for 500 ms, and for half of the time that arrivals have taken."""
+    cast = exact_cast(5)
     network = cast.network()
-    network.down |= set(cast.clients[2:])
-    begin(cast, network, tolerated=1)
-    until_the_end(network)
-    assert failures(network)[0].reason.startswith("2 clients joined: N - T - 1 = 2 - 1 - 1 is below 1")
+    network.tamper = losing(Contribution, sender=cast.clients[0])
+    begin(cast, network)
+    network.advance(network.now_ms + 499)
+    assert closing(network) == []
+    network.advance(network.now_ms + 60)
+    assert closing(network) == ["quiet"]
+    assert the_sum(network).tolist() == [exact_sum(range(1, 5))]
+
+
+def test_slow_arrivals_are_waited_for_longer() -> None:
+    cast = exact_cast(5)
+    network = cast.network()
+    network.tamper = losing(Contribution)
+    begin(cast, network, tolerated=2)
+    start_ms = network.now_ms
+    for number, client in enumerate(cast.clients[1:4]):
+        network.advance(start_ms + 600 * (number + 1))
+        one = sent(network, Contribution, sender=client)[0]
+        network.handle(one.to.id, Received(one.sender, one.payload))
+    last_ms = network.now_ms
+    network.advance(last_ms + 900)
+    assert closing(network) == [], "arrivals took 1.9 s, so that quiet takes 0.95 s"
+    network.advance(last_ms + 1100)
+    assert closing(network) == ["quiet"]
+
+
+def test_too_few_contributions_wait_for_the_deadline_and_a_full_round_closes() -> None:
+    cast = exact_cast(5)
+    network = cast.network()
+    network.tamper = losing(Contribution, sender=cast.clients[0])
+    begin(cast, network, tolerated=0)
+    network.advance(network.now_ms + 59_000)
+    assert closing(network) == []
+    network.advance(network.now_ms + 2_000)
+    assert closing(network) == ["deadline"]
+    network, _ = begin(exact_cast(5), tolerated=3, most=2, clients_expected=5)
+    assert closing(network) == ["full"]
 
 
 # Results
@@ -345,30 +354,18 @@ def test_a_lost_partial_sum_is_asked_for_again() -> None:
     begin(cast, network)
     until_the_end(network)
     assert len(lost) == 1
-    assert [query.to.id for query in sent(network, Query)] == [cast.computes[2]]
+    assert {query.to.id for query in sent(network, Query, sender=cast.trainer_identity.id)} == {cast.computes[2]}
     assert the_sum(network).tolist() == [exact_sum(range(4))]
 
 
 def test_the_round_fails_when_a_compute_node_is_silent() -> None:
     cast = exact_cast(4)
     network = cast.network()
-    network.tamper = losing(Ready, Abort)
+    network.tamper = losing(FrozenList, Abort)
     begin(cast, network)
     until_the_end(network)
     assert failures(network)[0].reason.startswith("no answer from Compute node compute-")
-    assert failures(network)[0].reason.endswith("while starting")
-
-
-def test_contributors_beyond_the_roster_end_the_round_in_words() -> None:
-    scene = Scene("running")
-    session = session_hash(scene.terms)
-    body = PartialSum(PROTOCOL_VERSION, scene.round_id, session, bytes(32), b"\xff\xff", (bytes(32),) * 3, bytes(8))
-    for node in scene.cast.compute_identities:
-        scene.network.handle(scene.id, Received(node.id, sealed_by(scene.cast, node, body, scene.opened)))
-    assert not scene.actor.dropped
-    (failure,) = scene.network.reported(RoundFailed)
-    assert "not on the roster" in failure.reason
-    assert scene.network.reported(RoundCompleted) == []
+    assert failures(network)[0].reason.count("while committing") == 1
 
 
 def test_a_finished_round_is_forgotten_after_the_retention() -> None:
@@ -380,9 +377,8 @@ def test_a_finished_round_is_forgotten_after_the_retention() -> None:
 
 def test_a_restart_in_mid_round_sets_its_timers() -> None:
     for phase, timers in (
-        ("joining", {"join", "end", "resend"}),
-        ("starting", {"resend", "end"}),
-        ("running", {"resend", "end"}),
+        ("collecting", {"close-by", "end", "resend"}),
+        ("committing", {"resend", "end"}),
     ):
         scene = Scene(phase)
         records = [(table, key, value) for (table, key), value in scene.network.stores[scene.id].items()]
