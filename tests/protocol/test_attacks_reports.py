@@ -348,7 +348,11 @@ def test_attack_34_no_log_repr_or_store_shows_a_row_the_noise_or_a_key(by: str) 
     value, drawn = 3.14159265, []
     cast = Reporters(by, [value, value], name="wiretap")
     network = cast.network()
-    network.actors[cast.clients[0]]._random = Watched("wiretapped", drawn)
+    watched = Watched("wiretapped", drawn)
+    network.actors[cast.clients[0]]._random = watched
+    network.actors[cast.clients[0]]._composer = msgspec.structs.replace(
+        network.actors[cast.clients[0]]._composer, random=watched
+    )
     network.tamper = losing(Receipt)
     lines = io.StringIO()
     with redirect_stderr(lines):

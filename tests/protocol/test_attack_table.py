@@ -1,0 +1,21 @@
+"""The table of attacks names tests that exist, and leaves out no attack."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ATTACKS, RULES = 53, 13
+
+
+def test_every_attack_has_a_test_that_exists_or_a_reason() -> None:
+    rows = [line for line in (HERE / "ATTACKS.md").read_text().splitlines() if re.match(r"\| (G?\d+) ", line)]
+    numbers = [re.match(r"\| (G?\d+) ", row)[1] for row in rows]
+    assert numbers == [*map(str, range(1, ATTACKS + 1)), *(f"G{number}" for number in range(1, RULES + 1))]
+    sources = "".join(path.read_text() for path in HERE.glob("test_*.py"))
+    known = set(re.findall(r"def (test_\w+)\(", sources)) | set(re.findall(r"^(Test\w+) = ", sources, re.MULTILINE))
+    for row in rows:
+        named = re.findall(r"`(\w+)`", row)
+        assert named, row
+        assert set(named) <= known, row
