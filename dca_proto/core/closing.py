@@ -53,7 +53,7 @@ class Arrivals:
             fewest, most: n_min and n_max.
         """
         quiet = now_ms >= self.quiet_ms(timing)
-        if self.has_all(expected) and (self.total >= fewest or quiet):
+        if self.has_all(expected) and (self.total >= fewest or quiet or not expected):
             return ALL
         if self.total >= most:
             return FULL

@@ -34,15 +34,12 @@ class Waiting:
         self._sessions: dict[bytes, int] = {}
 
     def note(self, sender: bytes, frame: Signed, now_ms: int) -> None:
-        """Keep a published key. Raises `PeerError` for a forged or an older one, and for one of a far epoch."""
+        """Keep a published key. Raises `PeerError` for a forged one, and for an older one unless that is far ahead."""
         key = open_epoch_key(frame, self._federation)
         if sender != key.compute:
             raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
-        ahead = now_ms // self._timing.epoch_ms + 1
-        if key.epoch > ahead:
-            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"at most {ahead} by this clock")
-        known = self._keys.get(sender)
-        if known is not None and key.epoch < known[0].epoch:
+        known, ahead = self._keys.get(sender), now_ms // self._timing.epoch_ms + 1
+        if known is not None and key.epoch < known[0].epoch <= ahead:
             raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {known[0].epoch}")
         self._keys[sender] = (key, frame)
 
