@@ -28,10 +28,11 @@ class _Altering(Injection):
         self.world.router.remove(self._tamper)
 
     def _tamper(self, packet: Packet) -> Sequence[Packet]:
-        if packet.sender not in self._senders or self.stream.random() >= self.fault.amount:
+        content = packet.payload or packet.wire  # nothing, where another has cut it short
+        if packet.sender not in self._senders or not content or self.stream.random() >= self.fault.amount:
             return (packet,)
         self.reached(self._senders[packet.sender])
-        changed = self.change(packet.payload or packet.wire)
+        changed = self.change(content)
         if changed is None:
             return ()
         field = "wire" if packet.payload is None else "payload"

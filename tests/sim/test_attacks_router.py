@@ -49,7 +49,7 @@ def test_attack_31_a_broker_that_loses_or_damages_every_fifth_message(kind: str)
     takes longer, and completes. (So do 59 of 60 over 20 seeds; where it is every third message, 50 of 60: deadlines are
     absolute, and resends become rarer.)"""
     bad = [Fault(kind=kind, actor=actor, at_ms=900, amount=0.2) for actor in ("clients", "computes", "trainer")]
-    windows = dict.fromkeys(("join_window_ms", "share_window_ms", "commit_window_ms"), 120_000)
+    windows = dict.fromkeys(("collect_window_ms", "commit_window_ms"), 120_000)
     world, outcome = held(small(*bad, clients=5, **windows))
     assert all(record.reached for record in world.faults)
     assert results(outcome) == ["completed"]
@@ -76,8 +76,7 @@ class Sizes(Observer):
         self.seen.append((at_us, process.id, send.to.channel.value, send.to.id, len(send.payload)))
 
 
-@pytest.mark.parametrize("encoding", ["seed", "vector"])
-def test_attack_31_what_sizes_and_times_reveal(encoding: str) -> None:
+def test_attack_31_what_sizes_and_times_reveal() -> None:
     """Who takes part, when, and d: stated in the design. Not the data: other rows, the same sizes and times."""
     seen = []
     for row in (0.9, -0.9, np.nan):
@@ -87,7 +86,7 @@ def test_attack_31_what_sizes_and_times_reveal(encoding: str) -> None:
             world.simulator.observers.append(sizes := Sizes(world))
             seen.append(sizes.seen)
 
-        _, outcome = held(small(encoding=encoding), prepare)
+        _, outcome = held(small(), prepare)
         assert results(outcome) == ["completed"]
     assert seen[0] == seen[1] == seen[2]
     assert len(seen[0]) > 30
@@ -171,7 +170,7 @@ def test_attack_32_two_connections_fight_over_one_id() -> None:
 def test_attack_33_half_the_swarm_reconnects_at_once(connects_per_s_max: int, at_ms: int) -> None:
     """Also where the broker accepts few connections a second: everybody's contribution is in the sum."""
     storm = Fault(kind="reconnect-storm", actor="clients", at_ms=at_ms, for_ms=500)
-    scenario = small(storm, clients=30, tolerated=2, share_window_ms=30_000)
+    scenario = small(storm, clients=30, tolerated=2)
     world, outcome = held(with_broker(scenario, connects_per_s_max=connects_per_s_max))
     assert world.faults[0].reached
     assert results(outcome) == ["completed"]

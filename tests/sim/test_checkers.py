@@ -88,7 +88,7 @@ def play(world: Stage, *others: Transcript, **told: Any) -> list[Checker]:
     """Four rounds, in the second of which two clients vanish, with kills; all checkers look on."""
     checkers = checkers_of(world, **told)
     world.simulator.observers += [*checkers, *others]
-    windows = dict.fromkeys(("join_window_ms", "share_window_ms", "commit_window_ms"), 20_000)
+    windows = dict.fromkeys(("collect_window_ms", "share_window_ms", "commit_window_ms"), 20_000)
     for number in range(4):
         world.simulator.after(number * 100_000 + 1000, lambda: world.open_round(**windows))
     world.computes[1].plan_kill(KillPoint(4, "torn"))

@@ -47,14 +47,13 @@ def has_dropped(*codes: str) -> Callable[[TrialWorld], bool]:
 
 # kind -> the fault, and by what it is seen that it bites. Each round has four clients and tolerates one drop.
 BITES: dict[str, tuple[Fault, Callable[[TrialWorld], bool]]] = {
-    "vanish-before-join": (fault("vanish-before-join", "client 0"), n_contributed(3)),
-    "vanish-after-join": (fault("vanish-after-join", "client 0"), n_contributed(3)),
-    "vanish-sharing": (fault("vanish-sharing", "client 0"), lambda world: world.clients[0].starts > 1),
-    "vanish-after-sharing": (fault("vanish-after-sharing", "client 0"), n_contributed(4)),
+    "vanish-before-sending": (fault("vanish-before-sending", "client 0"), n_contributed(3)),
+    "vanish-sending": (fault("vanish-sending", "client 0"), lambda world: world.clients[0].starts > 1),
+    "vanish-after-receipt": (fault("vanish-after-receipt", "client 0"), n_contributed(4)),
     "crash": (fault("crash", "compute 0", at_ms=1_200, for_ms=2_000), restarted("compute 0")),
-    "kill-before": (fault("kill-before", "trainer", phase="running"), restarted("trainer")),
+    "kill-before": (fault("kill-before", "trainer", phase="committing"), restarted("trainer")),
     "kill-torn": (fault("kill-torn", "compute 1", phase="frozen"), restarted("compute 1")),
-    "kill-after": (fault("kill-after", "client 2", phase="sharing"), restarted("client 2")),
+    "kill-after": (fault("kill-after", "client 2", phase="sent"), restarted("client 2")),
     "kill-between": (fault("kill-between", "compute 0", phase="frozen"), restarted("compute 0")),
     "slow": (fault("slow", "trainer", amount=400), late),
     "clock-ahead": (fault("clock-ahead", "client 1", amount=60_000), n_contributed(3)),
@@ -84,11 +83,12 @@ BITES: dict[str, tuple[Fault, Callable[[TrialWorld], bool]]] = {
         has_dropped("ciphertext", "decode", "encoding", "malformed"),
     ),
     "truncate": (fault("truncate", "client 0", amount=1), n_contributed(3)),
+    "relay": (fault("relay", "broker"), has_dropped("invited")),
     "replay": (fault("replay", "client 0", at_ms=1_500), lambda world: always(world)),
     "replay-elsewhere": (fault("replay-elsewhere", "client 0", at_ms=1_500), lambda world: always(world)),
     "spoof": (
         fault("spoof", "client 0", at_ms=1_500, amount=30),
-        has_dropped("sender", "ciphertext", "not-on-roster", "kind", "unknown-compute"),
+        has_dropped("sender", "ciphertext", "kind", "unknown-compute", "holder"),
     ),
     "misdirect": (
         fault("misdirect", "broker", at_ms=1_500, amount=30),
@@ -110,7 +110,7 @@ def always(world: TrialWorld) -> bool:
 def scenario_of(kind: str) -> Scenario:
     """The scenario in which a kind is to bite; exact links, so that nothing else does."""
     quiet = {"delay_ms": FAST.delay_ms, "jitter_ms": 0.0, "duplicate": 0.0, "reorder": 0.0}
-    scenario = small(BITES[kind][0], join_window_ms=4_000)
+    scenario = small(BITES[kind][0], collect_window_ms=4_000, batch=3 if kind == "relay" else 0)
     return msgspec.structs.replace(scenario, network=msgspec.structs.replace(scenario.network, **quiet))
 
 
@@ -145,7 +145,7 @@ def test_without_the_fault_it_is_not_seen() -> None:
     world, outcome = held(small())
     assert results(outcome) == ["completed"]
     seen = {kind for kind, (_, bites) in BITES.items() if bites(world)}
-    assert seen == {"vanish-after-sharing", "clock-behind", "replay", "replay-elsewhere"}, "these leave no trace"
+    assert seen == {"vanish-after-receipt", "clock-behind", "replay", "replay-elsewhere"}, "these leave no trace"
 
 
 class Injected(Observer):
@@ -197,14 +197,12 @@ def test_attack_28_killed_at_every_transition(role: str, phase: str, where: str)
 
 def failing(strikes: Fault) -> Scenario:
     """More clients vanish than may: every Compute node aborts, and charges come back."""
-    away = [fault("vanish-after-join", f"client {index}") for index in (2, 3)]
-    return small(strikes, *away, share_window_ms=3_000, commit_window_ms=3_000)
+    away = [fault("vanish-before-sending", f"client {index}") for index in (2, 3)]
+    return small(strikes, *away, commit_window_ms=3_000)
 
 
 def declining(strikes: Fault, phase: str) -> Scenario:
-    """For a decline there are two rounds and a budget for one; the trainer gathers in a local round."""
-    if phase == "gathering":
-        return small(strikes, local=True, rows_max=1)
+    """For a decline there are two rounds and a budget for one."""
     scenario = small(strikes, count=2, every_ms=4_000) if phase == "declined" else small(strikes)
     limits = msgspec.structs.replace(scenario.limits, epsilon_per_period_max=1.2)
     return msgspec.structs.replace(scenario, limits=limits) if phase == "declined" else scenario

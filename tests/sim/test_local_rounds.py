@@ -84,7 +84,7 @@ def test_a_kill_at_any_step_loses_no_release_and_makes_none_twice(kind: str, act
 
 
 def test_who_is_silent_is_left_out_at_the_close_and_the_rest_is_the_result() -> None:
-    world, outcome = held(local(Fault(kind="vanish-before-join", actor="client 1")))
+    world, outcome = held(local(Fault(kind="vanish-before-sending", actor="client 1")))
     assert outcome.rounds[0].contributors == 2
     assert len(aggregate_of(world).nodes) == 2
     ended_ms = outcome.rounds[0].phases["join"][1]

@@ -107,7 +107,7 @@ def test_a_kill_at_any_step_loses_no_report_and_makes_none_twice(kind: str, by: 
 
 
 def test_who_is_silent_is_left_out_at_the_close_and_a_round_without_any_report_ends_in_words() -> None:
-    world, outcome = held(reports(UNARY_ENCODING, Fault(kind="vanish-before-join", actor="client 1")))
+    world, outcome = held(reports(UNARY_ENCODING, Fault(kind="vanish-before-sending", actor="client 1")))
     assert outcome.rounds[0].contributors == aggregate_of(world).clients == 2
     assert outcome.rounds[0].phases["join"][1] >= 1_000 + 16_000, "not before the close"
     _, outcome = held(reports(UNARY_ENCODING, Fault(kind="partition", actor="clients", for_ms=40_000)))
