@@ -26,8 +26,8 @@ from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.messages import Certificate
 from dca_proto.core.params import Timing
 from dca_proto.core.policy import Floors, Policy
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity, Random, digest, expand
 from dca_proto.core.request import AskSecureSum, OpenRound
+from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity, Random, digest, expand
 from dca_proto.core.trainer import TrainerActor
 
 Records = dict[tuple[str, bytes], bytes]

@@ -268,7 +268,7 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         others = f"constant prediction {score['constant']:.4g}; {test['rows']} rows of your own"
         say(console, "test", f"{score['name']} {score['private']:.4g} ({others})")
     if summary["private"]:
-        whose = "row's" if summary["settings"]["kind"] == NODE_RELEASE else "participant's"
+        whose = "row's" if summary.get("settings", {}).get("kind") == NODE_RELEASE else "participant's"
         spent = f"at most epsilon {summary['epsilon']:g}, delta {summary['delta']:g} of every {whose} budget"
         say(console, "spent", spent + (f"; {BY_ITSELF}" if summary.get("reports") else ""))
     else:

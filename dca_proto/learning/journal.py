@@ -203,9 +203,9 @@ class Journal:
             raise self._damaged("its first line does not begin a job")
         if first.format != _FORMAT:
             raise UsageError(
-                f"the journal {self.path} is of format {first.format}, expected {_FORMAT}: go on with the version of the "
-                "program that wrote it, or begin the job anew with another journal (what its rounds have cost stays "
-                "spent)"
+                f"the journal {self.path} is of format {first.format}, expected {_FORMAT}: go on with the version of "
+                "the program that wrote it, or begin the job anew with another journal (what its rounds have cost "
+                "stays spent)"
             )
 
     def _keep(self, entry: Entry) -> None:

@@ -52,7 +52,7 @@ def aggregate(
         parameters=request.parameters,
         contributors=contributors,
         clients=contributors,
-        tolerated=0,
+        fewest=0,
         colluders=0,
         mechanism="test",
         sensitivity=sensitivity,
@@ -62,7 +62,6 @@ def aggregate(
         delta=1e-5,
         mu=0.3 * float(np.sqrt(request.budget_share)),
         round_id=bytes(16),
-        session_hash=bytes(32),
+        announcement_hash=bytes(32),
         contributors_hash=bytes(32),
-        roster_hash=bytes(32),
     )

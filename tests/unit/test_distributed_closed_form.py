@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.core.accounting import mu_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
@@ -173,16 +173,19 @@ def test_the_ridge_makes_a_noisy_matrix_definite_as_often_as_said() -> None:
     assert max(node.ridge for node in nodes) == pytest.approx(3 * math.sqrt(5 * math.log(50 / 0.05)))
 
 
-def test_local_rounds_and_sums_over_clients_have_an_adassp_estimate() -> None:
+def test_node_releases_and_sums_over_clients_have_an_adassp_estimate() -> None:
     """Seeded; 3000 rows at ε = 20: both within 0.05 of the truth (noise: 0.004), J nodes and one."""
     rng = np.random.default_rng(8)
     X = rng.uniform(-1, 1, (3000, 2))
     rows = np.column_stack([X, X @ [0.5, -0.3] + rng.normal(0, 0.1, 3000)])
     parameters = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
-    for tables, local, J in ((np.array_split(rows, 3), True, 3), (rows[:, None], False, 1)):
+    for tables, request, J in (
+        (np.array_split(rows, 3), NodeReleaseRequest("regression", parameters, rows_max=1000), 3),
+        (rows[:, None], SecureSumRequest("regression", parameters), 1),
+    ):
         terms = JobTerms(budget=Budget(20.0, 1e-5), clients=len(tables), tolerated=0, computes=(b"a" * 32, b"b" * 32))
         swarm = IdealSwarm(tables, parameters["columns"], terms, random=rng.bytes)
-        released = swarm.hold(RoundRequest("regression", parameters, rows_max=1000 if local else 0, local=local))
+        released = swarm.hold(request)
         ridges = adassp.from_observed(nodes_of(released))
         assert len(ridges) == J
         np.testing.assert_allclose(estimate(ridges), [0.5, -0.3], atol=0.05)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from compiling import quick_and_double
 
+from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
 from emulator.ideal import IdealSwarm
@@ -154,7 +155,7 @@ def test_a_sampler_gives_the_same_face_with_warm_up_acceptance_and_progress() ->
         fit("intercept", observed(constant=np.array(1.0)), options={"prior_rows": 0})
 
 
-def test_a_job_asks_for_one_local_round_and_answers_in_own_units() -> None:
+def test_a_job_asks_for_one_node_release_and_answers_in_own_units() -> None:
     """Seeded; 3000 rows at ε = 5: slopes within 4 posterior standard deviations, predictions near the residuals."""
     tables, test = nodes()
     job = distributed_regression(SCHEMA, "fast", options={"sigma_y2": (RESIDUAL / 50) ** 2})
@@ -193,7 +194,7 @@ def test_without_a_constant_the_intercept_is_the_centres() -> None:
     tables, _ = nodes()
     request = next(distributed_regression(SCHEMA, "fast"))
     plain = {key: value for key, value in request.parameters.items() if not key.startswith("intercept")}
-    released = swarm(tables).hold(type(request)("regression", plain, rows_max=2000, local=True))
+    released = swarm(tables).hold(type(request)("regression", plain, rows_max=2000))
     sampled = fit("fast", nodes_of(released), prior_of(released), options={"bound_y": 1.0})
     found = in_own_units(released, sampled)
     assert sampled.names == ("1", "2")
@@ -222,7 +223,7 @@ def test_draws_go_to_inference_data_in_own_units() -> None:
 def test_what_a_job_asks_for_follows_from_its_method() -> None:
     for method in METHODS.values():
         request = next(distributed_regression(SCHEMA, method.name, rows_max=7))
-        assert (request.local, request.rows_max, request.statistic) == (True, 7, "regression")
+        assert (type(request), request.rows_max, request.statistic) == (NodeReleaseRequest, 7, "regression")
         assert request.parameters["target_square"] == method.target_square
         assert request.parameters.get("intercept", False) == (method.constant != "refused")
     assert isinstance(METHODS["fast"], Method)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, SecureSumRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
 from dca_proto.statistics import resolve
@@ -52,9 +52,9 @@ def aggregate(
     value = resolve(name, parameters).evaluate(rows, BITS).sum(axis=0) * 2.0**-BITS
     return NoisyAggregate(
         value=value, noise_variance=noise_variance, statistic=name, parameters=parameters,
-        contributors=contributors or len(rows), clients=len(rows), tolerated=0, colluders=0, mechanism="none (test)",
+        contributors=contributors or len(rows), clients=len(rows), fewest=0, colluders=0, mechanism="none (test)",
         sensitivity=1.0, relation=relation, sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3, round_id=next(IDS),
-        session_hash=b"", contributors_hash=b"", roster_hash=b"",
+        announcement_hash=b"", contributors_hash=b"",
     )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_a_local_round_is_as_many_nodes_and_a_summed_one_is_one() -> None:
     tables = [rows_of(n, n) for n in (40, 50, 60)]
     terms = JobTerms(budget=Budget(epsilon=2.0, delta=1e-5), clients=3, tolerated=0, computes=(b"a" * 32, b"b" * 32))
     swarm = IdealSwarm(tables, COLUMNS, terms, random=np.random.default_rng(5).bytes)
-    local = swarm.hold(RoundRequest("regression", PARAMETERS, rows_max=100, local=True))
+    local = swarm.hold(NodeReleaseRequest("regression", PARAMETERS, rows_max=100))
     found = nodes_of(local)
     assert found.n.tolist() == [40, 50, 60]
     assert found.variance_S.tolist() == [node.noise_variance for node in local.nodes]
@@ -140,7 +140,7 @@ def test_a_local_round_is_as_many_nodes_and_a_summed_one_is_one() -> None:
             nodes_of(twice)
     terms = JobTerms(budget=terms.budget, clients=150, tolerated=5, computes=(b"a" * 32, b"b" * 32))
     swarm = IdealSwarm(np.concatenate(tables), COLUMNS, terms, random=np.random.default_rng(6).bytes)
-    summed = swarm.hold(RoundRequest("regression", PARAMETERS, rows_max=1))
+    summed = swarm.hold(SecureSumRequest("regression", PARAMETERS, rows_max=1))
     alone = nodes_of(summed)
     assert (alone.nodes, alone.n[0], alone.variance_z[0]) == (1, 150, summed.noise_variance)
     assert nodes_of([summed, summed_again(summed)]).nodes == 2

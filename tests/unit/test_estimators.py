@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.core.accounting import epsilon_of, mu_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
@@ -52,7 +52,7 @@ def swarm(X: np.ndarray, y: np.ndarray, epsilon: float = 2.0, name: str = "estim
 def released(epsilon: float = 2.0, seed: int = 1, **changes: Any) -> NoisyAggregate:
     parameters = {"columns": ["a", "b", "y"], "centre": [5.0, 0.0, 100.0], "scale": [1.5, 0.3, 40.0]}
     parameters |= {"bound": [2.0, 2.0, 2.0], "intercept": True, "target_square": True} | changes
-    return swarm(*rows(1000, seed), epsilon, f"estimators/{seed}").hold(RoundRequest("regression", parameters))
+    return swarm(*rows(1000, seed), epsilon, f"estimators/{seed}").hold(SecureSumRequest("regression", parameters))
 
 
 # Without privacy, equal to scikit-learn
@@ -218,7 +218,7 @@ def test_a_fit_over_rounds_survives_pickling() -> None:
 
 def test_recorded_rounds_remember_requests_with_their_aggregates() -> None:
     recorded = Recorded(swarm(*rows(50, 8)))
-    request = RoundRequest("sum", {"columns": ["a"], "centre": [5.0], "scale": [1.0], "bound": [5.0]})
+    request = SecureSumRequest("sum", {"columns": ["a"], "centre": [5.0], "scale": [1.0], "bound": [5.0]})
     assert recorded.hold(request) is recorded.held[0][1]
     assert recorded.held[0][0] is request
 

@@ -67,9 +67,9 @@ def released(request: RoundRequest, x: Array, variance: float = 0.0) -> NoisyAgg
     value = np.ldexp(statistic.evaluate(x[:, None], BITS).sum(axis=0), -BITS)
     return NoisyAggregate(
         value=value, noise_variance=variance, statistic=request.statistic, parameters=request.parameters,
-        contributors=len(x), clients=len(x), tolerated=0, colluders=0, mechanism="none", sensitivity=1.0,
+        contributors=len(x), clients=len(x), fewest=0, colluders=0, mechanism="none", sensitivity=1.0,
         relation="replace-one-client", sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3, round_id=bytes(16),
-        session_hash=bytes(32), contributors_hash=bytes(32), roster_hash=bytes(32),
+        announcement_hash=bytes(32), contributors_hash=bytes(32),
     )  # fmt: skip
 
 

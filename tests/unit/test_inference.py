@@ -68,9 +68,10 @@ def noisy_sum(
     noise = np.rint(rng.normal(size=value.size) * sqrt(variance) * 2.0**FRACTION_BITS) * 2.0**-FRACTION_BITS
     return NoisyAggregate(
         value=value + noise, noise_variance=variance, statistic=request.statistic, parameters=request.parameters,
-        contributors=len(rows), clients=clients, tolerated=tolerated, colluders=0, mechanism="rounded normal (test)",
-        sensitivity=sensitivity, relation="replace-one-client", sigma_local=sigma_local, epsilon=0.0, delta=0.0,
-        mu=mu_round, round_id=b"", session_hash=b"", contributors_hash=b"", roster_hash=b"",
+        contributors=len(rows), clients=clients, fewest=clients - tolerated, colluders=0,
+        mechanism="rounded normal (test)", sensitivity=sensitivity, relation="replace-one-client",
+        sigma_local=sigma_local, epsilon=0.0, delta=0.0, mu=mu_round, round_id=b"",
+        announcement_hash=b"", contributors_hash=b"",
     )  # fmt: skip
 
 

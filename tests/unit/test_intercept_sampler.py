@@ -15,7 +15,7 @@ import pytest
 from compiling import quick_and_double
 from scipy.stats import multivariate_normal, norm, wishart
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
 from emulator.ideal import IdealSwarm
@@ -136,8 +136,8 @@ def a_release(rng: np.random.Generator, nodes: int = 3, rows: int = 2000) -> Obs
         x[rng.random(rows) < 0.05, 0] = np.nan
         parts.append(np.column_stack([x, y]))
     parameters = {"columns": COLUMNS, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
-    request = RoundRequest(
-        "regression", parameters | {"intercept": True, "intercept_bound": PUBLIC}, rows_max=rows, local=True
+    request = NodeReleaseRequest(
+        "regression", parameters | {"intercept": True, "intercept_bound": PUBLIC}, rows_max=rows
     )
     terms = JobTerms(budget=Budget(1.0, 1e-5), clients=nodes, tolerated=0, computes=())
     return nodes_of(IdealSwarm(parts, COLUMNS, terms, random=rng.bytes).hold(request))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from test_jobs import NODES, conditions, drawn, learn_from, near, problem
 
+from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import Task, check_plan, task_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
@@ -65,7 +66,7 @@ def test_nodes_with_too_few_rows_are_left_out_and_the_result_says_so(monkeypatch
     with pytest.raises(DataError, match="largest of 2 data nodes has 2 rows, and method 'intercept' needs 3 of each"):
         learn_from(tables(2, 1), method="intercept")
     with pytest.raises(DataError, match="there are 2 rows, and method 'intercept' needs 3 of each; take 'fixed-s' or"):
-        learn_from(tables(1, 1), method="intercept", local=False)
+        learn_from(tables(1, 1), method="intercept", kind=SecureSumRequest)
 
 
 def test_closed_forms_take_nodes_of_any_size() -> None:
@@ -118,17 +119,17 @@ def test_averages_have_no_constant_and_no_squares() -> None:
                 JOB.check(schema, settings)
             continue
         JOB.check(schema, settings)
-        known = replace(conditions(Budget(8, 1e-5)), local=True)
+        known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)
         request = next(JOB.make(schema, settings, known))
         assert (request.statistic, request.parameters["group"]) == ("averaged-regression", 10)
         with pytest.raises(DataError, match="averages of 10 rows are for data nodes that release by themselves"):
-            next(JOB.make(schema, settings, replace(known, local=False)))
+            next(JOB.make(schema, settings, replace(known, kind=SecureSumRequest)))
 
 
 def test_groups_that_rows_do_not_fill_are_refused_before_the_round() -> None:
     schema, budget = problem("number").schema, Budget(8, 1e-5)
     terms = JobTerms(budget=budget, clients=2, tolerated=0, computes=NODES)
-    known = replace(conditions(budget), local=True)
+    known = replace(conditions(budget), kind=NodeReleaseRequest)
     many = settings_from(JOB.settings, {"method": "fast", "group": 5000}, JOB.name)
     with pytest.raises(UsageError, match="group is 5000; average 1 to 4096 rows"):
         check_plan(JOB.make(schema, many, known), JOB.plan(schema, many, known), terms, "the budget")
@@ -154,7 +155,7 @@ def task(**settings: Any) -> Task:
 @pytest.mark.parametrize(
     "settings",
     [{"draws": 50}, {"chains": 2}, {"warmup": 9}, {"thin": 3}, {"seed": 7}, {"method": "intercept"},
-     {"method": "fast", "released_for": "collapsed"}, {"join_s": 5.0}],
+     {"method": "fast", "released_for": "collapsed"}, {"collect_s": 5.0}],
 )  # fmt: skip
 def test_what_is_made_of_what_was_released_is_no_part_of_a_jobs_identity(settings: dict[str, Any]) -> None:
     assert task(**settings).identity == task().identity
@@ -176,14 +177,14 @@ def test_a_seed_that_rounds_depend_on_is_part_of_a_jobs_identity() -> None:
     assert task_of({**table, "seed": 1}, federation).identity != task_of(table, federation).identity
 
 
-def test_a_journal_of_before_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_journal_without_settings_of_today_is_gone_on_with(tmp_path: Path) -> None:
     """Which has draws, chains and the rest in its first line, and knows of no averages."""
     path, one = tmp_path / "mcmc.journal", task(draws=77)
-    known = replace(conditions(Budget(8, 1e-5)), local=True)
+    known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)
     asked = next(JOB.make(one.schema, one.own, known))
     older = {key: value for key, value in one.table.items() if key not in ("group", "released_for", "units")}
     with Journal(path, older) as journal:
-        journal.append(Opened(1, asked, one.terms.open(asked, bytes(16))))
+        journal.append(Opened(1, one.terms.open(asked, bytes(16))))
     with pytest.raises(UsageError, match="is the journal of a job with another draws, units; expected"):
         Journal(path, {**older, "draws": 1000, "units": {"a": "cm"}})
     now = task(draws=50, chains=2)
@@ -203,7 +204,7 @@ def test_a_method_learns_from_what_was_released_for_another_one() -> None:
         assert result.linear.constant == 0
         own = [settings_from(JOB.settings, {"method": asked}, JOB.name)]
         own.append(settings_from(JOB.settings, {"method": "fast", "released_for": asked}, JOB.name))
-        known = replace(conditions(Budget(8, 1e-5)), local=True)
+        known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)
         first, second = (next(JOB.make(schema, one, known)) for one in own)
         assert first == second, "a journal of the one is one of the other"
     with pytest.raises(DataError, match="method 'intercept' is for statistics with a constant"):

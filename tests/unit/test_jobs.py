@@ -18,6 +18,7 @@ import matplotlib
 import numpy as np
 import pytest
 
+from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import check_plan, task_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
@@ -121,13 +122,13 @@ def test_regression_within_its_bounds_takes_one_round() -> None:
 def learn_from(tables: list[np.ndarray], **settings: Any) -> Any:
     """What job regression-mcmc makes of data nodes with these rows, or of one sum over them."""
     train, test = split(problem("number"), 100, 0)
-    job, local = find("regression-mcmc"), settings.pop("local", True)
+    job, kind = find("regression-mcmc"), settings.pop("kind", NodeReleaseRequest)
     own = settings_from(job.settings, {"chains": 2, **settings}, job.name)
     job.check(train.schema, own)
     terms = JobTerms(budget=Budget(60, 1e-5), clients=len(tables), tolerated=0, computes=NODES)
     swarm = IdealSwarm(tables, train.schema.columns, terms, random=np.random.default_rng(3).bytes)
     told: list[tuple[int, int]] = []
-    known = replace(conditions(terms.budget), local=local, on_sampling=lambda done, total: told.append((done, total)))
+    known = replace(conditions(terms.budget), kind=kind, on_sampling=lambda done, total: told.append((done, total)))
     assert job.finish is not None
     result = job.finish(run(job.make(train.schema, own, known), swarm), train.schema, own, known)
     exact = job.reference(train, own)
@@ -137,16 +138,16 @@ def learn_from(tables: list[np.ndarray], **settings: Any) -> Any:
 
 def test_regression_mcmc_learns_from_data_nodes_and_from_one_sum() -> None:
     rows = split(problem("number"), 100, 0)[0].rows
-    for tables, local, nodes in ((np.array_split(rows, 3), True, 3), (np.array_split(rows, 300), False, 1)):
-        result, summary, _ = learn_from(tables, local=local, method="fast")
+    for kind, nodes, parts in ((NodeReleaseRequest, 3, 3), (SecureSumRequest, 1, 300)):
+        result, summary, _ = learn_from(np.array_split(rows, parts), kind=kind, method="fast")
         assert result.sampled.attrs["nodes"] == nodes
         assert near(summary)
         assert summary["sampling"]["method"] == "fast"
         assert (summary["sampling"]["r_hat_max"], summary["warnings"], summary["repair"]) == (None, [], None)
         slope = summary["coefficients"][0]
-        for kind, interval in (("estimate", "interval_95"), ("nonprivate", "nonprivate_interval_95")):
-            reach = 1.96 * slope[f"{kind}_sd"]  # of Student's t with 297 degrees of freedom, 1.968
-            ends = [slope[kind] - reach, slope[kind] + reach]
+        for figure, interval in (("estimate", "interval_95"), ("nonprivate", "nonprivate_interval_95")):
+            reach = 1.96 * slope[f"{figure}_sd"]  # of Student's t with 297 degrees of freedom, 1.968
+            ends = [slope[figure] - reach, slope[figure] + reach]
             assert slope[interval] == pytest.approx(ends, abs=5e-3 * reach)
         assert sampling_words(summary["sampling"]) == "2 chains of 1000 draws by method fast, in closed form"
 
@@ -212,18 +213,18 @@ def test_data_nodes_are_named_in_a_trainers_job_or_follow_from_its_federation() 
         "epsilon": 8, "delta": 1e-5, "clients": 1,
     }  # fmt: skip
     alone, together = fresh_cast(0, 0).federation, fresh_cast(0, 2).federation
-    for federation, more in ((alone, {}), (together, {"local": True})):
+    for federation, more in ((alone, {}), (together, {"kind": "node-release"})):
         task = task_of({**table, **more}, federation)
-        assert (task.local, task.terms.computes, task.identity["local"]) == (True, (), True)
+        assert (task.kind, task.terms.computes, task.identity["kind"]) == (NodeReleaseRequest, (), "node-release")
     summed = task_of({**table, "clients": 5}, together)
-    assert (summed.local, len(summed.terms.computes)) == (False, 2)
-    assert "local" not in summed.identity, "as in journals of before"
-    with pytest.raises(DataError, match="can release by themselves for: regression-mcmc"):
+    assert (summed.kind, len(summed.terms.computes)) == (SecureSumRequest, 2)
+    assert summed.identity["kind"] == "secure-sum"
+    with pytest.raises(DataError, match="these learn from releases of data nodes: regression-mcmc"):
         task_of({**table, "name": "gaussian", "method": "conjugate"}, alone)
-    with pytest.raises(UsageError, match="leave out tolerate, colluders, computes and encoding"):
+    with pytest.raises(UsageError, match="leave out tolerate, colluders and computes"):
         task_of({**table, "clients": 9, "tolerate": 2}, alone)
     with pytest.raises(UsageError, match="found 0 Compute nodes"):
-        task_of({**table, "clients": 5, "local": False}, alone)
+        task_of({**table, "clients": 5, "kind": "secure-sum"}, alone)
 
 
 def test_logistic_is_scored_beside_the_model_without_privacy_and_a_constant() -> None:

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 import scipy.stats as st
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import LdpReportRequest
 from dca_proto.cli.job_settings import best_weights, check_plan
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
 from dca_proto.core.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS
 from dca_proto.core.price import Price, total
+from dca_proto.core.request import AskLdpReport
 from dca_proto.statistics import resolve
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
@@ -74,7 +75,7 @@ def clients_of(data: Problem, epsilon: float) -> IdealSwarm:
     return IdealSwarm(data.rows, data.schema.columns, terms, random=np.random.default_rng(3).bytes)
 
 
-def asked(name: str, data: Problem, known: Conditions | None = None, **given: Any) -> RoundRequest:
+def asked(name: str, data: Problem, known: Conditions | None = None, **given: Any) -> LdpReportRequest:
     """A job's first request."""
     return next(JOBS[name].make(data.schema, settings(name, **given), known or conditions(clients=len(data.y))))
 
@@ -166,12 +167,13 @@ def test_every_round_can_be_held_and_costs_each_client_its_budget_once(name: str
     terms = JobTerms(budget=budget, clients=N, tolerated=0, computes=())
     check_plan(job.make(data.schema, own, conditions()), stages, terms, "the budget")
     request = asked(name, data)
-    assert (request.rows_max, request.local, request.mechanism) == (1, False, job.reports(own))
+    assert (request.rows_max, request.mechanism) == (1, job.reports(own))
     assert request.budget_share == 1.0
     assert [stage.total for stage in stages] == [1.0]
     opened = terms.open(request, bytes(16), tuple(bytes([i]) * 16 for i in range(request.batch)))
     pure = request.mechanism in PURE_MECHANISMS
-    assert (opened.epsilon, opened.delta, opened.computes) == (2.0, 0.0 if pure else 1e-5, ())
+    assert (opened.epsilon, opened.delta) == (2.0, 0.0 if pure else 1e-5)
+    assert opened.ask == AskLdpReport(mechanism=request.mechanism)
 
 
 @pytest.mark.parametrize(("given", "edges", "names"), [

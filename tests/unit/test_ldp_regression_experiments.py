@@ -17,7 +17,7 @@ import pytest
 from msgspec import to_builtins
 from numpy.testing import assert_allclose
 
-from dca_proto.aggregate import NoAggregate, RoundRequest
+from dca_proto.aggregate import LdpReportRequest, NoAggregate
 from dca_proto.core.accounting import mu_of
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
@@ -210,10 +210,10 @@ def test_sums_without_noise_are_of_the_clipped_rows() -> None:
     assert yy == pytest.approx(y @ y, abs=0.2)
 
 
-def request(**changes: Any) -> RoundRequest:
+def request(**changes: Any) -> LdpReportRequest:
     ball = {"columns": ["x1", "x2", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
     terms = {"statistic": "sum", "parameters": ball, "rows_max": 1, "mechanism": "analytic-gaussian"}
-    return RoundRequest(**{**terms, **changes})
+    return LdpReportRequest(**{**terms, **changes})
 
 
 class Fixed(np.random.Generator):
@@ -229,7 +229,7 @@ class Fixed(np.random.Generator):
 def test_reporters_are_the_ideal_functionality() -> None:
     split = rows()
     statistic = reports.statistic_of(split, label=False, weighted=True)
-    asked = RoundRequest("regression", to_builtins(statistic), rows_max=1, mechanism="analytic-gaussian")
+    asked = LdpReportRequest("regression", to_builtins(statistic), rows_max=1, mechanism="analytic-gaussian")
     told = reports.sufficient(split, TERMS, Fixed(np.random.PCG64(1)), label=False, tight=True)
     job = JobTerms(budget=Budget(*TERMS), clients=320, tolerated=0, computes=())
     table = np.column_stack([split.X, split.y])

@@ -13,7 +13,7 @@ import pytest
 from exact_rounds import aggregate
 from numpy.testing import assert_allclose
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
 from emulator.experiments.local.regression_reports import Reporters, Terms
 from inference.bounds import Interval
 from inference.errors import DataError
@@ -33,10 +33,10 @@ class Told:
     """Rounds whose mean gradients and noise are given; a missing one is no round."""
 
     def __init__(self, gradients: list[list[float]], variance: float = 0.0, *, private: bool = True) -> None:
-        self.requests: list[RoundRequest] = []
+        self.requests: list[LdpReportRequest] = []
         self._gradients, self._variance, self._private = iter(gradients), variance, private
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def hold(self, request: LdpReportRequest) -> NoisyAggregate:
         self.requests.append(request)
         mean = next(self._gradients, None)
         if mean is None:
@@ -79,7 +79,8 @@ def test_every_client_reports_once_with_its_whole_budget() -> None:
     asked = Told([[0.0, 0.0, 0.0]] * 5)
     run(ldp_sgd(SCHEMA, groups(100, 20)), asked)
     for request in asked.requests:
-        assert (request.statistic, request.mechanism, request.local) == ("gradient", "analytic-gaussian", False)
+        assert (type(request), request.statistic) == (LdpReportRequest, "gradient")
+        assert request.mechanism == "analytic-gaussian"
         assert (request.batch, request.rows_max, request.budget_share) == (20, 1, 1.0)
     assert sum(request.batch for request in asked.requests) == 100
 

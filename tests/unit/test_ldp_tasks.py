@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from test_ldp_jobs import JOBS, N, asked, clients_of, conditions, problem, settings
 
-from dca_proto.aggregate import NoAggregate
+from dca_proto.aggregate import LdpReportRequest, NoAggregate
 from dca_proto.cli.job_settings import DELTA, Task, task_of
 from dca_proto.cli.learn_view import reports_row, show
 from dca_proto.core.budget import Budget
@@ -100,7 +100,7 @@ def test_a_job_on_pure_reports_needs_no_delta_and_spends_none() -> None:
     for found in (task(), task(delta=1e-3), task("ldp-mean", delta=0)):
         assert (found.delta, found.table["delta"], found.terms.budget) == (0.0, 0.0, Budget(2, DELTA))
         assert found.price == Price.of_pure(2.0)
-        assert (found.local, found.terms.computes, found.terms.tolerated) == (False, (), 0)
+        assert (found.kind, found.terms.computes, found.terms.tolerated) == (LdpReportRequest, (), 0)
     assert task(delta=1e-3).identity == task().identity, "a journal is gone on with, whatever is said of delta"
     with pytest.raises(UsageError, match="nothing says its delta; give them in"):
         task("ldp-mean", mechanism="analytic-gaussian")
@@ -111,16 +111,14 @@ def test_a_job_on_pure_reports_needs_no_delta_and_spends_none() -> None:
 
 
 def test_reports_need_no_compute_nodes_and_take_none() -> None:
-    assert task(nodes=0).local is False
-    for wrong in ({"tolerate": 3}, {"colluders": 1}, {"encoding": "vector"}, {"computes": ["compute-1"]}):
-        with pytest.raises(
-            UsageError, match="clients that report by unary-encoding add the whole noise each, and there"
-        ):
+    assert task(nodes=0).kind is LdpReportRequest
+    for wrong in ({"tolerate": 3}, {"colluders": 1}, {"computes": ["compute-1"]}):
+        with pytest.raises(UsageError, match="a round of kind ldp-report has no Compute nodes, and each client"):
             task(**wrong)
-    with pytest.raises(DataError, match="'ldp-mean' learns from reports of single clients; data nodes can release by"):
-        task("ldp-mean", local=True)
-    with pytest.raises(DataError, match="'regression' learns from sums over all clients; data nodes can"):
-        task("regression", local=True, delta=1e-5)
+    with pytest.raises(DataError, match="'ldp-mean' learns from LDP reports of single clients; these learn from rel"):
+        task("ldp-mean", kind="node-release")
+    with pytest.raises(DataError, match="'regression' learns from secure sums over all clients; these learn from r"):
+        task("regression", kind="node-release", delta=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ldp-histogram", "ldp-mean", "ldp-regression"])

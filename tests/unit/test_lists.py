@@ -27,8 +27,7 @@ from dca_proto.core.lists import (
     set_hash,
 )
 from dca_proto.core.masks import entry_of, holder_index
-from dca_proto.core.messages import Answer, Signed
-from dca_proto.core.params import PROTOCOL_VERSION
+from dca_proto.core.messages import Signed
 
 AH = hashlib.blake2b(b"ah", digest_size=32).digest()
 CLIENTS = sorted(hashlib.blake2b(index.to_bytes(2, "big"), digest_size=16).digest() for index in range(60))
@@ -43,10 +42,10 @@ def entries_of(clients: list[bytes], charge: int = 1) -> bytes:
     return b"".join(entry_of(client, client[::-1], charge) for client in clients)
 
 
-def refusal(entries: bytes, tags: bytes, owner: int = 0, nodes: int = 3) -> str | None:
+def refusal(entries: bytes, tags: bytes, owner: int = 0, nodes: int = 3, most: int = 1000) -> str | None:
     """Why a list cannot be one, or None."""
     try:
-        check_list(AH, entries, tags, owner, nodes)
+        check_list(AH, entries, tags, owner, nodes, most)
     except PeerError as error:
         return f"{error.found}" if error.code == "list" else error.code
     return None
@@ -66,6 +65,8 @@ def test_what_makes_a_list_invalid() -> None:
     assert refusal(four, tags) is None
     assert refusal(swapped, tags) == "clients out of order, or twice"
     assert refusal(entries_of([mine[0], mine[0], *mine[1:3]]), tags) == "clients out of order, or twice"
+    assert refusal(four, tags, most=4) is None
+    assert refusal(four, tags, most=3) == "4 contributions"
     others = sorted([*mine[:3], held_by(1)[0]])
     assert refusal(entries_of(others), tags) == "a client of another holder"
     assert refusal(four, tags, owner=1) == "a client of another holder"
@@ -166,7 +167,7 @@ class Table:
             for client in mine:
                 tag, self.masks[client] = pad(key_of(client, 0), entry_of(client, client[::-1], charge), self.DIMENSION)
                 tags += bytes(8) if client in wrong else tag
-            self.lists[name] = StoredList(Signed(b"", bytes(64)), entries, tags)
+            self.lists[name] = StoredList(Signed(b"", bytes(64)), bytes(32), entries, tags)
         self.union = [client for node in range(3) for client in held_by(node)]
         words = {client: b"".join(one.to_bytes(8, "little") for one in y) for client, y in self.values.items()}
         kept = {client: Kept(entry_of(client, client[::-1], charge), b"", words[client]) for client in held_by(0)}
@@ -175,8 +176,6 @@ class Table:
             stored=SimpleNamespace(computes=self.NODES),
             lists=self.lists,
             kept=kept,
-            answers={},
-            mask_sum=None,
             validated=SimpleNamespace(dimension=self.DIMENSION),
             own_key=lambda own: SimpleNamespace(epoch=1),
         )
@@ -189,8 +188,12 @@ class Table:
         rows = [self.masks[client] if masks else self.values[client] for client in clients]
         return [sum(row[at] for row in rows) % 2**64 for at in range(self.DIMENSION)]
 
-    def answered(self, objections: bytes) -> None:
-        self.round.answers[self.NODES[0]] = (None, Answer(PROTOCOL_VERSION, bytes(16), AH, (), objections))
+    def sum_of(self, agreement: Agreement, objections: bytes) -> list[int]:
+        """This node's masks over the union without some objections: its partial sum less what it holds."""
+        clients, vector = agreement.partial_sum(agreement.agree([objections]))
+        held = [clients[at : at + 16] for at in range(0, len(clients), 16)]
+        values = self.total(held, masks=False)
+        return [(int(word) - value) % 2**64 for word, value in zip(vector, values, strict=True)]
 
 
 def test_a_node_objects_to_what_does_not_hold_and_remembers_the_rest() -> None:
@@ -199,10 +202,12 @@ def test_a_node_objects_to_what_does_not_hold_and_remembers_the_rest() -> None:
     charges = SeenCharges(())
     slot = int(table.sessions.slots_of([CLIENTS[12]])[0])
     charges.note(np.array([slot]), np.array([1]))
-    judged = table.agreement().judge(charges)
+    agreement = table.agreement()
+    judged = agreement.judge(charges)
     bad = [CLIENTS[5], CLIENTS[9], CLIENTS[12]]
     assert [table.union[place] for place in judged.objections] == [one for one in table.union if one in bad]
-    assert judged.mask_sum.tolist() == table.total([one for one in table.union if one not in bad])
+    masks = table.sum_of(agreement, encode_places(judged.objections))
+    assert masks == table.total([one for one in table.union if one not in bad])
     assert judged.reused == ((CLIENTS[12], 1),)
     again = Table().agreement().judge(charges)
     assert [client for client, _ in again.reused] == [one for one in table.union if one not in bad[:2]]
@@ -221,21 +226,21 @@ def test_a_displaced_session_still_opens_and_its_mask_is_the_one_that_is_summed(
     newest = {CLIENTS[4]: bytes(32), CLIENTS[20]: bytes(32)}
     table.sessions.previous = {CLIENTS[4]: key_of(CLIENTS[4], 0)}
     table.sessions.keys.update(newest)
-    judged = table.agreement().judge(SeenCharges(()))
+    agreement = table.agreement()
+    judged = agreement.judge(SeenCharges(()))
     assert [table.union[place] for place in judged.objections] == [CLIENTS[20]]
-    assert judged.mask_sum.tolist() == table.total([one for one in table.union if one != CLIENTS[20]])
+    masks = table.sum_of(agreement, encode_places(judged.objections))
+    assert masks == table.total([one for one in table.union if one != CLIENTS[20]])
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_the_partial_sum_is_of_the_agreed_set_with_or_without_a_restart(restarted: bool) -> None:
     """Others object to two more; the node's sum is that of what it holds of S, and of its masks over all of S."""
     table = Table(wrong=(CLIENTS[5],))
-    judged = table.agreement().judge(SeenCharges(()))
-    own = encode_places(judged.objections)
-    table.answered(own)
-    table.round.mask_sum = None if restarted else judged.mask_sum
-    places = sorted(table.union.index(client) for client in (CLIENTS[0], CLIENTS[1]))
     agreement = table.agreement()
+    own = encode_places(agreement.judge(SeenCharges(())).objections)
+    agreement = table.agreement() if restarted else agreement
+    places = sorted(table.union.index(client) for client in (CLIENTS[0], CLIENTS[1]))
     chosen = agreement.agree([own, encode_places(np.array(places)), b""])
     inside = [client for client in table.union if client not in (CLIENTS[0], CLIENTS[1], CLIENTS[5])]
     assert chosen.count == len(inside)
@@ -251,12 +256,21 @@ def test_the_partial_sum_is_of_the_agreed_set_with_or_without_a_restart(restarte
 
 def test_after_a_restart_no_sum_is_made_without_the_sessions_of_the_answer() -> None:
     table = Table()
-    table.answered(b"")
-    agreement = table.agreement()
-    chosen = agreement.agree([b"", b"", b""])
     del table.sessions.keys[CLIENTS[3]]
+    agreement = table.agreement()
     with pytest.raises(PeerError, match="session: found 1 sessions that are gone"):
-        agreement.partial_sum(chosen)
+        agreement.partial_sum(agreement.agree([b"", b"", b""]))
+
+
+def test_a_session_that_changes_after_the_answer_changes_no_sum() -> None:
+    """Two Hellos between answer and release: the mask is still that of the key whose tag held."""
+    table = Table()
+    agreement = table.agreement()
+    own = encode_places(agreement.judge(SeenCharges(())).objections)
+    table.sessions.keys[CLIENTS[3]] = bytes(32)
+    places = encode_places(np.array([table.union.index(CLIENTS[3])]))
+    assert table.sum_of(agreement, own) == table.total(table.union)
+    assert table.sum_of(agreement, places) == table.total([one for one in table.union if one != CLIENTS[3]])
 
 
 def test_sets_differ_by_announcement_and_entries() -> None:

@@ -16,7 +16,7 @@ import pytest
 from compiling import quick_and_double
 from exact_rounds import aggregate
 
-from dca_proto.aggregate import LocalReports, RoundRequest
+from dca_proto.aggregate import LocalReports, SecureSumRequest
 from dca_proto.local import MISSING, UnaryEncoding
 from inference import local
 from inference.bounds import Interval
@@ -177,7 +177,7 @@ def line(noise_sds: tuple[float, ...] = (), sd: float = 0.0, noise_aware: bool =
     xx = SD_X**2
     expected = ROWS * np.array([xx, xx * SLOPE, xx * SLOPE**2 + SD_Y**2])
     value = expected + sd * np.array(noise_sds or (0.0, 0.0, 0.0))
-    given = aggregate(value, sd**2, RoundRequest("regression", PARAMETERS), ROWS)
+    given = aggregate(value, sd**2, SecureSumRequest("regression", PARAMETERS), ROWS)
     return local.linear(given, noise_aware=noise_aware, **QUICK)
 
 

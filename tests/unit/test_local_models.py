@@ -16,7 +16,7 @@ from compiling import quick_and_double
 from exact_rounds import aggregate
 from scipy import stats
 
-from dca_proto.aggregate import LocalReports, RoundRequest
+from dca_proto.aggregate import LocalReports, SecureSumRequest
 from inference import local
 from inference.bounds import Interval
 from inference.complete_rows import MISSING
@@ -209,7 +209,7 @@ def test_a_model_of_sums_is_its_prior_and_their_law(
     here, there = (features(scale, intercept, not logistic) for scale in (1.0, 1.2))
     if intercept:
         here, there, value[0] = {**here, "missing": 0.05}, {**there, "missing": 0.1}, 0.25 * 72
-    given = aggregate(value, 36.0, RoundRequest("regression", parameters), 80)
+    given = aggregate(value, 36.0, SecureSumRequest("regression", parameters), 80)
     stand_in = StandIn(monkeypatch, "summed.logistic" if logistic else "summed.linear", here)
     fit = local.logistic if logistic else local.linear
     assert fit(given, PRIOR, noise_aware=False, draws=50).logistic == logistic

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from exact_rounds import aggregate
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import SecureSumRequest
 from inference import local
 from inference.bounds import Interval
 from inference.errors import DataError
@@ -61,7 +61,7 @@ def of_sums(intercept: bool = True, logistic: bool = False, square: bool = True,
         **changes,
     }
     size = 3 + 2 + 3 * intercept + square
-    given = aggregate(np.ones(size), 1.0, RoundRequest("regression", parameters), 100)
+    given = aggregate(np.ones(size), 1.0, SecureSumRequest("regression", parameters), 100)
     sampled = drawn_by_sites(intercept, logistic)
     sums = Sums(given.value, np.ones(size), 100, 2 + intercept, 0.5 if intercept else None, square)
     unit = unit_of_sums(sampled.draws, given, sums, SCHEMA, logistic=logistic)

@@ -11,7 +11,7 @@ from exact_rounds import ExactRounds
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import SecureSumRequest
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.estimators.logistic import PrivateLogisticRegression
@@ -66,7 +66,7 @@ def test_what_it_cannot_learn_from_is_said() -> None:
         PrivateLogisticRegression().fit(source)
     parameters = {"columns": ["a"], "centre": [5.0], "scale": [5.0], "bound": [1.0]}
     with pytest.raises(DataError, match="one gradient after the other"):
-        PrivateLogisticRegression().fit(source.hold(RoundRequest("sum", parameters)))
+        PrivateLogisticRegression().fit(source.hold(SecureSumRequest("sum", parameters)))
     with pytest.raises(DataError, match="one class"):
         PrivateLogisticRegression().fit(X, np.ones(50))
     with pytest.raises(DataError, match="prior_sd is 0; expected a number above 0"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import SecureSumRequest
 from dca_proto.core import facts
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
@@ -80,7 +80,9 @@ def test_a_users_model_is_a_statistic_like_any_other(monkeypatch: pytest.MonkeyP
     parameters = {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
     rows = np.random.default_rng(1).normal(size=(30, 3))
     terms = JobTerms(budget=Budget(1.0, 1e-6), clients=30, tolerated=1, computes=(b"a" * 16, b"b" * 16))
-    found = IdealSwarm(rows, BOX["columns"], terms, mechanism=NoNoise()).hold(RoundRequest(Poisson.name, parameters))
+    found = IdealSwarm(rows, BOX["columns"], terms, mechanism=NoNoise()).hold(
+        SecureSumRequest(Poisson.name, parameters)
+    )
     statistic = resolve(Poisson.name, parameters)
     each = sum(contribution(statistic, row[None], 0, F) for row in rows)
     np.testing.assert_allclose(found.value, dequantise(each, F), atol=30 * 2.0**-F)
@@ -207,7 +209,7 @@ def test_a_client_whose_model_fails_takes_part_all_the_same(monkeypatch: pytest.
     parameters = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0], "theta": [0.0], "clip": 1.0}
     network = cast.network()
     network.command(cast.trainer_identity.id, cast.request(statistic=Failing.name, parameters=parameters))
-    network.deliver()
+    network.advance(network.now_ms + 1000)
     (done,) = network.reported(facts.RoundCompleted)
     assert (done.aggregate.contributors, done.aggregate.value.tolist()) == (5, [2.0])
     (trouble,) = network.reported(facts.DataFailed)
@@ -244,7 +246,7 @@ def test_a_client_without_jax_declines_and_the_others_need_none(monkeypatch: pyt
         network = cast.network()
         opened = cast.request(statistic=name, parameters=parameters | more)
         network.command(cast.trainer_identity.id, opened)
-        network.deliver()
+        network.advance(network.now_ms + 1000)
         refusals = network.reported(facts.Declined, cast.trainer_identity.id)
         assert [one.found.endswith("'.[samplers]' in the checkout") for one in refusals] == [True] * declined
         assert len(network.reported(facts.Contributed)) == 3 - declined

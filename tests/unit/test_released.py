@@ -51,9 +51,9 @@ def aggregate(
     value = resolve("regression", parameters).evaluate(rows, FRACTION_BITS).sum(axis=0) * 2.0**-FRACTION_BITS + noise
     return NoisyAggregate(
         value=value, noise_variance=variance, statistic="regression", parameters=parameters, contributors=len(rows),
-        clients=len(rows), tolerated=0, colluders=0, mechanism="none (test)", sensitivity=1.0, relation="",
-        sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3, round_id=next(IDS), session_hash=b"", contributors_hash=b"",
-        roster_hash=b"",
+        clients=len(rows), fewest=0, colluders=0, mechanism="none (test)", sensitivity=1.0, relation="",
+        sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3, round_id=next(IDS), announcement_hash=b"",
+        contributors_hash=b"",
     )  # fmt: skip
 
 
