@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
 
 PHASES: dict[str, tuple[str, ...]] = {
-    "client": (client_round.SENT, client_round.KEPT, client_round.DECLINED, client_round.RETURNED),
+    "client": (client_round.SENT, client_round.KEPT, client_round.MISSED, client_round.DECLINED,
+               client_round.RETURNED),
     "compute": (*compute_round.OPEN, *compute_round.ENDS),
     "trainer": (*trainer_round.OPEN, *trainer_round.ENDED),
 }  # fmt: skip

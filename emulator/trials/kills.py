@@ -32,13 +32,13 @@ _STORED: dict[str, type[ClientRound] | type[NodeRound] | type[TrainerRound]] = {
 AWAY_MS = 1_500
 
 
-def entered(effects: Sequence[Effect]) -> str:
-    """The phase that a round enters, or stays in, with these effects; empty without a stored round."""
-    for effect in effects:
-        if isinstance(effect, Persist) and effect.table in _STORED:
-            return msgspec.msgpack.decode(effect.value, type=_STORED[effect.table]).phase
+def entered(effects: Sequence[Effect]) -> list[str]:
+    """The phases that a round enters, or stays in, with these effects, in order; none without a stored round."""
+    stored = [one for one in effects if isinstance(one, Persist) and one.table in _STORED]
+    if stored:
+        return [msgspec.msgpack.decode(one.value, type=_STORED[one.table]).phase for one in stored]
     keeps = any(isinstance(effect, Persist) and effect.table in (RELEASES, CONTRIBUTIONS) for effect in effects)
-    return COLLECTING if keeps else ""
+    return [COLLECTING] if keeps else []
 
 
 class Crash(Injection):
@@ -66,9 +66,9 @@ class KillAtTransition(Injection):
     def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
         if not self.is_on or self.record.reached or self._phase or process not in self.targets:
             return
-        phase = entered(effects)
-        if phase and self.fault.phase in ("", phase) and self._strikes(effects):
-            self._phase = phase
+        phases = entered(effects)
+        if phases and self.fault.phase in ("", *phases) and self._strikes(effects):
+            self._phase = self.fault.phase or phases[-1]
             process.plan_kill(KillPoint(process.disk.transactions, self.where))
 
     def _strikes(self, effects: Sequence[Effect]) -> bool:

@@ -40,7 +40,9 @@ def test_attack_25_a_node_far_ahead_refuses_the_round_which_ends_in_words() -> N
     assert "compute-1" in outcome.rounds[0].reason
     assert dropped(world, "late") >= 1
     charges = [charge for client in world.clients for charge in client.actor.ledger.charges]
-    assert [charge.returned for charge in charges] == [True, False] * 4, "of the round before healing, and the further one"
+    assert [charge.returned for charge in charges] == [True, False] * 4, (
+        "of the round before healing, and the further one"
+    )
 
 
 def test_attack_25_clocks_that_jump_in_mid_round() -> None:

@@ -16,8 +16,7 @@ SYBILS = tuple(Adversary(kind="sybil", actor=f"client {number}") for number in r
 
 
 def test_attack_12_a_full_table_of_rounds_drops_and_never_accepts_unchecked() -> None:
-    """Nodes that can hold one open round refuse a second, which therefore ends in words. The first, which
-    a client that vanished holds up until its deadline, completes."""
+    """Nodes that can hold one open round drop a second, until the first has ended; then it is announced to them again."""
 
     away = Fault(kind="vanish-before-sending", actor="client 0")
 
@@ -26,9 +25,8 @@ def test_attack_12_a_full_table_of_rounds_drops_and_never_accepts_unchecked() ->
             node.actor._limits = Limits(rounds_open_max=1)
 
     world, outcome = held(small(away, clients=5, count=2, every_ms=50, counted=False), one_round_only)
-    assert results(outcome) == ["completed", "aborted"]
+    assert results(outcome) == ["completed", "completed"]
     assert dropped(world, "rounds") >= 2
-    assert outcome.rounds[1].reason
 
 
 @pytest.mark.parametrize("days", [0.01, 8])
@@ -49,7 +47,7 @@ def test_attack_12_what_was_trimmed_is_dropped_when_it_comes_again(days: float) 
     assert [dict(node.disk.records) for node in world.computes] == known
     assert [client.actor.ledger.charges for client in world.clients] == charges
     if days * 24 * 3600 * 1000 > Timing().retention_ms:
-        assert min(dropped(world, code) for code in ("late", "unknown-round", "replay")) > 0
+        assert min(dropped(world, code) for code in ("epoch", "unknown-round", "replay")) > 0
 
 
 def test_attack_23_a_flood_of_unknown_clients_has_no_session() -> None:

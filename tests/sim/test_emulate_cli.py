@@ -118,7 +118,7 @@ def test_the_example_runs_and_knows_every_kind(run: Run, tmp_path: Path) -> None
 
 
 def test_a_scenario_of_local_rounds_is_told_in_its_own_words(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "local.toml").write_text("[population]\nrows = 3\n[rounds]\nlocal = true\nrows_max = 2\n")
+    (tmp_path / "local.toml").write_text("[population]\nrows = 3\n[rounds]\nkind = 'node-release'\nrows_max = 2\n")
     code, told, _ = run("run", "local.toml", "--json", "local.json")
     assert code == 0
     assert "6 data nodes, releases of at most 2 rows of each; sum with d = 1" in " ".join(told.split())
@@ -127,7 +127,10 @@ def test_a_scenario_of_local_rounds_is_told_in_its_own_words(run: Run, tmp_path:
 
 
 def test_a_scenario_of_reports_is_told_in_its_own_words(run: Run, tmp_path: Path) -> None:
-    people, rounds = "statistic = 'histogram'\ndimension = 3", "kind = 'ldp-report'\nmechanism = 'unary-encoding'\nrows_max = 1"
+    people, rounds = (
+        "statistic = 'histogram'\ndimension = 3",
+        "kind = 'ldp-report'\nmechanism = 'unary-encoding'\nrows_max = 1",
+    )
     (tmp_path / "reports.toml").write_text(f"[population]\n{people}\n[rounds]\n{rounds}\n")
     code, told, _ = run("run", "reports.toml", "--json", "reports.json")
     assert code == 0

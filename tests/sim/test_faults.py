@@ -9,6 +9,7 @@ import pytest
 from stage import FAST, contributors, dropped, held, results, small
 
 from dca_proto.core.effects import Send
+from dca_proto.core.messages import Abort, Hello
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.draw import DrawLimits, draw_scenario
@@ -16,6 +17,7 @@ from emulator.trials.fault import PHASES
 from emulator.trials.faults import FAULTS
 from emulator.trials.scenario import Fault, Scenario
 from emulator.trials.trial import run_trial
+from emulator.trials.wire import body_of
 from emulator.trials.world import TrialWorld
 
 
@@ -158,7 +160,8 @@ class Injected(Observer):
         self.surplus -= send.to.channel.value == "compute"
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        self.surplus += process.role.value == "compute"
+        is_broadcast = isinstance(body_of(payload), Hello | Abort)
+        self.surplus += process.role.value == "compute" and not is_broadcast
 
 
 @pytest.mark.parametrize("kind", ["replay", "replay-elsewhere"])
@@ -202,7 +205,9 @@ def failing(strikes: Fault) -> Scenario:
 
 
 def declining(strikes: Fault, phase: str) -> Scenario:
-    """For a decline there are two rounds and a budget for one."""
+    """For a decline there are two rounds and a budget for one; what comes too late was cut off."""
+    if phase == "missed":
+        return small(strikes, fault("partition-up", "client 1", at_ms=900, for_ms=4_000))
     scenario = small(strikes, count=2, every_ms=4_000) if phase == "declined" else small(strikes)
     limits = msgspec.structs.replace(scenario.limits, epsilon_per_period_max=1.2)
     return msgspec.structs.replace(scenario, limits=limits) if phase == "declined" else scenario

@@ -42,7 +42,7 @@ def test_one_more_fault_does_not_reshuffle_the_rest() -> None:
 
 
 def test_the_outcome_as_json() -> None:
-    faults = (Fault(kind="vanish-sending", actor="client 1"), Fault(kind="crash", actor="trainer", at_ms=29_000))
+    faults = (Fault(kind="vanish-before-sending", actor="client 1"), Fault(kind="crash", actor="trainer", at_ms=20_000))
     _, outcome = held(small(*faults, clients=5))
     plain = json.loads(json.dumps(outcome.to_json()))
     assert {"kind", "ok", "seed", "digest", "outcome", "invariants", "faults", "options", "traffic", "drops",
@@ -57,7 +57,7 @@ def test_the_outcome_as_json() -> None:
     assert ends[0] >= 1_000, "in milliseconds since the start"
     assert plain["drops"] == [{"client": 1, "at_ms": plain["drops"][0]["at_ms"], "phase": "collect"}]
     assert [one["reached"] for one in plain["faults"]] == [True, True]
-    assert plain["faults"][1]["at_ms"] == 29_000
+    assert plain["faults"][1]["at_ms"] == 20_000
     assert set(plain["traffic"]) == {"client", "compute", "trainer"}
     assert plain["traffic"]["client"]["bytes"] > plain["traffic"]["client"]["messages"] > 0
     assert any("RoundCompleted" in fact for fact in plain["last_facts"])
@@ -145,7 +145,7 @@ def test_the_owner_asks_a_trainer_once_for_each_of_its_starts() -> None:
     down = Fault(kind="crash", actor="trainer", at_ms=1_000, for_ms=1_900)
     _, outcome = held(small(lost, down, first_ms=3_000))
     assert results(outcome) == ["aborted"]
-    assert outcome.rounds[0].reason.startswith("no epoch key of Compute node compute-0, compute-1")
+    assert outcome.rounds[0].reason.startswith("no epoch key that outlasts the round")
 
 
 def test_where_a_trial_begins() -> None:

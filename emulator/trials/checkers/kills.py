@@ -11,9 +11,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dca_proto.core.client_round import OUTBOUND
 from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
-from dca_proto.core.contribution import Kept
+from dca_proto.core.contribution import Kept, Outbound
 from dca_proto.core.effects import Channel, Forget, Persist, Send, Write
 from dca_proto.core.facts import Acknowledged, RoundCompleted, RoundFailed
 from dca_proto.core.messages import Abort, Answer, Receipt, Sealed, Signed
@@ -39,6 +40,7 @@ class Kills(Checker):
         self._phases: dict[Of, str] = {}
         self._words: dict[Of, tuple[bytes, Signed | None, Signed | None]] = {}  # entries, header and answer
         self._in_result: dict[bytes, set[bytes]] = {}  # round -> clients, without Compute nodes
+        self._late: set[bytes] = set()  # tags that say that a contribution came too late
         self._results: dict[bytes, bytes | None] = {}  # round -> the result's bytes; None where it failed
         witness.on_release.append(self._released)
 
@@ -84,8 +86,12 @@ class Kills(Checker):
     def _check_receipt(self, process: Process, client: bytes, receipt: Receipt) -> None:
         """The contribution is on the disk, or was until the end; and once there is a list, it stands there."""
         of, who = (process.id, receipt.round_id), f"{process.name}, round {receipt.round_id.hex()[:8]}"
+        if receipt.tag in self._late:
+            return  # the word that it came too late
         kept = (client, receipt.contribution) in self.witness.kept[of]
         there = (CONTRIBUTIONS, receipt.round_id + client) in process.disk.records or of in self.witness.ends
+        if not kept and client in self.witness.dishonest:
+            return  # what the word is about, it alone knows
         self.expect(kept and there, f"{who}: a receipt for a contribution that is not durable")
         if of in self.witness.lists:
             listed = {(one.client, one.contribution) for one in entries_of(self.witness.lists[of], process.id)}
@@ -93,6 +99,9 @@ class Kills(Checker):
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Contributions come before the list and go only behind an end; words do not change."""
+        if process.role is Channel.CLIENT:
+            made = [one.value for one in writes if isinstance(one, Persist) and one.table == OUTBOUND]
+            self._late.update(decoded(OUTBOUND, one, Outbound).late for one in made)
         if process.role is not Channel.COMPUTE or not self.is_honest(process):
             return
         for write in writes:
