@@ -124,7 +124,8 @@ def _value_of_row(
     """What `contribution` gives of one row, as most devices have: a sum of one value, and the mean of one."""
     if np.isfinite(row).all():
         try:
-            return _evaluated(statistic, row, bound, fraction_bits)[0]
+            value: NDArray[np.int64] = _evaluated(statistic, row, bound, fraction_bits)[0]
+            return value
         except Exception as error:  # whatever a user's own does
             if failures is None:
                 raise
