@@ -257,7 +257,7 @@ def test_attack_31_a_forged_receipt_stops_nothing() -> None:
         (UNARY_ENCODING, {"parameters": edges(7)}, "bounds", "x within -0.5 to 6.5"),
         (UNARY_ENCODING, {"parameters": {"columns": ["y"], "edges": [0.0, 1.0, 2.0]}}, "columns", "no column y"),
         (UNARY_ENCODING, {"mechanism": "histogram-encoding", "delta": 1e-6}, "announcement", "makes no reports"),
-        (UNARY_ENCODING, {"terms": SecureSum(2, 4, 0, ()), "delta": 1e-6, "mu": 0.1}, "announcement", "is not offered here"),
+        (UNARY_ENCODING, {"terms": SecureSum(2, 4, 0, ()), "delta": 1e-6, "mu": 0.1}, "announcement", "is not offered"),
         (UNARY_ENCODING, {"mu": 0.1}, "announcement", "found delta 0 and mu 0.1"),
         (UNARY_ENCODING, {"epsilon": 1e-17}, "announcement", "is too small for 5 categories"),
         (RANDOMISED_RESPONSE, {"epsilon": 1e-17}, "announcement", "is too small for 5 categories"),
@@ -267,7 +267,7 @@ def test_attack_31_a_forged_receipt_stops_nothing() -> None:
         (ANALYTIC_GAUSSIAN, {"delta": 1e-4}, "delta", "0.0001"),
         (ANALYTIC_GAUSSIAN, {"epsilon": 1.5}, "epsilon", "1.5 at delta 1e-06"),
         (ANALYTIC_GAUSSIAN, {"statistic": "second-moments"}, "statistic", "second-moments"),
-        (ANALYTIC_GAUSSIAN, {"terms": NodeRelease(), "mechanism": SUMS, "rows_max": 1}, "rows-of-many", "which protects one row"),
+        (ANALYTIC_GAUSSIAN, {"terms": NodeRelease(), "mechanism": SUMS, "rows_max": 1}, "rows-of-many", "one row"),
     ],
 )  # fmt: skip
 def test_attack_16_weaker_terms_are_declined_with_words(

@@ -74,7 +74,7 @@ def standing(clients: int = 4, computes: int = 3) -> tuple[Cast, Network]:
 
 
 def test_attack_45_a_hello_that_is_not_its_clients_changes_nothing() -> None:
-    """Verified before it displaces another: forged, of another's certificate, of another topic, of a key of low order."""
+    """Verified before it displaces another: forged, of another's certificate or topic, of a key of low order."""
     cast, network = standing()
     node, client = cast.computes[0], cast.client_identities[0]
     body = msgspec.structs.replace(body_of(hello_of(network, cast).payload), serial=network.now_ms + 1)
@@ -153,7 +153,7 @@ def test_a_client_whose_certificate_ends_before_the_round_declines() -> None:
 
 
 def test_attack_45_a_withheld_hello_leaves_a_client_out_and_is_asked_for() -> None:
-    """A node without the session objects; the holder asks. The sum is exact all the same, and the next round holds it."""
+    """A node without the session objects and asks. The sum is exact all the same, and the next round holds it."""
     cast = exact_cast(5, 3)
     network = without_hello(cast)
     begin(cast, network)
@@ -306,8 +306,8 @@ def test_a_cloned_device_is_never_in_a_sum_twice_and_is_told() -> None:
 
 
 def test_a_copied_key_gives_nobody_elses_pair_keys() -> None:
-    """G13: k_ij is bound to both ids, epochs and the federation: a client that publishes another's public key as its own,
-    or a node another node's, agrees on nothing that anybody uses."""
+    """G13: k_ij is bound to both ids, epochs and the federation: who publishes another's public key as its own agrees
+    on nothing that anybody uses."""
     cast = Cast(2, 2)
     secret, peer = AgreementKey(b"\1" * 32), AgreementKey(b"\2" * 32)
     client, node = (cast.clients[0], 1), (cast.computes[0], 1)
@@ -395,8 +395,7 @@ def test_a_round_at_the_end_of_an_epoch_makes_the_client_renew_its_key_first() -
 
 
 def test_attack_49_a_nodes_clock_that_ran_ahead_and_came_back_locks_nobody_out() -> None:
-    """It deletes the key of the far epoch at its next turn, and makes the current one; clients drop the far announcement
-    and remember nothing of it."""
+    """It deletes the key of the far epoch at its next turn, and makes the current one; nobody remembers the far one."""
     cast, network = standing()
     node, then_ms = network.actors[cast.computes[0]], network.now_ms
     for effect in node.handle(TimerFired(Timer("epoch")), then_ms + 40 * DAY_MS):

@@ -1,4 +1,4 @@
-"""Node releases: what they give, what they cost and when, how they end, and that a kill at any point changes nothing."""
+"""Node releases: what they give, what they cost and when, how they end, and that a kill changes nothing."""
 
 from __future__ import annotations
 

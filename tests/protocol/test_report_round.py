@@ -385,6 +385,7 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
                 network.deliver = deliver
             network.restart_some(1.0)
         network.victims = set()
+        network.restart_some(1.0)
         until_the_end(network)
         kills += sum(network.kills[where] for where in ("before", "after", "between"))
         rounds = {key for table, key in network.stores[cast.trainer_identity.id] if table == ROUNDS}

@@ -31,6 +31,13 @@ from dca_proto.testing import Cast, Envelope, Network
 SETTLE_MS = Timing().settle_ms
 
 
+def asked_after_an_abort(cast: Cast, network: Network) -> list[bytes]:
+    """Whom the trainer has asked since the first abort left."""
+    first = next(at for at, one in enumerate(network.sent) if kind_of(one) is Abort)
+    trainer = cast.trainer_identity.id
+    return [one.to.id for one in network.sent[first:] if kind_of(one) is Query and one.sender == trainer]
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_the_aborts_of_all_nodes_bring_the_charge_back_once(restarts: bool) -> None:
     cast, network, round_id = collecting()
@@ -119,7 +126,7 @@ def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
     if restarted:
         network.restart(cast.trainer_identity.id)
     until_the_end(network)
-    assert {query.to.id for query in sent(network, Query, sender=cast.trainer_identity.id)} == set(cast.computes[1:])
+    assert set(asked_after_an_abort(cast, network)) == set(cast.computes[1:])
     assert len(failures(network)) == 1
     assert trainer_of(cast, network).phase(request.round_id) == "returned"
     assert trainer_of(cast, network).ledger.spent().mu == 0
@@ -243,7 +250,7 @@ def aborted_by_one() -> tuple[Cast, Network, bytes, int]:
 def test_nodes_are_asked_until_they_forget_ever_more_rarely(restarted: bool) -> None:
     cast, network, round_id, close_ms = aborted_by_one()
     network.advance(close_ms + 3 * DAY_MS)
-    asked = Counter(query.to.id for query in sent(network, Query, sender=cast.trainer_identity.id))
+    asked = Counter(asked_after_an_abort(cast, network))
     assert asked.keys() == set(cast.computes[1:])
     assert max(asked.values()) <= 20
     assert network.reported(ChargeReturned, cast.trainer_identity.id) == []
