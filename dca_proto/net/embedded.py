@@ -59,6 +59,7 @@ class Embedded(Broker):  # type: ignore[misc]
         self._index: FilterTree[str] = FilterTree()
         self._topic = ""
         self._matched: frozenset[str] = frozenset()
+        self._retained: FilterTree[None] = FilterTree()  # topics that have, or once had, a retained message
 
     async def add_subscription(self, subscription: tuple[str, int], session: Session) -> int:
         """File the filter, too; filters with ``#`` stay amqtt's own business."""
@@ -74,9 +75,25 @@ class Embedded(Broker):  # type: ignore[misc]
     async def _publish_retained_messages_for_subscription(
         self, subscription: tuple[str, int], session: Session
     ) -> None:
-        """Retained messages go to who subscribed; amqtt would give a new session those of everybody's filters."""
-        if any(subscriber is session for subscriber, _ in self._subscriptions.get(subscription[0], ())):
+        """Retained messages go to who subscribed; amqtt would give a new session those of everybody's filters.
+
+        Each client of a swarm has a retained Hello, and amqtt compares them all with each filter that anybody brings.
+        """
+        is_own = any(subscriber is session for subscriber, _ in self._subscriptions.get(subscription[0], ()))
+        if is_own and ("#" in subscription[0] or self._retained.has_topic(subscription[0])):
             await super()._publish_retained_messages_for_subscription(subscription, session)
+
+    async def retain_message(
+        self,
+        source_session: Session | None,
+        topic_name: str | None,
+        data: bytes | bytearray | None,
+        qos: int | None = None,
+    ) -> None:
+        """Keep it for who subscribes later, and file its topic."""
+        if topic_name is not None:
+            self._retained.add(topic_name, None)
+        await super().retain_message(source_session, topic_name, data, qos)
 
     async def _publish_session_retained_messages(self, session: Session) -> None:
         """What a connection begins with; an older one of its session may have ended while it was made."""

@@ -21,7 +21,7 @@ class _Node(Generic[T]):
 
 
 class FilterTree(Generic[T]):
-    """Values filed under topic filters."""
+    """Values filed under topic filters, or under topics."""
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
@@ -40,3 +40,15 @@ class FilterTree(Generic[T]):
             nodes = [child for node in nodes for child in map(node.children.get, (level, "+")) if child is not None]
         for node in nodes:
             yield from node.values
+
+    def has_topic(self, topic_filter: str) -> bool:
+        """Whether a topic that something is filed under matches `topic_filter`."""
+        nodes = [self._root]
+        for level in topic_filter.split("/"):
+            found = [node.children.values() if level == "+" else _only(node.children.get(level)) for node in nodes]
+            nodes = [child for children in found for child in children]
+        return any(node.values for node in nodes)
+
+
+def _only(child: _Node[T] | None) -> tuple[_Node[T], ...]:
+    return () if child is None else (child,)

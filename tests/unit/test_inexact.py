@@ -28,9 +28,9 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.job import JobTerms
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Limits
-from dca_proto.core.plan import ask
 from dca_proto.core.play import play
 from dca_proto.core.policy import Policy
+from dca_proto.core.validated import validate_announcement
 from dca_proto.outcome import outcome
 from dca_proto.request import RoundSettings, open_round
 from dca_proto.testing import Cast, Network, NoNoise, seeded
@@ -172,7 +172,7 @@ def test_a_trainer_and_its_nodes_tell_no_figure() -> None:
     with Narrator(Console(file=printed, width=200), cast.federation) as narrator:
         for fact in told:
             narrator(fact)
-    assert "roster of 20 clients" in printed.getvalue()
+    assert "closed with 20 contributions" in printed.getvalue()
     assert not CLAIM.search(printed.getvalue())
     assert not any(CLAIM.search(repr(fact)) for fact in told)
 
@@ -188,7 +188,7 @@ def test_a_real_client_declines_it_by_its_name() -> None:
         network.add(Channel.CLIENT, lambda records, index=index: production.client(index, records))
     network.add(Channel.TRAINER, fast.trainer)
     network.command(fast.trainer_identity.id, fast.request())
-    network.deliver()
+    network.advance(network.now_ms + 1000)
     declined = [fact for actor, fact in network.facts if isinstance(fact, facts.Declined) and actor == fact.client]
     assert len(declined) == 4
     for fact in declined:
@@ -201,7 +201,7 @@ def test_an_exact_actors_plan_refuses_it_and_the_other_way_round() -> None:
     for offered, asked in ((DistributedDiscreteGaussian(), RoundedGaussian()), (RoundedGaussian(), NoNoise())):
         announcement = cast.request().announcement(bytes(16), asked.name, (), bytes(32), 0)
         with pytest.raises(UsageError, match=f"{asked.name}' is not offered here; use '{offered.name}'"):
-            ask(announcement, offered, Limits())
+            validate_announcement(announcement, offered, Limits())
 
 
 def structs_of(kind: Any) -> Iterator[type]:
@@ -224,5 +224,5 @@ def test_no_configuration_can_choose_it() -> None:
     assert named == {(RoundSettings, "mechanism")}
     for inexact in (RoundedGaussian.name, NoNoise.name):
         settings = RoundSettings(statistic="mean", columns=("x",), bounds={"x": (0, 1)}, epsilon=1, mechanism=inexact)
-        with pytest.raises(UsageError, match="is none of reports"):
+        with pytest.raises(UsageError, match="is of reports"):
             open_round(settings, Cast(2, 2).federation)
