@@ -2,7 +2,7 @@
 
 A mechanism M is (ε, δ)-locally private if for all values v, v' of one client and all sets Z of reports
 P(M(v) in Z) <= e^ε P(M(v') in Z) + δ (Kasiviswanathan et al. 2008; definition 2.1 of the LDP paper). Nobody has to be
-trusted: no Compute node, no roster, no other client's noise. The price is much more noise than the Distributed Compute
+trusted: no Compute node, no session, no other client's noise. The price is much more noise than the Distributed Compute
 Algorithm's: each of n reports carries about what there the whole sum does, so a mean is about √n times less exact.
 
     AnalyticGaussian(epsilon, delta, sensitivity, dimension)   vectors of integers on the grid, (ε, δ)
