@@ -75,10 +75,10 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
         assert (one["dropped"], one["contributors"]) == (2, 29)
         assert one["noise_variance"] == pytest.approx(29 * one["sigma_local"] ** 2)
         assert len(one["value"]) == one["dimension"]
-        assert len(bytes.fromhex(one["roster_hash"])) == 32
-        assert set(one["phases"]) == {"join", "start", "share", "commit"}
+        assert (one["expected"], one["arrived"], one["closed"]) == (31, 29, "quiet")
+        assert set(one["phases"]) == {"collect", "agree"}
         assert one["wall_s"] == pytest.approx(sum(one["phases"].values()), abs=0.1)
-        assert one["messages"] > 31 * 3
+        assert one["messages"] > 29 * 2
         assert one["bytes"] > 0
     assert (result["dropped"], result["contributors"]) == (2, 29)
     assert result["epsilon_spent"] <= 8.0
@@ -111,29 +111,33 @@ def test_progress_is_told_line_by_line_where_there_is_no_terminal(
     dca: Dca, table: Path, embedded_broker: Broker
 ) -> None:
     done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "2"))
-    told = re.findall(r"^round (\d)     (\S+): (.*), [\d.]+ s$", done.stdout, re.MULTILINE)
-    counts = ["31 of 31 joined", "29 of 31 shared", "sum released"]
+    told = re.findall(r"^round (\d)     (\S+): (.*?), [\d.]+ s(, the rest are quiet)?$", done.stdout, re.MULTILINE)
+    counts = [("29 of 31 contributed", ", the rest are quiet"), ("sum released", "")]
     assert told == [
-        (number, name, count) for number, name in (("1", "second-moments"), ("2", "regression")) for count in counts
+        (number, name, *count) for number, name in (("1", "second-moments"), ("2", "regression")) for count in counts
     ]
 
 
-def test_what_is_shared_is_told_once_the_nodes_have_agreed_on_it() -> None:
-    """The first node that freezes its list says nothing yet of the others'."""
+def test_each_phase_is_told_once_and_an_aborted_round_has_one() -> None:
     told = io.StringIO()
     view = Lines(Console(file=told, width=80), clients=2)
-    log = RoundLog("sum", 1, began_s=0.0, joined=2, clients=(bytes(1), bytes(2)), shares={bytes(3): 1})
-    log.ends_s = {"join": 1.0, "start": 1.5, "share": 2.0}
+    log = RoundLog("sum", 1, began_s=0.0, arrived=1)
     view.changed(log)
-    assert "shared" not in told.getvalue()
-    log.failure = facts.RoundFailed(bytes(16), "too few", 0, 2)
+    assert not told.getvalue()
+    log.ends_s, log.closed = {"collect": 1.5}, "deadline"
+    view.changed(log)
+    log.failure = facts.RoundFailed(bytes(16), "too few", 1, 2)
     log.ended_s = 3.0
     view.changed(log)
-    view.changed(log)
-    assert told.getvalue().splitlines() == [
-        "round 1     sum: 2 of 2 joined, 1.0 s",
-        "round 1     sum: 0 of 2 shared, 0.5 s",
-    ]
+    assert told.getvalue().splitlines() == ["round 1     sum: 1 of 2 contributed, 1.5 s, the time is over"]
+
+
+def test_clients_may_share_a_connection(dca: Dca, table: Path, embedded_broker: Broker) -> None:
+    done = dca(*own(table, "--broker", embedded_broker.url, "--connections", "shared", "--drop", "2", "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["connections"], result["contributors"], result["dropped"]) == ("shared", 29, 2)
+    assert "5 connections" in done.stderr
 
 
 @pytest.mark.parametrize(("options", "retries", "advice"), [
@@ -186,7 +190,7 @@ def test_another_job_learns_in_mini_batches(
     assert result["epsilon_spent"] == pytest.approx(60, rel=0.01)
     auc, _ = result["test"]["scores"]
     assert (auc["name"], auc["constant"]) == ("AUC", 0.5)
-    assert len(re.findall(r"^round \d +gradient: 12 of 12 shared, .*; held-out", done.stderr, re.MULTILINE)) == 6
+    assert len(re.findall(r"^round \d +gradient: 12 of 12 contributed, .*; held-out", done.stderr, re.MULTILINE)) == 6
     assert re.search(r"^test +AUC ", done.stderr, re.MULTILINE)
     # false alarm: none in 4000 runs of the same rows and split with fresh noise, all of which ranked every row rightly
     assert auc["private"] > 0.8
@@ -233,7 +237,6 @@ def test_a_seed_fixes_splits_and_drops_but_no_keys(dca: Dca, table: Path, embedd
     first, second = results
     assert first["test"]["rmse_nonprivate"] == second["test"]["rmse_nonprivate"]
     assert first["test"]["rmse_private"] != second["test"]["rmse_private"]
-    assert first["rounds"][0]["roster_hash"] != second["rounds"][0]["roster_hash"]
     dropped = [[one["absent_clients"] for one in result["rounds"]] for result in results]
     assert dropped[0] == dropped[1]
     assert dropped[0][0] != dropped[0][1], "each round draws anew"
@@ -411,7 +414,7 @@ BAD = [
     (["--epsilon", "1e6"], "--epsilon 1e+06"),
     (["--delta", "0"], "delta"),
     (["--delta", "1"], "delta"),
-    (["--share-encoding", "zip"], "seed or vector"),
+    (["--connections", "zip"], "each or shared"),
     (["--broker", "kafka"], "kafka"),
     (["--broker", "http://127.0.0.1"], "--broker: url: found 'http://127.0.0.1', expected mqtt://"),
     (["--broker", "mqtt://127.0.0.1:99999"], "--broker: url"),

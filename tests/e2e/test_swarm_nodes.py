@@ -71,19 +71,19 @@ def test_data_nodes_release_by_themselves_and_there_is_nobody_else(
     done = dca(*own(table, "--nodes", "3", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert (result["clients"], result["computes"], result["tolerated"], result["local"]) == (3, 0, 0, True)
-    assert (result["relation"], result["unknown_noises"], result["share_encoding"]) == (
-        "replace-one-row",
-        None,
-        "local",
+    assert (result["clients"], result["computes"], result["tolerated"], result["round_kind"]) == (
+        3,
+        0,
+        0,
+        "node-release",
     )
+    assert (result["relation"], result["unknown_noises"]) == ("replace-one-row", None)
     assert [(one["number"], one["rows"]) for one in result["nodes"]] == [(0, 517), (1, 517), (2, 516)]
     (one,) = result["rounds"]
-    assert (one["joined"], one["contributors"], one["dropped"], one["absent"]) == (3, 1550, 0, [])
+    assert (one["arrived"], one["contributors"], one["dropped"], one["absent"]) == (3, 1550, 0, [])
     assert one["noise_variance"] == pytest.approx(sum(node["noise_sd"] ** 2 for node in one["nodes"]))
     assert one["nodes"][0]["noise_sd"] >= one["sensitivity"] / one["mu"], "the whole noise for one row"
     assert set(one["phases"]) == {"release"}
-    assert len(bytes.fromhex(one["roster_hash"])) == 32
     assert result["epsilon_spent"] == pytest.approx(4)
     assert estimates_are_near(result)
     assert result["coefficients"][0]["interval_95"][0] < result["coefficients"][0]["estimate"]
@@ -111,7 +111,7 @@ def test_a_data_node_that_vanishes_is_not_waited_for_beyond_the_close(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     (one,) = result["rounds"]
-    assert (one["dropped"], one["joined"], len(one["absent_clients"])) == (1, 2, 1)
+    assert (one["dropped"], one["arrived"], len(one["absent_clients"])) == (1, 2, 1)
     assert {node["number"] for node in result["nodes"]} == {0, 1, 2} - set(one["absent_clients"])
     assert one["contributors"] == sum(node["rows"] for node in result["nodes"])
     assert result["epsilon_spent"] == pytest.approx(4), "whoever vanished was charged, too"
@@ -134,8 +134,8 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
     assert "no release came in time: lower --nodes or --drop" in words(done.stderr)
 
 
-def test_a_release_is_lost_and_not_a_share() -> None:
-    drops = Dropouts([bytes([1]) * 16], 1, 0, local=True)
+def test_a_release_is_lost_and_no_contribution() -> None:
+    drops = Dropouts([bytes([1]) * 16], 1, 0, Channel.TRAINER)
     drops.next_round()
     lost = {
         channel: drops.swallows(topic_of("f", Address(channel, bytes(16)), b"r", bytes([1]) * 16))
@@ -149,7 +149,7 @@ def test_one_sum_over_all_clients_is_one_node(dca: Dca, table: Path, embedded_br
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     (one,) = result["rounds"]
-    assert (result["local"], one["relation"], one["contributors"]) == (False, "replace-one-client", 38)
+    assert (result["round_kind"], one["relation"], one["contributors"]) == ("secure-sum", "replace-one-client", 38)
     assert one["noise_variance"] == pytest.approx(38 * one["sigma_local"] ** 2), "what it really carries"
     assert "nodes" not in result
     assert result["sampling"]["method"] == "fast"

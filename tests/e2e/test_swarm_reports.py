@@ -31,7 +31,7 @@ from dca_proto.net.broker import Broker
 from dca_proto.net.live import LiveTrainer
 from emulator.swarm import live
 from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines
-from emulator.swarm.timeline import RoundLog
+from emulator.swarm.timeline import RELEASE_PHASES, RoundLog
 from inference.local.posterior import Sampling
 from inference.local.run import Options, Sampled
 
@@ -96,11 +96,11 @@ def test_a_histogram_of_reports(
     done = dca(*own(table, any_broker.url, "calls", "--job", "ldp-histogram", "--epsilon", "6", *QUICK, "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert (result["reports"], result["mechanism"], result["share_encoding"]) == (*["unary-encoding"] * 2, "local")
+    assert (result["reports"], result["mechanism"], result["round_kind"]) == (*["unary-encoding"] * 2, "ldp-report")
     assert (result["clients"], result["computes"], result["tolerated"], result["unknown_noises"]) == (ROWS, 0, 0, None)
     assert (result["epsilon"], result["delta"], result["epsilon_spent"], result["reported"]) == (6.0, 0.0, 6.0, ROWS)
     (one,) = result["rounds"]
-    assert (one["joined"], one["contributors"], one["dropped"], one["absent"]) == (ROWS, ROWS, 0, [])
+    assert (one["arrived"], one["contributors"], one["dropped"], one["absent"]) == (ROWS, ROWS, 0, [])
     assert (one["relation"], set(one["phases"])) == ("replace-one-client", {"release"})
     assert one["reports"]["told"] == np.sum(one["reports"]["values"], axis=0).tolist()
     shares = result["estimates"]
@@ -268,19 +268,19 @@ def test_what_reports_cannot_do_is_one_line(options: list[str], said: str, dca: 
 
 def test_progress_of_reports_on_a_terminal_and_in_a_log() -> None:
     """Of a round of everybody, and of a step of three clients."""
-    log = RoundLog("mean", 1, began_s=0.0, joined=3, local=True, reports=True)
-    over = RoundLog("mean", 1, 0.0, ended_s=2.0, joined=4, local=True, reports=True, ends_s={"release": 2.0})
+    log = RoundLog("mean", 1, 0.0, RELEASE_PHASES, arrived=3)
+    over = RoundLog("mean", 1, 0.0, RELEASE_PHASES, ended_s=2.0, arrived=4, ends_s={"release": 2.0})
     told = {}
     for kind in (Lines, Bars, IterationLines, IterationBars):
         screen = io.StringIO()
         clients = 3 if kind is IterationBars else 4
-        with kind(Console(file=screen, width=100, force_terminal="Bars" in kind.__name__), clients) as view:
+        with kind(Console(file=screen, width=100, force_terminal="Bars" in kind.__name__), clients, "reported") as view:
             view.changed(log)
             view.changed(over)
         told[kind] = screen.getvalue()
-    assert told[Lines] == "round 1     mean: 4 of 4 clients reported, 2.0 s\n"
+    assert told[Lines] == "round 1     mean: 4 of 4 reported, 2.0 s\n"
     assert told[IterationLines] == "round 1     mean: 4 reported, aborted, 2.0 s\n"
-    assert re.search(r"round 1 mean: report .*4/4", told[Bars])
+    assert re.search(r"round 1 mean: release .*4/4", told[Bars])
     assert "iteration" in told[IterationBars]
 
 
