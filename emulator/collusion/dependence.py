@@ -3,8 +3,9 @@
 *Traffic*: with equal seeds, the two worlds must send and deliver the same messages: same times, senders, receivers and
 lengths, to the microsecond and to the byte, over links that delay, repeat and reorder.
 
-*Masked vectors*: what M - 1 Compute nodes make of a contribution, by taking off all of their masks, must be uniform in
-the ring and independent of the value (DESIGN §6). On fresh randomness in each world and round: χ² against the uniform
+*Masked vectors*: a contribution as it comes, and what M - 1 Compute nodes make of it by taking off all of their masks,
+must be uniform in the ring and independent of the value (DESIGN §6). On fresh randomness in each world and round: χ²
+against the uniform
 law of it, and (with the trainer) of partial sums and of the private sum less it, in each world; χ² of one world against
 the other; a t test of the mean along the line from one input to the other; and, with the trainer, χ² of it where the
 private sum came out high against where it came out low: its law given the sum. Each χ² is over 8 byte positions of 256
@@ -41,7 +42,8 @@ _TAIL = 2
 SHAPE_ROUNDS = 2
 Counts = NDArray[np.int64]
 
-VICTIMS, OTHERS = "the client's masked vectors", "other clients' masked vectors"
+ARRIVED = "the client's masked vectors as they come"
+VICTIMS, OTHERS = "the client's masked vectors less own masks", "other clients' masked vectors"
 PARTIALS, REST = "the nodes' partial sums", "the private sum less its masked vector"
 GIVEN = "its masked vectors, given the private sum"
 
@@ -119,7 +121,8 @@ class Tally:
         return tuple(self._tests())
 
     def _tests(self) -> Iterator[Test]:
-        for name, worlds in self._counts.items():
+        seen = {name: worlds for name, worlds in self._counts.items() if all(counts.any() for counts in worlds)}
+        for name, worlds in seen.items():
             for side, counts in enumerate(worlds):
                 yield Test(name, f"uniform, world {side}", byte_p_value(counts))
             yield Test(name, "the same in both worlds", same_p_value(*worlds))
@@ -159,6 +162,8 @@ def _mean_p_value(first: list[float], second: list[float]) -> float:
 
 def _looks(case: Case, one: Round) -> Iterator[tuple[str, RingVector]]:
     """What is looked at of one round, as words."""
+    if one.arrived is not None:
+        yield ARRIVED, one.arrived
     if one.victim is not None:
         yield VICTIMS, one.victim
         if case.coalition.trainer and one.total is not None:

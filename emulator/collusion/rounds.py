@@ -39,7 +39,8 @@ class Round(msgspec.Struct, frozen=True):
     Attributes:
         held: what the coalition's Compute nodes and trainer hold.
         victim: its masked vector there, with the coalition's masks taken off, in the ring; None where another holds it.
-        others: the same of the other honest clients, as far as the coalition holds them.
+        arrived: the same as it came, with all masks. others: as `victim`, of the other honest clients, as far as the
+            coalition holds them.
         total: the released sum; None where the round was aborted. known: what the coalition's clients put in, noise
             and all. honest: the honest clients' data, the victim's among them, without noise. secret: the victim's.
         failure: why there is no sum, how many contributed, and how many were needed.
@@ -47,6 +48,7 @@ class Round(msgspec.Struct, frozen=True):
 
     held: Holdings
     victim: RingVector | None
+    arrived: RingVector | None
     others: list[RingVector]
     total: Integers | None
     known: Integers
@@ -136,6 +138,7 @@ class Rounds:
         return Round(
             held=held,
             victim=self._view.unmasked(self._party.clients[VICTIM]),
+            arrived=self._view.arrived(self._party.clients[VICTIM]),
             others=[one for one in others if one is not None],
             total=total,
             known=known,

@@ -115,6 +115,11 @@ class View(Observer):
         """A new round: what was held of the last one is put aside."""
         self.held = Holdings()
 
+    def arrived(self, client: bytes) -> RingVector | None:
+        """A client's masked vector as it came; None where another node holds it."""
+        kept = self.held.kept.get(client)
+        return None if kept is None else ring_from_bytes(kept.y, self._dimension)
+
     def unmasked(self, client: bytes) -> RingVector | None:
         """A client's masked vector with all masks of the coalition's nodes taken off; None where it holds none."""
         kept, asked = self.held.kept.get(client), self.held.asked

@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any
 
 import msgspec
+from dca_proto.core.plan import Plan, plan_round
+from dca_proto.core.round import seal_answer
 from planted import OneKey
 
 from dca_proto.core.client import ClientActor
@@ -15,8 +17,6 @@ from dca_proto.core.effects import Address, Channel, Effect, Persist, Report, Se
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import Body, Release, Signed
-from dca_proto.core.plan import Plan, plan_round
-from dca_proto.core.round import seal_answer
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import RELEASES, OpenRound
 from dca_proto.core.trainer_round import Round as TrainerRound

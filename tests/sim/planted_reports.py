@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import planted
 import planted_locally
+from dca_proto.core.plan import Plan, Question
 from planted_locally import AltersReleases, KeepsTheLatest, Planted
 
 from dca_proto.core import accounting
@@ -17,7 +18,6 @@ from dca_proto.core.effects import Effect, Send
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.ledger import Charge
 from dca_proto.core.messages import Release
-from dca_proto.core.plan import Plan, Question
 from dca_proto.core.price import Price
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.core.trainer import TrainerActor

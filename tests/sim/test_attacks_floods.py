@@ -16,7 +16,7 @@ SYBILS = tuple(Adversary(kind="sybil", actor=f"client {number}") for number in r
 
 
 def test_attack_12_a_full_table_of_rounds_drops_and_never_accepts_unchecked() -> None:
-    """Nodes that can hold one open round drop a second, until the first has ended; then it is announced to them again."""
+    """Nodes that can hold one open round drop a second until the first has ended; then they hear of it again."""
 
     away = Fault(kind="vanish-before-sending", actor="client 0")
 

@@ -16,12 +16,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dca_proto.core import accounting, upload
+from dca_proto.core import accounting, contribution, masks
 from dca_proto.core.errors import UsageError
-from dca_proto.core.fixedpoint import from_ring, ring_sum, ring_to_bytes
+from dca_proto.core.fixedpoint import from_ring, ring_sum
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
-from dca_proto.core.shares import share_bodies, split
-from dca_proto.testing import seeded
 from emulator.audit.uniformity import byte_counts
 from emulator.collusion import command, finding
 from emulator.collusion.coalition import VICTIM, Case, Coalition, Setting, worst_revealing
@@ -35,7 +33,7 @@ from emulator.sim.link import IDEAL
 
 SETTING = Setting(clients=6, computes=3, tolerated=2, dimension=432)  # 3 noises of 6 must suffice
 RESERVED = msgspec.structs.replace(SETTING, clients=8, tolerated=3, colluders=1)  # 4 of 8
-RUNS = 3
+RUNS = 8
 ANOTHER = re.compile(r"depends on more than the private sum")
 
 
@@ -46,7 +44,7 @@ def found(coalition: Coalition, setting: Setting = SETTING) -> Finding:
 
 def meant(case: Case) -> float:
     """The ε of so many noises, by the continuous Gaussian: 1e-9 relative away from what the report says."""
-    mu = case.plan.sensitivity / (case.plan.sigma_local * case.noises_left**0.5)
+    mu = case.plan.sensitivity_l2 / (case.plan.noise_std * case.noises_left**0.5)
     return accounting.epsilon_of(mu, case.setting.delta)
 
 
@@ -62,7 +60,7 @@ def test_all_nodes_but_one_and_the_broker_see_nothing_that_depends_on_data(train
     assert seen.view.same_traffic
     assert seen.view.p_value is not None
     assert seen.view.p_value > ALARM
-    assert ("its shares, given the private sum" in {test.of for test in seen.view.tests}) == trainer
+    assert ("its masked vectors, given the private sum" in {test.of for test in seen.view.tests}) == trainer
     assert len(seen.view.tests) == (17 if trainer else 10)
 
 
@@ -102,11 +100,11 @@ def test_what_is_seen_is_said_item_by_item() -> None:
     everything = "\n".join(found(Coalition(nodes=2, revealing=3, broker=True, trainer=True)).sees)
     for item in (
         "3 clients: their own data and noise",
-        "who takes part: 6 clients",
-        "one share of each contribution, at each node: 12 vectors of 432 words",
-        "charge numbers, how often each client was ever charged: 2",
+        "who takes part: ",
+        "their own masks and tags of each contribution, 2 of 3",
+        "charge numbers, how often each client was ever charged: ",
         "3 partial sums, and so the private sum over 6 clients",
-        "client to compute: 18 messages of 118 to ",
+        "client to compute: 6 messages of ",
     ):
         assert item in everything
     assert "hence its value" not in everything
@@ -149,17 +147,16 @@ def test_all_nodes_recover_values_from_rounds_that_are_aborted() -> None:
 
 
 @pytest.mark.parametrize("dimension", [1, 4, 7])
-def test_the_shares_of_all_nodes_add_up_to_the_sum_in_the_ring(dimension: int) -> None:
-    """To the last bit, seeds and vectors (which at d = 4 are of one length): what all nodes open of all clients is the
-    sum that the trainer has."""
+def test_what_all_nodes_make_of_contributions_adds_up_to_the_sum_in_the_ring(dimension: int) -> None:
+    """To the last bit: all masked vectors with all masks taken off are the sum that the trainer has."""
     setting = msgspec.structs.replace(SETTING, dimension=dimension)
     rounds = Rounds(Case(setting, Coalition(nodes=3, trainer=True)), 0, "ring", IDEAL)
     for _ in range(3):
         one = rounds.hold()
-        shares = [*one.victim, *(share for shares in one.others for share in shares)]
-        assert len(shares) == 18
+        assert one.victim is not None
+        assert len(one.others) == 5
         assert one.total is not None
-        assert from_ring(ring_sum(shares, dimension)).tolist() == one.total.tolist()
+        assert from_ring(ring_sum([one.victim, *one.others], dimension)).tolist() == one.total.tolist()
         assert from_ring(ring_sum(one.held.partials.values(), dimension)).tolist() == one.total.tolist()
 
 
@@ -185,7 +182,7 @@ def test_more_silent_clients_than_t_minus_c_end_the_round() -> None:
     assert not seen.released
     assert (seen.contributors, seen.needed) == (5, 6)
     assert (seen.verdict, seen.noise.meant, seen.measured) == (HOLDS, 0.0, None)
-    assert "aborted, as it must be: 5 contributions came and N - T + c = 6" in sentence(case, seen)
+    assert "aborted, as it must be: 5 contributions came and n_min = N - T + c = 6" in sentence(case, seen)
     assert any("no sum" in item for item in seen.sees)
 
 
@@ -230,51 +227,22 @@ def test_one_honest_client_without_noise_is_found(monkeypatch: pytest.MonkeyPatc
     assert "the noise left" in seen.refuted[0]
 
 
-def constant_root(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
-    """Masks that are the same in every round."""
-    return share_bodies(value, bytes(32), nodes, full_at, encoding)
+def unmasked(value: NDArray[np.uint64], keys: Sequence[bytes], ah: bytes, entry: bytes) -> tuple[bytes, bytes]:
+    """The vector bare: the sum is wrong too."""
+    return masks.masked(value, keys, ah, entry)[0], value.tobytes()
 
 
-def one_mask(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
-    """One mask for all nodes."""
-    others = [root] * (nodes - 1)
-    return [*others[:full_at], ring_to_bytes(split(value, others)), *others[full_at:]]
+def only_ours(value: NDArray[np.uint64], keys: Sequence[bytes], ah: bytes, entry: bytes) -> tuple[bytes, bytes]:
+    """The masks of the coalition's two nodes alone."""
+    return masks.masked(value, keys, ah, entry)[0], masks.masked(value, keys[:2], ah, entry)[1]
 
 
-def unmasked(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
-    """The vector bare, and seeds that mask nothing: the sum is wrong too."""
-    bodies = share_bodies(np.zeros_like(value), root, nodes, full_at, encoding)
-    return [ring_to_bytes(value) if place == full_at else body for place, body in enumerate(bodies)]
-
-
-@pytest.mark.parametrize("fault", [constant_root, one_mask, unmasked])
-def test_shares_that_do_not_hide_are_found(monkeypatch: pytest.MonkeyPatch, fault: object) -> None:
-    monkeypatch.setattr(upload, "share_bodies", fault)
+@pytest.mark.parametrize("fault", [unmasked, only_ours])
+def test_masks_that_do_not_hide_are_found(monkeypatch: pytest.MonkeyPatch, fault: object) -> None:
+    monkeypatch.setattr(contribution, "masked", fault)
     seen = investigate(Case(SETTING, Coalition(nodes=2)), RUNS, "masks")
     assert seen.verdict == REFUTED
     assert any(ANOTHER.search(said) for said in seen.refuted)
-
-
-def test_shares_that_tell_of_the_sum_are_found_by_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each share is uniform by itself, and so is their sum; one of them says which way the noise went."""
-    random = seeded("telling")
-
-    def telling(value: NDArray[np.uint64], root: bytes, nodes: int, full_at: int, encoding: str) -> list[bytes]:
-        masks = [np.frombuffer(random(8 * value.size), dtype="<u8").copy() for _ in range(nodes - 1)]
-        is_high = from_ring(value) > 0
-        masks[0] = np.where(is_high, masks[0] | np.uint64(1 << 63), masks[0] & np.uint64((1 << 63) - 1))
-        return [ring_to_bytes(one) for one in [*masks, value - masks[0] - masks[1]]]
-
-    setting = msgspec.structs.replace(SETTING, clients=3, tolerated=1)
-    monkeypatch.setattr(upload, "share_bodies", telling)
-    monkeypatch.setattr(
-        Setting, "question", property(lambda self, real=Setting.question: {**real.fget(self), "encoding": "vector"})
-    )
-    monkeypatch.setattr("emulator.collusion.view.mask", lambda body, dimension: np.frombuffer(body, dtype="<u8"))
-    seen = investigate(Case(setting, Coalition(nodes=2, trainer=True)), RUNS, "telling")
-    given = next(test for test in seen.view.tests if test.against == "the same whatever the sum")
-    assert given.p_value < 1e-7
-    assert seen.verdict == REFUTED
 
 
 def test_a_client_whose_data_decide_whether_it_sends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +352,7 @@ def test_the_command_says_and_writes_all_of_it(capsys: pytest.CaptureFixture[str
 def test_the_command_fails_where_what_is_documented_does_not_hold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(upload, "share_bodies", unmasked)
+    monkeypatch.setattr(contribution, "masked", unmasked)
     assert command.collude(clients=6, tolerate=2, dimension=432, runs=RUNS, seed=1, json_to="-") == command.EXIT_REFUTED
     told, shown = capsys.readouterr()
     assert json.loads(told)["verdict"] == "refuted"
@@ -408,7 +376,7 @@ def test_the_command_fails_where_what_is_documented_does_not_hold(
         ({"epsilon": 0.0}, "epsilon is 0"),
         ({"epsilon": 1e6}, "more than can be planned with"),
         ({"delta": 1.0}, "delta is 1"),
-        ({"runs": 1}, "--runs 1: expected 40 to"),
+        ({"runs": 1}, "--runs 1: expected 84 to"),
         ({"seed": -1}, "--seed -1"),
         ({"json_to": "/nowhere/at/all.json"}, "/nowhere"),
     ],
@@ -422,5 +390,5 @@ def test_impossible_requests_are_refused_in_one_line(asked: dict[str, object], s
 
 def test_rounds_that_would_not_end_are_refused() -> None:
     with pytest.raises(UsageError, match="hours"):
-        require_runs(Setting(clients=100_000), 1000)
-    assert finding.least_runs(Setting(dimension=1)) == 1280
+        require_runs(Setting(clients=100_000), 2, 1000)
+    assert finding.least_runs(Setting(dimension=1), 3) == 1792
