@@ -27,7 +27,7 @@ ROWS, ROWS_MAX = 3, 2
 
 def local(*faults: Fault, clients: int = 3, **changes: Any) -> Scenario:
     """Data nodes of three rows each, of which two count."""
-    scenario = small(*faults, **{"clients": clients, "local": True, "rows_max": ROWS_MAX, **changes})
+    scenario = small(*faults, **{"clients": clients, "kind": "node-release", "rows_max": ROWS_MAX, **changes})
     people = msgspec.structs.replace(scenario.population, rows=ROWS, dimension=2)
     return msgspec.structs.replace(scenario, population=people)
 

@@ -39,7 +39,7 @@ DIMENSION = 5
 def reports(by: str, *faults: Fault, clients: int = 3, **changes: Any) -> Scenario:
     """Clients of three rows each, of which those that name categories report the first."""
     names = by in CATEGORICAL
-    scenario = small(*faults, **{"clients": clients, "mechanism": by, "rows_max": int(names), **changes})
+    scenario = small(*faults, **{"clients": clients, "kind": "ldp-report", "mechanism": by, "rows_max": int(names), **changes})
     people = {"rows": 3, "dimension": DIMENSION, "statistic": "histogram" if names else "sum"}
     return msgspec.structs.replace(scenario, population=msgspec.structs.replace(scenario.population, **people))
 
