@@ -20,7 +20,7 @@ def dca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     Where clients drop, a round takes the shares that come within its window, and that is reckoned for free cores.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(live, "_SHARING_MS", 2_000)
+    monkeypatch.setattr(live, "_VAIN_MS", 2_000)
 
     def run(*arguments: str) -> Done:
         return Done(main(["swarm", *arguments]), *capsys.readouterr())

@@ -184,14 +184,14 @@ def test_a_server_that_does_not_answer_is_told_before_anything_is_started(monkey
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_however_it_ends_nothing_is_left(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dca_proto.cli", "swarm", "--dimension", "2", "--clients", "20", "--drop", "1"]
+    command = [sys.executable, "-m", "dca_proto.cli", "swarm", "--dimension", "2", "--clients", "20", "--drop", "5"]
     command += ["--connections", "shared", "--processes", "1", "--broker", "embedded"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
         assert run.stdout is not None
         assert any("broker" in line for line in run.stdout)
-        while len(psutil.Process(run.pid).children(recursive=True)) < 3:  # the broker, the clients, the nodes
-            time.sleep(0.02)
+        while run.poll() is None and len(psutil.Process(run.pid).children(recursive=True)) < 3:
+            time.sleep(0.02)  # the broker, the clients and the nodes are there; a round then waits for two seconds
         family = psutil.Process(run.pid).children(recursive=True)
         assert len(family) >= 3
         run.send_signal(number)
