@@ -15,7 +15,7 @@ from dca_proto.core.compute_round import Round
 from dca_proto.core.effects import Write
 from dca_proto.core.errors import PeerError
 from dca_proto.core.fixedpoint import ring_subtract
-from dca_proto.core.lists import Places, agreed, charges_of, clients_of, parse_places, rows_of, set_hash
+from dca_proto.core.lists import Places, agreed, charges_of, parse_places, rows_of, set_hash
 from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES, RingVector, check_and_sum, sum_words
 from dca_proto.core.sessions import Sessions
 
@@ -35,7 +35,7 @@ class Union(msgspec.Struct, frozen=True):
         """All M lists, in the announcement's order of nodes."""
         lists = [round_.lists[compute] for compute in round_.stored.computes]
         entries = b"".join([one.entries for one in lists])
-        return cls(entries, b"".join([one.tags for one in lists]), sessions.slots_of(clients_of(entries)))
+        return cls(entries, b"".join([one.tags for one in lists]), sessions.slots_of(rows_of(entries)[:, :ID_BYTES]))
 
     @property
     def count(self) -> int:
@@ -91,25 +91,27 @@ class Agreement:
         self._own = own
         self._union = Union.of(round_, sessions)
         self._epoch, self._dimension = round_.own_key(own).epoch, round_.validated.dimension
-        self._keys = sessions.pair_keys(self._epoch, self._union.slots.tolist(), now_ms)
+        self._keys, self._valid = sessions.pair_keys(self._epoch, self._union.slots, now_ms)
         self._failed, self._held_sum = self._check_tags(sessions, now_ms)
 
     def _check_tags(self, sessions: Sessions, now_ms: int) -> tuple[Places, RingVector]:
         """The places whose tag fails under both sessions of the client, and the sum of all other masks."""
-        union, keys = self._union, self._keys
-        failed, total = check_and_sum(keys, union.entries, union.tags, self._round.hash, self._dimension)
-        for place in failed.tolist():
-            keys[place] = sessions.previous_key(self._epoch, int(union.slots[place]), now_ms)
-        wrong, rest = self._sum_at(failed)
+        wrong, total = self._sum_at(np.arange(self._union.count))
         for place in wrong.tolist():
-            keys[place] = None
+            key = sessions.previous_key(self._epoch, int(self._union.slots[place]), now_ms)
+            self._valid[place] = key is not None
+            if key is not None:
+                self._keys[place] = np.frombuffer(key, dtype=np.uint8)
+        wrong, rest = self._sum_at(wrong)
         return wrong, total + rest
 
     def _sum_at(self, places: Places) -> tuple[Places, RingVector]:
-        """Those of some places whose tag fails, and the sum of the masks at the others."""
-        part, keys = self._union.at(places), [self._keys[place] for place in places.tolist()]
-        failed, total = check_and_sum(keys, part.entries, part.tags, self._round.hash, self._dimension)
-        return places[failed], total
+        """Those of some places whose tag fails, or that have no key, and the sum of the masks at the others."""
+        keyed = places[self._valid[places]]
+        part = self._union if keyed.size == self._union.count else self._union.at(keyed)
+        keys = self._keys if keyed.size == self._union.count else self._keys[keyed]
+        holds, total = check_and_sum(keys, part.entries, part.tags, self._round.hash, self._dimension)
+        return np.setdiff1d(places, keyed[holds], assume_unique=True), total
 
     def judge(self, charges: SeenCharges) -> Judgement:
         """Which entries this node objects to. It records the charge numbers of all entries whose tag holds (§4.6)."""

@@ -63,7 +63,7 @@ from dca_proto.core.messages import (
 )
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Policy, Refusal
-from dca_proto.core.records import decoded
+from dca_proto.core.records import decoded, signed
 from dca_proto.core.sealing import Identity, Random
 from dca_proto.core.sessions import OwnSession
 from dca_proto.core.validated import ValidatedRound
@@ -139,10 +139,8 @@ class ClientActor(Actor):
     def _restore_round(
         self, round_id: bytes, stored: StoredRound, payload: bytes | None, waiting: Outbound | None
     ) -> None:
+        frame = signed(ANNOUNCEMENTS, payload or b"")
         try:
-            frame = decode_frame(payload or b"")
-            if not isinstance(frame, Signed):
-                raise PeerError("kind", found=type(frame).__name__, expected="Signed")
             opened = open_announcement(frame, self._federation, self._limits)
         except PeerError:
             self._foreign.append(round_id)

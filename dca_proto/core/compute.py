@@ -32,6 +32,7 @@ from dca_proto.core.compute_round import (
     restored_rounds,
 )
 from dca_proto.core.contribution import Kept, open_contribution
+from dca_proto.core.early import Early
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
@@ -92,6 +93,7 @@ class ComputeActor(Committing):
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._floors = floors or Floors()
+        self._early = Early()
         self._restore(tuple(records))
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
@@ -218,8 +220,20 @@ class ComputeActor(Committing):
         if refusal is not None:
             return [*seen, *self._abort(current, refusal.reason, f"{refusal.found}; needs {refusal.expected}")]
         kept = current.store(phase=step(TABLE, NEW, "announcement"))
-        late = self._freeze(current, now_ms) if now_ms >= body.close_by_ms else []
-        return [*seen, stored, kept, *self._timers(current), *self._words_for_trainer(current), *late]
+        begun = [*seen, stored, kept, *self._timers(current), *self._words_for_trainer(current)]
+        if now_ms >= body.close_by_ms:
+            return [*begun, *self._freeze(current, now_ms)]
+        return [*begun, *self._open_early(current, now_ms)]
+
+    def _open_early(self, current: Round, now_ms: int) -> list[Effect]:
+        """The contributions that overtook the announcement."""
+        opened: list[Effect] = []
+        for sender, message in self._early.take(current.id).items():
+            try:
+                opened += self._on_contribution(sender, message, now_ms)
+            except PeerError as error:
+                opened.append(self._drop(error, sender))
+        return opened
 
     def _check_held(self, opened: OpenedAnnouncement) -> SecureSum:
         """The terms of a secure sum that names this node and an epoch key whose secret it holds. Raises `PeerError`."""
@@ -244,6 +258,8 @@ class ComputeActor(Committing):
     # --- contributions (§4.5) -------------------------------------------------------------------------------------
 
     def _on_contribution(self, sender: bytes, message: Contribution, now_ms: int) -> list[Effect]:
+        if message.round_id not in self._rounds and self._early.keep(sender, message, now_ms):
+            return []
         current = self._open_round(message.round_id)
         if current.phase == ABORTED:
             step(TABLE, current.phase, "late contribution")

@@ -30,7 +30,7 @@ from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Answer, EpochKey, Frame, InvitedRound, Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.records import decoded, unreadable
+from dca_proto.core.records import decoded, framed, unreadable
 from dca_proto.core.validated import ValidatedRound
 
 if TYPE_CHECKING:
@@ -267,6 +267,8 @@ def restored_rounds(
         UsageError: a record is damaged, or belongs to no round.
     """
     announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
+    for payload in announcements.values():
+        framed(ANNOUNCEMENTS, payload)  # damage stops the start; what cannot be verified any more does not
     stored = {key: decoded(ROUNDS, value, StoredRound) for table, key, value in records if table == ROUNDS}
     rounds = {round_id: load(one, announcements.get(round_id)) for round_id, one in stored.items()}
     for table, key, value in records:

@@ -27,8 +27,11 @@ ENTRY_BYTES = 2 * ID_BYTES + CHARGE_BYTES
 _CHUNK_BYTES = 1 << 17
 _SPONGE_BYTES_MAX = 1024
 _MASK = b"dca4-mask"
+KEY_BYTES = 32
+_ROW = len(_MASK) + 2 * KEY_BYTES + ENTRY_BYTES
 _WORD = 2**64 - 1
 RingVector = NDArray[np.uint64]
+Keys = NDArray[np.uint8]
 
 
 def holder_index(announcement_hash: bytes, client: bytes, nodes: int) -> int:
@@ -61,8 +64,11 @@ def tag_and_mask(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimens
     SHAKE128 (FIPS 202) under the key as its prefix; a long mask is ChaCha20 under the 32 bytes behind the tag, which is
     faster from some `_SPONGE_BYTES_MAX` bytes on.
     """
-    size = TAG_BYTES + WORD_BYTES * dimension
-    sponge = shake_128(b"".join((_MASK, pair_key, announcement_hash, entry)))
+    return _pad(b"".join((_MASK, pair_key, announcement_hash, entry)), dimension)
+
+
+def _pad(message: bytes, dimension: int) -> bytes:
+    size, sponge = TAG_BYTES + WORD_BYTES * dimension, shake_128(message)
     if size <= _SPONGE_BYTES_MAX:
         return sponge.digest(size)
     head = sponge.digest(TAG_BYTES + 32)
@@ -85,38 +91,41 @@ def masked(
 
 
 def check_and_sum(
-    pair_keys: Sequence[bytes | None], entries: bytes, tags: bytes, announcement_hash: bytes, dimension: int
-) -> tuple[NDArray[np.int64], RingVector]:
-    """At a Compute node: which entries' tags fail, and the sum of the masks of all others.
+    pair_keys: Keys, entries: bytes, tags: bytes, announcement_hash: bytes, dimension: int
+) -> tuple[NDArray[np.bool_], RingVector]:
+    """At a Compute node: which entries' tags hold, and the sum of their masks.
 
     Args:
-        pair_keys: one for each entry; None where there is no session, which fails. entries: `ENTRY_BYTES` each.
+        pair_keys: one for each entry, shape ``(n, 32)``. entries: `ENTRY_BYTES` each.
         tags: those that the client's message had for this node, `TAG_BYTES` each.
 
     Returns:
-        The places that fail, ascending, and the sum, shape ``(dimension,)``.
+        Whether each tag holds, shape ``(n,)``, and the sum, shape ``(dimension,)``.
     """
-    total, failed = np.zeros(dimension, dtype=np.uint64), []
-    claimed = np.frombuffer(tags, dtype="<u8")
-    size = TAG_BYTES + WORD_BYTES * dimension
-    step, nothing = max(1, _CHUNK_BYTES // size), bytes(size)
-    for start in range(0, len(pair_keys), step):
-        keys = pair_keys[start : start + step]
-        pads = b"".join(
-            [
-                tag_and_mask(key, announcement_hash, entries[at : at + ENTRY_BYTES], dimension) if key else nothing
-                for at, key in zip(range(ENTRY_BYTES * start, len(entries), ENTRY_BYTES), keys, strict=False)
-            ]
-        )
-        words = np.frombuffer(pads, dtype="<u8").reshape(len(keys), dimension + 1)
-        wrong = words[:, 0] != claimed[start : start + step]
-        if None in keys:
-            wrong |= np.array([key is None for key in keys])
-        if wrong.any():
-            failed.append(start + np.flatnonzero(wrong))
-            words = words[~wrong]
-        total += np.add.reduce(words[:, 1:], axis=0)
-    return np.concatenate(failed) if failed else np.empty(0, dtype=np.int64), total
+    count = len(pair_keys)
+    holds, total = np.zeros(count, dtype=np.bool_), np.zeros(dimension, dtype=np.uint64)
+    rows, claimed = _messages(pair_keys, announcement_hash, entries), np.frombuffer(tags, dtype="<u8")
+    step = max(1, _CHUNK_BYTES // (TAG_BYTES + WORD_BYTES * dimension))
+    for start in range(0, count, step):
+        end = min(start + step, count)
+        pads = [_pad(rows[at : at + _ROW], dimension) for at in range(_ROW * start, _ROW * end, _ROW)]
+        words = np.frombuffer(b"".join(pads), dtype="<u8").reshape(-1, dimension + 1)
+        right = holds[start:end] = words[:, 0] == claimed[start:end]
+        total += np.add.reduce(words[:, 1:] if right.all() else words[right, 1:], axis=0)
+    return holds, total
+
+
+def _messages(pair_keys: Keys, announcement_hash: bytes, entries: bytes) -> bytes:
+    """What the sponge absorbs for each entry, `_ROW` bytes each."""
+    rows = np.empty((len(pair_keys), _ROW), dtype=np.uint8)
+    parts = (_MASK, None, announcement_hash)
+    at = 0
+    for part in parts:
+        size = KEY_BYTES if part is None else len(part)
+        rows[:, at : at + size] = pair_keys if part is None else np.frombuffer(part, dtype=np.uint8)
+        at += size
+    rows[:, at:] = np.frombuffer(entries, dtype=np.uint8).reshape(-1, ENTRY_BYTES)
+    return rows.tobytes()
 
 
 def sum_words(vectors: Iterable[bytes], dimension: int) -> RingVector:

@@ -6,7 +6,9 @@ from typing import TypeVar
 
 import msgspec
 
-from dca_proto.core.errors import UsageError
+from dca_proto.core.codec import decode_frame
+from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.messages import Frame, Signed
 
 T = TypeVar("T")
 
@@ -21,6 +23,22 @@ def decoded(table: str, value: bytes, kind: type[T]) -> T:
         return msgspec.msgpack.decode(value, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise unreadable(table, str(error)) from None
+
+
+def framed(table: str, value: bytes) -> Frame:
+    """A record of one table that is an encoded frame. Raises `UsageError` as `decoded`."""
+    try:
+        return decode_frame(value)
+    except PeerError as error:
+        raise unreadable(table, str(error)) from None
+
+
+def signed(table: str, value: bytes) -> Signed:
+    """A record of one table that is an encoded signed frame. Raises `UsageError` as `decoded`."""
+    frame = framed(table, value)
+    if not isinstance(frame, Signed):
+        raise unreadable(table, f"a {type(frame).__name__}")
+    return frame
 
 
 def sized(table: str, value: bytes, size: int) -> bytes:

@@ -12,14 +12,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.codec import decode_frame, encode, open_signed, sign, verify_signed
+from dca_proto.core.codec import encode, open_signed, sign, verify_signed
 from dca_proto.core.effects import Persist, Write
 from dca_proto.core.errors import PeerError
 from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import Keyring, epoch_bytes
+from dca_proto.core.masks import KEY_BYTES, Keys
 from dca_proto.core.messages import Certificate, EpochKey, Hello, Signed
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
-from dca_proto.core.records import decoded
+from dca_proto.core.records import decoded, signed
 from dca_proto.core.sealing import AgreementKey, Identity, Random, actor_id, check_public, digest
 
 HELLO, SESSIONS = "hello", "session"
@@ -66,6 +67,7 @@ class OwnSession:
         self._pair_keys: list[bytes] = []
         self.hello = next((value for table, _, value in records if table == HELLO), b"")
         self.hash = hello_hash(self.hello)
+        self._signed = signed(HELLO, self.hello) if self.hello else None
 
     def renew(self, now_ms: int) -> list[Write]:
         """Make the current epoch's key and its Hello, unless they are there; delete what is over."""
@@ -80,7 +82,8 @@ class OwnSession:
                 self._keys.public,
                 self._keys.expires_ms,
             )
-            self.hello = encode(sign(self._identity, self._federation.hash, body))
+            self._signed = sign(self._identity, self._federation.hash, body)
+            self.hello = encode(self._signed)
             self.hash = hello_hash(self.hello)
             self._agreed.clear()
             self._epochs = ()
@@ -89,10 +92,10 @@ class OwnSession:
 
     def _last(self) -> Hello | None:
         """The signed Hello as it was stored; None without one, and of a federation file that was replaced."""
+        if self._signed is None:
+            return None
         try:
-            frame = decode_frame(self.hello)
-            assert isinstance(frame, Signed), "it was stored as one"
-            return open_signed(frame, self._identity.public_key, self._federation.hash, Hello)
+            return open_signed(self._signed, self._identity.public_key, self._federation.hash, Hello)
         except PeerError:
             return None
 
@@ -182,7 +185,8 @@ class Sessions:
         self._stored: list[StoredSession] = []
         self._clients: list[bytes] = []
         self._ends: list[int] = []  # when each client's current session ends
-        self._agreed: dict[int, list[bytes | None]] = {}  # by the node's epoch: for current sessions, by slot
+        self._agreed: dict[int, _AgreedKeys] = {}  # by the node's epoch: for current sessions
+        self._index: _Index | None = None  # of the clients that were known when it was made
         kept = {key: decoded(SESSIONS, value, StoredSession) for table, key, value in records if table == SESSIONS}
         for client, stored in sorted(kept.items(), key=lambda one: one[1].slot):
             self._place(client, stored)
@@ -240,8 +244,7 @@ class Sessions:
 
     def _forget_agreed(self, slot: int) -> None:
         for agreed in self._agreed.values():
-            if slot < len(agreed):
-                agreed[slot] = None
+            agreed.forget(slot)
 
     def expire(self, epochs: Iterable[int]) -> None:
         """Forget what was agreed in epochs of the node that are over.
@@ -252,10 +255,11 @@ class Sessions:
         kept = set(epochs)
         self._agreed = {epoch: agreed for epoch, agreed in self._agreed.items() if epoch in kept}
 
-    def slots_of(self, clients: Sequence[bytes]) -> NDArray[np.int64]:
-        """The clients' slots, shape ``(n,)``; -1 where a client is not known."""
-        find = self.slots.get
-        return np.array([find(client, -1) for client in clients], dtype=np.int64)
+    def slots_of(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """The slots of clients whose ids are the rows of ``ids``, shape ``(n, 16)``; -1 where one is not known."""
+        if self._index is None or len(self._index) < len(self._stored):
+            self._index = _Index(self._clients)
+        return self._index.find(ids)
 
     def _ends_ms(self, session: Session | None) -> int:
         """When a session ends: with its epoch's grace, or with the client's certificate."""
@@ -263,20 +267,34 @@ class Sessions:
             return 0
         return min(session.expires_ms + self._timing.epoch_grace_ms, session.certificate_ms)
 
-    def pair_keys(self, epoch: int, slots: Sequence[int], now_ms: int) -> list[bytes | None]:
-        """The keys shared with clients in an epoch of the node; None where there is no valid session."""
-        agreed, ends_ms = self._agreed.setdefault(epoch, []), self._ends
-        agreed.extend([None] * (len(self._stored) - len(agreed)))
-        found = [agreed[slot] if slot >= 0 and now_ms < ends_ms[slot] else None for slot in slots]
-        for place, slot in enumerate(slots) if None in found else ():
-            if found[place] is None and slot >= 0 and now_ms < ends_ms[slot]:
-                found[place] = agreed[slot] = self._agree(epoch, slot, self._stored[slot].current)
-        return found
+    def pair_keys(self, epoch: int, slots: NDArray[np.int64], now_ms: int) -> tuple[Keys, NDArray[np.bool_]]:
+        """The keys shared with clients in an epoch of the node, shape ``(n, 32)``, and where a session is valid."""
+        agreed = self._agreed.setdefault(epoch, _AgreedKeys())
+        agreed.grow(len(self._stored))
+        ends_ms = np.array(self._ends, dtype=np.int64)
+        valid = (slots >= 0) & (ends_ms[slots] > now_ms) if len(ends_ms) else np.zeros(slots.size, dtype=np.bool_)
+        for slot in np.unique(slots[valid & ~agreed.known[slots]]).tolist() if len(ends_ms) else ():
+            self._current_key(epoch, slot, now_ms)
+        valid &= agreed.known[slots] if len(ends_ms) else False
+        return agreed.keys[slots], valid
+
+    def _current_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
+        """The key shared with a client's newest session; None without one."""
+        if slot < 0 or now_ms >= self._ends[slot]:
+            return None
+        agreed = self._agreed.setdefault(epoch, _AgreedKeys())
+        agreed.grow(len(self._stored))
+        if agreed.known[slot]:
+            return bytes(agreed.keys[slot])
+        key = self._agree(epoch, slot, self._stored[slot].current)
+        if key is not None:
+            agreed.note(slot, key)
+        return key
 
     def keys_of(self, client: bytes, epoch: int, now_ms: int) -> Iterator[bytes]:
         """The keys shared with one client in an epoch of the node: of its newest session, then of the one before."""
         slot = self.slots.get(client, -1)
-        (current,) = self.pair_keys(epoch, [slot], now_ms)
+        current = self._current_key(epoch, slot, now_ms)
         if current is not None:
             yield current
         previous = self.previous_key(epoch, slot, now_ms)
@@ -296,3 +314,57 @@ class Sessions:
             return None
         client = (self._clients[slot], session.epoch)
         return pair_key(own, session.public, self._federation, client, (self._own, epoch))
+
+
+class _AgreedKeys:
+    """The pair keys of one epoch, by slot."""
+
+    def __init__(self) -> None:
+        self.keys = np.zeros((0, KEY_BYTES), dtype=np.uint8)
+        self.known = np.zeros(0, dtype=np.bool_)
+
+    def grow(self, slots: int) -> None:
+        more = max(slots, 2 * len(self.known)) - len(self.known)
+        if slots > len(self.known):
+            self.keys = np.concatenate([self.keys, np.zeros((more, KEY_BYTES), dtype=np.uint8)])
+            self.known = np.concatenate([self.known, np.zeros(more, dtype=np.bool_)])
+
+    def note(self, slot: int, key: bytes) -> None:
+        self.keys[slot], self.known[slot] = np.frombuffer(key, dtype=np.uint8), True
+
+    def forget(self, slot: int) -> None:
+        if slot < len(self.known):
+            self.keys[slot], self.known[slot] = 0, False
+
+    def __repr__(self) -> str:
+        return f"_AgreedKeys({int(self.known.sum())} keys)"
+
+
+class _Index:
+    """Finds many clients' slots at once, by their ids in order.
+
+    Args:
+        clients: ids, by slot.
+    """
+
+    def __init__(self, clients: Sequence[bytes]) -> None:
+        ids = np.frombuffer(b"".join(clients), dtype=">u8").reshape(-1, 2).astype(np.uint64)
+        self._slots = np.lexsort((ids[:, 1], ids[:, 0]))
+        self._high, self._low = ids[self._slots, 0], ids[self._slots, 1]
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def find(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
+        if not len(self._slots):
+            return np.full(len(ids), -1, dtype=np.int64)
+        words = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
+        high, low = words[:, 0], words[:, 1]
+        place = np.minimum(np.searchsorted(self._high, high), len(self._slots) - 1)
+        for _ in range(len(self._slots)):  # clients that share their first eight bytes stand side by side
+            passed = (self._high[place] == high) & (self._low[place] < low) & (place < len(self._slots) - 1)
+            if not passed.any():
+                break
+            place = np.where(passed, place + 1, place)
+        right = (self._high[place] == high) & (self._low[place] == low)
+        return np.where(right, self._slots[place], -1)
