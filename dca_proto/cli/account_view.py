@@ -158,9 +158,10 @@ def _colluders_in_words(enquiry: Enquiry, needed: int) -> str:
     if t == 0:
         return f"{room}, and the promise holds against a curious client that is alone, and {nodes}"
     return (
-        f"{room}. c = 0: if all these do, the promise holds against a curious client that is alone, and {nodes}; for "
-        f"each that stays, it holds against one more client that tells it its noise. --colluders c reserves room for "
-        f"c of them: then {t} - c may drop out"
+        f"{room}. c = 0: the promise holds against a curious client that is alone, and {nodes}. Each contribution "
+        f"above {needed} makes up for one more client that tells its noise, but Compute nodes that collude can leave "
+        f"clients out until {needed} remain: count on c others only. --colluders c reserves room for them; then {t} - c "
+        f"may drop out"
     )
 
 

@@ -208,10 +208,10 @@ def _limits_text(role: str) -> str:
         "client": (
             "policy",
             f"at most epsilon {policy.epsilon_per_round_max:g} in a round and {policy.epsilon_per_period_max:g} in "
-            f"{policy.period_days:g} days, at delta {policy.delta_max:g}; N >= {policy.clients_min}; "
-            f"N - T - 1 >= {policy.honest_min}",
+            f"{policy.period_days:g} days, at delta {policy.delta_max:g}; n_min >= {policy.clients_min}; "
+            f"n_min - 1 - c >= {policy.honest_min}",
         ),
-        "compute": ("floors", f"N >= {floors.clients_min}; N - T - 1 >= {floors.honest_min}"),
+        "compute": ("floors", f"n_min >= {floors.clients_min}; n_min - 1 - c >= {floors.honest_min}"),
         "trainer": (
             "account",
             f"all rounds together at most epsilon {account.epsilon:g} in {account.period_days:g} days, "

@@ -1,4 +1,4 @@
-"""A client's record of the rounds that it declined, for its owner: the newest ones, with reasons (DESIGN §4.2)."""
+"""A client's record of the rounds that it declined, for its owner: the newest ones, with reasons (DESIGN §4.3)."""
 
 from __future__ import annotations
 

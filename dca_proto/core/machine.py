@@ -1,7 +1,7 @@
 """Sessions as literal tables, and the one door through which an actor's events come.
 
 A table maps (phase, event) to the next phase; a missing entry is a peer's error, raised before anything has changed.
-The diagrams of DESIGN §8 are generated from these tables.
+The diagrams of DESIGN §9 are generated from these tables.
 """
 
 from __future__ import annotations

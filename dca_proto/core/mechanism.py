@@ -1,7 +1,7 @@
 """Noise mechanisms, by the name that an announcement carries.
 
 An actor is constructed with the mechanism that it offers for sums, and for what data nodes release; any other name is
-refused. A device offers the distributed discrete Gaussian and nothing else there. For reports (DESIGN §4.9) every actor
+refused. A device offers the distributed discrete Gaussian and nothing else there. For reports (DESIGN §5.2) every actor
 offers the four *local mechanisms* of `dca_proto.local`. All that a file can choose among are these four.
 """
 

@@ -10,7 +10,7 @@ Algorithm's: each of n reports carries about what there the whole sum does, so a
     RandomisedResponse(epsilon, categories)                    one of k categories, or none, told as one, ε
     UnaryEncoding(epsilon, categories)                         one of k categories, or none, told as k bits, ε
 
-**Over the protocol** they are the mechanisms of report rounds (DESIGN §4.9), which a trainer asks for by their names:
+**Over the protocol** they are the mechanisms of report rounds (DESIGN §5.2), which a trainer asks for by their names:
 policy, ledger, replays and bytes are the protocol's affair (`core.randomiser`). What it needs of a mechanism beside
 `randomise` is how a contribution becomes a value (`held`), a report bytes and back (`encode`, `decode`), and reports a
 sum (`summed`, `told`). By themselves, for any named statistic at f fraction bits:

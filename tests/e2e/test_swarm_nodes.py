@@ -245,7 +245,7 @@ method = "fast"
 
 def hospitals(folder: Path, broker: Broker, rows: tuple[int, ...]) -> None:
     """A federation of data nodes with so many rows each, and a trainer with a job."""
-    given = ("--name", "hospitals", "--local", "--clients", str(len(rows)), "--broker", broker.url)
+    given = ("--name", "hospitals", "--without-computes", "--clients", str(len(rows)), "--broker", broker.url)
     assert main(["federation", "init", str(folder), *given]) == 0
     for index, many in enumerate(rows, 1):
         (folder / f"client-{index}.csv").write_text(csv(many, seed=index))

@@ -312,7 +312,7 @@ clients = {CLIENTS}
 
 def federation(folder: Path, broker: Broker) -> None:
     """Clients with one row each and policies of no words, Compute nodes that nobody asks, and a trainer with a job."""
-    given = ("--name", "reporters", "--local", "--clients", str(CLIENTS), "--broker", broker.url)
+    given = ("--name", "reporters", "--without-computes", "--clients", str(CLIENTS), "--broker", broker.url)
     assert main(["federation", "init", str(folder), *given]) == 0
     for index in range(1, CLIENTS + 1):
         (folder / f"client-{index}.csv").write_text(f"calls,x\n{index % 3},{index - 3}\n")
