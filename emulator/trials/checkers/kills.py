@@ -1,8 +1,9 @@
 """Invariant 8: killing any actor at any step loses nothing that was promised and doubles nothing.
 
-A receipt promises that the contribution is kept until the round's end, and stands in its holder's list. A node's list,
-its answer and its end are said once: what is durable never changes, and nothing else leaves. (That charges stay is
-invariant 4.) Without Compute nodes the trainer's receipt for a release or a report promises a place in the result.
+A receipt promises that the contribution is kept until the round's end, and stands in its holder's list. Word that it was
+late promises that it stands in none. A node's list, its answer and its end are said once: what is durable never
+changes, and nothing else leaves. (That charges stay is invariant 4.) Without Compute nodes the trainer's receipt for a
+release or a report promises a place in the result.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dca_proto.core.client_round import OUTBOUND
 from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
-from dca_proto.core.contribution import Kept, Outbound
+from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Channel, Forget, Persist, Send, Write
 from dca_proto.core.facts import Acknowledged, RoundCompleted, RoundFailed
 from dca_proto.core.messages import Abort, Answer, Receipt, Sealed, Signed
@@ -40,7 +40,7 @@ class Kills(Checker):
         self._phases: dict[Of, str] = {}
         self._words: dict[Of, tuple[bytes, Signed | None, Signed | None]] = {}  # entries, header and answer
         self._in_result: dict[bytes, set[bytes]] = {}  # round -> clients, without Compute nodes
-        self._late: set[bytes] = set()  # tags that say that a contribution came too late
+        self._said: dict[tuple[bytes, ...], str] = {}  # of each node, round, client and contribution
         self._results: dict[bytes, bytes | None] = {}  # round -> the result's bytes; None where it failed
         witness.on_release.append(self._released)
 
@@ -83,25 +83,35 @@ class Kills(Checker):
                 f"round {send.round_id.hex()[:8]}: a receipt for a release that is not durable",
             )
 
-    def _check_receipt(self, process: Process, client: bytes, receipt: Receipt) -> None:
-        """The contribution is on the disk, or was until the end; and once there is a list, it stands there."""
-        of, who = (process.id, receipt.round_id), f"{process.name}, round {receipt.round_id.hex()[:8]}"
-        if receipt.tag in self._late:
-            return  # the word that it came too late
-        kept = (client, receipt.contribution) in self.witness.kept[of]
-        there = (CONTRIBUTIONS, receipt.round_id + client) in process.disk.records or of in self.witness.ends
-        if not kept and client in self.witness.dishonest:
-            return  # what the word is about, it alone knows
-        self.expect(kept and there, f"{who}: a receipt for a contribution that is not durable")
-        if of in self.witness.lists:
-            listed = {(one.client, one.contribution) for one in entries_of(self.witness.lists[of], process.id)}
-            self.expect((client, receipt.contribution) in listed, f"{who}: a receipt for what its list does not hold")
+    def _check_receipt(self, node: Process, client: bytes, receipt: Receipt) -> None:
+        """It is about what is on the disk, and in the list once there is one; or says late of what is not in the list.
+
+        Which of the two it is, its tag says: both are worked out again, under the keys of the client and of the node.
+        """
+        of, who = (node.id, receipt.round_id), f"{node.name}, round {receipt.round_id.hex()[:8]}"
+        asked, pair = self.witness.asked[of], (client, receipt.contribution)
+        own = asked.epochs[asked.computes.index(node.id)]
+        word = self.witness.pairs.words(own, client, asked.hash, receipt.contribution).get(receipt.tag)
+        if word is None:
+            self.expect(client in self.witness.dishonest, f"{who}: a receipt whose tag means nothing")
+            return
+        said = self._said.setdefault((*of, *pair), word)
+        self.expect(said == word, f"{who}: both a receipt and word that it was late for one contribution")
+        listed = of in self.witness.lists and pair in self._listed(of)
+        if word == "late":
+            late = of in self.witness.lists and not listed
+            self.expect(late, f"{who}: it says late of what its list holds, or before there is one")
+            return
+        there = (CONTRIBUTIONS, receipt.round_id + client) in node.disk.records or of in self.witness.ends
+        self.expect(pair in self.witness.kept[of] and there, f"{who}: a receipt for a contribution that is not durable")
+        self.expect(of not in self.witness.lists or listed, f"{who}: a receipt for what its list does not hold")
+
+    def _listed(self, of: Of) -> set[tuple[bytes, bytes]]:
+        """Clients and contributions in a node's own list; none before there is one."""
+        return {(one.client, one.contribution) for one in entries_of(self.witness.lists.get(of, b""), of[0])}
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Contributions come before the list and go only behind an end; words do not change."""
-        if process.role is Channel.CLIENT:
-            made = [one.value for one in writes if isinstance(one, Persist) and one.table == OUTBOUND]
-            self._late.update(decoded(OUTBOUND, one, Outbound).late for one in made)
         if process.role is not Channel.COMPUTE or not self.is_honest(process):
             return
         for write in writes:
@@ -116,8 +126,7 @@ class Kills(Checker):
             self.expect(of in self.witness.ends, f"{who}: it forgets a contribution before the end")
             return
         kept, client = decoded(CONTRIBUTIONS, write.value, Kept), write.key[ID_BYTES:]
-        listed = {(one.client, one.contribution) for one in entries_of(self.witness.lists.get(of, b""), process.id)}
-        in_time = of not in self.witness.lists or (client, kept.contribution) in listed
+        in_time = of not in self.witness.lists or (client, kept.contribution) in self._listed(of)
         self.expect(in_time, f"{who}: it keeps a contribution after its list was frozen")
 
     def _check_words(self, process: Process, stored: StoredRound) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Literal
 
 from nacl.bindings import crypto_scalarmult, randombytes_buf_deterministic
 
@@ -32,9 +33,7 @@ class Pairs:
     def __init__(self, federation_hash: bytes) -> None:
         self._federation_hash = federation_hash
         self._secrets: dict[bytes, AgreementKey] = {}  # by public key
-        self._own: defaultdict[bytes, list[tuple[int, bytes]]] = defaultdict(
-            list
-        )  # each actor's epochs and public keys
+        self._own = defaultdict[bytes, list[tuple[int, bytes]]](list)  # each actor's epochs and public keys
         self._shared: dict[tuple[bytes, bytes], bytes] = {}
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
@@ -69,6 +68,18 @@ class Pairs:
                 return pad[TAG_BYTES:]
         return None
 
+    def words(
+        self, node: EpochKey, client: bytes, announcement_hash: bytes, contribution: bytes
+    ) -> dict[bytes, Literal["receipt", "late"]]:
+        """By tag, what a node can say to a client of one contribution, under each key of the client."""
+        found: dict[bytes, Literal["receipt", "late"]] = {}
+        for epoch, public in self._own[client]:
+            key = self._key(node, client, epoch, public)
+            if key is not None:
+                found[_mac(key, b"dca4-receipt", announcement_hash + contribution)] = "receipt"
+                found[_mac(key, b"dca4-late", announcement_hash + contribution)] = "late"
+        return found
+
     def _key(self, node: EpochKey, client: bytes, epoch: int, public: bytes) -> bytes | None:
         found = self._shared.get((node.public, public))
         own = self._secrets.get(node.public)
@@ -78,6 +89,10 @@ class Pairs:
             parts = (point, *sorted((node.public, public)), self._federation_hash, *ends)
             found = self._shared[node.public, public] = digest(b"dca4-pair", *parts)
         return found
+
+
+def _mac(key: bytes, person: bytes, message: bytes) -> bytes:
+    return hashlib.blake2b(message, digest_size=16, key=key, person=person).digest()
 
 
 def tag_and_mask(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimension: int) -> bytes:
