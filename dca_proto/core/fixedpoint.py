@@ -46,6 +46,11 @@ def quantise(values: ArrayLike, fraction_bits: int) -> NDArray[np.int64]:
             f"cannot quantise: a value is NaN, infinite or not below {limit:g} in absolute value, the largest at "
             f"{fraction_bits} fraction bits; clamp the values or use fewer fraction bits"
         )
+    return round_to_grid(reals, fraction_bits)
+
+
+def round_to_grid(reals: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
+    """`quantise` of finite values that are known to be small enough."""
     return np.rint(np.ldexp(reals, fraction_bits)).astype(np.int64)
 
 

@@ -273,9 +273,13 @@ class Sessions:
         agreed.grow(len(self._stored))
         ends_ms = np.array(self._ends, dtype=np.int64)
         valid = (slots >= 0) & (ends_ms[slots] > now_ms) if len(ends_ms) else np.zeros(slots.size, dtype=np.bool_)
-        for slot in np.unique(slots[valid & ~agreed.known[slots]]).tolist() if len(ends_ms) else ():
-            self._current_key(epoch, slot, now_ms)
-        valid &= agreed.known[slots] if len(ends_ms) else False
+        if not valid.any():
+            return np.zeros((slots.size, KEY_BYTES), dtype=np.uint8), valid
+        missing = valid & ~agreed.known[slots]
+        if missing.any():
+            for slot in slots[missing].tolist():
+                self._current_key(epoch, slot, now_ms)
+            valid &= agreed.known[slots]
         return agreed.keys[slots], valid
 
     def _current_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.fixedpoint import INTEGER_LIMIT, quantise
+from dca_proto.core.fixedpoint import INTEGER_LIMIT, round_to_grid
 from dca_proto.statistics.base import Statistic
 
 
@@ -65,7 +65,7 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
 
     def quantised(self, rows: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
         """The integers X of rows of finite values, same shape; however large the values, |X_j| <= C_j."""
-        return quantise(self.clamped(rows, bits), bits)
+        return round_to_grid(self.clamped(rows, bits), bits)  # within the grid, by its limits
 
     def clamped(self, rows: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
         """(x - centre)/scale, clamped to the largest grid points within the bounds but not rounded to the grid."""
