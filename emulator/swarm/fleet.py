@@ -218,7 +218,7 @@ class Fleet:
         self._connecting_s = time.monotonic() - began_s
         await unless_one_ends(self._all_known.wait(), self._watched)
         self._sessions_s = time.monotonic() - began_s
-        self._sessions_core_s = (await self._usage()).core_s
+        self._sessions_core_s = (await unless_one_ends(self._usage(), self._watched)).core_s
 
     async def _start_workers(self) -> None:
         setting = self._setting()
