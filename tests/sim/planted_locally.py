@@ -1,25 +1,29 @@
-"""Faulty copies of production actors in local rounds: data nodes and trainers, each with one mistake."""
+"""Faulty copies of production actors in node releases: data nodes and trainers, each with one mistake."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from dca_proto.core.plan import Plan, plan_round
-from dca_proto.core.round import seal_answer
-from planted import OneKey
+from planted import NeverTells
 
+from dca_proto.core.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import Round as ClientRound
-from dca_proto.core.codec import encode
-from dca_proto.core.effects import Address, Channel, Effect, Persist, Report, Send
+from dca_proto.core.codec import decode_body, encode
+from dca_proto.core.effects import Address, Channel, Effect, Persist, Send
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import Body, Release, Signed
+from dca_proto.core.policy import Refusal
+from dca_proto.core.request import OpenRound
+from dca_proto.core.sealing import KEY_BYTES, Identity
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import RELEASES, OpenRound
+from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import Round as TrainerRound
+from dca_proto.core.validated import ValidatedRound
 from emulator.trials.scenario import Adversary, Fault
 
 
@@ -44,61 +48,68 @@ class Miscounts(AltersReleases):
 class ReleasesForNothing(ClientActor):
     """4: the release leaves, the charge was never written."""
 
-    def _release(self, current: ClientRound, now_ms: int) -> list[Effect]:
-        effects = super()._release(current, now_ms)
-        return [one for one in effects if not (isinstance(one, Persist) and one.table == LEDGER)]
+    def _contribute(self, *given: Any) -> list[Effect]:
+        return without(super()._contribute(*given), LEDGER)
 
 
 class ReleasesBeyondItsBudget(ClientActor):
     """4: the budget is never asked about."""
 
-    def _consider(self, current: ClientRound, now_ms: int) -> None:
-        return None
-
-    def _plan(self, current: ClientRound, clients: int, now_ms: int) -> Plan:
-        return plan_round(current.body, self._ask(current), clients, self._mechanism)
+    def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
+        return self._consent.to_terms(opened)
 
 
 class ReleasesAgain(ClientActor):
-    """1 and 4: another draw of noise follows the first, of which nothing was stored."""
+    """1: another release follows the first, of which nothing was stored."""
 
     def _sign(self, body: Body) -> Signed:
         if isinstance(body, Release):
             self.first = body
         return super()._sign(body)
 
-    def _release(self, current: ClientRound, now_ms: int) -> list[Effect]:
-        effects = super()._release(current, now_ms)
+    def _contribute(self, current: ClientRound, *given: Any) -> list[Effect]:
+        effects = super()._contribute(current, *given)
         again = seal_answer(super()._sign(self.first), current.opened, self._random)
         return [*effects, Send(Address(Channel.TRAINER, current.body.trainer), current.id, again)]
 
 
-class ReleasesWithOneKey(ClientActor):
-    """5: every release has the same noise."""
+class OtherRoot:
+    """An identity whose noise keys and contribution ids are altered before they are used."""
 
-    def _spend(self, *given: Any, **more: Any) -> list[Effect]:
-        honest, self._mechanism = self._mechanism, OneKey(self._mechanism)
-        try:
-            return super()._spend(*given, **more)
-        finally:
-            self._mechanism = honest
+    def __init__(self, identity: Identity, alter: Callable[[bytes], bytes]) -> None:
+        self._identity = identity
+        self._alter = alter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._identity, name)
+
+    def hedged(self, *given: Any) -> bytes:
+        return self._alter(self._identity.hedged(*given))
+
+
+class ReleasesWithOneKey(ClientActor):
+    """5: everything is drawn from one key."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        fixed = OtherRoot(self._identity, lambda root: bytes(KEY_BYTES) + root[KEY_BYTES:])
+        self._composer = msgspec.structs.replace(self._composer, identity=fixed)
 
 
 class CallsForNothing(TrainerActor):
     """4: the round is announced, the account was never charged."""
 
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
-        effects = super()._announce(request, now_ms)
-        return [one for one in effects if not (isinstance(one, Persist) and one.table == LEDGER)]
+        return without(super()._announce(request, now_ms), LEDGER)
 
 
 class KeepsTheLatest(TrainerActor):
     """2 and 3: a second release takes the place of the first."""
 
-    def _on_release(self, sender: bytes, frame: Signed, body: Release, current: TrainerRound, now_ms: int) -> Any:
+    def _on_answer(self, sender: bytes, frame: Signed, current: TrainerRound, now_ms: int) -> list[Effect]:
         if current.releases.get(sender, frame) != frame:
             del current.releases[sender]
-        return super()._on_release(sender, frame, body, current, now_ms)
+        return super()._on_answer(sender, frame, current, now_ms)
 
 
 class LeavesOneOut(TrainerActor):
@@ -113,34 +124,32 @@ class LeavesOneOut(TrainerActor):
 class KeepsInMemory(TrainerActor):
     """3 and 8: releases are acknowledged that only memory holds."""
 
-    def _on_release(self, *given: Any) -> list[Effect]:
-        effects = super()._on_release(*given)
-        return [one for one in effects if not (isinstance(one, Persist) and one.table == RELEASES)]
+    def _on_answer(self, *given: Any) -> list[Effect]:
+        return without(super()._on_answer(*given), RELEASES)
 
 
 class GivesUp(TrainerActor):
-    """8: a round that has releases fails at its close."""
+    """8: a round that has all releases fails."""
 
-    def _gathered(self, current: TrainerRound, now_ms: int) -> list[Effect]:
+    def _complete(self, current: TrainerRound, event: str, now_ms: int) -> list[Effect]:
         return self._failures.fail(current, "too few", now_ms)
 
 
 class AcceptsAnybody(TrainerActor):
     """2: whoever signs is taken for a data node."""
 
-    def _on_release(self, sender: bytes, frame: Signed, body: Release, current: TrainerRound, now_ms: int) -> Any:
+    def _on_answer(self, sender: bytes, frame: Signed, current: TrainerRound, now_ms: int) -> list[Effect]:
+        if not isinstance(decode_body(frame.body), Release):
+            return super()._on_answer(sender, frame, current, now_ms)
         if sender in current.releases:
             return []
         current.releases[sender] = frame
         return [Persist(RELEASES, current.id + sender, encode(frame))]
 
 
-class NeverTells(TrainerActor):
-    """7: the result is stored, and nobody is told."""
-
-    def _complete(self, *given: Any) -> list[Effect]:
-        told = super()._complete(*given)
-        return [one for one in told if not (isinstance(one, Report) and isinstance(one.fact, RoundCompleted))]
+def without(effects: list[Effect], table: str) -> list[Effect]:
+    """What is left when nothing is written to a table."""
+    return [one for one in effects if not (isinstance(one, Persist) and one.table == table)]
 
 
 class Planted(msgspec.Struct, frozen=True):

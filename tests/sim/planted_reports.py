@@ -1,27 +1,27 @@
-"""Faulty copies of production actors in report rounds, each with one mistake; beside those of local rounds."""
+"""Faulty copies of production actors in LDP reports, each with one mistake; beside those of node releases."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import planted
 import planted_locally
-from dca_proto.core.plan import Plan, Question
-from planted_locally import AltersReleases, KeepsTheLatest, Planted
+from planted_locally import AltersReleases, KeepsTheLatest, OtherRoot, Planted, ReleasesWithOneKey
 
 from dca_proto.core import accounting
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import Round as ClientRound
-from dca_proto.core.effects import Effect, Send
-from dca_proto.core.facts import RoundCompleted
+from dca_proto.core.effects import Effect, Report, Send
+from dca_proto.core.facts import DataFailed, RoundCompleted
 from dca_proto.core.ledger import Charge
 from dca_proto.core.messages import Release
 from dca_proto.core.price import Price
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.core.sealing import KEY_BYTES
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import Round as TrainerRound
+from dca_proto.core.validated import ValidatedRound
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.scenario import Adversary
 
@@ -30,7 +30,7 @@ class CountsItsRows(AltersReleases):
     """3: a report tells how many rows its client has."""
 
     def _altered(self, body: Release) -> Release:
-        return msgspec.structs.replace(body, rows=1 + len(self._rows(tuple(self._columns))))
+        return msgspec.structs.replace(body, rows=1 + len(rows_of(self)))
 
 
 class PadsReports(AltersReleases):
@@ -43,74 +43,84 @@ class PadsReports(AltersReleases):
 class RandomisesTooLittle(ClientActor):
     """3: reports are made with 20 times the announced epsilon."""
 
-    def _ask(self, current: ClientRound) -> Question:
-        question = super()._ask(current)
-        assert question.report is not None
-        weaker = msgspec.structs.replace(question.report, epsilon=20 * question.report.epsilon)
-        return msgspec.structs.replace(question, report=weaker)
+    def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
+        assert validated.report is not None
+        weaker = msgspec.structs.replace(validated.report, epsilon=20 * validated.report.epsilon)
+        return super()._contribute(current, msgspec.structs.replace(validated, report=weaker), now_ms)
 
 
-class ReportsWithOneKey(ClientActor):
-    """5: all reports are made from one key."""
+class Talkative(ClientActor):
+    """6: a fact tells the row."""
 
-    def _spend(self, *given: Any, **more: Any) -> list[Effect]:
-        random, fresh = self._random, [bytes(KEY_BYTES)]
-        self._random = lambda size: fresh.pop() if fresh else random(size)
-        try:
-            return super()._spend(*given, **more)
-        finally:
-            self._random = random
+    def _contribute(self, current: ClientRound, *given: Any) -> list[Effect]:
+        told = DataFailed(current.id, current.body.statistic, f"no error: {float(rows_of(self)[0, 0])!r}")
+        return [*super()._contribute(current, *given), Report(told)]
 
 
 class TellsBySending(ClientActor):
     """5, beside a neighbour: one more message where its first value is large."""
 
-    def _release(self, current: ClientRound, now_ms: int) -> list[Effect]:
-        effects = super()._release(current, now_ms)
+    def _contribute(self, *given: Any) -> list[Effect]:
+        effects = super()._contribute(*given)
         again = [one for one in effects if isinstance(one, Send)][:1]
         return [*effects, *again] if _is_large(self) else effects
 
 
 class TellsByAnId(ClientActor):
-    """5, beside a neighbour: the contribution's id begins with another byte where its first value is large."""
+    """5, beside a neighbour: the release's id begins with another byte where its first value is large."""
 
-    def _spend(self, *given: Any, **more: Any) -> list[Effect]:
-        random, begin = self._random, bytes([_is_large(self)])
-        self._random = lambda size: begin + random(size)[1:] if size == ID_BYTES else random(size)
-        try:
-            return super()._spend(*given, **more)
-        finally:
-            self._random = random
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        telling = OtherRoot(self._identity, lambda root: self._with_a_word(root))
+        self._composer = msgspec.structs.replace(self._composer, identity=telling)
+
+    def _with_a_word(self, root: bytes) -> bytes:
+        return root[:KEY_BYTES] + bytes([_is_large(self)]) + root[KEY_BYTES + 1 :]
+
+
+def rows_of(client: ClientActor) -> Any:
+    """A client's data, shape ``(m, columns)``."""
+    return client._composer.rows(tuple(sorted(client._consent.columns)))
 
 
 def _is_large(client: ClientActor) -> bool:
     """No more true of both a value and its neighbour's (`view.neighbour`)."""
-    return bool(client._rows(tuple(client._columns))[0, 0] > 0.125)
+    return bool(rows_of(client)[0, 0] > 0.125)
 
 
-class ChargesTheOtherKind(ClientActor):
+class AltersCharges(ClientActor):
+    """What is charged is not what the round costs."""
+
+    def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
+        super()._restore(records)
+        honest = self.ledger.charge
+        self.ledger.charge = lambda charge: honest(self._other(charge))  # type: ignore[method-assign]
+
+    def _other(self, charge: Charge) -> Charge:
+        raise NotImplementedError
+
+
+class ChargesTheOtherKind(AltersCharges):
     """4: a report that is epsilon-private is charged as a Gaussian one of that epsilon, and the other way round."""
 
-    def _charge(self, current: ClientRound, plan: Plan, now_ms: int) -> Charge:
-        charge = super()._charge(current, plan, now_ms)
+    def _other(self, charge: Charge) -> Charge:
         if charge.delta:
             return msgspec.structs.replace(charge, mu=Price.of_pure(charge.epsilon).mu, delta=0.0)
         return msgspec.structs.replace(charge, mu=accounting.mu_of(charge.epsilon, 1e-6), delta=1e-6)
 
 
-class ChargesHalf(ClientActor):
+class ChargesHalf(AltersCharges):
     """4: half the price."""
 
-    def _charge(self, current: ClientRound, plan: Plan, now_ms: int) -> Charge:
-        charge = super()._charge(current, plan, now_ms)
+    def _other(self, charge: Charge) -> Charge:
         return msgspec.structs.replace(charge, mu=charge.mu / 2, epsilon=charge.epsilon / 2)
 
 
-class ChargesForOneRow(ClientActor):
+class ChargesForOneRow(AltersCharges):
     """4: the charge says that it protects one row alone."""
 
-    def _charge(self, current: ClientRound, plan: Plan, now_ms: int) -> Charge:
-        return msgspec.structs.replace(super()._charge(current, plan, now_ms), relation=REPLACE_ONE_ROW)
+    def _other(self, charge: Charge) -> Charge:
+        return msgspec.structs.replace(charge, relation=REPLACE_ONE_ROW)
 
 
 class Reorders(TrainerActor):
@@ -137,11 +147,11 @@ PLANTS: dict[type, Planted] = {
     CountsItsRows: Planted("client", {3}),
     PadsReports: Planted("client", {3, 5}),
     RandomisesTooLittle: Planted("client", {3}),
-    ReportsWithOneKey: Planted("client", {5}),
+    ReleasesWithOneKey: Planted("client", {5}),
     ChargesTheOtherKind: Planted("client", {4}),
     ChargesHalf: Planted("client", {4}),
     ChargesForOneRow: Planted("client", {4}),
-    planted.Talkative: Planted("client", {6}),
+    Talkative: Planted("client", {6}),
     KeepsTheLatest: Planted("trainer", {2, 3}, {"adversaries": (Adversary(kind="two-faced", actor="client 0"),)}),
     Reorders: Planted("trainer", {3}),
     LosesReports: Planted("trainer", {3}),

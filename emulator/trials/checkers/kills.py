@@ -1,7 +1,7 @@
 """Invariant 8: killing any actor at any step loses nothing that was promised and doubles nothing.
 
-A receipt promises that the contribution is kept until the round's end, and stands in its holder's list. Word that it was
-late promises that it stands in none. A node's list, its answer and its end are said once: what is durable never
+A receipt promises that the contribution is kept until the round's end, and stands in its holder's list. Word that it
+was late promises that it stands in none. A node's list, its answer and its end are said once: what is durable never
 changes, and nothing else leaves. (That charges stay is invariant 4.) Without Compute nodes the trainer's receipt for a
 release or a report promises a place in the result.
 """

@@ -1,4 +1,4 @@
-"""Local rounds in trials: each data node releases by itself, once, what it has paid for, whatever goes wrong."""
+"""Node releases in trials: each data node releases by itself, once, what it has paid for, whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from emulator.trials.world import TrialWorld
 ROWS, ROWS_MAX = 3, 2
 
 
-def local(*faults: Fault, clients: int = 3, **changes: Any) -> Scenario:
+def releases(*faults: Fault, clients: int = 3, **changes: Any) -> Scenario:
     """Data nodes of three rows each, of which two count."""
     scenario = small(*faults, **{"clients": clients, "kind": "node-release", "rows_max": ROWS_MAX, **changes})
     people = msgspec.structs.replace(scenario.population, rows=ROWS, dimension=2)
@@ -42,7 +42,7 @@ def aggregate_of(world: TrialWorld, index: int = 0) -> NoisyAggregate:
 
 
 def test_without_noise_each_data_nodes_release_is_its_own_rows_sum() -> None:
-    world, outcome = held(local(noise=False))
+    world, outcome = held(releases(noise=False))
     cast, whole = world.cast, aggregate_of(world)
     rows = dict(zip(cast.clients, cast.rows, strict=True))
     expected = [contribution(cast.statistic, rows[client], ROWS_MAX, 24) for client in sorted(cast.clients)]
@@ -54,7 +54,7 @@ def test_without_noise_each_data_nodes_release_is_its_own_rows_sum() -> None:
 
 
 def test_no_compute_node_hears_of_it_and_everybody_pays_once() -> None:
-    world, outcome = held(local(count=2, every_ms=10_000))
+    world, outcome = held(releases(count=2, every_ms=10_000))
     assert results(outcome) == ["completed"] * 2
     told = [message for node in world.computes for message in node.disk.records if message[0] == "compute-round"]
     assert told == []
@@ -64,7 +64,7 @@ def test_no_compute_node_hears_of_it_and_everybody_pays_once() -> None:
 
 
 def test_two_runs_and_one_on_neighbouring_data_look_the_same() -> None:
-    result = examine(local(Fault(kind="lossy", actor="clients", amount=0.3))).to_json()
+    result = examine(releases(Fault(kind="lossy", actor="clients", amount=0.3))).to_json()
     assert broken_in(result) == {}
     assert all(one["checked"] for one in result["invariants"])
 
@@ -72,19 +72,19 @@ def test_two_runs_and_one_on_neighbouring_data_look_the_same() -> None:
 # --- with faults ----------------------------------------------------------------------------------------------------
 
 KILLS = ("kill-before", "kill-torn", "kill-after", "kill-between")
-PLACES = (("trainer", "gathering"), ("trainer", "done"), ("client 1", "sharing"), ("client 1", "shared"))
+PLACES = (("trainer", "collecting"), ("trainer", "done"), ("client 1", "sent"), ("client 1", "kept"))
 
 
 @pytest.mark.parametrize("kind", KILLS)
 @pytest.mark.parametrize(("actor", "phase"), PLACES)
 def test_a_kill_at_any_step_loses_no_release_and_makes_none_twice(kind: str, actor: str, phase: str) -> None:
-    _, outcome = held(local(Fault(kind=kind, actor=actor, phase=phase, for_ms=500)))
+    _, outcome = held(releases(Fault(kind=kind, actor=actor, phase=phase, for_ms=500)))
     assert outcome.faults[0].reached
     assert [(one.result, one.contributors) for one in outcome.rounds] == [("completed", 3)] * 2
 
 
 def test_who_is_silent_is_left_out_at_the_close_and_the_rest_is_the_result() -> None:
-    world, outcome = held(local(Fault(kind="vanish-before-sending", actor="client 1")))
+    world, outcome = held(releases(Fault(kind="vanish-before-sending", actor="client 1")))
     assert outcome.rounds[0].contributors == 2
     assert len(aggregate_of(world).nodes) == 2
     ended_ms = outcome.rounds[0].phases["join"][1]
@@ -92,14 +92,14 @@ def test_who_is_silent_is_left_out_at_the_close_and_the_rest_is_the_result() -> 
 
 
 def test_a_round_without_any_release_ends_in_words() -> None:
-    _, outcome = held(local(Fault(kind="partition", actor="clients", for_ms=40_000)))
+    _, outcome = held(releases(Fault(kind="partition", actor="clients", for_ms=40_000)))
     (first, _) = outcome.rounds
     assert (first.result, first.contributors) == ("aborted", None)
     assert "no data node released anything" in (first.reason or "")
 
 
 def test_a_data_node_that_has_spent_its_budget_declines() -> None:
-    scenario = with_limits(local(count=3, every_ms=3_000), epsilon_per_period_max=1.5)
+    scenario = with_limits(releases(count=3, every_ms=3_000), epsilon_per_period_max=1.5)
     _, outcome = held(scenario)
     assert [one.result for one in outcome.rounds] == ["completed", "completed", "aborted"]
     assert outcome.further.startswith("not due")
@@ -110,7 +110,7 @@ def test_a_data_node_that_has_spent_its_budget_declines() -> None:
     [("two-faced", "client 1", "known-release"), ("copier", "client 1", "sender"), ("out-of-range", "client 1", "")],
 )
 def test_hostile_clients_spoil_nothing_but_their_own_release(kind: str, actor: str, code: str) -> None:
-    world, outcome = held(local(adversaries=(Adversary(kind=kind, actor=actor),)))
+    world, outcome = held(releases(adversaries=(Adversary(kind=kind, actor=actor),)))
     assert outcome.rounds[0].contributors == 3
     assert not code or dropped(world, code) > 0
 
@@ -121,7 +121,7 @@ def test_hostile_clients_spoil_nothing_but_their_own_release(kind: str, actor: s
 def test_a_hostile_router_changes_no_release(kind: str) -> None:
     amount = 0.3 if kind in ("flip-bits", "swallow") else 8.0
     actor = "broker" if kind not in ("flip-bits", "swallow") else "clients"
-    _, outcome = held(local(Fault(kind=kind, actor=actor, amount=amount, for_ms=5_000), count=2, every_ms=2_000))
+    _, outcome = held(releases(Fault(kind=kind, actor=actor, amount=amount, for_ms=5_000), count=2, every_ms=2_000))
     assert outcome.faults[0].reached
     assert {one.contributors for one in outcome.rounds if one.result == "completed"} == {3}
 
@@ -132,7 +132,7 @@ def test_a_hostile_router_changes_no_release(kind: str) -> None:
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type) -> None:
     planted = PLANTS[plant]
-    scenario = with_limits(local(count=3, every_ms=3_000), epsilon_per_period_max=1.5)
+    scenario = with_limits(releases(count=3, every_ms=3_000), epsilon_per_period_max=1.5)
     scenario = msgspec.structs.replace(scenario, **planted.changes)
     held(scenario)
     _, outcome = run(scenario, plant=Plant(planted.role, lambda _: plant))
@@ -142,18 +142,18 @@ def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type) -> None
 # --- scenarios ------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_random_scenarios_of_local_rounds_break_nothing() -> None:
+def test_the_first_random_scenarios_of_node_releases_break_nothing() -> None:
     drawn = [draw_scenario(seed) for seed in range(100)]
-    locally = [one for one in drawn if one.rounds.local]
+    locally = [one for one in drawn if one.rounds.kind == "node-release"]
     assert len(locally) > 8
     assert all(one.population.rows > 1 and one.rounds.rows_max for one in locally)
     for number, scenario in enumerate(locally[:12]):
         assert broken_in(examine(scenario, compare=not number).to_json()) == {}, f"seed {scenario.seed}"
 
 
-def test_local_rounds_need_to_know_how_many_rows_count() -> None:
-    plain = to_plain(local())
-    assert from_plain(plain) == local()
+def test_node_releases_need_to_know_how_many_rows_count() -> None:
+    plain = to_plain(releases())
+    assert from_plain(plain) == releases()
     plain["rounds"]["rows_max"] = 0
     with pytest.raises(UsageError, match=r"rounds\.rows_max is 0 of local rounds; give how many rows of a client"):
         from_plain(plain)
