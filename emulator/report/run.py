@@ -6,13 +6,13 @@ import math
 
 import msgspec
 
-from dca_proto.request import NODE_RELEASE, SECURE_SUM
 from emulator.report.figures import UNKNOWN
 from emulator.report.learned import Coefficient, HeldOut, Iteration
 from emulator.report.nodes import Node, Sampling
 from emulator.report.reports import Reports
 from emulator.report.types import Amount, Count, Real, Traffic
 
+SECURE_SUM, NODE_RELEASE = "secure-sum", "node-release"
 SUM_PHASES = ("collect", "agree")
 RELEASE_PHASES = ("release",)
 

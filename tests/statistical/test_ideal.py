@@ -13,15 +13,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.job import FRACTION_BITS, JobTerms
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
-from dca_proto.core.play import play, play_local
+from dca_proto.core.play import play, play_releases
 from dca_proto.core.policy import Policy
+from dca_proto.core.request import AskNodeRelease, OpenRound
 from dca_proto.core.sealing import expand
-from dca_proto.core.trainer_round import OpenRound
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
@@ -31,7 +31,7 @@ from emulator.ideal import IdealSwarm, noisy_sum
 from emulator.inexact import RoundedGaussian
 
 CLIENTS, COMPUTES = 6, 2
-BY_ROUND = {"value", "round_id", "session_hash", "contributors_hash", "roster_hash"}
+BY_ROUND = {"value", "round_id", "announcement_hash", "contributors_hash"}
 
 
 def request(cast: Cast, **changes: Any) -> OpenRound:
@@ -150,9 +150,8 @@ def test_wide_rows_are_computed_in_one_order() -> None:
     rows = generator.normal(size=(50, 100))
     asked = box(*reversed(columns)) | {"theta": generator.normal(size=99).tolist(), "clip": 1.0}
     each = sum(contribution(resolve("gradient", asked), row[None, ::-1], 0, FRACTION_BITS) for row in rows)
-    assert (
-        swarm_of(50, rows, columns).hold(RoundRequest("gradient", asked)).value.tolist() == np.ldexp(each, -24).tolist()
-    )
+    whole = swarm_of(50, rows, columns).hold(SecureSumRequest("gradient", asked))
+    assert whole.value.tolist() == np.ldexp(each, -24).tolist()
 
 
 def test_the_protocols_sum_without_noise_is_the_ideal_one() -> None:
@@ -224,12 +223,12 @@ def test_a_sum_wider_than_the_samplers_widest_is_drawn_in_parts() -> None:
 def test_a_trusted_aggregator_adds_its_noise_once_and_pairs_with_the_clients() -> None:
     """On the same unit normals the distributed sum's error is that of the trusted one, times √(N/(N - T - 1))."""
     rows, mechanism = np.random.default_rng(6).normal(size=(50, 2)), RoundedGaussian()
-    question = RoundRequest("regression", {**box("a", "b"), "target_square": True})
+    question = SecureSumRequest("regression", {**box("a", "b"), "target_square": True})
     exact = swarm_of(50, rows).hold(question).value
     both = [swarm_of(50, rows, mechanism=mechanism, trusted=trusted).hold(question) for trusted in (True, False)]
     trusted, distributed = both
     assert trusted.mechanism == "trusted-aggregator:rounded-gaussian-not-private"
-    assert (trusted.contributors, trusted.clients, trusted.tolerated, trusted.sigma_local) == (50, 50, 1, 0.0)
+    assert (trusted.contributors, trusted.clients, trusted.fewest, trusted.sigma_local) == (50, 50, 49, 0.0)
     assert trusted.mu == distributed.mu
     ratio = distributed.noise_variance / trusted.noise_variance
     assert ratio == pytest.approx(50 / 48, rel=1e-9)
@@ -246,7 +245,7 @@ def test_mini_batches_go_round() -> None:
     """Two epochs of three batches of 20 of 60 clients: in each everybody is used once, an aborted round aside."""
     rows = np.arange(60.0)[:, None] * np.array([[1.0, 0.0]])
     swarm = swarm_of(60, rows, absent=[frozenset(), frozenset(range(60))])
-    question = RoundRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [100.0]}, batch=20)
+    question = SecureSumRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [100.0]}, batch=20)
     first = swarm.hold(question)
     assert (first.clients, first.contributors) == (20, 20)
     with pytest.raises(RoundAborted) as aborted:
@@ -259,18 +258,18 @@ def test_mini_batches_go_round() -> None:
 
 
 def test_who_drops_is_missing_by_its_place_in_the_batch() -> None:
-    rows = np.ones((10, 2))
-    whole = swarm_of(10, rows, absent=[frozenset({7})]).hold(RoundRequest("sum", box("a")))
-    assert (whole.absent, whole.contributors) == ((7,), 9)
-    part = swarm_of(10, rows, absent=[frozenset({7})]).hold(RoundRequest("sum", box("a"), batch=10))
-    assert (part.absent, part.contributors) == ((7,), 9)
-    assert part.value[0] == whole.value[0] == pytest.approx(9 * 0.9 / 0.7)
+    rows = [np.full((1, 2), 2.0**index) for index in range(10)]
+    question = SecureSumRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]})
+    whole = swarm_of(10, rows, absent=[frozenset({7})]).hold(question)
+    part = swarm_of(10, rows, absent=[frozenset({7})]).hold(replace(question, batch=10))
+    assert whole.contributors == part.contributors == 9
+    assert whole.value[0] == part.value[0] == 2**10 - 1 - 2**7
 
 
 def test_who_drops_of_a_mini_batch_is_missing_from_its_sum_alone() -> None:
     """Clients of one row and of two, whose values tell them apart, in two batches of one epoch."""
     rows = [np.full((1 + index % 2, 2), 2.0**index) for index in range(12)]
-    question = RoundRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]}, batch=6)
+    question = SecureSumRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]}, batch=6)
     swarm = swarm_of(12, rows, absent=[frozenset({7})] * 2)
     sums = [int(swarm.hold(question).value[0]) for _ in range(2)]
     assert sums[0] + sums[1] == 2**12 - 1 - 2**7
@@ -282,9 +281,9 @@ def test_a_sum_of_fewer_than_are_needed_is_not_released() -> None:
     terms = JobTerms(budget=Budget(1.0, 1e-6), clients=10, tolerated=3, colluders=2, computes=(b"a" * 16, b"b" * 16))
     absent = [frozenset({1}), frozenset({1, 2})]
     swarm = IdealSwarm(np.ones((10, 2)), ("a", "b"), terms, absent=absent, mechanism=NoNoise())
-    assert swarm.hold(RoundRequest("sum", box("a"))).contributors == 9
+    assert swarm.hold(SecureSumRequest("sum", box("a"))).contributors == 9
     with pytest.raises(RoundAborted) as aborted:
-        swarm.hold(RoundRequest("sum", box("a")))
+        swarm.hold(SecureSumRequest("sum", box("a")))
     assert (aborted.value.contributors, aborted.value.needed) == (8, 9)
 
 
@@ -304,7 +303,7 @@ def test_rows_that_do_not_fit_are_refused(clients: int, rows: Any, said: str) ->
 
 def test_a_column_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="column 'c' is not in the rows; ask for some of a, b"):
-        swarm_of(4, np.ones((4, 2))).hold(RoundRequest("sum", box("c")))
+        swarm_of(4, np.ones((4, 2))).hold(SecureSumRequest("sum", box("c")))
     with pytest.raises(UsageError, match="a column is named twice in a, a; name each once"):
         swarm_of(4, np.ones((4, 2)), ("a", "a"))
 
@@ -315,7 +314,7 @@ def test_who_is_absent_must_be_one_of_the_clients(batch: int) -> None:
     for index in (-1, 10):
         with pytest.raises(UsageError, match=f"client {index} is said to be absent; the clients are 0 to 9"):
             swarm_of(10, np.ones((10, 2)), absent=[frozenset({1, index})]).hold(
-                RoundRequest("sum", box("a"), batch=batch)
+                SecureSumRequest("sum", box("a"), batch=batch)
             )
     cast = Cast(CLIENTS, COMPUTES)
     with pytest.raises(UsageError, match="client 6 is said to be absent; the clients are 0 to 5"):
@@ -328,7 +327,7 @@ def test_a_trusted_aggregator_takes_no_keys_of_shares() -> None:
         noisy_sum(request(cast), cast.rows, cast.columns, frozenset(), keys=[bytes(32)] * CLIENTS, trusted=True)
 
 
-# Local rounds.
+# Node releases.
 
 
 def nodes_of(sizes: Sequence[int], seed: int = 8) -> list[NDArray[np.float64]]:
@@ -339,26 +338,26 @@ def nodes_of(sizes: Sequence[int], seed: int = 8) -> list[NDArray[np.float64]]:
     return tables
 
 
-LOCAL = RoundRequest("regression", {**box("a", "b"), "target_square": True}, rows_max=5, local=True)
+RELEASES = NodeReleaseRequest("regression", {**box("a", "b"), "target_square": True}, rows_max=5)
 
 
 def test_each_data_node_releases_its_own_rows_and_the_sum_is_of_them() -> None:
     """Bit for bit, with missing values and rows beyond rows_max; a node without any row is left out."""
     tables = nodes_of([3, 9, 0, 5, 3])
-    asked = resolve(LOCAL.statistic, LOCAL.parameters)
+    asked = resolve(RELEASES.statistic, RELEASES.parameters)
     expected = [np.ldexp(contribution(asked, table, 5, FRACTION_BITS), -FRACTION_BITS).tolist() for table in tables]
-    whole = swarm_of(5, tables).hold(LOCAL)
+    whole = swarm_of(5, tables).hold(RELEASES)
     assert [node.value.tolist() for node in whole.nodes] == [expected[index] for index in (0, 1, 3, 4)]
     assert [node.contributors for node in whole.nodes] == [3, 5, 5, 3]
     assert whole.value.tolist() == sum(node.value for node in whole.nodes).tolist()
     assert (whole.contributors, whole.clients, whole.relation) == (16, 4, REPLACE_ONE_ROW)
-    part = swarm_of(5, tables, absent=[frozenset({1, 3})]).hold(replace(LOCAL, batch=5))
+    part = swarm_of(5, tables, absent=[frozenset({1, 3})]).hold(replace(RELEASES, batch=5))
     assert [node.value.tolist() for node in part.nodes] == [expected[index] for index in (0, 4)]
     assert (part.contributors, part.clients) == (6, 2)
 
 
 def test_rows_count_in_whole_groups_where_a_statistic_is_of_groups() -> None:
-    averages = replace(LOCAL, statistic="averaged-regression", parameters={**box("a", "b"), "group": 2})
+    averages = replace(RELEASES, statistic="averaged-regression", parameters={**box("a", "b"), "group": 2})
     whole = swarm_of(3, nodes_of([3, 9, 1])).hold(averages)
     assert [node.contributors for node in whole.nodes] == [2, 4], "as the data nodes count them; the third has no group"
 
@@ -368,10 +367,10 @@ def test_each_data_node_adds_the_whole_noise_of_one_rows_replacement() -> None:
     variance within 4 standard errors, and two nodes' do not hang together; a false alarm of each of five comparisons
     below 1e-4, and none on the seeds as they stand."""
     tables, exact = nodes_of([3, 9, 1, 5, 3]), DistributedDiscreteGaussian()
-    silent = swarm_of(5, tables).hold(LOCAL)
+    silent = swarm_of(5, tables).hold(RELEASES)
     swarm = swarm_of(5, tables, mechanism=exact)
-    results = [swarm.hold(LOCAL) for _ in range(40)]
-    row = resolve(LOCAL.statistic, LOCAL.parameters).stated_sensitivity(FRACTION_BITS)
+    results = [swarm.hold(RELEASES) for _ in range(40)]
+    row = resolve(RELEASES.statistic, RELEASES.parameters).stated_sensitivity(FRACTION_BITS)
     variance = exact.share_variance(row.l2, results[0].mu, 1, silent.dimension) * 2.0 ** (-2 * FRACTION_BITS)
     assert {node.noise_variance for one in results for node in one.nodes} == {variance}
     assert {one.noise_variance for one in results} == {5 * variance}
@@ -382,7 +381,7 @@ def test_each_data_node_adds_the_whole_noise_of_one_rows_replacement() -> None:
         assert abs(errors.mean()) < 4 / math.sqrt(errors.size)
         assert abs(errors.var() - 1) < 4 * math.sqrt(2 / errors.size)
     assert abs((noise[:, 0] * noise[:, 1]).mean()) < 4 / math.sqrt(noise[:, 0].size)
-    wider = swarm_of(5, tables, mechanism=exact).hold(replace(LOCAL, rows_max=1000))
+    wider = swarm_of(5, tables, mechanism=exact).hold(replace(RELEASES, rows_max=1000))
     assert wider.nodes[0].noise_variance == variance
 
 
@@ -391,9 +390,9 @@ def test_the_keys_of_the_data_nodes_give_the_protocols_releases() -> None:
     mechanism, policy = Recording(), Policy(rows_of_many=True)
     cast = Cast(CLIENTS, COMPUTES, rows=[np.full((n + 1, 1), n / 9) for n in range(CLIENTS)], policy=policy)
     cast.mechanism = mechanism
-    asked = request(cast, encoding="local", tolerated=0, computes=(), rows_max=4)
+    asked = request(cast, ask=AskNodeRelease(), rows_max=4)
     clients = [cast.client(index) for index in range(CLIENTS)]
-    protocol = play_local(cast.trainer(), clients, asked, 1_700_000_000_000)
+    protocol = play_releases(cast.trainer(), clients, asked, 1_700_000_000_000)
     keys = mechanism.keys
     direct = noisy_sum(asked, cast.rows, cast.columns, frozenset(), keys=keys)
     order = sorted(range(CLIENTS), key=lambda index: cast.clients[index])
@@ -407,12 +406,12 @@ def test_the_keys_of_the_data_nodes_give_the_protocols_releases() -> None:
         noisy_sum(asked, cast.rows, cast.columns, frozenset({2}), keys=keys)
 
 
-def test_a_local_round_without_any_release_and_one_by_a_trusted_aggregator_are_refused() -> None:
+def test_a_round_without_any_release_and_one_by_a_trusted_aggregator_are_refused() -> None:
     tables = nodes_of([2, 2, 2])
     with pytest.raises(RoundAborted, match="no data node has released any row") as aborted:
-        swarm_of(3, tables, absent=[frozenset(range(3))]).hold(LOCAL)
+        swarm_of(3, tables, absent=[frozenset(range(3))]).hold(RELEASES)
     assert aborted.value.contributors == 0
-    with pytest.raises(UsageError, match="a trusted aggregator has no part in a local round"):
-        swarm_of(3, tables, trusted=True).hold(LOCAL)
+    with pytest.raises(UsageError, match="a trusted aggregator has no part in a round whose data nodes or clients"):
+        swarm_of(3, tables, trusted=True).hold(RELEASES)
     with pytest.raises(UsageError, match="rows_max"):
-        swarm_of(3, tables).hold(replace(LOCAL, rows_max=0))
+        swarm_of(3, tables).hold(replace(RELEASES, rows_max=0))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import LocalReports, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LdpReportRequest, LocalReports, NoisyAggregate
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.job import FRACTION_BITS, JobTerms
@@ -21,9 +21,9 @@ from dca_proto.core.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
-from dca_proto.core.play import play_local
-from dca_proto.core.randomiser import Reporting
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.play import play_releases
+from dca_proto.core.release import Reporting
+from dca_proto.core.request import AskLdpReport, OpenRound
 from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, LocalMechanism, RandomisedResponse, UnaryEncoding
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
@@ -37,13 +37,13 @@ CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
 ROWS = [np.array(values, dtype=float)[:, None] for values in ([3], [], [0, 4], [4], [np.nan], [1, 7, 2], [1])]
 """Of seven clients; a value is its category, too, and 7 has none."""
 CATEGORIES = np.array([3, MISSING, 0, 4, MISSING, 1, 1])
-BY_ROUND = {"value", "reports", "round_id", "session_hash", "contributors_hash", "roster_hash"}
+BY_ROUND = {"value", "reports", "round_id", "announcement_hash", "contributors_hash"}
 
 
-def question(by: str, **changes: Any) -> RoundRequest:
+def question(by: str, **changes: Any) -> LdpReportRequest:
     if by in CATEGORICAL:
-        return RoundRequest("histogram", BINS, **{"rows_max": 1, "mechanism": by, **changes})
-    return RoundRequest("sum", BOX, **{"mechanism": by, **changes})
+        return LdpReportRequest("histogram", BINS, **{"rows_max": 1, "mechanism": by, **changes})
+    return LdpReportRequest("sum", BOX, **{"mechanism": by, **changes})
 
 
 def swarm(rows: Any = ROWS, **changes: Any) -> IdealSwarm:
@@ -70,8 +70,8 @@ def told(aggregate: NoisyAggregate) -> LocalReports:
 
 def report_round(cast: Cast, by: str) -> OpenRound:
     asked, pure = question(by), by in PURE_MECHANISMS
-    local = {"encoding": "local", "tolerated": 0, "computes": (), "mechanism": by, "delta": 0.0 if pure else DELTA}
-    return cast.request(statistic=asked.statistic, parameters=asked.parameters, rows_max=asked.rows_max, **local)
+    changes = {"ask": AskLdpReport(mechanism=by), "delta": 0.0 if pure else DELTA}
+    return cast.request(statistic=asked.statistic, parameters=asked.parameters, rows_max=asked.rows_max, **changes)
 
 
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
@@ -87,7 +87,8 @@ def test_the_keys_of_the_clients_give_the_protocols_reports(by: str, monkeypatch
     monkeypatch.setattr(Reporting, "release", recorded)
     cast = Cast(len(ROWS), 0, rows=ROWS)
     asked = report_round(cast, by)
-    protocol = play_local(cast.trainer(), [cast.client(index) for index in range(len(ROWS))], asked, 1_700_000_000_000)
+    clients = [cast.client(index) for index in range(len(ROWS))]
+    protocol = play_releases(cast.trainer(), clients, asked, 1_700_000_000_000)
     order = sorted(range(len(ROWS)), key=lambda index: cast.clients[index])
     rows, keys = [ROWS[index] for index in order], [keys[index] for index in order]
     direct = noisy_sum(asked, rows, cast.columns, frozenset(), keys=keys)
@@ -123,8 +124,8 @@ def test_each_client_that_is_present_reports_what_it_holds(by: str, rows_max: in
     for aggregate, held in ((whole, values), (part, values[present])):
         expected = mechanism(by, rows_max).randomise(held, bytes(32))
         assert told(aggregate).values.tolist() == (expected * unit if unit < 1 else expected).tolist()
-        assert (aggregate.contributors, aggregate.clients, aggregate.absent) == (len(held), len(held), ())
-        assert (aggregate.nodes, aggregate.tolerated, aggregate.private) == ((), 0, True)
+        assert (aggregate.contributors, aggregate.clients, aggregate.fewest) == (len(held), len(held), 0)
+        assert (aggregate.nodes, aggregate.colluders, aggregate.private) == ((), 0, True)
         assert (aggregate.epsilon, aggregate.delta) == (EPSILON, 0.0 if by in PURE_MECHANISMS else DELTA)
 
 
@@ -151,7 +152,7 @@ def test_mini_batches_report_once_an_epoch_each() -> None:
     budget, computes, everybody = Budget(60.0, DELTA), (b"a" * 16, b"b" * 16), frozenset(range(12))
     terms = JobTerms(budget=budget, clients=12, tolerated=1, computes=computes)
     bins = {"columns": ["x"], "edges": [place - 0.5 for place in range(13)]}
-    asked = RoundRequest("histogram", bins, rows_max=1, batch=4, mechanism=GRID_LAPLACE)
+    asked = LdpReportRequest("histogram", bins, rows_max=1, batch=4, mechanism=GRID_LAPLACE)
     absent = [everybody, frozenset({10}), frozenset({10}), frozenset({10})]
     rounds = IdealSwarm(np.arange(12.0)[:, None], ("x",), terms, absent=absent, random=seeded("batches"))
     with pytest.raises(RoundAborted, match="no client has reported anything") as aborted:
@@ -200,11 +201,9 @@ def test_a_statistic_of_a_users_own_is_held_to_its_bound(monkeypatch: pytest.Mon
 
 
 def test_what_is_no_report_round_is_refused() -> None:
-    with pytest.raises(UsageError, match="a trusted aggregator has no part in a local round, whose data nodes or clie"):
+    with pytest.raises(UsageError, match="a trusted aggregator has no part in a round whose data nodes or clients"):
         swarm(trusted=True).hold(question(UNARY_ENCODING))
     with pytest.raises(UsageError, match="expected 1: a report by unary-encoding is of one row's category"):
         swarm().hold(question(UNARY_ENCODING, rows_max=2))
-    with pytest.raises(UsageError, match="ask for one of both"):
-        swarm().hold(question(GRID_LAPLACE, rows_max=1, local=True))
-    with pytest.raises(UsageError, match="mechanism 'exponential' is not offered here"):
+    with pytest.raises(UsageError, match="mechanism 'exponential' makes no reports; use one of analytic-gaussian"):
         swarm().hold(question("exponential"))

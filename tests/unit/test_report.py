@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_samples import SAMPLES, audit, emulation, fleet, scaling, swarm, sweep
+from report_samples import SAMPLES, audit, emulation, fleet, swarm, sweep
+from scaling_samples import scaling
 
 from dca_proto.cli import GROUP, main
 from dca_proto.cli.output import whole_file

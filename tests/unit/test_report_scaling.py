@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import msgspec
-from report_samples import prediction, scaling
+from scaling_samples import prediction, scaling
 
 from emulator.report import scaling as pages
 from emulator.report.page import render

@@ -1,0 +1,356 @@
+"""Attacks on how nodes agree on one set: lists and answers that differ, and entries that a holder makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+from scene import (
+    announced,
+    begin,
+    body_of,
+    changed,
+    exact_cast,
+    exact_sum,
+    failures,
+    flipped,
+    forged_list,
+    hand_over,
+    held_by,
+    kind_of,
+    losing,
+    opened_list,
+    passing,
+    refused,
+    resigned,
+    results,
+    sealed_by,
+    sealed_kind,
+    sealed_list,
+    sent,
+    the_sum,
+    unsealed,
+    until_the_end,
+)
+
+from dca_proto.core.codec import decode_body, encode
+from dca_proto.core.facts import ChargeReturned, NodeAborted, Released
+from dca_proto.core.lists import encode_places
+from dca_proto.core.masks import ENTRY_BYTES, TAG_BYTES, entry_of
+from dca_proto.core.messages import (
+    Abort,
+    Answer,
+    Close,
+    Contribution,
+    FrozenList,
+    ListHeader,
+    PartialSum,
+)
+from dca_proto.testing import Cast, Envelope, Network
+
+Change = Callable[[bytes, bytes], tuple[bytes, bytes]]
+"""From the entries and tags of a list to others."""
+
+
+def lying_list(cast: Cast, network: Network, change: Change, to: int | None = None) -> None:
+    """Node 0 sends other lists than it froze, to all peers or to one."""
+
+    def lie(one: Envelope) -> list[Envelope]:
+        concerned = kind_of(one) is FrozenList and one.sender == cast.computes[0]
+        if not concerned or (to is not None and one.to.id != cast.computes[to]):
+            return [one]
+        told = opened_list(network, cast, one)
+        return [forged_list(network, cast, one, *change(told.entries, told.tags))]
+
+    network.tamper = lie
+
+
+def without_the_last(entries: bytes, tags: bytes) -> tuple[bytes, bytes]:
+    return entries[:-ENTRY_BYTES], tags[:-TAG_BYTES]
+
+
+# 4, 42: different words to different peers
+
+
+@pytest.mark.parametrize("close_lost", [False, True])
+def test_attack_42_different_lists_to_different_peers_release_nothing_and_prove_it(close_lost: bool) -> None:
+    """G11: also where the trainer's Close is lost, and the round freezes at `close_by`."""
+    cast = exact_cast(6, 3)
+    network = cast.network()
+    lying_list(cast, network, without_the_last, to=1)
+    lie = network.tamper
+    network.tamper = lambda one: [] if close_lost and kind_of(one) is Close else lie(one)
+    begin(cast, network, tolerated=2)
+    until_the_end(network)
+    assert network.reported(Released, cast.computes[1]) == network.reported(Released, cast.computes[2]) == []
+    assert results(network) == []
+    aborts = [body_of(one.payload) for one in sent(network, Abort)]
+    accused = [one for one in aborts if one.reason == "equivocation" and one.compute in cast.computes[1:]]
+    headers = {
+        (body.compute, part.list_hash)
+        for body in accused
+        for part in map(decode_body, (frame.body for frame in body.evidence))
+        if isinstance(part, ListHeader)
+    }
+    assert len({hashed for _, hashed in headers}) > 3, "the aborts show two headers of one node"
+    for client in cast.clients:
+        assert not network.actors[client].ledger.is_charged(announced(network, cast).body.round_id)
+
+
+def test_attack_42_a_second_list_for_the_same_peer_ends_the_round_with_both_headers() -> None:
+    cast = exact_cast(6, 3)
+    network = cast.network()
+    network.tamper = losing(FrozenList, sender=cast.computes[2])
+    begin(cast, network, tolerated=2)
+    first = sent(network, FrozenList, sender=cast.computes[0], to=cast.computes[1])[0]
+    told = opened_list(network, cast, first)
+    hand_over(network, forged_list(network, cast, first, *without_the_last(told.entries, told.tags)))
+    (fact,) = network.reported(NodeAborted, cast.computes[1])
+    assert (fact.reason, fact.detail) == ("equivocation", "compute-0 signed two lists")
+    body = body_of(sent(network, Abort, sender=cast.computes[1])[0].payload)
+    counts = [decode_body(frame.body).count for frame in body.evidence]
+    assert counts == [len(held_by(network, cast, 0)), len(held_by(network, cast, 0)) - 1]
+
+
+def answer_of(cast: Cast, one: Envelope, **changes: object) -> bytes:
+    identity = next(each for each in cast.compute_identities if each.id == one.sender)
+    return resigned(cast, identity, one.payload, **changes)
+
+
+def test_attack_42_different_objections_to_different_peers_are_never_added() -> None:
+    """Each honest node releases once, over the set that it was told; the trainer adds nothing to a sum."""
+    cast = exact_cast(6, 3)
+    network = cast.network()
+
+    def lie(one: Envelope) -> list[Envelope]:
+        if kind_of(one) is not Answer or (one.sender, one.to.id) != (cast.computes[0], cast.computes[1]):
+            return [one]
+        return [changed(one, answer_of(cast, one, objections=encode_places(np.array([0]))))]
+
+    network.tamper = lie
+    begin(cast, network, tolerated=2)
+    until_the_end(network)
+    assert [len(network.reported(Released, node)) for node in cast.computes] == [1, 1, 1]
+    assert sorted(fact.contributors for fact in network.reported(Released)) == [5, 6, 6]
+    assert results(network) == []
+    assert "name different answers" in failures(network)[0].reason
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_attack_42_two_answers_to_one_peer_end_the_round(restarted: bool) -> None:
+    cast = exact_cast(6, 3)
+    network = cast.network()
+    network.tamper = losing(Answer, sender=cast.computes[2])
+    begin(cast, network, tolerated=2)
+    first = sent(network, Answer, sender=cast.computes[0], to=cast.computes[1])[0]
+    if restarted:
+        network.restart(cast.computes[1])
+        hand_over(network, first)
+    hand_over(network, changed(first, answer_of(cast, first, objections=encode_places(np.array([1])))))
+    (fact,) = network.reported(NodeAborted, cast.computes[1])
+    assert (fact.reason, fact.detail) == ("equivocation", "compute-0 signed two answers")
+    assert network.reported(Released, cast.computes[1]) == []
+
+
+@pytest.mark.parametrize("objections", [b"\0", encode_places(np.array([6])), encode_places(np.array([2, 1])),
+                                        encode_places(np.array([1, 1]))])  # fmt: skip
+def test_attack_42_an_answer_that_cannot_be_read_ends_the_round(objections: bytes) -> None:
+    cast = exact_cast(6, 3)
+    network = cast.network()
+    network.tamper = lambda one: (
+        [changed(one, answer_of(cast, one, objections=objections))]
+        if kind_of(one) is Answer and one.sender == cast.computes[0]
+        else [one]
+    )
+    begin(cast, network, tolerated=2)
+    until_the_end(network)
+    assert {fact.reason for fact in network.reported(NodeAborted)} == {"invalid-answer"}
+    assert network.reported(Released, cast.computes[1]) == []
+
+
+def test_attack_4_partial_sums_over_different_sets_are_not_added() -> None:
+    """A node that releases over another set than it agreed to is found out by the hash it must sign."""
+    cast = exact_cast(4, 3)
+    network = cast.network()
+    liar = cast.compute_identities[0]
+
+    def lie(one: Envelope) -> list[Envelope]:
+        if one.sender != liar.id or sealed_kind(network, cast, one.payload) is not PartialSum:
+            return [one]
+        body = msgspec.structs.replace(unsealed(network, cast, one.payload), set_hash=bytes(32))
+        return [changed(one, sealed_by(cast, liar, body, announced(network, cast)))]
+
+    network.tamper = lie
+    begin(cast, network)
+    assert results(network) == []
+    assert "different sets of clients" in failures(network)[0].reason
+
+
+# 43: entries that a holder makes up
+
+
+def made_up(victim: int) -> Callable[[Cast], Change]:
+    """An entry of a client that has contributed nothing, at its right place in the order."""
+
+    def change_of(cast: Cast) -> Change:
+        entry = entry_of(cast.clients[victim], bytes(range(16)), 9)
+
+        def change(entries: bytes, tags: bytes) -> tuple[bytes, bytes]:
+            rows = [entries[at : at + ENTRY_BYTES] for at in range(0, len(entries), ENTRY_BYTES)]
+            marks = [tags[at : at + TAG_BYTES] for at in range(0, len(tags), TAG_BYTES)]
+            pairs = sorted([*zip(rows, marks, strict=True), (entry, bytes(8))])
+            return b"".join(row for row, _ in pairs), b"".join(mark for _, mark in pairs)
+
+        return change
+
+    return change_of
+
+
+def silent_client_of_the_liar(cast: Cast) -> tuple[Network, int, Envelope]:
+    """A round in which one client of node 0 sends nothing."""
+    network = cast.network()
+    network.tamper = losing(Contribution)
+    begin(cast, network, tolerated=3)
+    victim = held_by(network, cast, 0)[0]
+    network.tamper = losing(Contribution, sender=cast.clients[victim])
+    return network, victim, sent(network, Contribution, sender=cast.clients[victim])[0]
+
+
+def test_attack_43_an_entry_of_a_client_that_did_not_contribute_is_objected_to() -> None:
+    """G2: its tag fails at every honest node. Nobody's charge number is recorded, so that nobody is locked out."""
+    cast = exact_cast(7, 3)
+    network, victim, _ = silent_client_of_the_liar(cast)
+    lying_list(cast, network, made_up(victim)(cast))
+    lie = network.tamper
+    silent = cast.clients[victim]
+    network.tamper = lambda one: [] if kind_of(one) is Contribution and one.sender == silent else lie(one)
+    until_the_end(network)
+    assert network.reported(Released, cast.computes[0]) == []  # its own list has not the entry: other list hashes
+    assert results(network) == []
+    for node in cast.computes[1:]:
+        actor = network.actors[node]
+        assert actor._charges.highest(actor._sessions.slots[silent]) == 0
+
+
+@pytest.mark.parametrize("number", [9, 2**32 - 1])
+def test_attack_43_a_lying_holder_with_a_list_of_its_own_locks_nobody_out(number: int) -> None:
+    """G2: the liar's whole process lists another charge number for a victim. The tag that the client made is for its
+    own number: each honest node objects, records nothing, and the next round holds the client again."""
+    cast = exact_cast(7, 3)
+    network = cast.network()
+    network.tamper = losing(Close)
+    begin(cast, network, tolerated=3)
+    victim = held_by(network, cast, 0)[0]
+    kept = network.actors[cast.computes[0]]._rounds[announced(network, cast).body.round_id].kept
+    mine = kept[cast.clients[victim]]
+    entry = entry_of(cast.clients[victim], mine.contribution, number)
+    kept[cast.clients[victim]] = msgspec.structs.replace(mine, entry=entry)
+    network.tamper = passing
+    until_the_end(network)
+    assert the_sum(network).tolist() == [exact_sum(set(range(7)) - {victim})]
+    for node in cast.computes[1:]:
+        actor = network.actors[node]
+        assert actor._charges.highest(actor._sessions.slots[cast.clients[victim]]) == 0
+    begin(cast, network, tolerated=3)
+    assert results(network)[-1].value.tolist() == [exact_sum(range(7))]
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_attack_43_flipped_tags_leave_a_client_out_and_keep_the_sum_exact(which: int) -> None:
+    """A holder that damages a client's tag for a node can drop that client, as it could by losing its contribution."""
+    cast = exact_cast(7, 3)
+    network = cast.network()
+    network.tamper = losing(Close)
+    begin(cast, network, tolerated=3)
+    victim = held_by(network, cast, 0)[0]
+    kept = network.actors[cast.computes[0]]._rounds[announced(network, cast).body.round_id].kept
+    mine = kept[cast.clients[victim]]
+    kept[cast.clients[victim]] = msgspec.structs.replace(mine, tags=flipped(mine.tags, TAG_BYTES * which))
+    network.tamper = passing
+    until_the_end(network)
+    assert the_sum(network).tolist() == [exact_sum(set(range(7)) - {victim})]
+    assert network.actors[cast.clients[victim]].ledger.spent().mu > 0, "whoever was objected to keeps the charge"
+
+
+def twice(entries: bytes, tags: bytes) -> tuple[bytes, bytes]:
+    return entries[:ENTRY_BYTES] + entries, tags[:TAG_BYTES] + tags
+
+
+def turned(entries: bytes, tags: bytes) -> tuple[bytes, bytes]:
+    rows = [entries[at : at + ENTRY_BYTES] for at in range(0, len(entries), ENTRY_BYTES)]
+    return b"".join(reversed(rows)), tags
+
+
+INVALID: dict[str, Change] = {
+    "a client twice": twice,
+    "out of order": turned,
+    "a tag too few": lambda entries, tags: (entries, tags[:-TAG_BYTES]),
+    "half an entry": lambda entries, tags: (entries[:-1], tags),
+    "charge number 0": lambda entries, tags: (entries[:-4] + bytes(4), tags),
+}
+
+
+@pytest.mark.parametrize("what", INVALID)
+def test_attack_43_a_signed_list_that_cannot_be_ends_the_round(what: str) -> None:
+    """G1: one colluding client listed nineteen times would strip a victim's noise to its own."""
+    cast = exact_cast(7, 3)
+    network = cast.network()
+    lying_list(cast, network, INVALID[what])
+    begin(cast, network, tolerated=3)
+    until_the_end(network)
+    honest = [fact for node in cast.computes[1:] for fact in network.reported(NodeAborted, node)]
+    assert "invalid-list" in {fact.reason for fact in honest}
+    assert network.reported(Released) == []
+    assert len(network.reported(ChargeReturned)) == 8
+
+
+def test_attack_43_one_client_at_two_holders() -> None:
+    """The announcement and the id say who holds a client: an entry of another holder's client ends the round."""
+    cast = exact_cast(7, 3)
+    network = cast.network()
+    network.tamper = losing(Close)
+    begin(cast, network, tolerated=3)
+    foreign = held_by(network, cast, 1)[0]
+    lying_list(cast, network, made_up(foreign)(cast))
+    until_the_end(network)
+    details = [fact.detail for fact in network.reported(NodeAborted, cast.computes[2])]
+    assert "a client of another holder" in details[0]
+    assert network.reported(Released) == []
+
+
+def test_attack_43_a_list_that_is_not_its_headers_changes_nothing() -> None:
+    """Not even the phase of a node that still collects."""
+    cast = exact_cast(7, 3)
+    network = cast.network()
+    network.tamper = losing(FrozenList, Close, Answer)
+    begin(cast, network, tolerated=3)
+    hand_over(network, sent(network, Close, to=cast.computes[0])[0])
+    honest = sent(network, FrozenList, sender=cast.computes[0], to=cast.computes[1])[0]
+    told = opened_list(network, cast, honest)
+    entries, tags = without_the_last(told.entries, told.tags)
+    body = msgspec.structs.replace(told, entries=entries, tags=tags)
+    lie = sealed_list(cast, cast.compute_identities[0], body, announced(network, cast), cast.computes[1])
+    refused(network, cast.computes[1], cast.computes[0], lie, "list")
+    assert network.actors[cast.computes[1]].phase(announced(network, cast).body.round_id) == "collecting"
+
+
+def test_attack_43_a_list_of_another_node_round_or_receiver_is_refused() -> None:
+    cast = exact_cast(7, 3)
+    network = cast.network()
+    network.tamper = losing(FrozenList, Answer)
+    begin(cast, network, tolerated=3)
+    zero, one, two = cast.computes
+    honest = sent(network, FrozenList, sender=zero, to=one)[0]
+    told, opened = opened_list(network, cast, honest), announced(network, cast)
+    refused(network, one, two, honest.payload, "signature")
+    refused(network, two, zero, honest.payload, "ciphertext")
+    liar, peer = cast.compute_identities[0], cast.compute_identities[2]
+    refused(network, one, two, sealed_list(cast, peer, told, opened, one), "signature")
+    other = sealed_list(cast, liar, msgspec.structs.replace(told, receiver=two), opened, one)
+    refused(network, one, zero, other, "receiver")
+    refused(network, one, cast.clients[0], honest.payload, "unknown-compute")
+    begin(cast, network, tolerated=3)
+    moved = msgspec.structs.replace(body_of(honest.payload), round_id=announced(network, cast).body.round_id)
+    refused(network, one, zero, encode(moved), "ciphertext")
