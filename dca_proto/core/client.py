@@ -166,7 +166,7 @@ class ClientActor(Actor):
             return self._on_announcement(known, None, now_ms)
         frame = decode_frame(payload)
         if isinstance(frame, Receipt):
-            return self._on_receipt(sender, frame)
+            return self._on_receipt(sender, frame, now_ms)
         if isinstance(frame, Invitation):
             return self._on_announcement(self._open(frame.announcement), frame, now_ms)
         if not isinstance(frame, Signed):
@@ -176,7 +176,7 @@ class ClientActor(Actor):
             case Announcement():
                 return self._on_announcement(self._open(frame), None, now_ms)
             case Abort():
-                return self._on_abort(frame, body)
+                return self._on_abort(frame, body, now_ms)
             case ChargeReused():
                 return self._on_reused(sender, frame, body)
             case HelloWanted():
@@ -286,7 +286,7 @@ class ClientActor(Actor):
             stored,
             *current.answers(self.id),
             self._resend_timer(current, now_ms, self.id),  # spread by what does not depend on data
-            SetTimer(Timer(CLOSE, current.id), body.commit_by_ms + self._timing.abort_grace_ms),
+            self._close_timer(current, now_ms),
             Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
             *(Report(facts.DataFailed(current.id, body.statistic, kind)) for kind in trouble),
         ]
@@ -304,14 +304,14 @@ class ClientActor(Actor):
             stored,
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
             *self.declines.note(DeclinedRound.of(current.body, cut, self.declines.next_number, now_ms)),
-            SetTimer(Timer(CLOSE, current.id), max(current.body.close_by_ms, now_ms)),
+            self._close_timer(current, now_ms),
             *current.answers(self.id),
             Report(facts.Declined(current.id, self.id, *why)),
         ]
 
     # --- what its holder and the nodes answer (§4.5, §4.6, §4.8) ----------------------------------------------------
 
-    def _on_receipt(self, sender: bytes, receipt: Receipt) -> list[Effect]:
+    def _on_receipt(self, sender: bytes, receipt: Receipt, now_ms: int) -> list[Effect]:
         current = self._rounds.get(receipt.round_id)
         if current is None:
             raise PeerError("phase", found="a receipt of an unknown round", expected="an announcement first")
@@ -329,7 +329,7 @@ class ClientActor(Actor):
             stored,
             *self._forget_outbound(current),
             CancelTimer(Timer(RESEND, current.id)),
-            SetTimer(Timer(CLOSE, current.id), current.body.commit_by_ms + self._timing.kept_ms),
+            self._close_timer(current, now_ms),
             Report(facts.Missed(current.id) if late else facts.Acknowledged(current.id)),
         ]
 
@@ -349,7 +349,7 @@ class ClientActor(Actor):
         self._outdated = Refusal("ledger", found, f"a number that no Compute node has seen; the highest is {highest}")
         return [Report(facts.LedgerReused(current.id, sender, number, body.highest))]
 
-    def _on_abort(self, frame: Signed, body: Abort) -> list[Effect]:
+    def _on_abort(self, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
         current = self._rounds.get(body.round_id)
         if current is None or current.stored.decline:
             return []  # aborts are broadcast: most rounds that end so are none of ours to undo
@@ -363,8 +363,7 @@ class ClientActor(Actor):
         stored = current.store(phase=phase, aborted_by=aborted_by)
         if not last:
             ask_ms = current.body.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
-            close_ms = current.body.commit_by_ms + self._timing.abort_grace_ms
-            return [stored, SetTimer(Timer(ASK, current.id), ask_ms), SetTimer(Timer(CLOSE, current.id), close_ms)]
+            return [stored, SetTimer(Timer(ASK, current.id), ask_ms), self._close_timer(current, now_ms)]
         return [
             self.ledger.give_back(current.id),
             stored,
@@ -464,8 +463,12 @@ class ClientActor(Actor):
         return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
+        asked = self._ask(current, now_ms) if current.phase in (KEPT, MISSED) else []
+        return [self._close_timer(current, now_ms), *self._resend(current, now_ms), *asked]
+
+    def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
+        """When a round is forgotten: nobody asks for a decline any more, or no abort is asked for any more (§4.8)."""
         aborting = current.phase == SENT or current.stored.aborted_by
         grace_ms = self._timing.abort_grace_ms if aborting else self._timing.kept_ms
         over_ms = current.body.close_by_ms if current.stored.decline else current.body.commit_by_ms + grace_ms
-        close = SetTimer(Timer(CLOSE, current.id), over_ms)
-        return [close, *self._resend(current, now_ms), *(self._ask(current, now_ms) if current.phase == KEPT else [])]
+        return SetTimer(Timer(CLOSE, current.id), max(now_ms, over_ms))

@@ -6,7 +6,22 @@ import functools
 
 import pytest
 from lab import abort_of
-from scene import announced, begin, forged, ignored, losing, refused, sends, sent, snapshot, until_the_end
+from scene import (
+    EASY,
+    announced,
+    begin,
+    exact_cast,
+    forged,
+    hand_over,
+    ignored,
+    losing,
+    passing,
+    refused,
+    sends,
+    sent,
+    snapshot,
+    until_the_end,
+)
 
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import ROUNDS, TABLE
@@ -14,8 +29,9 @@ from dca_proto.core.codec import encode
 from dca_proto.core.effects import Forget, Persist, SetTimer
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received, Started, Timer, TimerFired
+from dca_proto.core.facts import Acknowledged, Declined, Missed
 from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.messages import Announcement, ChargeReused, Close, Contribution, Receipt, Sealed
+from dca_proto.core.messages import AbortWanted, Announcement, ChargeReused, Close, Contribution, Receipt, Sealed
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.policy import Policy
 from dca_proto.testing import Cast
@@ -183,7 +199,7 @@ def test_the_receipt_forgets_the_ciphertext() -> None:
     assert ("outbound", scene.round_id) not in scene.network.stores[scene.client]
 
 
-@pytest.mark.parametrize("phase", ["sent", "kept"])
+@pytest.mark.parametrize("phase", ["sent", "kept", "missed"])
 def test_the_charge_comes_back_with_the_last_abort_and_not_before(phase: str) -> None:
     scene = Scene(phase)
     for compute in (0, 1, 1, 0):
@@ -192,6 +208,47 @@ def test_the_charge_comes_back_with_the_last_abort_and_not_before(phase: str) ->
     scene.network.handle(scene.client, Received(*scene.message("abort", 2)))
     assert scene.actor.ledger.charges[0].returned
     assert scene.actor.phase(scene.round_id) == "returned"
+
+
+def test_word_that_it_was_late_ends_the_sending_and_frees_room_and_number_but_no_charge() -> None:
+    scene = Scene("missed")
+    assert scene.network.reported(Missed, scene.client) == [Missed(scene.round_id)]
+    assert scene.network.reported(Acknowledged, scene.client) == []
+    assert (scene.actor._waiting, scene.actor._held_bytes, scene.actor._unsent) == (set(), 0, {})
+    assert ("outbound", scene.round_id) not in scene.network.stores[scene.client]
+    before = len(sent(scene.network, Contribution, sender=scene.client))
+    scene.network.advance(scene.opened.body.commit_by_ms)
+    assert len(sent(scene.network, Contribution, sender=scene.client)) == before
+    until_the_end(scene.network)
+    assert sent(scene.network, AbortWanted, sender=scene.client) == [], "nobody aborted"
+    assert scene.actor.ledger.is_charged(scene.round_id)
+
+
+@pytest.mark.parametrize("phase", ["kept", "missed"])
+def test_a_client_that_starts_again_asks_for_aborts_once_the_round_has_ended(phase: str) -> None:
+    """They may have been sent while it was off."""
+    scene = Scene(phase)
+    scene.network.restart(scene.client)
+    scene.network.tamper = lambda one: ()
+    scene.network.advance(scene.opened.body.commit_by_ms)
+    assert sent(scene.network, AbortWanted, sender=scene.client) == []
+    scene.network.advance(scene.opened.body.commit_by_ms + 5_000)
+    asked = sent(scene.network, AbortWanted, sender=scene.client)
+    assert {one.to.id for one in asked} == set(scene.cast.computes)
+
+
+def test_one_missed_round_stops_no_client_from_taking_part_in_200_more() -> None:
+    """Without word that it was late, its charge number would block the client 64 charges later (§4.3)."""
+    cast = exact_cast(4, 2, policy=EASY)
+    network, client = cast.network(), cast.clients[0]
+    network.tamper = losing(Contribution, sender=client)
+    begin(cast, network)
+    network.advance(network.now_ms + 1000)
+    network.tamper = passing
+    hand_over(network, sent(network, Contribution, sender=client)[0])
+    for _ in range(200):
+        begin(cast, network)
+    assert [len(network.reported(kind, client)) for kind in (Missed, Acknowledged, Declined)] == [1, 200, 0]
 
 
 def test_closing_forgets_the_round_and_keeps_the_charge() -> None:

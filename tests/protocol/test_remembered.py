@@ -6,7 +6,8 @@ import gc
 
 import msgspec
 import pytest
-from scene import announced, begin, exact_cast, forged, losing, refused, resigned, sent, until_the_end
+from lab import abort_of
+from scene import announced, begin, exact_cast, forged, losing, passing, refused, resigned, sent, until_the_end
 
 from dca_proto.core import facts
 from dca_proto.core.announcement import _held, check_time, open_announcement, open_epoch_keys
@@ -203,6 +204,62 @@ def test_a_clients_room_for_announcements_is_free_again_when_rounds_are_over() -
     assert client._held_bytes == size, "counted again from the store"
     until_the_end(network)
     assert (client._held_bytes, client.phase(request.round_id)) == (0, "new")
+
+
+def test_only_declined_rounds_and_those_without_a_receipt_take_up_a_clients_room() -> None:
+    """Its budget limits the others: quick rounds that it remembers must not keep it from the next one."""
+    cast = exact_cast(4, 3)
+    network, _ = begin(cast)
+    client = network.actors[cast.clients[0]]
+    client._limits = msgspec.structs.replace(LIMITS, rounds_open_max=2)
+    for _ in range(3):
+        begin(cast, network)
+    assert (len(client._rounds), client._waiting, client._held_bytes) == (4, set(), 0)
+    begin(cast, network, epsilon=100.0)  # beyond every policy
+    network.tamper = losing(Receipt)
+    _, third = begin(cast, network)
+    assert len(client._waiting) == 2
+    refused(network, client.id, cast.trainer_identity.id, third_announcement(cast, network), "rounds")
+    network.restart(client.id)
+    client = network.actors[client.id]
+    assert len(client._waiting) == 2, "counted again from the store"
+    network.tamper = passing
+    network.advance(network.now_ms + 20_000)
+    assert client.phase(third.round_id) == "kept"
+    assert len(client._waiting) == 1
+
+
+@pytest.mark.parametrize("started_again", [False, True])
+@pytest.mark.parametrize(
+    ("how", "phase", "kept_ms"),
+    [
+        ("declined", "declined", -60_000),
+        ("with a receipt", "kept", 300_000),
+        ("with a receipt, then an abort", "kept", 3_600_000),
+        ("with an abort, then a receipt", "kept", 3_600_000),
+        ("without a receipt", "sent", 3_600_000),
+    ],
+)
+def test_how_long_a_client_remembers_a_round(how: str, phase: str, kept_ms: int, started_again: bool) -> None:
+    """Counted from `commit_by`: a declined one until `close_by`, a minute before."""
+    cast = exact_cast(4, 3)
+    network, client = cast.network(), cast.clients[0]
+    network.tamper = losing(*[] if how.startswith("with a receipt") else [Receipt], to=client)
+    _, request = begin(cast, network, epsilon=100.0 if how == "declined" else 1.0)
+    network.down |= {*cast.computes, cast.trainer_identity.id}
+    if "abort" in how:
+        network.handle(client, Received(*abort_of(cast, network, 0)))
+    if how.endswith("then a receipt"):
+        (receipt,) = sent(network, Receipt, to=client)
+        network.handle(client, Received(receipt.sender, receipt.payload))
+    if started_again:
+        network.restart(client)
+    over_ms = announced(network, cast).body.commit_by_ms + kept_ms
+    network.advance(over_ms - 1)
+    assert network.actors[client].phase(request.round_id) == phase
+    network.advance(over_ms)
+    assert network.actors[client].phase(request.round_id) == "new"
+    assert not {"client-round", "announcement", "outbound"} & {table for table, _ in network.stores[client]}
 
 
 def test_a_repeated_refusal_or_announcement_is_counted_once() -> None:
