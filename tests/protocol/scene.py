@@ -35,6 +35,7 @@ from dca_proto.core.messages import (
     Contribution,
     Frame,
     FrozenList,
+    Hello,
     Invitation,
     ListHeader,
     Sealed,
@@ -391,6 +392,33 @@ def held_by(network: Network, cast: Cast, node: int) -> list[int]:
     opened = announced(network, cast)
     indices = sorted(range(len(cast.clients)), key=lambda index: cast.clients[index])
     return [index for index in indices if opened.holder(cast.clients[index]).id == cast.computes[node]]
+
+
+def hello_of(network: Network, cast: Cast, client: int = 0) -> Envelope:
+    return sent(network, Hello, sender=cast.clients[client])[0]
+
+
+def other_hello(cast: Cast, network: Network, client: int = 0, **changes: object) -> bytes:
+    """A Hello that the client signs, changed."""
+    body = msgspec.structs.replace(body_of(hello_of(network, cast, client).payload), **changes)
+    return forged(cast, cast.client_identities[client], body)
+
+
+def without_hello(cast: Cast) -> Network:
+    """A network on which client 0's Hello is lost."""
+    network = Network()
+    network.tamper = losing(Hello, sender=cast.clients[0])
+    cast.network(network)
+    network.deliver()
+    return network
+
+
+def standing(clients: int = 4, computes: int = 3) -> tuple[Cast, Network]:
+    """All sessions stand."""
+    cast = exact_cast(clients, computes)
+    network = cast.network()
+    network.deliver()
+    return cast, network
 
 
 def flipped(payload: bytes, position: int) -> bytes:

@@ -14,16 +14,20 @@ from scene import (
     forged,
     hand_over,
     held_by,
+    hello_of,
     ignored,
     kind_of,
     losing,
+    other_hello,
     passing,
     refused,
     restore,
     results,
     sent,
+    standing,
     the_sum,
     until_the_end,
+    without_hello,
 )
 from wiretap import keys_of
 
@@ -33,41 +37,14 @@ from dca_proto.core.events import Received, Started, Timer, TimerFired
 from dca_proto.core.facts import Declined, LedgerReused, NodeAborted
 from dca_proto.core.federation import enrol
 from dca_proto.core.keyring import SeenEpochs
-from dca_proto.core.messages import Answer, Certificate, Close, Contribution, Hello, HelloWanted, Sessions
+from dca_proto.core.messages import Certificate, Close, Contribution, Hello, HelloWanted, Sessions
 from dca_proto.core.params import PROTOCOL_VERSION, Timing
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey
 from dca_proto.core.sessions import pair_key
-from dca_proto.testing import Cast, Envelope, Network
+from dca_proto.testing import Cast, Envelope
 
 DAY_MS = 24 * 3600 * 1000
 GRACE_MS = Timing().epoch_grace_ms
-
-
-def hello_of(network: Network, cast: Cast, client: int = 0) -> Envelope:
-    return sent(network, Hello, sender=cast.clients[client])[0]
-
-
-def other_hello(cast: Cast, network: Network, client: int = 0, **changes: object) -> bytes:
-    """A Hello that the client signs, changed."""
-    body = msgspec.structs.replace(body_of(hello_of(network, cast, client).payload), **changes)
-    return forged(cast, cast.client_identities[client], body)
-
-
-def without_hello(cast: Cast) -> Network:
-    """A network on which client 0's Hello is lost."""
-    network = Network()
-    network.tamper = losing(Hello, sender=cast.clients[0])
-    cast.network(network)
-    network.deliver()
-    return network
-
-
-def standing(clients: int = 4, computes: int = 3) -> tuple[Cast, Network]:
-    """All sessions stand."""
-    cast = exact_cast(clients, computes)
-    network = cast.network()
-    network.deliver()
-    return cast, network
 
 
 # 45: who gets a session
@@ -247,37 +224,6 @@ def test_sessions_are_kept_up_to_the_limit_and_counted_for_trainers_alone() -> N
 
 
 # G6, G13: turning epochs, twins, copied keys
-
-
-def test_an_epoch_that_turns_in_mid_round_changes_nothing() -> None:
-    """A client's newer Hello displaces the older one: the one whose tag holds is the one whose mask is summed."""
-    cast, network = standing(5)
-    network.tamper = losing(Close, Answer)
-    begin(cast, network)
-    later_ms = network.now_ms + 2
-    for index in range(3):
-        fresh = AgreementKey(bytes((index + 1,)) * 32).public
-        payload = other_hello(cast, network, index, serial=later_ms, public=fresh)
-        for node in cast.computes:
-            network.handle(node, Received(cast.clients[index], payload))
-    network.tamper = passing
-    until_the_end(network)
-    assert the_sum(network).tolist() == [exact_sum(range(5))]
-
-
-def test_a_third_hello_in_mid_round_leaves_its_client_out() -> None:
-    """A node keeps the newest two; the client did that to itself, and the sum stays exact."""
-    cast, network = standing(5)
-    network.tamper = losing(Close, Answer)
-    begin(cast, network)
-    for number in (1, 2):
-        fresh = AgreementKey(bytes((number,)) * 32).public
-        payload = other_hello(cast, network, 0, serial=network.now_ms + number, public=fresh)
-        for node in cast.computes:
-            network.handle(node, Received(cast.clients[0], payload))
-    network.tamper = passing
-    until_the_end(network)
-    assert the_sum(network).tolist() == [exact_sum(range(1, 5))]
 
 
 def test_a_cloned_device_is_never_in_a_sum_twice_and_is_told() -> None:

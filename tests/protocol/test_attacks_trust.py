@@ -241,6 +241,35 @@ def test_a_node_takes_the_ids_that_the_root_covers_and_contributions_of_nobody_e
     assert opened.body.invited == invitation_root(sorted(cast.clients[:4]))
 
 
+def test_what_is_no_invited_round_of_the_trainers_is_dropped_and_its_own_is_taken() -> None:
+    """Nobody, somebody where nobody is invited, another order, too many, and another sender."""
+    cast = exact_cast(6, 3)
+    network, node, trainer = cast.network(), cast.computes[0], cast.trainer_identity.id
+    network.tamper = losing(InvitedRound, Invitation)
+    _, request = begin(cast, network, invited=cast.clients[:4], clients_expected=0)
+    genuine = sent(network, InvitedRound, to=node)[0].payload
+    frame = decode_frame(genuine)
+    ids = [frame.clients[at : at + 16] for at in range(0, 64, 16)]
+    for clients in (b"", b"".join(reversed(ids)), b"".join([ids[1], ids[0], *ids[2:]]), ids[0] + frame.clients):
+        refused(network, node, trainer, encode(InvitedRound(frame.announcement, clients)), "invited")
+    open_to_all = sign(
+        cast.trainer_identity,
+        cast.federation.hash,
+        msgspec.structs.replace(announced(network, cast).body, invited=b"", round_id=bytes(16)),
+    )
+    refused(network, node, trainer, encode(InvitedRound(open_to_all, frame.clients)), "invited")
+    for sender in (cast.computes[1], cast.clients[0], bytes(16)):
+        refused(network, node, sender, genuine, "sender")
+    actor = network.actors[node]
+    usual, actor._limits = actor._limits, msgspec.structs.replace(actor._limits, invited_max=3)
+    refused(network, node, trainer, genuine, "invited")
+    actor._limits = usual
+    network.tamper = passing
+    until_the_end(network)
+    assert actor.phase(request.round_id) == "released"
+    assert the_sum(network).tolist() == [exact_sum(range(4))]
+
+
 # 52: a hostile trainer
 
 

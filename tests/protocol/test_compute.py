@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from scene import (
     announced,
@@ -10,23 +11,26 @@ from scene import (
     exact_cast,
     forged,
     forged_list,
+    kind_of,
     losing,
+    passing,
     refused,
     results,
     sends,
     sent,
     snapshot,
 )
+from wiretap import keys_of
 
 from dca_proto.core import facts
-from dca_proto.core.codec import encode
+from dca_proto.core.codec import decode_body, encode
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.compute_round import TABLE
 from dca_proto.core.effects import Channel, Forget, Persist, Report, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received, Started, TimerFired
 from dca_proto.core.events import Timer as TimerName
-from dca_proto.core.masks import ENTRY_BYTES
+from dca_proto.core.masks import ENTRY_BYTES, late_tag
 from dca_proto.core.messages import (
     Abort,
     Announcement,
@@ -35,6 +39,7 @@ from dca_proto.core.messages import (
     Contribution,
     EpochKey,
     FrozenList,
+    ListHeader,
     Query,
     Receipt,
 )
@@ -241,6 +246,78 @@ def test_the_final_word_is_durable_before_it_leaves_and_the_contributions_go_wit
     assert tables(effects).index("round") < released
     assert sum(isinstance(effect, Forget) for effect in effects) == held + 2
     assert scene.actor._rounds[scene.round_id].kept == {}
+
+
+@pytest.mark.parametrize("phase", ["frozen", "answered", "released"])
+def test_a_contribution_after_the_freeze_is_told_that_it_was_late(phase: str) -> None:
+    """By the key that it came with: nobody else can say so. Nothing of it is kept."""
+    cast = exact_cast(5, 3)
+    network, late = cast.network(), cast.clients[4]
+    lost = losing(*LOST.get(phase, ()))
+    network.tamper = lambda one: [] if (one.sender, kind_of(one)) == (late, Contribution) else lost(one)
+    begin(cast, network)
+    network.advance(network.now_ms + 1000)
+    (made, opened) = sent(network, Contribution, sender=late)[0], announced(network, cast)
+    node = network.actors[made.to.id]
+    assert node.phase(made.round_id) == phase
+    before = snapshot(node)
+    (word,) = node.handle(Received(late, made.payload), network.now_ms)
+    assert snapshot(node) == before
+    key = keys_of(network.actors[late], opened)[0][opened.computes.index(node.id)]
+    contribution = body_of(made.payload).contribution
+    tag = late_tag(key, opened.hash, contribution)
+    assert (word.to.channel, word.to.id) == (Channel.CLIENT, late)
+    assert body_of(word.payload) == Receipt(made.round_id, contribution, tag)
+
+
+@pytest.mark.parametrize("more", [0, 4])
+def test_an_answer_has_room_for_an_objection_to_every_entry_and_no_more(more: int) -> None:
+    """M lists of n_max entries, 4 bytes each. What fits is looked at; what does not is dropped."""
+    scene = Scene("answered")
+    most = 4 * scene.opened.body.terms.most * 3
+    sender, payload = scene.answer()
+    longer = msgspec.structs.replace(body_of(payload), objections=bytes(most + more))
+    payload = forged(scene.cast, scene.peer, longer)
+    if more:
+        refused(scene.network, scene.node, sender, payload, "answer")
+    else:
+        scene.network.handle(scene.node, Received(sender, payload))
+        assert not scene.actor.dropped
+        assert sender in scene.actor._rounds[scene.round_id].answers
+
+
+def test_an_abort_for_other_list_hashes_shows_headers_and_neither_lists_nor_answers() -> None:
+    """An answer may have megabytes of objections; an abort goes to everybody."""
+    scene = Scene("answered")
+    known = {one.hash for one in scene.actor._rounds[scene.round_id].lists.values()}
+    scene.network.tamper = passing
+    for one in sent(scene.network, Answer, to=scene.node):
+        body = msgspec.structs.replace(body_of(one.payload), lists=(bytes(32),) * 3)
+        identity = next(each for each in scene.cast.compute_identities if each.id == one.sender)
+        scene.network.handle(scene.node, Received(one.sender, forged(scene.cast, identity, body)))
+    (abort,) = sent(scene.network, Abort, sender=scene.node)
+    body = body_of(abort.payload)
+    shown = [decode_body(frame.body) for frame in body.evidence]
+    assert body.reason == "equivocation"
+    assert [type(one) for one in shown] == [ListHeader] * 3
+    assert {one.list_hash for one in shown} == known
+
+
+def test_one_abort_of_each_node_is_kept_and_given_to_clients_with_a_session_alone() -> None:
+    """A peer with two different aborts crowds out nobody, and a stranger makes a node send nothing."""
+    scene = Scene("aborted")
+    (other,) = [one for one in scene.cast.compute_identities if one.id not in (scene.node, scene.peer.id)]
+    head = (PROTOCOL_VERSION, scene.round_id)
+    for identity, detail in ((scene.peer, "first"), (scene.peer, "second"), (scene.peer, "third"), (other, "last")):
+        body = Abort(*head, identity.id, scene.opened.hash, "too-few", detail, 2, 3, ())
+        scene.network.handle(scene.node, Received(identity.id, forged(scene.cast, identity, body)))
+    client, contribution = scene.contribution()
+    given = sends(scene.actor.handle(Received(client, contribution), scene.network.now_ms))
+    assert [(one.to.id, body_of(one.payload).compute) for one in given] == [
+        (client, scene.node), (client, scene.peer.id), (client, other.id)
+    ]  # fmt: skip
+    assert [body_of(one.payload).detail for one in given[1:]] == ["first", "last"]
+    assert scene.actor.handle(Received(bytes(16), contribution), scene.network.now_ms) == []
 
 
 def test_lists_go_to_each_peer_with_its_own_tags_alone() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from scene import kind_of, losing, recompose, refused, sent
+from scene import begin, exact_cast, exact_sum, kind_of, losing, passing, recompose, refused, sent, the_sum
 
 from dca_proto.core import facts
 from dca_proto.core.announcement import _held
@@ -141,6 +141,25 @@ def test_contributions_sent_again_to_a_node_that_cannot_read_its_released_round(
         assert isinstance(dropped.fact, facts.Dropped)
     assert net.stores[node] == stored
     assert net.actors[node].phase(request.round_id) == "released"
+
+
+@pytest.mark.parametrize("nodes_start_again", [False, True])
+def test_a_trainer_that_is_away_from_the_release_until_after_commit_by_gets_its_result(nodes_start_again: bool) -> None:
+    """Nodes keep what they released for an hour beyond the end (§4.8)."""
+    cast = exact_cast(4, 3)
+    net, trainer = cast.network(), cast.trainer_identity.id
+    net.tamper = losing(Sealed, to=trainer)
+    _, request = begin(cast, net)
+    assert {net.actors[node].phase(request.round_id) for node in cast.computes} == {"released"}
+    net.crash(trainer)
+    net.tamper = passing
+    end_ms = net.actors[cast.computes[0]]._rounds[request.round_id].stored.commit_by_ms
+    net.advance(end_ms + 1)
+    for node in cast.computes if nodes_start_again else ():
+        net.restart(node)
+    net.restart(trainer)
+    net.deliver()
+    assert the_sum(net).tolist() == [exact_sum(range(4))]
 
 
 @pytest.mark.parametrize("start", ["none", "before the end", "after the end"])

@@ -10,11 +10,14 @@ import pytest
 from scene import (
     announced,
     begin,
+    body_of,
     exact_cast,
     exact_sum,
     failures,
     forged,
+    kind_of,
     losing,
+    passing,
     refused,
     results,
     sealed_by,
@@ -40,6 +43,8 @@ from dca_proto.core.messages import (
     PartialSum,
     Progress,
     Query,
+    Sessions,
+    SessionsWanted,
 )
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.trainer import TrainerActor
@@ -241,6 +246,65 @@ def test_an_epoch_key_never_goes_back() -> None:
     refused(scene.network, scene.id, node.id, forged(scene.cast, node, older), "epoch")
 
 
+@pytest.mark.parametrize("trouble", ["an announcement that becomes too large", "too few sessions"])
+def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_go_on(trouble: str) -> None:
+    """How many clients there are is known only when all nodes have said it; until then nothing can be refused."""
+    cast = exact_cast(4, 3)
+    network, trainer = cast.network(), cast.trainer_identity.id
+    network.deliver()
+    if trouble == "too few sessions":
+        bad, says = cast.request(clients_expected=0, tolerated=3), "N - T - 1 = 4 - 3 - 1 is below 1"
+    else:
+        actor = network.actors[trainer]
+        actor._limits = msgspec.structs.replace(actor._limits, announcement_bytes_max=2500)
+        edges = {"columns": ["x"], "edges": [float(edge) for edge in range(500)]}
+        bad, says = cast.request(clients_expected=0, statistic="histogram", parameters=edges), "bytes"
+    good = [cast.request(clients_expected=0) for _ in range(2)]
+    for request in (good[0], bad, good[1]):
+        network.command(trainer, request)
+    network.advance(network.now_ms + 100)
+    (failure,) = failures(network)
+    assert failure.round_id == bad.round_id
+    assert says in failure.reason
+    assert len(results(network)) == 2
+    assert len(network.actors[trainer].ledger.charges) == 2, "what was not announced cost nothing"
+
+
+@pytest.mark.parametrize("lost", [SessionsWanted, Sessions])
+def test_a_count_of_sessions_that_was_lost_is_asked_for_again_with_the_nodes_next_key(lost: type) -> None:
+    """A node publishes its key every five minutes."""
+    cast = exact_cast(4, 3)
+    network, node = cast.network(), cast.computes[1]
+    network.deliver()
+    network.tamper = losing(lost)
+    network.command(cast.trainer_identity.id, cast.request(clients_expected=0, collect_window_ms=600_000))
+    network.deliver()
+    assert len(sent(network, SessionsWanted, to=node)) == 1
+    network.tamper = passing
+    network.advance(network.now_ms + cast.timing.epoch_publish_ms + 1000)
+    assert len(sent(network, SessionsWanted, to=node)) == 2
+    assert the_sum(network).tolist() == [exact_sum(range(4))]
+    asked = len(sent(network, SessionsWanted))
+    network.advance(network.now_ms + cast.timing.epoch_publish_ms)
+    assert len(sent(network, SessionsWanted)) == asked, "no round waits for it any more"
+
+
+def test_a_key_of_a_far_epoch_does_not_block_a_lower_one_that_comes_later() -> None:
+    """A node whose clock ran ahead has published it; the broker retained it."""
+    cast = exact_cast(4, 3)
+    network, node = cast.network(), cast.compute_identities[0]
+    network.deliver()
+    trainer = network.actors[cast.trainer_identity.id]
+    true = trainer._waiting._keys[node.id][0]
+    far = msgspec.structs.replace(true, epoch=true.epoch + 1000, public=cast.computes[1] * 2)
+    for key in (far, true):
+        network.handle(trainer.id, Received(node.id, forged(cast, node, key)))
+    assert trainer.dropped["epoch"] <= 1, "the far one may be refused, and no other"
+    begin(cast, network)
+    assert the_sum(network).tolist() == [exact_sum(range(4))]
+    assert announced(network, cast).epochs[0] == true
+
+
 def test_an_epoch_key_is_taken_from_its_node_alone() -> None:
     scene = Scene("done")
     node, other = scene.cast.compute_identities[:2]
@@ -309,6 +373,21 @@ def test_slow_arrivals_are_waited_for_longer() -> None:
     assert closing(network) == [], "arrivals took 1.9 s, so that quiet takes 0.95 s"
     network.advance(last_ms + 1100)
     assert closing(network) == ["quiet"]
+
+
+def test_a_last_count_that_was_lost_is_asked_for_and_closes_the_round_before_its_deadline() -> None:
+    """A node tells of contributions once, when they come; what was lost comes with the answer to a Query."""
+    cast = exact_cast(4)
+    network = cast.network()
+    network.tamper = lambda one: [] if kind_of(one) is Progress and body_of(one.payload).count else [one]
+    begin(cast, network)
+    network.tamper = passing
+    began_ms = network.now_ms
+    network.advance(began_ms + 1500)
+    assert closing(network) == []
+    network.advance(began_ms + 5000)
+    assert closing(network) == ["all"]
+    assert the_sum(network).tolist() == [exact_sum(range(4))]
 
 
 def test_too_few_contributions_wait_for_the_deadline_and_a_full_round_closes() -> None:

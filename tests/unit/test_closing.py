@@ -45,6 +45,18 @@ def test_a_round_closes_at_once_when_all_who_are_expected_have_come() -> None:
     assert reason(Arrivals(ANNOUNCED_MS), 0, expected=0) == ALL, "everybody has declined"
 
 
+def test_all_of_too_few_close_a_round_only_when_arrivals_are_quiet() -> None:
+    """Of 1,000 clients with n_min = 600: declines come before contributions, and some who declined may not be last."""
+
+    def why(count: int, expected: int, at_ms: int) -> str | None:
+        return arrived((b"a", count, 10)).reason(expected, 600, 2000, TIMING, ANNOUNCED_MS + at_ms)
+
+    assert [why(500, 800, at_ms) for at_ms in (10, 510, 10**6)] == [None, None, None], "300 are to come"
+    assert [why(500, 500, at_ms) for at_ms in (10, 509, 510)] == [None, None, ALL]
+    assert why(600, 600, 10) == ALL
+    assert why(0, 0, 10) == ALL, "all have declined: nothing can come"
+
+
 def test_a_round_closes_at_once_when_it_is_full() -> None:
     assert reason(arrived((b"a", 12, 1), (b"b", 7, 1)), 1, expected=None) is None
     assert reason(arrived((b"a", 12, 1), (b"b", 8, 1)), 1, expected=None) == FULL

@@ -8,9 +8,11 @@ import sys
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dca_proto.core import accounting
-from dca_proto.core.ledger import TABLE, Charge, Ledger
+from dca_proto.core.ledger import TABLE, Charge, Cost, Ledger, worst
 from dca_proto.core.price import Price
 
 
@@ -88,6 +90,44 @@ def test_charges_are_numbered_in_order_and_a_number_never_comes_twice() -> None:
 def test_only_charges_of_the_period_count() -> None:
     ledger = Ledger([charge(1, 3.0, at_ms=10), charge(2, 4.0, at_ms=20)])
     assert [ledger.spent(since).mu for since in (0, 10, 11, 20, 21)] == [5.0, 5.0, 4.0, 4.0, 0.0]
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("charge"), st.floats(0.01, 4.0), st.booleans(), st.integers(0, 20), st.integers(0, 7)),
+        st.tuples(st.just("return"), st.integers(0, 20)),
+        st.tuples(st.just("spent"), st.integers(0, 21)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps)
+def test_what_is_spent_is_what_a_ledger_that_adds_up_afresh_says(done: list[tuple]) -> None:
+    """The running total follows charges of both kinds and of some clients alone, returns, and clocks that go back."""
+    ledger, people = Ledger(), [bytes((number,)) * 16 for number in range(3)]
+    for what, *arguments in done:
+        if what == "charge":
+            amount, pure, at_ms, chosen = arguments
+            clients = tuple(one for place, one in enumerate(people) if chosen >> place & 1)
+            made = report(1, amount) if pure else charge(1, amount)
+            number = ledger.next_number
+            ledger.charge(msgspec.structs.replace(
+                made, round_id=bytes((number,)) * 16, number=number, at_ms=at_ms, clients=clients))  # fmt: skip
+        elif what == "return":
+            open_ones = [one for one in ledger.charges if not one.returned]
+            if open_ones:
+                ledger.give_back(open_ones[arguments[0] % len(open_ones)].round_id)
+        for since_ms in (0, *arguments[:1]) if what == "spent" else (0,):
+            assert_same(ledger.spent(since_ms), Ledger(ledger.charges).spent(since_ms))
+            counted = [one for one in ledger.charges if not one.returned and one.at_ms >= since_ms]
+            assert_same(ledger.spent(since_ms), worst(Cost(one.price, frozenset(one.clients)) for one in counted))
+
+
+def assert_same(found: Price, expected: Price) -> None:
+    for part in ("gaussian", "pure", "converted"):
+        assert getattr(found, part) == pytest.approx(getattr(expected, part), rel=1e-12, abs=1e-15)
 
 
 def test_a_charge_from_the_future_counts_after_a_clock_went_back() -> None:

@@ -160,6 +160,23 @@ def test_a_hello_that_does_not_fit_is_made_anew(lost: str) -> None:
     Node().take(CAST.clients[0], again.hello)
 
 
+def test_a_client_whose_clock_went_back_replaces_its_hello_all_the_same() -> None:
+    """Within one epoch: its serial is one above the last, whatever the clock says, so that every node takes it."""
+    ahead, client, node = own(), CAST.clients[0], Node()
+    writes = ahead.renew(NOW_MS + 300_000)
+    node.take(client, ahead.hello)
+    records = [(write.table, write.key, write.value) for write in writes]
+    for number in (1, 2):
+        again = own(records=records, name=f"again {number}", expires_ms=(1 << 52) - number)
+        renewed = again.renew(NOW_MS + number)
+        assert [write.table for write in renewed] == [HELLO], "the key stays"
+        assert len(node.take(client, again.hello)) == 1
+        body = decode_body(decode_frame(again.hello).body)  # type: ignore[union-attr]
+        assert isinstance(body, Hello)
+        assert (body.epoch, body.serial) == (50, NOW_MS + 300_000 + number)
+        records = [record for record in records if record[0] != HELLO] + [(HELLO, b"", again.hello)]
+
+
 def test_keys_of_a_new_epoch_are_agreed_anew() -> None:
     """The cache of pair keys ends with the own key."""
     session, node = own(), Node().key()
