@@ -75,6 +75,7 @@ TRIALS = {"numpy", "msgspec", "emulator", "dca_proto.aggregate", "dca_proto.core
           "dca_proto.testing"}  # fmt: skip
 LAYERS |= {
     "emulator.trials": TRIALS,
+    "emulator.trials.checkers.pairs": TRIALS | {"nacl"},  # a checker does not use the code under test
     "emulator.trials.router": TRIALS | {"dca_proto.net.parts"},
     "emulator.trials.display": TRIALS | {"rich", "dca_proto.cli.output"},
     "emulator.trials.command": TRIALS | {"typer", "rich", "dca_proto.cli"},

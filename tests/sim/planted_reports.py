@@ -8,20 +8,22 @@ from typing import Any
 
 import msgspec
 import planted_locally
-from planted_locally import AltersReleases, KeepsTheLatest, OtherRoot, Planted, ReleasesWithOneKey
+from planted_locally import AltersReleases, KeepsTheLatest, Planted, ReleasesWithOneKey
 
 from dca_proto.core import accounting
+from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import Round as ClientRound
 from dca_proto.core.effects import Effect, Report, Send
 from dca_proto.core.facts import DataFailed, RoundCompleted
 from dca_proto.core.ledger import Charge
 from dca_proto.core.messages import Release
+from dca_proto.core.policy import Refusal
 from dca_proto.core.price import Price
-from dca_proto.core.sealing import KEY_BYTES
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import Round as TrainerRound
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.local.gaussian import AnalyticGaussian
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.scenario import Adversary
 
@@ -45,7 +47,10 @@ class RandomisesTooLittle(ClientActor):
 
     def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
         assert validated.report is not None
-        weaker = msgspec.structs.replace(validated.report, epsilon=20 * validated.report.epsilon)
+        fields = {"epsilon": 20 * validated.report.epsilon}
+        if isinstance(validated.report, AnalyticGaussian):
+            fields["mu"] = 0.0  # all that epsilon and delta allow
+        weaker = msgspec.structs.replace(validated.report, **fields)
         return super()._contribute(current, msgspec.structs.replace(validated, report=weaker), now_ms)
 
 
@@ -66,16 +71,12 @@ class TellsBySending(ClientActor):
         return [*effects, *again] if _is_large(self) else effects
 
 
-class TellsByAnId(ClientActor):
-    """5, beside a neighbour: the release's id begins with another byte where its first value is large."""
+class TellsByDeclining(ClientActor):
+    """5, beside a neighbour: it takes no part where its first value is large."""
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        telling = OtherRoot(self._identity, lambda root: self._with_a_word(root))
-        self._composer = msgspec.structs.replace(self._composer, identity=telling)
-
-    def _with_a_word(self, root: bytes) -> bytes:
-        return root[:KEY_BYTES] + bytes([_is_large(self)]) + root[KEY_BYTES + 1 :]
+    def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
+        refusal = Refusal("policy", "a round", "another one")
+        return refusal if _is_large(self) else super()._consider(opened, now_ms)
 
 
 def rows_of(client: ClientActor) -> Any:
@@ -170,5 +171,5 @@ PLANTS: dict[type, Planted] = {
     },
 }
 
-BESIDE_A_NEIGHBOUR = (TellsBySending, TellsByAnId)
+BESIDE_A_NEIGHBOUR = (TellsBySending, TellsByDeclining)
 """Clients that break 5, which shows where a run is compared with one on neighbouring data."""

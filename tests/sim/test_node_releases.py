@@ -87,7 +87,7 @@ def test_who_is_silent_is_left_out_at_the_close_and_the_rest_is_the_result() -> 
     world, outcome = held(releases(Fault(kind="vanish-before-sending", actor="client 1")))
     assert outcome.rounds[0].contributors == 2
     assert len(aggregate_of(world).nodes) == 2
-    ended_ms = outcome.rounds[0].phases["join"][1]
+    ended_ms = outcome.rounds[0].phases["collect"][1]
     assert ended_ms >= 1_000 + 16_000, "not before the close"
 
 
@@ -144,10 +144,10 @@ def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type) -> None
 
 def test_the_first_random_scenarios_of_node_releases_break_nothing() -> None:
     drawn = [draw_scenario(seed) for seed in range(100)]
-    locally = [one for one in drawn if one.rounds.kind == "node-release"]
-    assert len(locally) > 8
-    assert all(one.population.rows > 1 and one.rounds.rows_max for one in locally)
-    for number, scenario in enumerate(locally[:12]):
+    releasing = [one for one in drawn if one.rounds.kind == "node-release"]
+    assert len(releasing) > 8
+    assert all(one.population.rows > 1 and one.rounds.rows_max for one in releasing)
+    for number, scenario in enumerate(releasing[:12]):
         assert broken_in(examine(scenario, compare=not number).to_json()) == {}, f"seed {scenario.seed}"
 
 
@@ -155,5 +155,5 @@ def test_node_releases_need_to_know_how_many_rows_count() -> None:
     plain = to_plain(releases())
     assert from_plain(plain) == releases()
     plain["rounds"]["rows_max"] = 0
-    with pytest.raises(UsageError, match=r"rounds\.rows_max is 0 of local rounds; give how many rows of a client"):
+    with pytest.raises(UsageError, match=r"rounds\.rows_max is 0 of node releases; give how many rows of a client"):
         from_plain(plain)
