@@ -207,7 +207,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         try:
             encoded = encode(draft)
             decode_body(encoded)
-        except (PeerError, TypeError) as error:
+        except (PeerError, TypeError, OverflowError) as error:
             raise UsageError(f"round {self.round_id.hex()} cannot be announced: {error}") from None
         if len(encoded) > limits.announcement_bytes_max:
             raise UsageError(

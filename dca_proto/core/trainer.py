@@ -272,7 +272,7 @@ class TrainerActor(Actor):
             stored = StoredRound(step(TABLE, NEW, "announce"), request, self._sign(body), secret, now_ms)
             current = Round.restored(stored, self._federation, self._limits)
             dimension = current.validated(self._mechanism, self._limits).dimension
-        except (UsageError, PeerError) as error:  # too few clients have a session, or too large an announcement
+        except (UsageError, PeerError, TypeError, OverflowError) as error:  # too few sessions, or it cannot be encoded
             return [cancelled, Report(facts.RoundFailed(request.round_id, str(error), None, None))]
         self._rounds[request.round_id] = current
         return [

@@ -164,6 +164,7 @@ def test_a_restart_restores_the_phase(phase: str) -> None:
         ({"fraction_bits": 41}, "fraction_bits"),
         ({"rows_max": -1}, "rows_max"),
         ({"round_id": b"short"}, "cannot be announced"),
+        ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [2**70], "bound": [1.0]}}, "cannot be announced"),
         ({"collect_window_ms": 0}, "no time"),
         ({"commit_window_ms": 0}, "no time"),
         ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0]}}, "bound"),
@@ -246,7 +247,7 @@ def test_an_epoch_key_never_goes_back() -> None:
     refused(scene.network, scene.id, node.id, forged(scene.cast, node, older), "epoch")
 
 
-@pytest.mark.parametrize("trouble", ["an announcement that becomes too large", "too few sessions"])
+@pytest.mark.parametrize("trouble", ["too large", "too few sessions", "a number too large", "no value"])
 def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_go_on(trouble: str) -> None:
     """How many clients there are is known only when all nodes have said it; until then nothing can be refused."""
     cast = exact_cast(4, 3)
@@ -254,6 +255,10 @@ def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_go_on
     network.deliver()
     if trouble == "too few sessions":
         bad, says = cast.request(clients_expected=0, tolerated=3), "N - T - 1 = 4 - 3 - 1 is below 1"
+    elif trouble != "too large":
+        scale, says = (2**70, "ints") if trouble == "a number too large" else (object(), "type object")
+        plain = {"columns": ["x"], "centre": [0.0], "scale": [scale], "bound": [1.0]}
+        bad = cast.request(clients_expected=0, parameters=plain)
     else:
         actor = network.actors[trainer]
         actor._limits = msgspec.structs.replace(actor._limits, announcement_bytes_max=2500)
