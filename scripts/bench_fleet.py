@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from emulator.swarm.fleet import run_fleet
-from emulator.swarm.fleet_options import CONNECTIONS, FleetOptions
+from emulator.swarm.fleet_options import FleetOptions
+from emulator.swarm.live import CONNECTIONS
 
 KEPT = ("wall_s", "phases", "contributors", "messages", "bytes", "core_s_by_role")
 

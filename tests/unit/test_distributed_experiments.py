@@ -250,7 +250,7 @@ def test_all_that_a_data_node_spends_for_adassp_is_within_its_budget() -> None:
     """All three are Gaussian mechanisms, so that their μ² add up: means, S with z, and the smallest eigenvalue."""
     for delta in (1e-3, 1e-4, 1e-6):
         whole = Budget(tables.EPSILON, delta)
-        left = whole.round_epsilon(1 - releases.MEANS_SHARE)
+        left = whole.share(1 - releases.MEANS_SHARE).epsilon
         spent = mu_of(2 * left / 3, 2 * delta / 3) ** 2 + mu_of(left / 3, delta / 3) ** 2
         assert spent + releases.MEANS_SHARE * whole.mu**2 <= whole.mu**2
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from dca_proto.core.agreement import Agreement
 from dca_proto.core.charges import SeenCharges
@@ -40,6 +41,10 @@ def held_by(node: int, nodes: int = 3) -> list[bytes]:
 
 def entries_of(clients: list[bytes], charge: int = 1) -> bytes:
     return b"".join(entry_of(client, client[::-1], charge) for client in clients)
+
+
+def ids_of(clients: list[bytes]) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(clients), dtype=np.uint8).reshape(-1, 16)
 
 
 def refusal(entries: bytes, tags: bytes, owner: int = 0, nodes: int = 3, most: int = 1000) -> str | None:
@@ -133,11 +138,14 @@ class Sessions:
         self.keys, self.previous = keys, previous or {}
         self.order = sorted(keys)
 
-    def slots_of(self, clients: list[bytes]) -> Any:
+    def slots_of(self, ids: Any) -> Any:
+        clients = [row.tobytes() for row in ids]
         return np.array([self.order.index(one) if one in self.keys else -1 for one in clients], dtype=np.int64)
 
-    def pair_keys(self, epoch: int, slots: list[int], now_ms: int) -> list[bytes | None]:
-        return [self.keys.get(self.order[slot]) if slot >= 0 else None for slot in slots]
+    def pair_keys(self, epoch: int, slots: Any, now_ms: int) -> tuple[Any, Any]:
+        found = [self.keys.get(self.order[slot]) if slot >= 0 else None for slot in slots.tolist()]
+        rows = np.frombuffer(b"".join(key or bytes(32) for key in found), dtype=np.uint8)
+        return rows.reshape(-1, 32).copy(), np.array([key is not None for key in found])
 
     def previous_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
         return self.previous.get(self.order[slot]) if slot >= 0 else None
@@ -157,7 +165,8 @@ class Table:
 
     DIMENSION, NODES = 2, (b"a" * 16, b"b" * 16, b"c" * 16)
 
-    def __init__(self, charge: int = 1, wrong: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, charge: int = 1, wrong: tuple[bytes, ...] = (), zero: tuple[bytes, ...] = ()) -> None:
+        """Tags of `wrong` clients hold under no key, those of `zero` under a key of zeros."""
         self.lists: dict[bytes, StoredList] = {}
         self.masks: dict[bytes, list[int]] = {}
         self.values = {client: [index, 2**64 - 1 - index] for index, client in enumerate(CLIENTS)}
@@ -165,8 +174,10 @@ class Table:
             mine = held_by(node)
             entries, tags = entries_of(mine, charge), b""
             for client in mine:
-                tag, self.masks[client] = pad(key_of(client, 0), entry_of(client, client[::-1], charge), self.DIMENSION)
-                tags += bytes(8) if client in wrong else tag
+                entry = entry_of(client, client[::-1], charge)
+                tag, self.masks[client] = pad(key_of(client, 0), entry, self.DIMENSION)
+                of_zeros, _ = pad(bytes(32), entry, self.DIMENSION)
+                tags += bytes(8) if client in wrong else of_zeros if client in zero else tag
             self.lists[name] = StoredList(Signed(b"", bytes(64)), bytes(32), entries, tags)
         self.union = [client for node in range(3) for client in held_by(node)]
         words = {client: b"".join(one.to_bytes(8, "little") for one in y) for client, y in self.values.items()}
@@ -197,10 +208,11 @@ class Table:
 
 
 def test_a_node_objects_to_what_does_not_hold_and_remembers_the_rest() -> None:
-    table = Table(wrong=(CLIENTS[5],))
+    """Whoever has no session is objected to, also with the tag of the zeros that stand where its key would."""
+    table = Table(wrong=(CLIENTS[5],), zero=(CLIENTS[9],))
     del table.sessions.keys[CLIENTS[9]]
     charges = SeenCharges(())
-    slot = int(table.sessions.slots_of([CLIENTS[12]])[0])
+    slot = int(table.sessions.slots_of(ids_of([CLIENTS[12]]))[0])
     charges.note(np.array([slot]), np.array([1]))
     agreement = table.agreement()
     judged = agreement.judge(charges)
@@ -217,7 +229,7 @@ def test_a_number_whose_tag_fails_is_not_recorded() -> None:
     """Otherwise a lying holder could make a client's later charges look used."""
     table, charges = Table(wrong=(CLIENTS[5],)), SeenCharges(())
     table.agreement().judge(charges)
-    slots = table.sessions.slots_of([CLIENTS[5], CLIENTS[6]]).tolist()
+    slots = table.sessions.slots_of(ids_of([CLIENTS[5], CLIENTS[6]])).tolist()
     assert [charges.highest(slot) for slot in slots] == [0, 1]
 
 

@@ -78,23 +78,24 @@ def test_another_key_announcement_or_entry_has_another_tag_and_mask(changed: str
 
 @pytest.mark.parametrize("dimension", [1, 10, 1000, 20_000])
 def test_a_node_finds_wrong_tags_and_sums_the_masks_of_all_others(dimension: int) -> None:
-    """A flipped tag, no session and another client's key fail. At d = 20,000 each entry is a chunk of its own."""
+    """A flipped tag, a key of zeros and another client's key fail. At d = 20,000 each entry is a chunk of its own."""
     entries = [entry_of(bytes((index,)) * 16, CONTRIBUTION, index + 1) for index in range(40)]
     pads = [pad_by_hand(key, entry, dimension) for key, entry in zip(KEYS, entries, strict=False)]
-    tags, keys = [tag for tag, _ in pads], list[bytes | None](KEYS[:40])
+    tags, keys = [tag for tag, _ in pads], np.frombuffer(b"".join(KEYS[:40]), dtype=np.uint8).reshape(40, 32).copy()
     tags[0] = bytes((tags[0][0] ^ 1,)) + tags[0][1:]
     tags[17] = tags[17][:7] + bytes((tags[17][7] ^ 128,))
-    keys[3], keys[39] = None, KEYS[50]
-    tags[3] = bytes(8)  # what stands in for a missing pad must not pass
-    failed, total = check_and_sum(keys, b"".join(entries), b"".join(tags), AH, dimension)
-    assert failed.tolist() == [0, 3, 17, 39]
+    keys[3], keys[39] = 0, np.frombuffer(KEYS[50], dtype=np.uint8)
+    tags[3] = bytes(8)
+    holds, total = check_and_sum(keys, b"".join(entries), b"".join(tags), AH, dimension)
+    assert holds.dtype == np.bool_
+    assert np.flatnonzero(~holds).tolist() == [0, 3, 17, 39]
     good = [mask for index, (_, mask) in enumerate(pads) if index not in (0, 3, 17, 39)]
     assert total.tolist() == [sum(column) % 2**64 for column in zip(*good, strict=True)]
 
 
 def test_nothing_is_checked_and_summed_to_zero() -> None:
-    failed, total = check_and_sum([], b"", b"", AH, 3)
-    assert (failed.tolist(), total.tolist()) == ([], [0, 0, 0])
+    holds, total = check_and_sum(np.zeros((0, 32), dtype=np.uint8), b"", b"", AH, 3)
+    assert (holds.tolist(), total.tolist()) == ([], [0, 0, 0])
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
