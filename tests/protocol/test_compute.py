@@ -9,6 +9,7 @@ from scene import (
     begin,
     body_of,
     exact_cast,
+    exact_sum,
     forged,
     forged_list,
     kind_of,
@@ -220,6 +221,26 @@ def test_a_contribution_is_durable_before_its_receipt_leaves() -> None:
     assert tables(effects)[:2] == ["contribution", Send]
     assert isinstance(body_of(effects[1].payload), Receipt)
     assert Report(facts.ContributionKept(one.round_id, one.sender, 1)) in effects
+
+
+def test_contributions_that_overtook_their_announcement_are_taken_with_it() -> None:
+    """Without waiting for the clients to send again; what does not open is dropped alone."""
+    cast = exact_cast(4, 3)
+    network = cast.network()
+    network.tamper = lambda one: [] if kind_of(one) is Announcement and one.to.id in cast.computes else [one]
+    begin(cast, network)
+    made = sent(network, Contribution)
+    forged_one = Contribution(made[0].round_id, bytes(16), bytes(64))
+    network.handle(made[0].to.id, Received(cast.computes[0], encode(forged_one)))
+    assert sent(network, Receipt) == [], "nothing is promised yet"
+    network.tamper = passing
+    for one in sent(network, Announcement):
+        if one.to.id in cast.computes:
+            network.handle(one.to.id, Received(one.sender, one.payload))
+    network.advance(network.now_ms + cast.timing.progress_ms)
+    assert len(sent(network, Contribution)) == len(made) == 4
+    assert network.actors[made[0].to.id].dropped.total() == 1
+    assert [result.value.tolist() for result in results(network)] == [[exact_sum(range(4))]]
 
 
 def test_a_list_is_durable_before_it_leaves_and_the_answer_with_lists_and_numbers() -> None:
