@@ -160,8 +160,8 @@ def _colluders_in_words(enquiry: Enquiry, needed: int) -> str:
     return (
         f"{room}. c = 0: the promise holds against a curious client that is alone, and {nodes}. Each contribution "
         f"above {needed} makes up for one more client that tells its noise, but Compute nodes that collude can leave "
-        f"clients out until {needed} remain: count on c others only. --colluders c reserves room for them; then {t} - c "
-        f"may drop out"
+        f"clients out until {needed} remain: count on c others only. --colluders c reserves room for them; then "
+        f"{t} - c may drop out"
     )
 
 

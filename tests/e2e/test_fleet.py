@@ -211,7 +211,7 @@ def test_however_it_ends_nothing_is_left(number: signal.Signals, code: int, tmp_
     ("arguments", "told"),
     [
         (["--rounds", "2"], "--rounds goes with --dimension D"),
-        (["--connections", "each", "--processes", "2"], "--connections, --processes go with --dimension D"),
+        (["--rounds", "2", "--processes", "2"], "--processes, --rounds go with --dimension D"),
         (["--dimension", "3", "--csv", "a.csv", "--output", "b"], "--csv, --output go with learning from data"),
         (["--dimension", "3", "--bounds-from-data"], "--bounds-from-data goes with learning from data"),
         (["--dimension", "0"], "--dimension 0: expected 1 to 65536"),

@@ -17,6 +17,7 @@ import pytest
 from commands import Dca
 from test_learn import Actors
 
+from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.cli import main
 from dca_proto.cli.book import read_book
 from dca_proto.core.effects import Address, Channel
@@ -28,7 +29,7 @@ from dca_proto.net.live import LiveTrainer
 from emulator.swarm import live
 from emulator.swarm.dropout import Dropouts
 from inference.errors import DataError
-from inference.jobs import find, regression_mcmc
+from inference.jobs import NAMES, find, regression_mcmc
 
 BOUNDS = "a=-4:4,b=-4:4,y=-8:8"
 
@@ -200,7 +201,7 @@ def test_what_was_released_is_written_where_no_result_comes_of_it(
     (["--nodes", "3", "--drop", "3"], "--drop 3: 0 to 2 of 3 data nodes may drop"),
     (["--nodes", "3", "--tolerate", "1", "--clients", "9"], "--clients, --tolerate go with sums over many clients"),
     (["--nodes", "3", "--computes", "3"], "--computes goes with sums"),
-    (["--nodes", "3", "--job", "regression"], "can release by themselves for: regression-mcmc"),
+    (["--nodes", "3", "--job", "regression"], "these learn from releases of data nodes: regression-mcmc"),
     (["--nodes", "700", "--set", "group=5"], "--nodes 700: 2 of the 1550 training rows come to each data node, and the "
      "job needs 5 with these settings; lower --nodes to 310"),
     (["--nodes", "3", "--set", "group=1600"], "the job needs 1600 with these settings; bring more rows, or choose"),
@@ -320,4 +321,4 @@ def test_hospitals_that_are_too_small_for_a_method_are_learnt_from_by_another_at
 
 
 def test_only_some_jobs_are_for_data_nodes() -> None:
-    assert [name for name in ("regression", "regression-bounded", "logistic") if find(name).local] == []
+    assert [name for name in NAMES if NodeReleaseRequest in find(name).kinds] == ["regression-mcmc"]

@@ -113,7 +113,7 @@ def test_a_histogram_of_reports(
     said = words(done.stderr)
     assert "60 clients with one row each; each reports once, by unary-encoding, private by itself" in said
     assert "plan epsilon 6, delta 0 in one round: all of the budget on the category of calls" in said
-    assert re.search(r"^round 1 +histogram: 60 of 60 clients reported, ", done.stderr, re.MULTILINE)
+    assert re.search(r"^round 1 +histogram: 60 of 60 reported, ", done.stderr, re.MULTILINE)
     assert (
         "spent epsilon 6 of 6 per client, delta 0; each report is private by itself; nobody had to be trusted" in said
     )
@@ -122,7 +122,7 @@ def test_a_histogram_of_reports(
     assert (tmp_path / "run" / "coefficients.png").read_bytes().startswith(b"\x89PNG")
     page = page_of(capsys)
     for text in ("Learned from 60 private reports", "Each report is private by itself", "60 reports by unary-encoding",
-                 "How many reports name each category", "unbiased", "every client reported"):  # fmt: skip
+                 "How many reports name each category", "unbiased", "reports, one of each client"):  # fmt: skip
         assert text in page
     assert "Compute nodes (M)" not in page
 
@@ -226,7 +226,9 @@ def test_gradient_steps_over_groups_of_clients(
     assert result["epsilon_spent"] == pytest.approx(8), "each was asked once"
     assert [one["name"] for one in result["iterations"]] == ["held-out error"] * 4
     assert result["coefficients"][0]["estimate_sd"] is None
-    assert re.search(r"^round 4 +gradient: 11 reported, [\d.]+ s; held-out error [\d.]+$", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"^round 4 +gradient: 11 of 11 reported, [\d.]+ s; held-out error [\d.]+$", done.stderr, re.MULTILINE
+    )
     assert "by groups of 11 clients each" in words(done.stderr)
     assert Path("run/coefficients.png").exists()
     assert "clients of a step (B)" in page_of(capsys)
@@ -249,7 +251,7 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
     (["--computes", "3"], "--computes goes with sums over many clients; in job 'ldp-sgd' each client reports"),
     (["--tolerate", "3", "--colluders", "1"], "--tolerate, --colluders go with sums"),
     (["--fast-noise"], "--fast-noise goes with sums over many clients; in job 'ldp-sgd' each client reports"),
-    (["--nodes", "3"], "job 'ldp-sgd' learns from reports of single clients; data nodes can release by themselves for"),
+    (["--nodes", "3"], "job 'ldp-sgd' learns from LDP reports of single clients; these learn from releases of"),
     (["--clients", "70"], "--clients 70: each reports one of the 46 training rows, so give 1 to 46"),
     (["--clients", "9", "--drop", "9"], "--drop 9: 0 to 8 of 9 clients may drop, for at least one has to report"),
     (["--job", "ldp-histogram", "--set", "edges=3"], "setting 'edges' is 3, expected a list of numbers, such as"),
@@ -349,7 +351,7 @@ def test_a_trainer_learns_from_reports_and_pays_once(
     result = json.loads(Path("l.json").read_text())
     (one,) = result["rounds"]
     assert (one["contributors"], one["mechanism"], len(one["reports"]["values"])) == (6, "unary-encoding", 6)
-    assert (result["reports"], result["delta"], result["local"]) == ("unary-encoding", 0.0, False)
+    assert (result["reports"], result["delta"]) == ("unary-encoding", 0.0)
     assert [share["estimate"] for share in result["estimates"]] == pytest.approx([1 / 3] * 3, abs=0.05)
     assert Path("l.nc").stat().st_size > 1000
     more = ("--set", "concentration=2", "--set", "draws=50", "--set", "seed=7", "--delta", "1e-6")
