@@ -24,7 +24,7 @@ from commands import Dca
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, TransportError, UsageError
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import OpenRound
 from dca_proto.net.broker import Broker
 from emulator.inexact import RoundedGaussian
 from emulator.swarm import fleet, usage

@@ -22,8 +22,8 @@ from dca_proto.cli import main
 from dca_proto.cli.book import read_book
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import RoundAborted
+from dca_proto.core.request import OpenRound
 from dca_proto.core.topics import topic_of
-from dca_proto.core.trainer_round import OpenRound
 from dca_proto.net.broker import Broker
 from dca_proto.net.live import LiveTrainer
 from emulator.swarm import live

@@ -26,7 +26,7 @@ from test_learn import Actors
 from dca_proto.cli import main
 from dca_proto.cli.book import read_book
 from dca_proto.core.errors import RoundAborted
-from dca_proto.core.trainer_round import OpenRound
+from dca_proto.core.request import OpenRound
 from dca_proto.net.broker import Broker
 from dca_proto.net.live import LiveTrainer
 from emulator.swarm import live
@@ -178,7 +178,13 @@ def test_a_mean_of_reports_of_which_some_are_missing(
 def test_a_regression_from_reports(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sites = {"theta": [0.5], "alpha": 0.1, "residual_sd": 0.2, "feature_sd": [0.4], "feature_mean": [0.1]}
+    sites: dict[str, float | list[float]] = {
+        "theta": [0.5],
+        "alpha": 0.1,
+        "residual_sd": 0.2,
+        "feature_sd": [0.4],
+        "feature_mean": [0.1],
+    }
     monkeypatch.setattr(Options, "sample", draws_from_nowhere(sites))
     given = ("--job", "ldp-regression", "--epsilon", "8", "--delta", "1e-6", "--set", "radius=1")
     done = dca(*own(table, embedded_broker.url, "y", *given, *QUICK, "--json", "-"))
@@ -197,7 +203,7 @@ def test_a_regression_from_reports(
 def test_two_reports_of_each_client_cost_it_the_budget_together(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sites = {"theta": [0.5], "alpha": 0.1, "feature_sd": [0.4], "feature_mean": [0.1]}
+    sites: dict[str, float | list[float]] = {"theta": [0.5], "alpha": 0.1, "feature_sd": [0.4], "feature_mean": [0.1]}
     monkeypatch.setattr(Options, "sample", draws_from_nowhere(sites))
     given = ("--job", "ldp-regression", "--epsilon", "8", "--set", "family=logistic", "--set", "inputs=true")
     done = dca(*own(table, embedded_broker.url, "high", *given, "--json", "-"))

@@ -276,7 +276,8 @@ def test_people_are_told_what_c_means(run: Run) -> None:
     code, told, _ = run("--clients", "100", "--tolerate", "10")
     words = " ".join(told.split())
     assert code == 0
-    assert "c = 0: if all these do, the promise holds against a curious client that is alone, and any 2 of" in words
+    assert "c = 0: the promise holds against a curious client that is alone, and any 2 of" in words
+    assert "Compute nodes that collude can leave clients out until 90 remain: count on c others only" in words
     assert "fewer than 90 contributions is never released, so at most 10 clients may drop out" in words
     words = " ".join(run("--clients", "100", "--tolerate", "10", "--colluders", "4")[1].split())
     assert "fewer than 94 contributions is never released, so at most 6 clients may drop out" in words
