@@ -7,7 +7,7 @@ The seeds are how many `dca emulate sweep --seeds 0..` runs until an invariant b
 | receipt before the durable write | Compute nodes | 1 | 8 |
 | second release | Compute nodes | 1 | 1 |
 | n_min ignored | Compute nodes | 1 | 2 |
-| late contribution accepted | Compute nodes | 63 | 8 |
+| late contribution accepted | Compute nodes | 9 | 8 |
 | second contribution accepted | Compute nodes | 139 | 2 |
 | contribution counted twice | Compute nodes | 1 | 3 |
 | answer worked out again | Compute nodes | 35 | 8 |
@@ -32,6 +32,8 @@ The seeds are how many `dca emulate sweep --seeds 0..` runs until an invariant b
 | old epoch accepted | all | 6 | 6 |
 | invitation not checked | all | 90 | 4 |
 | budget not asked about | all | 14 | 4 |
+| receipt for what came too late | Compute nodes | 9 | 8 |
+| late word for what is kept | Compute nodes | 1 | 8 |
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dca_proto.core import agreement, client, compute_commit, keyring, masks, sessions
+from dca_proto.core import agreement, client, compute, compute_commit, keyring, masks, sessions
 from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import RETURNED, SENT
@@ -371,6 +373,8 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
     "old epoch accepted": ((keyring.Keyring, "renew", _keeping_all),),
     "invitation not checked": ((client, "check_invitation", lambda honest: lambda *given: None),),
     "budget not asked about": ((Consent, "to_charge", lambda honest: lambda *given: None),),
+    "receipt for what came too late": ((compute, "late_tag", lambda honest: masks.receipt_tag),),
+    "late word for what is kept": ((compute, "receipt_tag", lambda honest: masks.late_tag),),
 }
 """By what goes wrong."""
 
