@@ -43,9 +43,7 @@ def check_counts(clients: int, computes: int, tolerated: int, colluders: int, dr
     if computes < 2:
         raise UsageError(f"M = {computes} Compute nodes; need at least 2, so that no one of them sees a sum")
     if computes > COMPUTES_MAX:
-        raise UsageError(
-            f"M = {computes} Compute nodes; at most {COMPUTES_MAX} may take part, lower --computes"
-        )
+        raise UsageError(f"M = {computes} Compute nodes; at most {COMPUTES_MAX} may take part, lower --computes")
     if min(tolerated, colluders, dropped) < 0:
         raise UsageError("T, c and K cannot be below 0")
     if tolerated >= clients:

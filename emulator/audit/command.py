@@ -64,9 +64,7 @@ def audit(
     bound: Annotated[float, typer.Option(help="Of each column, to which values are clamped.")] = 1.0,
     confidence: Annotated[float, typer.Option(help="Of the reported bounds; the verdict's is higher.")] = 0.95,
     seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat an audit.")] = None,
-    node_release: Annotated[
-        bool, typer.Option("--node-release", help="Audit one data node's release.")
-    ] = False,
+    node_release: Annotated[bool, typer.Option("--node-release", help="Audit one data node's release.")] = False,
     protocol: Annotated[bool, typer.Option("--protocol", help="Let the real actors hold every round.")] = False,
     plot: Annotated[Path | None, typer.Option(help="A picture: .png, .svg or .pdf.")] = None,
     json_to: Annotated[str | None, typer.Option("--json", help="Write the figures to a file, or - for stdout.")] = None,

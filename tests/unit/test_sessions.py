@@ -36,10 +36,6 @@ def own(index: int = 0, records: Any = (), *, name: str = "own", expires_ms: int
     )
 
 
-def ids_of(clients: Sequence[bytes]) -> NDArray[np.uint8]:
-    return np.frombuffer(b"".join(clients), dtype=np.uint8).reshape(-1, 16)
-
-
 class Node:
     """One Compute node's keys and sessions."""
 
