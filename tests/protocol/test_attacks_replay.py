@@ -98,8 +98,10 @@ def test_attack_7_the_same_contribution_in_another_round_and_after_clean_up() ->
             assert network.actors[node]._rounds[second].kept == {}
     until_the_end(network, 24 * 9)
     assert network.actors[one.to.id].phase(one.round_id) == "new"
-    refused(network, one.to.id, one.sender, one.payload, "unknown-round")
+    stored = dict(network.stores[one.to.id])
+    assert network.handle(one.to.id, Received(one.sender, one.payload)) == [], "kept for a moment, as if it were early"
     refused(network, one.to.id, cast.trainer_identity.id, first.payload, "epoch")
+    assert network.stores[one.to.id] == stored
 
 
 def test_attack_8_two_copies_at_the_same_time_and_a_third_after_both() -> None:
