@@ -1,4 +1,4 @@
-"""A record of what was spent: written before a share (or a start) leaves, returned only against aborts (DESIGN §4).
+"""A record of what was spent: written before a message leaves, returned only against aborts (DESIGN §4.4, §4.8).
 
 A client keeps one for itself, and a trainer one for its federation (`account`).
 What is spent is a `Price`: Σμ² of Gaussian rounds, which compose exactly in Gaussian DP, and Σε and Σμ(ε)² of rounds of

@@ -1,6 +1,6 @@
 """What a client agrees to, the floors of a Compute node, and what may be spent over time: each actor's own limits.
 
-They are never the announcement's (DESIGN §2). Each check returns a `Refusal` with the figure that was found and the
+They are never the announcement's (DESIGN §4.3). Each check returns a `Refusal` with the figure that was found and the
 one that was expected, or None. A client sends its refusal to the trainer as a decline. No check looks at its rows.
 
 Budgets are kept in μ, where Gaussian rounds compose exactly (μ² adds up), and μ fixes a whole curve δ(ε). A pair (ε, δ)

@@ -1,4 +1,4 @@
-"""What a trainer's store holds, in memory again: rounds, what was released, and charges (DESIGN §7)."""
+"""What a trainer's store holds, in memory again: rounds, what was released, and charges (DESIGN §8)."""
 
 from __future__ import annotations
 
