@@ -4,7 +4,7 @@ Each kind says what it can spoil (DESIGN §10). What it does not name must hold:
 
     value     the result may be wrong; it is not less private
     round     a round may end without a result
-    joining   clients may decline, until they start anew
+    consent   clients may decline, until they start anew
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Hostile(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         does: in words. role: whom it replaces. actor: what runs in its place.
-        spoils: what it may spoil, as documented: `value`, `round`, `joining`.
+        spoils: what it may spoil, as documented: `value`, `round`, `consent`.
         amount_max: the largest size, where it has one. default: the size where the scenario says 0.
         is_stranger: whether it comes beside the population, and was never enrolled.
     """
@@ -414,7 +414,7 @@ HOSTILE: dict[str, Hostile] = {
     "silent": Hostile(does="says nothing after its first word", role="compute", actor=Silent, spoils=_ROUND),
     "abort-late": Hostile(does="signs an abort after its release", role="compute", actor=AbortingLate, spoils=_ROUND),
     "call-old": Hostile(does="calls ledgers old copies", role="compute", actor=CallingOld,
-                        spoils=frozenset({"round", "joining"}), **_CLIENTS),
+                        spoils=frozenset({"round", "consent"}), **_CLIENTS),
 }  # fmt: skip
 """By name."""
 

@@ -33,7 +33,7 @@ from emulator.trials.world import TrialWorld
 
 SLACK_MS = 150_000
 """Beside the rounds' own windows: what resends, back-off and settling may take once all is mended."""
-FURTHER_COLLECT_MS, FURTHER_COMMIT_MS = 400_000, 60_000
+FURTHER_COLLECT_MS, FURTHER_COMMIT_MS = 400_000, 120_000
 """Windows of the further round: keys are published anew within five minutes where a broker has forgotten them.
 
 It is asked for as much later where a Compute node had a copy beside it: the key that the copy published last stands

@@ -160,7 +160,7 @@ class TrialWorld(World):
         return [injection.record for injection in self.injections]
 
     def spoils(self) -> frozenset[str]:
-        """What the scenario's adversaries may spoil, as documented: of `value`, `round`, `joining`."""
+        """What the scenario's adversaries may spoil, as documented: of `value`, `round`, `consent`."""
         spoiled: frozenset[str] = frozenset()
         return spoiled.union(*(HOSTILE[one.kind].spoils for one in self.scenario.adversaries))
 

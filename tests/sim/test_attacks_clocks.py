@@ -68,7 +68,7 @@ def test_attack_30_keys_turn_in_mid_round(at_ms: int, counted: bool) -> None:
 
 
 def test_attack_30_old_keys_are_deleted_when_their_grace_is_over() -> None:
-    """Forward secrecy: what an epoch's shares were sealed with is gone from every disk."""
+    """Forward secrecy: what an epoch's contributions were sealed with is gone from every disk."""
     world, _ = held(small(Fault(kind="epoch-turn", actor="broker", at_ms=1_030)))
     assert all(len(epochs(world, number)) == 2 for number in range(2))
     world.simulator.run(world.simulator.now_ms + Timing().epoch_grace_ms + 10 * MINUTE_MS)

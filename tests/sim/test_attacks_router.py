@@ -113,8 +113,8 @@ def test_attack_32_a_partition_that_mends_in_time_costs_nothing(kind: str, actor
 
 
 def test_attack_32_a_slow_subscriber_whose_queue_overflows_asks_for_nothing_twice() -> None:
-    """A Compute node is away while all share; its session holds one message. The others are acknowledged and lost, and
-    the clients send them again: no receipt had come."""
+    """A Compute node is away while all contribute; its session holds one message. The others are acknowledged and
+    lost, and the clients send them again: no receipt had come."""
     away = Fault(kind="overflow", actor="compute 0", at_ms=1_024, for_ms=2_000, amount=1)
     world, outcome = held(small(away, clients=8))
     assert world.router.dropped["queue full"] > 0

@@ -29,7 +29,7 @@ def value(world: TrialWorld) -> np.ndarray:
 def test_each_kind_says_what_it_spoils() -> None:
     for name, kind in HOSTILE.items():
         assert kind.does, name
-        assert kind.spoils <= {"value", "round", "joining"}
+        assert kind.spoils <= {"value", "round", "consent"}
 
 
 @pytest.mark.parametrize(("dropped", "colluders", "ends"), [(1, 0, "completed"), (1, 1, "completed"),
