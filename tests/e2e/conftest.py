@@ -10,17 +10,12 @@ import pytest
 from commands import Dca, Done
 
 from dca_proto.cli import main
-from emulator.swarm import live
 
 
 @pytest.fixture
 def dca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dca:
-    """Runs `dca swarm` to its end, in a folder of its own, through the command's one door.
-
-    Where clients drop, a round takes the shares that come within its window, and that is reckoned for free cores.
-    """
+    """Runs `dca swarm` to its end, in a folder of its own, through the command's one door."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(live, "_VAIN_MS", 2_000)
 
     def run(*arguments: str) -> Done:
         return Done(main(["swarm", *arguments]), *capsys.readouterr())
