@@ -363,7 +363,7 @@ def _keeping_all(honest: Callable[..., Any]) -> Callable[..., Any]:
 PATCHES: dict[str, tuple[Patch, ...]] = {
     "mask without the announcement's hash": (
         (masks, "tag_and_mask", _without_the_announcement),
-        (agreement, "tag_and_mask", _without_the_announcement),
+        (masks, "_messages", lambda honest: lambda keys, hashed, entries: honest(keys, bytes(32), entries)),
     ),
     "objections ignored": (
         (agreement.Agreement, "agree", lambda honest: lambda self, said: honest(self, [b"" for _ in said])),
