@@ -47,8 +47,10 @@ from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import AgreementKey, Identity, seal_to
 from dca_proto.testing import Cast, Envelope, Network, NoNoise, Records, seeded
 
-NOT_STATE = {"dropped", "_random", "_rows", "_agreed", "_asked", "consents", "_validated", "listed", "agreement"}
-"""What an actor may change with a message that it drops: counters, and caches of pure functions."""
+NOT_STATE = {
+    "dropped", "_random", "_rows", "_agreed", "_asked", "_early", "_index", "consents", "_validated", "listed", "agreement"
+}  # fmt: skip
+"""What an actor may change with a message that it drops: counters, caches of pure functions, and what may be early."""
 
 
 EASY = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=1000)
