@@ -218,6 +218,7 @@ def test_an_aborted_round_ends_with_code_3_and_says_why(
     assert json.loads((tmp_path / "out.json").read_text())["ok"] is False
 
 
+@pytest.mark.long
 def test_a_charge_whose_aborts_were_missing_comes_back_with_resume(
     embedded_broker: Broker, tmp_path: Path, processes: Processes
 ) -> None:

@@ -2,7 +2,7 @@
 
 A page marks the blocks that a quick run leaves out, each by a comment in the line above it:
 
-    <!-- long -->                takes ten seconds or more; typed by scripts/test_long, after all blocks above it
+    <!-- long -->                takes five seconds or more; typed by scripts/test_long, after all blocks above it
     <!-- not run: reason -->     never typed, but its commands and options exist
 
 and `<!-- every block is long -->` marks a whole page. A Python or TOML block is saved under the name in its first line.
@@ -216,6 +216,7 @@ def test_all_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) ->
         assert "[info" not in printed, "the library logs nothing between a program's results"
 
 
+@pytest.mark.long
 def test_the_readme_can_be_followed_to_the_letter(tmp_path: Path) -> None:
     printed = printed_by(README, tmp_path, ("",), QUICK_S)
     asked = printed[printed.rindex("\nmean") :]

@@ -52,6 +52,7 @@ def law(mechanism: str, value: float | None, epsilon: float, categories: int) ->
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", [RANDOMISED_RESPONSE, UNARY_ENCODING])
 def test_reports_have_their_exact_law_and_the_ratio_is_bounded_also_for_a_missing_value(mechanism: str) -> None:
     """χ² of 400 actors' bytes for each of the three categories, a NaN and no row; then every ratio of the laws.

@@ -13,7 +13,7 @@ from emulator.trials.draw import draw_scenario
 from emulator.trials.examination import broken_in, examine
 from emulator.trials.sweep import COMPARE_EVERY
 
-SEEDS_MAX, QUICK_MAX = 300, 40
+SEEDS_MAX, QUICK_MAX = 15, 40
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d) \|$", planted.__doc__ or "", re.MULTILINE)
 SLOW = {name for name, _, seeds, _ in ROWS if int(seeds) > QUICK_MAX}
 NAMES = [*planted.PLANTS, *planted.PATCHES]
