@@ -78,6 +78,7 @@ def killed_at(point: int, path: Path) -> tuple[bool, Swarm]:
     return power.passed >= point, swarm
 
 
+@pytest.mark.long
 def test_a_job_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: Path) -> None:
     """Before, while and after each entry is written, and before and after each of the trainer's transactions."""
     for point in range(1, 200):

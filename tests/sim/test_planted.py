@@ -13,7 +13,7 @@ from emulator.trials.draw import draw_scenario
 from emulator.trials.examination import broken_in, examine
 from emulator.trials.sweep import COMPARE_EVERY
 
-SEEDS_MAX, QUICK_MAX = 15, 40
+SEEDS_MAX, QUICK_MAX = 300, 15
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d) \|$", planted.__doc__ or "", re.MULTILINE)
 SLOW = {name for name, _, seeds, _ in ROWS if int(seeds) > QUICK_MAX}
 NAMES = [*planted.PLANTS, *planted.PATCHES]
@@ -48,8 +48,9 @@ def test_a_sweep_finds_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatc
     assert broken, f"nothing in {found} scenarios"
 
 
+@pytest.mark.long
 def test_the_same_scenarios_hold_without_one() -> None:
-    assert seeds_until_broken(None, QUICK_MAX) == (QUICK_MAX, set())
+    assert seeds_until_broken(None, 40) == (40, set())
 
 
 def test_the_table_names_every_fault() -> None:

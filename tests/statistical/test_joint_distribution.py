@@ -57,7 +57,7 @@ ERRORS = {
 
 def marks(sampler: str) -> tuple[pytest.MarkDecorator, ...]:
     """Compiling both simulators of the intercept's sampler takes ten seconds."""
-    return (pytest.mark.long,) if sampler in ("intercept", "collapsed") else ()
+    return (pytest.mark.long,) if sampler in ("intercept", "collapsed", "normal-x") else ()
 
 
 PLANTED = [
