@@ -27,8 +27,9 @@ from dca_proto.core.facts import RoundCompleted
 from dca_proto.testing import Cast
 cast = Cast(5, 3)
 network = cast.network()
-network.command(cast.trainer_identity.id, cast.request())
 network.deliver()
+network.command(cast.trainer_identity.id, cast.request())
+network.advance(network.now_ms + 5000)
 [done] = network.reported(RoundCompleted)
 assert done.aggregate.contributors == 5 and done.aggregate.private
 """
@@ -61,7 +62,7 @@ assert np.corrcoef(model.predict(data.X), data.y)[0, 1] > 0.3
 """
 SAMPLERS = """
 import arviz, numpy as np
-from dca_proto.aggregate import RoundRequest
+from dca_proto.aggregate import LdpReportRequest
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
 from emulator.ideal import IdealSwarm
@@ -70,7 +71,8 @@ from inference.local import gaussian
 ages = np.random.default_rng(1).normal(50, 10, size=(2000, 1))
 terms = JobTerms(budget=Budget(4.0, 1e-5), clients=2000, tolerated=0, computes=())
 parameters = {"columns": ["age"], "centre": [50.0], "scale": [50.0], "bound": [1.0]}
-released = IdealSwarm(ages, ("age",), terms).hold(RoundRequest("sum", parameters, rows_max=1, mechanism="grid-laplace"))
+asked = LdpReportRequest("sum", parameters, rows_max=1, mechanism="grid-laplace")
+released = IdealSwarm(ages, ("age",), terms).hold(asked)
 found = gaussian(released, warmup=300, draws=300, seed=1)
 found.inference_data().to_netcdf("draws.nc")
 mean = arviz.from_netcdf("draws.nc").posterior["mean"].values
