@@ -93,6 +93,7 @@ class ComputeActor(Committing):
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._floors = floors or Floors()
+        self._asked = {}
         self._early = Early()
         self._restore(tuple(records))
 
@@ -109,7 +110,7 @@ class ComputeActor(Committing):
             timing=self._timing,
         )
         self._rounds = restored_rounds(records, self.id, self._load)
-        self._open.update(current.id for current in self._rounds.values() if current.phase not in ENDS)
+        self._open = {current.id for current in self._rounds.values() if current.phase not in ENDS}
 
     def _load(self, stored: StoredRound, payload: bytes | None) -> Round:
         """A round with its announcement, if that can be read here."""

@@ -28,12 +28,10 @@ from dca_proto.core.compute_round import (
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation
 from dca_proto.core.fixedpoint import ring_to_bytes
 from dca_proto.core.keyring import Keyring
 from dca_proto.core.lists import TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
 from dca_proto.core.machine import Actor, step
-from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
     Abort,
     Answer,
@@ -47,8 +45,8 @@ from dca_proto.core.messages import (
     Sealed,
     Signed,
 )
-from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
-from dca_proto.core.sealing import Identity, Random, seal_to
+from dca_proto.core.params import PROTOCOL_VERSION
+from dca_proto.core.sealing import seal_to
 from dca_proto.core.sessions import Sessions
 from dca_proto.core.wire import TEXT_CHARS_MAX
 
@@ -62,20 +60,9 @@ class Committing(Actor):
     _keys: Keyring
     _sessions: Sessions
     _charges: SeenCharges
-
-    def __init__(
-        self,
-        identity: Identity,
-        federation: Federation,
-        random: Random,
-        mechanism: Mechanism | None,
-        limits: Limits | None,
-        timing: Timing | None,
-    ) -> None:
-        super().__init__(identity, federation, random, mechanism, limits, timing)
-        self._rounds: dict[bytes, Round] = {}
-        self._open: set[bytes] = set()  # those of them that have not ended
-        self._asked: dict[bytes, int] = {}  # when a client was asked for its Hello
+    _rounds: dict[bytes, Round]
+    _open: set[bytes]  # those of them that have not ended
+    _asked: dict[bytes, int]  # when a client was asked for its Hello
 
     # --- freeze and lists -----------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CERTIFICATES_KNOWN_MAX = 1 << 20
-"""How many certificates a process remembers to be signed, the latest used: as many as a roster holds, 500 MB."""
+"""How many certificates a process remembers to be signed, the latest used: as many as have a session, 500 MB."""
 EPOCH_KEYS_KNOWN_MAX = 256
 """How many announcements' lists of signed epoch keys a process remembers to be signed, the latest used."""
 

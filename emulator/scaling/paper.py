@@ -1,7 +1,7 @@
 """Table 1 of the DCA paper: seconds of a round, mean of 5, with M = 10 Compute nodes on Spark, encryption excluded.
 
 Source: Heikkilä, Lagerspetz, Kaski, Shimizu, Tarkoma, Honkela: Differentially private Bayesian learning on distributed
-data. NeurIPS 2017, Table 1. What the paper timed is the sharing and summing of vectors; joining, the roster and all
+data. NeurIPS 2017, Table 1. What the paper timed is the sharing and summing of vectors; sessions, agreement and all
 cryptography have no counterpart there.
 """
 
