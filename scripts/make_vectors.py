@@ -26,7 +26,7 @@ from dca_proto.core.codec import decode_body, decode_frame, encode, sign
 from dca_proto.core.contribution import hedged_root, make_contribution
 from dca_proto.core.kinds import LdpReport, NodeRelease
 from dca_proto.core.lists import answer_hash, encode_places, list_hash, set_hash
-from dca_proto.core.masks import ask_tag, entry_of, holder_index, receipt_tag, seal_key, tag_and_mask
+from dca_proto.core.masks import ask_tag, contribution_keys, entry_of, holder_index, tag_and_mask
 from dca_proto.core.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian, LocalMechanism
 from dca_proto.core.messages import (
     Abort,
@@ -201,7 +201,7 @@ def keys() -> list[dict[str, Any]]:
     places = encode_places(np.array([0, 258]))
     answers: list[tuple[str, dict[str, Any], Any]] = [
         ("digest", {"person": "dca4-list", "parts": [HASH, b"abc"]}, digest(b"dca4-list", HASH, b"abc")),
-        ("derive", {"key": ROOT, "person": "dca4-seal", "message": b"abc"}, derive(ROOT, b"dca4-seal", b"abc")),
+        ("derive", {"key": ROOT, "person": "dca4-one", "message": b"abc"}, derive(ROOT, b"dca4-one", b"abc")),
         ("actor id", {"seed": SECRET, "public": identity.public_key}, identity.id),
         ("federation hash", {"toml": federation.to_toml()}, federation.hash),
         ("signature", {"seed": SECRET, "federation hash": HASH, "body": b"abc"}, identity.sign(HASH, b"abc")),
@@ -212,9 +212,8 @@ def keys() -> list[dict[str, Any]]:
          tag_and_mask(ROOT, HASH, entry, 3)),
         ("long tag and mask", {"pair key": ROOT, "ah": HASH, "entry": entry, "dimension": 200},
          tag_and_mask(ROOT, HASH, entry, 200)),
-        ("seal key", {"pair key": ROOT, "ah": HASH, "contribution": CONTRIBUTION}, seal_key(ROOT, HASH, CONTRIBUTION)),
-        ("receipt tag", {"pair key": ROOT, "ah": HASH, "contribution": CONTRIBUTION},
-         receipt_tag(ROOT, HASH, CONTRIBUTION)),
+        ("contribution keys", {"pair key": ROOT, "ah": HASH, "contribution": CONTRIBUTION},
+         b"".join(contribution_keys(ROOT, HASH, CONTRIBUTION))),
         ("ask tag", {"pair key": ROOT, "ah": HASH}, ask_tag(ROOT, HASH)),
         ("hedged root", {"seed": SECRET, "fresh": ROOT, "hello": OTHER_SECRET, "ah": HASH, "charge": 258,
                          "value": value.tolist()}, hedged),

@@ -40,7 +40,7 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.machine import step
-from dca_proto.core.masks import ask_tag, late_tag, receipt_tag
+from dca_proto.core.masks import ContributionKeys, ask_tag
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import (
     Abort,
@@ -274,29 +274,29 @@ class ComputeActor(Committing):
         opened = self._open_contribution(current, sender, message, now_ms)
         if opened is None:
             return self._want_hello(sender, now_ms)
-        kept, key = opened
-        receipt = Receipt(current.id, kept.contribution, receipt_tag(key, current.hash, kept.contribution))
+        kept, keys = opened
+        receipt = Receipt(current.id, message.contribution, keys.receipt)
         reply = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))
-        if current.phase != COLLECTING and current.listed.get(sender) != kept.contribution:
+        if current.phase != COLLECTING and current.listed.get(sender) != message.contribution:
             step(TABLE, current.phase, "late contribution")
-            late = Receipt(current.id, kept.contribution, late_tag(key, current.hash, kept.contribution))
+            late = Receipt(current.id, message.contribution, keys.late)
             return [Send(Address(Channel.CLIENT, sender), current.id, encode(late))]
         if current.phase != COLLECTING:
             step(TABLE, current.phase, "repeated contribution")
             return [reply]
         known = current.kept.get(sender)
-        if known is not None and known.contribution == kept.contribution:
+        if known is not None and known.contribution == message.contribution:
             step(TABLE, current.phase, "repeated contribution")
             return [reply]
         return self._keep(current, sender, kept, reply, now_ms)
 
     def _open_contribution(
         self, current: Round, client: bytes, message: Contribution, now_ms: int
-    ) -> tuple[Kept, bytes] | None:
-        """A contribution and the key that opened it: the newest session's or the one before; None for neither."""
+    ) -> tuple[Kept, ContributionKeys] | None:
+        """A contribution and its keys, by the newest session or the one before; None where neither opens it."""
         for key in self._sessions.keys_of(client, current.own_key(self.id).epoch, now_ms):
             try:
-                kept = open_contribution(
+                return open_contribution(
                     message,
                     pair_key=key,
                     announcement_hash=current.hash,
@@ -308,8 +308,6 @@ class ComputeActor(Committing):
             except PeerError as error:
                 if error.code != "ciphertext":
                     raise
-            else:
-                return kept, key
         return None
 
     def _keep(self, current: Round, client: bytes, kept: Kept, reply: Effect, now_ms: int) -> list[Effect]:
@@ -330,7 +328,7 @@ class ComputeActor(Committing):
         first = len(current.kept) == current.reported + 1  # since the trainer was told
         timer = [SetTimer(Timer(PROGRESS, current.id), now_ms + self._timing.progress_ms)] if first else []
         count = Report(facts.ContributionKept(current.id, client, len(current.kept)))
-        return [Persist(CONTRIBUTIONS, current.id + client, encode(kept)), reply, *timer, count]
+        return [Persist(CONTRIBUTIONS, current.id + client, kept.record), reply, *timer, count]
 
     def _on_close(self, sender: bytes, frame: Signed, body: Close, now_ms: int) -> list[Effect]:
         current = self._trainer_round(sender, frame, body)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dca_proto.core.announcement import OpenedAnnouncement, open_announcement
 from dca_proto.core.codec import decode_body, decode_frame, encode
-from dca_proto.core.contribution import Kept
+from dca_proto.core.contribution import Kept, restored_kept
 from dca_proto.core.effects import Persist
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
@@ -277,7 +277,7 @@ def restored_rounds(
             if current is None or len(key) != 2 * ID_BYTES:
                 raise unreadable(table, "it belongs to no round")
             if table == CONTRIBUTIONS:
-                current.kept[key[ID_BYTES:]] = decoded(table, value, Kept)
+                current.kept[key[ID_BYTES:]] = restored_kept(table, value)
             else:
                 current.lists[key[ID_BYTES:]] = decoded(table, value, StoredList)
     for current in rounds.values():

@@ -17,13 +17,24 @@ from numpy.typing import NDArray
 
 from dca_proto.core.codec import encode
 from dca_proto.core.errors import PeerError
-from dca_proto.core.masks import CHARGE_BYTES, TAG_BYTES, WORD_BYTES, entry_of, late_tag, masked, receipt_tag, seal_key
+from dca_proto.core.masks import (
+    CHARGE_BYTES,
+    TAG_BYTES,
+    WORD_BYTES,
+    ContributionKeys,
+    contribution_keys,
+    entry_of,
+    masked,
+)
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Contribution
+from dca_proto.core.records import unreadable
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Identity, Random, decrypt, encrypt
 from dca_proto.core.validated import ValidatedRound
 
 _TAG = 16  # of the authenticated encryption
+_NODES_AT, _CHARGE_AT = 2 * ID_BYTES, 2 * ID_BYTES + 1
+_TAGS_AT = _CHARGE_AT + CHARGE_BYTES
 
 
 class Outbound(msgspec.Struct, frozen=True):
@@ -86,28 +97,59 @@ def make_contribution(
     entry = entry_of(identity.id, contribution, charge)
     tags, y = masked(noisy, pair_keys, announcement_hash, entry)
     plaintext = b"".join((charge.to_bytes(CHARGE_BYTES, "little"), tags, y))
+    keys = contribution_keys(holder_key, announcement_hash, contribution)
     associated = b"".join((announcement_hash, identity.id, holder, contribution))
-    key = seal_key(holder_key, announcement_hash, contribution)
-    ciphertext = encrypt(key, SINGLE_USE_NONCE, plaintext, associated)
+    ciphertext = encrypt(keys.seal, SINGLE_USE_NONCE, plaintext, associated)
     payload = encode(Contribution(round_id, contribution, ciphertext))
-    about = (holder_key, announcement_hash, contribution)
-    return Outbound(contribution, payload, receipt_tag(*about), late_tag(*about))
+    return Outbound(contribution, payload, keys.receipt, keys.late)
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A contribution at its holder: its entry in the list, the M tags, and the masked vector."""
+    """A contribution at its holder.
 
-    entry: bytes
-    tags: bytes
-    y: bytes
+    Attributes:
+        record: as it is stored: client, contribution id, M in one byte, charge number, M tags, masked vector.
+    """
+
+    record: bytes
+
+    @property
+    def entry(self) -> bytes:
+        """Its entry in a list."""
+        return self.record[:_NODES_AT] + self.record[_CHARGE_AT:_TAGS_AT]
 
     @property
     def contribution(self) -> bytes:
-        return self.entry[ID_BYTES : 2 * ID_BYTES]
+        return self.record[ID_BYTES:_NODES_AT]
 
     @property
     def charge(self) -> int:
-        return int.from_bytes(self.entry[2 * ID_BYTES :], "little")
+        return int.from_bytes(self.record[_CHARGE_AT:_TAGS_AT], "little")
+
+    @property
+    def tags(self) -> bytes:
+        """`TAG_BYTES` for each node, in the announcement's order."""
+        return self.record[_TAGS_AT : self._vector_at]
+
+    @property
+    def y(self) -> bytes:
+        """The masked vector, `WORD_BYTES` a coordinate."""
+        return self.record[self._vector_at :]
+
+    @property
+    def _vector_at(self) -> int:
+        return _TAGS_AT + TAG_BYTES * self.record[_NODES_AT]
+
+    def __repr__(self) -> str:
+        return f"Kept({self.contribution.hex()}, <{len(self.record)} bytes>)"
+
+
+def restored_kept(table: str, record: bytes) -> Kept:
+    """A contribution as it was stored. Raises `UsageError` where it is damaged."""
+    kept = Kept(record)
+    if len(record) < _TAGS_AT or not kept.y or len(kept.y) % WORD_BYTES:
+        raise unreadable(table, f"{len(record)} bytes")
+    return kept
 
 
 def open_contribution(
@@ -119,20 +161,18 @@ def open_contribution(
     holder: bytes,
     nodes: int,
     dimension: int,
-) -> Kept:
-    """What reached a holder.
+) -> tuple[Kept, ContributionKeys]:
+    """What reached a holder, and the keys for its answer.
 
     Raises:
         PeerError: ``contribution`` for a wrong length or charge number, ``ciphertext`` where it is not authentic.
     """
-    expected = CHARGE_BYTES + TAG_BYTES * nodes + WORD_BYTES * dimension
-    if len(message.ciphertext) != expected + _TAG:
-        raise PeerError("contribution", found=f"{len(message.ciphertext)} bytes", expected=f"{expected + _TAG} bytes")
-    key = seal_key(pair_key, announcement_hash, message.contribution)
+    expected = CHARGE_BYTES + TAG_BYTES * nodes + WORD_BYTES * dimension + _TAG
+    if len(message.ciphertext) != expected:
+        raise PeerError("contribution", found=f"{len(message.ciphertext)} bytes", expected=f"{expected} bytes")
+    keys = contribution_keys(pair_key, announcement_hash, message.contribution)
     associated = b"".join((announcement_hash, client, holder, message.contribution))
-    opened = decrypt(key, SINGLE_USE_NONCE, message.ciphertext, associated)
-    charge = opened[:CHARGE_BYTES]
-    if charge == bytes(CHARGE_BYTES):
+    opened = decrypt(keys.seal, SINGLE_USE_NONCE, message.ciphertext, associated)
+    if opened.startswith(bytes(CHARGE_BYTES)):
         raise PeerError("contribution", found="charge number 0", expected="1 or more")
-    at = CHARGE_BYTES + TAG_BYTES * nodes
-    return Kept(client + message.contribution + charge, opened[CHARGE_BYTES:at], opened[at:])
+    return Kept(b"".join((client, message.contribution, nodes.to_bytes(1, "little"), opened))), keys

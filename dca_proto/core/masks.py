@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import shake_128
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from nacl.bindings import randombytes_buf_deterministic
@@ -30,6 +31,7 @@ _MASK = b"dca4-mask"
 KEY_BYTES = 32
 _ROW = len(_MASK) + 2 * KEY_BYTES + ENTRY_BYTES
 _WORD = 2**64 - 1
+_WORDS = np.dtype("<u8")
 RingVector = NDArray[np.uint64]
 Keys = NDArray[np.uint8]
 
@@ -64,15 +66,21 @@ def tag_and_mask(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimens
     SHAKE128 (FIPS 202) under the key as its prefix; a long mask is ChaCha20 under the 32 bytes behind the tag, which is
     faster from some `_SPONGE_BYTES_MAX` bytes on.
     """
-    return _pad(b"".join((_MASK, pair_key, announcement_hash, entry)), dimension)
+    return _pads([pair_key + _about(announcement_hash, entry)], dimension)[0]
 
 
-def _pad(message: bytes, dimension: int) -> bytes:
-    size, sponge = TAG_BYTES + WORD_BYTES * dimension, shake_128(message)
+def _about(announcement_hash: bytes, entry: bytes) -> bytes:
+    """What the sponge absorbs behind the pair key."""
+    return b"".join((_MASK, announcement_hash, entry))
+
+
+def _pads(absorbed: Iterable[bytes], dimension: int) -> list[bytes]:
+    """The tag and the mask of each."""
+    size = TAG_BYTES + WORD_BYTES * dimension
     if size <= _SPONGE_BYTES_MAX:
-        return sponge.digest(size)
-    head = sponge.digest(TAG_BYTES + 32)
-    return head[:TAG_BYTES] + randombytes_buf_deterministic(size - TAG_BYTES, head[TAG_BYTES:])
+        return [shake_128(one).digest(size) for one in absorbed]
+    heads = [shake_128(one).digest(TAG_BYTES + KEY_BYTES) for one in absorbed]
+    return [head[:TAG_BYTES] + randombytes_buf_deterministic(size - TAG_BYTES, head[TAG_BYTES:]) for head in heads]
 
 
 def masked(
@@ -83,11 +91,11 @@ def masked(
     Args:
         value: its statistic with its own noise, in the ring. pair_keys: in the announcement's order of nodes.
     """
-    dimension = value.size
-    pads = [tag_and_mask(key, announcement_hash, entry, dimension) for key in pair_keys]
-    words = np.frombuffer(b"".join(pads), dtype="<u8").reshape(len(pads), dimension + 1)
+    dimension, about = value.size, _about(announcement_hash, entry)
+    pads = _pads([key + about for key in pair_keys], dimension)
+    words = np.frombuffer(b"".join(pads), dtype=_WORDS).reshape(-1, dimension + 1)
     y = value - np.add.reduce(words[:, 1:], axis=0)
-    return b"".join([pad[:TAG_BYTES] for pad in pads]), y.astype("<u8", copy=False).tobytes()
+    return words[:, 0].tobytes(), y.tobytes()
 
 
 def check_and_sum(
@@ -104,17 +112,13 @@ def check_and_sum(
     """
     count = len(pair_keys)
     holds, total = np.zeros(count, dtype=np.bool_), np.zeros(dimension, dtype=np.uint64)
-    rows, claimed = _messages(pair_keys, announcement_hash, entries), np.frombuffer(tags, dtype="<u8")
+    rows, claimed = _messages(pair_keys, announcement_hash, entries), np.frombuffer(tags, dtype=_WORDS)
     size = TAG_BYTES + WORD_BYTES * dimension
     step = max(1, _CHUNK_BYTES // size)
     for start in range(0, count, step):
         end = min(start + step, count)
-        places = range(_ROW * start, _ROW * end, _ROW)
-        if size <= _SPONGE_BYTES_MAX:  # as `_pad`, without a call for each client of each round
-            pads = [shake_128(rows[at : at + _ROW]).digest(size) for at in places]
-        else:
-            pads = [_pad(rows[at : at + _ROW], dimension) for at in places]
-        words = np.frombuffer(b"".join(pads), dtype="<u8").reshape(-1, dimension + 1)
+        pads = _pads((rows[at : at + _ROW] for at in range(_ROW * start, _ROW * end, _ROW)), dimension)
+        words = np.frombuffer(b"".join(pads), dtype=_WORDS).reshape(-1, dimension + 1)
         right = holds[start:end] = words[:, 0] == claimed[start:end]
         total += np.add.reduce(words[:, 1:] if right.all() else words[right, 1:], axis=0)
     return holds, total
@@ -123,13 +127,9 @@ def check_and_sum(
 def _messages(pair_keys: Keys, announcement_hash: bytes, entries: bytes) -> bytes:
     """What the sponge absorbs for each entry, `_ROW` bytes each."""
     rows = np.empty((len(pair_keys), _ROW), dtype=np.uint8)
-    parts = (_MASK, None, announcement_hash)
-    at = 0
-    for part in parts:
-        size = KEY_BYTES if part is None else len(part)
-        rows[:, at : at + size] = pair_keys if part is None else np.frombuffer(part, dtype=np.uint8)
-        at += size
-    rows[:, at:] = np.frombuffer(entries, dtype=np.uint8).reshape(-1, ENTRY_BYTES)
+    rows[:, :KEY_BYTES] = pair_keys
+    rows[:, KEY_BYTES:-ENTRY_BYTES] = np.frombuffer(_about(announcement_hash, b""), dtype=np.uint8)
+    rows[:, -ENTRY_BYTES:] = np.frombuffer(entries, dtype=np.uint8).reshape(-1, ENTRY_BYTES)
     return rows.tobytes()
 
 
@@ -139,23 +139,27 @@ def sum_words(vectors: Iterable[bytes], dimension: int) -> RingVector:
     waiting = iter(vectors)
     at_once = max(1, _CHUNK_BYTES // (WORD_BYTES * dimension))  # few numpy calls, all in the cache
     while chunk := b"".join(islice(waiting, at_once)):
-        total += np.add.reduce(np.frombuffer(chunk, dtype="<u8").reshape(-1, dimension), axis=0)
+        total += np.add.reduce(np.frombuffer(chunk, dtype=_WORDS).reshape(-1, dimension), axis=0)
     return total
 
 
-def seal_key(pair_key: bytes, announcement_hash: bytes, contribution: bytes) -> bytes:
-    """The key that seals one contribution to its holder, and nothing else."""
-    return derive(pair_key, b"dca4-seal", announcement_hash + contribution)
+class ContributionKeys(NamedTuple):
+    """What client and holder derive from their pair key for one contribution, and for nothing else.
+
+    Attributes:
+        seal: encrypts it. receipt: by which the holder proves that it keeps it durably. late: by which it says that
+            it came after the list was frozen.
+    """
+
+    seal: bytes
+    receipt: bytes
+    late: bytes
 
 
-def receipt_tag(pair_key: bytes, announcement_hash: bytes, contribution: bytes) -> bytes:
-    """The MAC by which a holder proves to a client that it keeps a contribution durably."""
-    return derive(pair_key, b"dca4-receipt", announcement_hash + contribution, ID_BYTES)
-
-
-def late_tag(pair_key: bytes, announcement_hash: bytes, contribution: bytes) -> bytes:
-    """The MAC by which a holder says that a contribution came after it had frozen its list."""
-    return derive(pair_key, b"dca4-late", announcement_hash + contribution, ID_BYTES)
+def contribution_keys(pair_key: bytes, announcement_hash: bytes, contribution: bytes) -> ContributionKeys:
+    """One keyed BLAKE2b of 64 bytes, cut in three."""
+    made = derive(pair_key, b"dca4-one", announcement_hash + contribution, KEY_BYTES + 2 * ID_BYTES)
+    return ContributionKeys(made[:KEY_BYTES], made[KEY_BYTES : KEY_BYTES + ID_BYTES], made[KEY_BYTES + ID_BYTES :])
 
 
 def ask_tag(pair_key: bytes, announcement_hash: bytes) -> bytes:

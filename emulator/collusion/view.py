@@ -151,7 +151,7 @@ class View(Observer):
         if write.table == ANNOUNCEMENTS:
             self.held.asked = asked_in(write.value)
         elif write.table == CONTRIBUTIONS:
-            self.held.kept[write.key[ID_BYTES:]] = decoded(CONTRIBUTIONS, write.value, Kept)
+            self.held.kept[write.key[ID_BYTES:]] = Kept(write.value)
             self.held.clients.add(write.key[ID_BYTES:])
         elif write.table == LISTS:
             self.held.clients.update(clients_of(decoded(LISTS, write.value, StoredList).entries))

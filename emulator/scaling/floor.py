@@ -1,8 +1,8 @@
 """The floor of a contribution: what hashlib and libsodium alone cost for it, by direct calls in the same process.
 
     client    M tags and masks: 8 + 8d bytes of SHAKE128, or above 1,024 bytes 40 of SHAKE128 and 8d of ChaCha20;
-              BLAKE2b for the sealing key, one XChaCha20-Poly1305 seal of 4 + 8M + 8d bytes; one receipt MAC (BLAKE2b)
-    holder    BLAKE2b for the sealing key, one opening; one receipt MAC
+              BLAKE2b for the contribution's own keys; one XChaCha20-Poly1305 seal of 4 + 8M + 8d bytes
+    holder    BLAKE2b for the contribution's own keys; one opening
     nodes     M tags and masks, one at each node
     trainer   nothing
 
@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 
 from nacl import bindings
+
+from dca_proto.core.sealing import decrypt, encrypt
 
 _CALLS_MAX, _COORDINATES = 1000, 1_000_000
 
@@ -49,9 +51,7 @@ def floor_us(computes: int, dimension: int) -> dict[str, float]:
     text = os.urandom(4 + 8 * computes + 8 * dimension)
     size, expand = 8 + 8 * dimension, bindings.randombytes_buf_deterministic
     blake2b, shake_128 = hashlib.blake2b, hashlib.shake_128
-    seal = bindings.crypto_aead_xchacha20poly1305_ietf_encrypt
-    unseal = bindings.crypto_aead_xchacha20poly1305_ietf_decrypt
-    sealed = [seal(text, associated, nonce, key) for key in keys]
+    sealed = [encrypt(key, nonce, text, associated) for key in keys]
 
     def each(call: Callable[[], object]) -> float:
         return timed_us(call, calls)
@@ -60,13 +60,12 @@ def floor_us(computes: int, dimension: int) -> dict[str, float]:
         pads = each(lambda: [shake_128(b"".join((key, bound))).digest(size) for key in keys])
     else:
         pads = each(lambda: [expand(size - 8, shake_128(b"".join((key, bound))).digest(40)[8:]) for key in keys])
-    derived = each(lambda: [blake2b(bound, digest_size=32, key=key, person=b"dca4-seal").digest() for key in keys])
-    receipt = each(lambda: [blake2b(bound, digest_size=16, key=key, person=b"dca4-receipt").digest() for key in keys])
-    sealing = each(lambda: [seal(text, associated, nonce, key) for key in keys])
-    opening = each(lambda: [unseal(one, associated, nonce, key) for one, key in zip(sealed, keys, strict=True)])
+    derived = each(lambda: [blake2b(bound, digest_size=64, key=key, person=b"dca4-one").digest() for key in keys])
+    sealing = each(lambda: [encrypt(key, nonce, text, associated) for key in keys])
+    opening = each(lambda: [decrypt(key, nonce, one, associated) for one, key in zip(sealed, keys, strict=True)])
     return {
-        "client": computes * pads + derived + sealing + receipt,
-        "holder": derived + opening + receipt,
+        "client": computes * pads + derived + sealing,
+        "holder": derived + opening,
         "nodes": computes * pads,
         "trainer": 0.0,
     }

@@ -30,7 +30,7 @@ from dca_proto.core.events import Event, Timer
 from dca_proto.core.facts import Released
 from dca_proto.core.kinds import LdpReport
 from dca_proto.core.lists import list_hash
-from dca_proto.core.masks import ENTRY_BYTES, TAG_BYTES, WORD_BYTES, entry_of
+from dca_proto.core.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES, WORD_BYTES
 from dca_proto.core.messages import (
     Abort,
     Announcement,
@@ -265,9 +265,10 @@ class MakingUp(HostileCompute):
     def _freeze(self, current: NodeRound, now_ms: int) -> list[Effect]:
         nodes, dimension = len(current.stored.computes), current.validated.dimension
         for client in self._made_up(current)[: self.amount]:
-            entry = entry_of(client, self._random(ID_BYTES), 1)
-            tags, y = self._random(TAG_BYTES * nodes), self._random(WORD_BYTES * dimension)
-            current.kept.setdefault(client, Kept(entry, tags, y))
+            rest = self._random(TAG_BYTES * nodes + WORD_BYTES * dimension)
+            charge = (1).to_bytes(CHARGE_BYTES, "little")
+            kept = Kept(b"".join((client, self._random(ID_BYTES), bytes([nodes]), charge, rest)))
+            current.kept.setdefault(client, kept)
         return super()._freeze(current, now_ms)
 
     def _made_up(self, current: NodeRound) -> list[bytes]:

@@ -247,10 +247,9 @@ def test_attack_19_a_coordinate_that_one_client_alone_sets_carries_full_noise() 
 # 27: M - 1 Compute nodes pool all they have
 
 
-def small_pads(draws: Iterable[int]) -> Callable[..., bytes]:
-    """In place of the PRF: a tag of zeros, and the next number as the mask; the small ring's stand-in."""
-    left = iter(draws)
-    return lambda *_: bytes(TAG_BYTES) + next(left).to_bytes(WORD_BYTES, "little")
+def small_pads(draws: Iterable[int]) -> Callable[..., list[bytes]]:
+    """In place of the PRF: tags of zeros, and the numbers as the masks; the small ring's stand-in."""
+    return lambda *_: [bytes(TAG_BYTES) + one.to_bytes(WORD_BYTES, "little") for one in draws]
 
 
 @pytest.mark.parametrize("outside", range(3))
@@ -262,7 +261,7 @@ def test_attack_27_any_two_of_three_masks_leave_the_value_independent_in_a_small
     for value in range(16):
         views: Counter[tuple[int, ...]] = Counter()
         for masks in itertools.product(range(16), repeat=3):
-            monkeypatch.setattr(core_masks, "tag_and_mask", small_pads(masks))
+            monkeypatch.setattr(core_masks, "_pads", small_pads(masks))
             _, y = core_masks.masked(np.array([value], dtype=np.uint64), [b""] * 3, b"", b"")
             word = int.from_bytes(y, "little")
             assert (word + sum(masks)) % 16 == value

@@ -34,7 +34,7 @@ from dca_proto.core.effects import Channel, Report
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Dropped
-from dca_proto.core.masks import seal_key
+from dca_proto.core.masks import contribution_keys
 from dca_proto.core.messages import (
     Announcement,
     Answer,
@@ -91,7 +91,7 @@ def sealed_plaintext(cast: Cast, network: Network, hidden: bytes, client: int = 
     opened, actor, identity = announced(network, cast), network.actors[cast.clients[client]], bytes(range(16))
     holder = opened.holder(actor.id).id
     (keys, *_) = keys_of(actor, opened)
-    key = seal_key(keys[opened.computes.index(holder)], opened.hash, identity)
+    key = contribution_keys(keys[opened.computes.index(holder)], opened.hash, identity).seal
     bound = b"".join((opened.hash, actor.id, holder, identity))
     ciphertext = encrypt(key, SINGLE_USE_NONCE, hidden, bound)
     return holder, encode(Contribution(opened.body.round_id, identity, ciphertext))

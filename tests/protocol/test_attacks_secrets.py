@@ -16,7 +16,7 @@ from dca_proto import testing
 from dca_proto.core.effects import Effect, Persist, Report
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Dropped
-from dca_proto.core.masks import seal_key
+from dca_proto.core.masks import contribution_keys
 from dca_proto.core.messages import Close, Contribution, FrozenList
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity
 from dca_proto.testing import Cast, Network
@@ -58,7 +58,7 @@ def played(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     secrets = set(recorder.keys) | set(pairs) | {one.hedge for one in cast.client_identities}
     for sender, key in zip(cast.clients, pairs[::3], strict=True):
         contribution = body_of(sent(network, Contribution, sender=sender)[0].payload).contribution
-        secrets.add(seal_key(key, opened.hash, contribution))
+        secrets.add(contribution_keys(key, opened.hash, contribution).seal)
     for store in network.stores.values():
         secrets |= {value for (table, _), value in store.items() if table == "epoch"}
     assert len(secrets) > 30

@@ -32,7 +32,7 @@ from dca_proto.core.codec import decode_frame, encode
 from dca_proto.core.events import Received
 from dca_proto.core.facts import ChargeReturned, Dropped, NodeAborted, Released, RoundCompleted
 from dca_proto.core.lists import list_hash, set_hash
-from dca_proto.core.masks import entry_of, masked, seal_key
+from dca_proto.core.masks import contribution_keys, entry_of, masked
 from dca_proto.core.messages import (
     Abort,
     Announcement,
@@ -117,7 +117,7 @@ def test_attack_22_masks_that_do_not_match_spoil_one_sum_and_nothing_else() -> N
     entry = entry_of(liar.id, frame.contribution, 1)
     tags, _ = masked(np.zeros(1, dtype=np.uint64), keys, opened.hash, entry)
     plaintext = (1).to_bytes(4, "little") + tags + b"\x77" * 8
-    key = seal_key(keys[opened.computes.index(one.to.id)], opened.hash, frame.contribution)
+    key = contribution_keys(keys[opened.computes.index(one.to.id)], opened.hash, frame.contribution).seal
     bound = b"".join((opened.hash, liar.id, one.to.id, frame.contribution))
     wrong = msgspec.structs.replace(frame, ciphertext=encrypt(key, SINGLE_USE_NONCE, plaintext, bound))
     network.tamper = passing

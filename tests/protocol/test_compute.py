@@ -31,7 +31,7 @@ from dca_proto.core.effects import Channel, Forget, Persist, Report, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received, Started, TimerFired
 from dca_proto.core.events import Timer as TimerName
-from dca_proto.core.masks import ENTRY_BYTES, late_tag
+from dca_proto.core.masks import ENTRY_BYTES, contribution_keys
 from dca_proto.core.messages import (
     Abort,
     Announcement,
@@ -286,7 +286,7 @@ def test_a_contribution_after_the_freeze_is_told_that_it_was_late(phase: str) ->
     assert snapshot(node) == before
     key = keys_of(network.actors[late], opened)[0][opened.computes.index(node.id)]
     contribution = body_of(made.payload).contribution
-    tag = late_tag(key, opened.hash, contribution)
+    tag = contribution_keys(key, opened.hash, contribution).late
     assert (word.to.channel, word.to.id) == (Channel.CLIENT, late)
     assert body_of(word.payload) == Receipt(made.round_id, contribution, tag)
 

@@ -105,7 +105,7 @@ def framed(person: str, *parts: bytes) -> bytes:
 
 def pad(key: bytes, ah: bytes, entry: bytes, dimension: int) -> bytes:
     """Tag and mask (DESIGN §2.4)."""
-    sponge, size = hashlib.shake_128(b"dca4-mask" + key + ah + entry), 8 + 8 * dimension
+    sponge, size = hashlib.shake_128(key + b"dca4-mask" + ah + entry), 8 + 8 * dimension
     if size <= 1024:
         return sponge.digest(size)
     head = sponge.digest(40)
@@ -136,9 +136,8 @@ def test_hashes() -> None:
 
 def test_derived_keys() -> None:
     for what, person, size in (
-        ("derive", "dca4-seal", 32),
-        ("seal key", "dca4-seal", 32),
-        ("receipt tag", "dca4-receipt", 16),
+        ("derive", "dca4-one", 32),
+        ("contribution keys", "dca4-one", 64),
         ("ask tag", "dca4-ask", 16),
     ):
         given, expected = answer(what)
@@ -206,11 +205,11 @@ def test_a_contribution_byte_for_byte() -> None:
     noisy = [value + noise for value, noise in zip(given["value"], given["noise"], strict=True)]
     y = [(noisy[at] - sum(mask[at] for mask in masks)) % 2**64 for at in range(3)]
     plaintext = charge + b"".join(one[:8] for one in pads) + b"".join(word.to_bytes(8, "little") for word in y)
-    key = blake2b("dca4-seal", ah, contribution, key=keys[1])
+    own = blake2b("dca4-one", ah, contribution, key=keys[1], size=64)
     associated = ah + client + given["holder"] + contribution
-    ciphertext = bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(plaintext, associated, bytes(24), key)
+    ciphertext = bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(plaintext, associated, bytes(24), own[:32])
     assert msgpack.packb([3, given["round"], contribution, ciphertext]) == given["payload"]
-    assert blake2b("dca4-receipt", ah, contribution, key=keys[1], size=16) == given["receipt"]
+    assert own[32:48] == given["receipt"]
     assert any(given["noise"])
     assert [abs(one) < 10 * given["noise variance"] ** 0.5 for one in given["noise"]] == [True] * 3
 

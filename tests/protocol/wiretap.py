@@ -57,7 +57,7 @@ def opened_contribution(client: ClientActor, send: Send) -> Kept:
                 holder=send.to.id,
                 nodes=len(keys),
                 dimension=validated.dimension,
-            )
+            )[0]
         except PeerError:
             continue  # of an older epoch
     raise AssertionError("a contribution that nobody can open")

@@ -55,7 +55,6 @@ from dca_proto.core.compute_round import ANSWERED, CONTRIBUTIONS, FROZEN, RELEAS
 from dca_proto.core.compute_round import ROUNDS as NODE_ROUNDS
 from dca_proto.core.compute_round import Round as NodeRound
 from dca_proto.core.consent import Consent
-from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Address, Channel, Effect, Persist, Report, Send
 from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import Released, RoundCompleted
@@ -111,14 +110,11 @@ class LateContribution(ComputeActor):
         opened = self._open_contribution(current, sender, message, now_ms)
         if opened is None:
             return []
-        receipt = Receipt(current.id, opened[0].contribution, compute_receipt(opened[1], current, opened[0]))
-        current.kept[sender] = opened[0]
-        kept = Persist(CONTRIBUTIONS, current.id + sender, encode(opened[0]))
-        return [kept, Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))]
-
-
-def compute_receipt(key: bytes, current: NodeRound, kept: Kept) -> bytes:
-    return masks.receipt_tag(key, current.hash, kept.contribution)
+        kept, keys = opened
+        receipt = Receipt(current.id, kept.contribution, keys.receipt)
+        current.kept[sender] = kept
+        stored = Persist(CONTRIBUTIONS, current.id + sender, kept.record)
+        return [stored, Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))]
 
 
 class SecondContribution(ComputeActor):
@@ -327,10 +323,6 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 """Where a function stands, its name, and what makes a faulty one of it."""
 
 
-def _without_the_announcement(honest: Callable[..., bytes]) -> Callable[..., bytes]:
-    return lambda key, hashed, entry, dimension: honest(key, bytes(32), entry, dimension)
-
-
 def _letting_pass(words: str) -> Callable[[Any], Any]:
     """A check that lets one mistake pass."""
 
@@ -344,6 +336,19 @@ def _letting_pass(words: str) -> Callable[[Any], Any]:
                 return None
 
         return lenient
+
+    return make
+
+
+def _answering(kept: str, late: str) -> Callable[..., Any]:
+    """A holder answers with other tags than it should."""
+
+    def make(honest: Callable[..., Any]) -> Callable[..., Any]:
+        def answering(*given: Any, **more: Any) -> Any:
+            opened, keys = honest(*given, **more)
+            return opened, keys._replace(receipt=getattr(keys, kept), late=getattr(keys, late))
+
+        return answering
 
     return make
 
@@ -362,8 +367,7 @@ def _keeping_all(honest: Callable[..., Any]) -> Callable[..., Any]:
 
 PATCHES: dict[str, tuple[Patch, ...]] = {
     "mask without the announcement's hash": (
-        (masks, "tag_and_mask", _without_the_announcement),
-        (masks, "_messages", lambda honest: lambda keys, hashed, entries: honest(keys, bytes(32), entries)),
+        (masks, "_about", lambda honest: lambda hashed, entry: honest(bytes(32), entry)),
     ),
     "objections ignored": (
         (agreement.Agreement, "agree", lambda honest: lambda self, said: honest(self, [b"" for _ in said])),
@@ -373,8 +377,8 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
     "old epoch accepted": ((keyring.Keyring, "renew", _keeping_all),),
     "invitation not checked": ((client, "check_invitation", lambda honest: lambda *given: None),),
     "budget not asked about": ((Consent, "to_charge", lambda honest: lambda *given: None),),
-    "receipt for what came too late": ((compute, "late_tag", lambda honest: masks.receipt_tag),),
-    "late word for what is kept": ((compute, "receipt_tag", lambda honest: masks.late_tag),),
+    "receipt for what came too late": ((compute, "open_contribution", _answering("receipt", "receipt")),),
+    "late word for what is kept": ((compute, "open_contribution", _answering("late", "late")),),
 }
 """By what goes wrong."""
 

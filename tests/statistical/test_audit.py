@@ -10,7 +10,7 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.fixedpoint import to_ring
 from dca_proto.core.sealing import Random, expand
 from dca_proto.testing import seeded
-from emulator.audit import command, uniformity
+from emulator.audit import command
 from emulator.audit.adversary import Adversary, Experiment, experiment
 from emulator.audit.effort import require_time
 from emulator.audit.faults import FAULTS
@@ -263,19 +263,18 @@ def test_a_coalition_without_compute_nodes_sees_no_masked_contribution() -> None
 
 @pytest.mark.parametrize("fault", ["bounded", "used again"])
 def test_masks_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    right = masks.tag_and_mask
+    right = masks._pads
 
-    def bounded(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimension: int) -> bytes:
+    def bounded(absorbed: Iterable[bytes], dimension: int) -> list[bytes]:
         """Of a bounded size in place of the whole ring, as a published program made them."""
-        pad = right(pair_key, announcement_hash, entry, dimension)
-        return pad[:8] + (np.frombuffer(pad[8:], dtype="<u8") >> np.uint64(16)).tobytes()
+        pads = right(absorbed, dimension)
+        return [pad[:8] + (np.frombuffer(pad[8:], dtype="<u8") >> np.uint64(16)).tobytes() for pad in pads]
 
-    def used_again(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimension: int) -> bytes:
-        """The same in every round."""
-        return expand(pair_key, 8 + 8 * dimension)
+    def used_again(absorbed: Iterable[bytes], dimension: int) -> list[bytes]:
+        """The same in every round: of the pair key alone."""
+        return [expand(one[:32], 8 + 8 * dimension) for one in absorbed]
 
-    for module in (masks, uniformity):
-        monkeypatch.setattr(module, "tag_and_mask", {"bounded": bounded, "used again": used_again}[fault])
+    monkeypatch.setattr(masks, "_pads", {"bounded": bounded, "used again": used_again}[fault])
     world = World(Setting())
     found = views(world, Programme(), seeded("bad"))
     assert (joint_p_value(found) or 0) < 1e-12

@@ -395,7 +395,7 @@ def secrets_of(network: Network) -> set[str]:
             elif table == "outbound":
                 found.add(msgspec.msgpack.decode(value, type=Outbound).receipt)
             elif table == "contribution":
-                kept = msgspec.msgpack.decode(value, type=Kept)
+                kept = Kept(value)
                 found |= {kept.tags, kept.y}
             elif table == "list":
                 found.add(msgspec.msgpack.decode(value, type=StoredList).tags)

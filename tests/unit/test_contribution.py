@@ -50,7 +50,7 @@ def opened(out: Outbound, nodes: int = 3, dimension: int = 3, **changes: Any) ->
     """As its holder opens it."""
     message = changes.pop("message", decode_frame(out.payload))
     plain = {"pair_key": KEYS[1], "announcement_hash": AH, "client": CLIENT.id, "holder": HOLDER}
-    return open_contribution(message, nodes=nodes, dimension=dimension, **{**plain, **changes})
+    return open_contribution(message, nodes=nodes, dimension=dimension, **{**plain, **changes})[0]
 
 
 def words_of(data: bytes) -> list[int]:
@@ -115,7 +115,7 @@ def test_the_noise_is_that_of_the_roots_key_and_the_masks_cancel_it_not() -> Non
     """By hand, in Python's integers: y plus all masks is x plus the noise of the hedged key."""
     kept = opened(made())
     entry = CLIENT.id + kept.contribution + (7).to_bytes(4, "little")
-    pads = [hashlib.shake_128(b"dca4-mask" + key + AH + entry).digest(32) for key in KEYS[:3]]
+    pads = [hashlib.shake_128(key + b"dca4-mask" + AH + entry).digest(32) for key in KEYS[:3]]
     assert kept.entry == entry
     assert kept.tags == b"".join(pad[:8] for pad in pads)
     key, contribution = hedged_root(CLIENT, FRESH, HELLO, AH, 7, np.arange(3, dtype=np.int64))
@@ -177,8 +177,8 @@ def test_a_holder_gets_what_was_sent() -> None:
     kept = opened(made())
     assert (kept.charge, kept.contribution) == (7, made().contribution)
     assert (len(kept.entry), len(kept.tags), len(kept.y)) == (36, 24, 24)
-    receipt = hashlib.blake2b(AH + kept.contribution, key=KEYS[1], digest_size=16, person=b"dca4-receipt").digest()
-    assert made().receipt == receipt
+    own = hashlib.blake2b(AH + kept.contribution, key=KEYS[1], digest_size=64, person=b"dca4-one").digest()
+    assert (made().receipt, made().late) == (own[32:48], own[48:])
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_contribution_of_another_size_is_refused_before_it_is_opened(nodes: in
 def test_charge_number_0_is_refused() -> None:
     """No ledger has it. A client would have to seal it itself."""
     contribution, plaintext = bytes(16), bytes(4 + 24 + 24)
-    key = hashlib.blake2b(AH + contribution, key=KEYS[1], digest_size=32, person=b"dca4-seal").digest()
+    key = hashlib.blake2b(AH + contribution, key=KEYS[1], digest_size=64, person=b"dca4-one").digest()[:32]
     associated = AH + CLIENT.id + HOLDER + contribution
     for charge, refused in ((0, True), (1, False)):
         text = charge.to_bytes(4, "little") + plaintext[4:]

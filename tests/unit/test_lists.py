@@ -152,7 +152,7 @@ class Sessions:
 
 
 def pad(key: bytes, entry: bytes, dimension: int) -> tuple[bytes, list[int]]:
-    data = hashlib.shake_128(b"dca4-mask" + key + AH + entry).digest(8 + 8 * dimension)
+    data = hashlib.shake_128(key + b"dca4-mask" + AH + entry).digest(8 + 8 * dimension)
     return data[:8], [int.from_bytes(data[at : at + 8], "little") for at in range(8, len(data), 8)]
 
 
@@ -181,7 +181,8 @@ class Table:
             self.lists[name] = StoredList(Signed(b"", bytes(64)), bytes(32), entries, tags)
         self.union = [client for node in range(3) for client in held_by(node)]
         words = {client: b"".join(one.to_bytes(8, "little") for one in y) for client, y in self.values.items()}
-        kept = {client: Kept(entry_of(client, client[::-1], charge), b"", words[client]) for client in held_by(0)}
+        number = charge.to_bytes(4, "little")
+        kept = {one: Kept(one + one[::-1] + b"\0" + number + words[one]) for one in held_by(0)}
         self.round = SimpleNamespace(
             hash=AH,
             stored=SimpleNamespace(computes=self.NODES),

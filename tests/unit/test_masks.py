@@ -15,12 +15,11 @@ from dca_proto.core.masks import (
     ENTRY_BYTES,
     ask_tag,
     check_and_sum,
+    contribution_keys,
     entry_of,
     holder_index,
     holder_indices,
     masked,
-    receipt_tag,
-    seal_key,
     sum_words,
     tag_and_mask,
 )
@@ -33,7 +32,7 @@ WORDS = st.integers(0, 2**64 - 1)
 
 def pad_by_hand(key: bytes, entry: bytes, dimension: int) -> tuple[bytes, list[int]]:
     """A tag and a mask, as Python integers."""
-    sponge, size = hashlib.shake_128(b"dca4-mask" + key + AH + entry), 8 + 8 * dimension
+    sponge, size = hashlib.shake_128(key + b"dca4-mask" + AH + entry), 8 + 8 * dimension
     if size <= 1024:
         pad = sponge.digest(size)
     else:
@@ -137,10 +136,9 @@ def test_any_two_of_three_parts_are_exactly_uniform_in_a_ring_of_16() -> None:
 
 def test_the_keys_of_all_uses_differ() -> None:
     """Each has a label of its own, so that no part of one use tells another."""
-    used = (tag_and_mask(KEYS[0], AH, ENTRY, 3), seal_key(KEYS[0], AH, CONTRIBUTION),
-            receipt_tag(KEYS[0], AH, CONTRIBUTION), ask_tag(KEYS[0], AH))  # fmt: skip
-    assert len({one[:8] for one in used}) == 4
-    assert [len(one) for one in used] == [32, 32, 16, 16]
+    used = (tag_and_mask(KEYS[0], AH, ENTRY, 3), *contribution_keys(KEYS[0], AH, CONTRIBUTION), ask_tag(KEYS[0], AH))
+    assert len({one[:8] for one in used}) == 5
+    assert [len(one) for one in used] == [32, 32, 16, 16, 16]
 
 
 def test_every_node_holds_its_part_of_the_clients() -> None:

@@ -154,7 +154,7 @@ class Budget(Checker):
 
     def _check_number(self, node: Process, write: Persist) -> None:
         """What a holder keeps of an honest client has the number of the charge that paid for it."""
-        client, kept = write.key[ID_BYTES:], decoded(CONTRIBUTIONS, write.value, Kept)
+        client, kept = write.key[ID_BYTES:], Kept(write.value)
         charge = self._charges[client].get(write.key[:ID_BYTES])
         if client not in self.witness.dishonest:
             who = f"{node.name} keeps a contribution of {client.hex()[:8]}"

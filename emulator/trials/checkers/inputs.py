@@ -156,7 +156,7 @@ class Inputs(Checker):
             if write.table == EPOCHS:
                 self._keep(write.value, "an epoch key")
             elif write.table == CONTRIBUTIONS:
-                self._keep(decoded(CONTRIBUTIONS, write.value, Kept).tags, "tags")
+                self._keep(Kept(write.value).tags, "tags")
             elif write.table == TRAINER_ROUNDS:
                 self._keep(decoded(TRAINER_ROUNDS, write.value, TrainerRound).reply_secret, "a reply key")
 

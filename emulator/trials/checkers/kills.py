@@ -125,7 +125,7 @@ class Kills(Checker):
         if isinstance(write, Forget):
             self.expect(of in self.witness.ends, f"{who}: it forgets a contribution before the end")
             return
-        kept, client = decoded(CONTRIBUTIONS, write.value, Kept), write.key[ID_BYTES:]
+        kept, client = Kept(write.value), write.key[ID_BYTES:]
         in_time = of not in self.witness.lists or (client, kept.contribution) in self._listed(of)
         self.expect(in_time, f"{who}: it keeps a contribution after its list was frozen")
 

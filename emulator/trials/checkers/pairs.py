@@ -76,8 +76,8 @@ class Pairs:
         for epoch, public in self._own[client]:
             key = self._key(node, client, epoch, public)
             if key is not None:
-                found[_mac(key, b"dca4-receipt", announcement_hash + contribution)] = "receipt"
-                found[_mac(key, b"dca4-late", announcement_hash + contribution)] = "late"
+                made = _mac(key, b"dca4-one", announcement_hash + contribution)
+                found[made[32:48]], found[made[48:]] = "receipt", "late"
         return found
 
     def _key(self, node: EpochKey, client: bytes, epoch: int, public: bytes) -> bytes | None:
@@ -92,13 +92,13 @@ class Pairs:
 
 
 def _mac(key: bytes, person: bytes, message: bytes) -> bytes:
-    return hashlib.blake2b(message, digest_size=16, key=key, person=person).digest()
+    return hashlib.blake2b(message, digest_size=64, key=key, person=person).digest()
 
 
 def tag_and_mask(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimension: int) -> bytes:
     """The tag and the mask of one pair for one entry: 8 bytes and d words."""
     size = TAG_BYTES + WORD_BYTES * dimension
-    sponge = hashlib.shake_128(b"dca4-mask" + pair_key + announcement_hash + entry)
+    sponge = hashlib.shake_128(pair_key + b"dca4-mask" + announcement_hash + entry)
     if size <= _SPONGE_BYTES_MAX:
         return sponge.digest(size)
     head = sponge.digest(TAG_BYTES + 32)

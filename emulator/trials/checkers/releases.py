@@ -138,7 +138,7 @@ class EnoughContributors(Checker):
             return
         self.expect(asked.holder(client) == node.id, f"{who} is kept, which another node is to hold")
         self.expect(client in (asked.invited or {client}), f"{who} is kept, who is not invited")
-        kept = decoded(CONTRIBUTIONS, write.value, Kept)
+        kept = Kept(write.value)
         first = self._kept.setdefault(write.key, kept.contribution)
         self.expect(first == kept.contribution, f"{who} takes the place of another one")
 

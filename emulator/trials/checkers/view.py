@@ -75,7 +75,7 @@ class Transcript(Observer):
                 continue
             round_id, whose = write.key[:ID_BYTES], write.key[ID_BYTES:]
             if write.table == CONTRIBUTIONS:
-                self.held[process.id, round_id, whose] = decoded(CONTRIBUTIONS, write.value, Kept)
+                self.held[process.id, round_id, whose] = Kept(write.value)
             elif write.table == RELEASES:
                 self.released[round_id, whose] = decoded(RELEASES, write.value, Signed)
 
@@ -157,7 +157,7 @@ class View(Checker):
                 continue
             whose = write.key[ID_BYTES:], write.key[:ID_BYTES]
             if whose[0] not in self.witness.dishonest:
-                kept = decoded(CONTRIBUTIONS, write.value, Kept)
+                kept = Kept(write.value)
                 tags = [kept.tags[at : at + 8] for at in range(0, len(kept.tags), 8)]
                 alike = [one for one in (*tags, kept.y[:8]) if self._once.setdefault(one, whose) != whose]
                 self.expect(

@@ -238,7 +238,7 @@ class Witness(Observer):
 
     def _read_node(self, node: bytes, write: Persist) -> None:
         if write.table == CONTRIBUTIONS:
-            kept = decoded(CONTRIBUTIONS, write.value, Kept)
+            kept = Kept(write.value)
             self.kept[node, write.key[:ID_BYTES]].setdefault((write.key[ID_BYTES:], kept.contribution), kept)
         elif node in self.dishonest:
             return
