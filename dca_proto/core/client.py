@@ -145,7 +145,7 @@ class ClientActor(Actor):
         except PeerError:
             self._foreign.append(round_id)
         else:
-            self._hold(Round(stored, opened, waiting))
+            self._hold(Round(stored, opened, self.id, waiting))
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -204,7 +204,7 @@ class ClientActor(Actor):
         if now_ms - self._hello_ms < self._timing.hello_again_ms:
             return []
         waiting = [one for one in self._rounds.values() if one.phase == SENT]
-        again = [effect for one in waiting if one.opened.computes for effect in one.answers(self.id)]
+        again = [effect for one in waiting if one.opened.computes for effect in one.answers()]
         return [*self._greet(now_ms), *again]
 
     # --- announcement: contribute or decline (§4.3, §4.4) -------------------------------------------------------------
@@ -219,7 +219,7 @@ class ClientActor(Actor):
             if opened.hash != current.opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
             step(TABLE, current.phase, "repeated announcement")
-            return current.answers(self.id)
+            return current.answers()
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
         self._check_room(opened)
@@ -227,7 +227,7 @@ class ClientActor(Actor):
         check_time(opened, self._timing, now_ms, until_ms=body.close_by_ms)
         self._seen.check(opened.epochs, now_ms)
         seen = self._seen.note(opened.epochs)
-        current = Round(StoredRound(NEW), opened)
+        current = Round(StoredRound(NEW), opened, self.id)
         validated = self._consider(opened, now_ms)
         if isinstance(validated, Refusal):
             return [*seen, *self._refuse(current, validated, now_ms)]
@@ -284,9 +284,8 @@ class ClientActor(Actor):
             Persist(OUTBOUND, current.id, encode(made)),
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
             stored,
-            *current.answers(self.id),
+            *current.answers(),
             self._resend_timer(current, now_ms, self.id),  # spread by what does not depend on data
-            self._close_timer(current, now_ms),
             Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
             *(Report(facts.DataFailed(current.id, body.statistic, kind)) for kind in trouble),
         ]
@@ -305,7 +304,7 @@ class ClientActor(Actor):
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
             *self.declines.note(DeclinedRound.of(current.body, cut, self.declines.next_number, now_ms)),
             self._close_timer(current, now_ms),
-            *current.answers(self.id),
+            *current.answers(),
             Report(facts.Declined(current.id, self.id, *why)),
         ]
 
@@ -318,7 +317,7 @@ class ClientActor(Actor):
         if current.outbound is None:
             step(TABLE, current.phase, "repeated receipt")
             return []
-        if sender != current.opened.holder(self.id).id:
+        if sender != current.holder.id:
             raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
         waiting = current.outbound
         if receipt.contribution != waiting.contribution or receipt.tag not in (waiting.receipt, waiting.late):
@@ -436,8 +435,8 @@ class ClientActor(Actor):
         if current.phase != SENT:
             return []
         if now_ms < current.body.commit_by_ms:
-            return [*current.answers(self.id), self._resend_timer(current, now_ms)]
-        return self._ask(current, now_ms)
+            return [*current.answers(), self._resend_timer(current, now_ms)]
+        return [self._close_timer(current, now_ms), *self._ask(current, now_ms)]
 
     def _ask(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask the round's nodes for aborts that are missing, once the round must have ended (§4.8)."""

@@ -15,7 +15,6 @@ from dca_proto.core.codec import encode
 from dca_proto.core.contribution import Outbound
 from dca_proto.core.effects import Address, Channel, Effect, Persist, Send
 from dca_proto.core.machine import Table
-from dca_proto.core.messages import Announcement
 
 NEW, SENT, KEPT, MISSED = "new", "sent", "kept", "missed"
 DECLINED, RETURNED, CLOSED = "declined", "returned", "closed"
@@ -52,25 +51,25 @@ class Round:
     """One round in memory.
 
     Args:
-        stored: as stored. opened: its announcement, whose signatures hold.
+        stored: as stored. opened: its announcement, whose signatures hold. client: whose it is.
         outbound: what was sent, until its receipt has come.
+
+    Attributes:
+        holder: to whom the contribution goes.
     """
 
-    __slots__ = ("asked", "attempt", "opened", "outbound", "stored")
+    __slots__ = ("asked", "attempt", "body", "holder", "id", "opened", "outbound", "stored")
 
-    def __init__(self, stored: StoredRound, opened: OpenedAnnouncement, outbound: Outbound | None = None) -> None:
+    def __init__(
+        self, stored: StoredRound, opened: OpenedAnnouncement, client: bytes, outbound: Outbound | None = None
+    ) -> None:
         self.stored = stored
         self.opened = opened
+        self.body = opened.body
+        self.id = opened.body.round_id
+        self.holder = opened.holder(client)
         self.outbound = outbound
         self.attempt = self.asked = 0
-
-    @property
-    def body(self) -> Announcement:
-        return self.opened.body
-
-    @property
-    def id(self) -> bytes:
-        return self.opened.body.round_id
 
     @property
     def phase(self) -> str:
@@ -81,10 +80,10 @@ class Round:
         self.stored = msgspec.structs.replace(self.stored, **changes)
         return Persist(ROUNDS, self.id, encode(self.stored))
 
-    def answers(self, client: bytes) -> list[Effect]:
+    def answers(self) -> list[Effect]:
         """What answers the announcement and has no receipt yet: the contribution, the release, or the decline."""
         if self.stored.decline:
             return [Send(Address(Channel.TRAINER, self.body.trainer), self.id, self.stored.decline)]
         if self.outbound is None:
             return []
-        return [Send(self.opened.holder(client), self.id, self.outbound.payload)]
+        return [Send(self.holder, self.id, self.outbound.payload)]

@@ -135,14 +135,12 @@ class DiscreteGaussian:
             UsageError: a negative count or a key of another length.
         """
         _check(count, (key,))
-        parts = []
-        for chunk in naturals():
-            part = self._sample_chunk(key, chunk, count)
-            parts.append(part)
-            count -= len(part)
-            if not count:
-                break
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        parts = [self._sample_chunk(key, 0, count)]
+        left = count - len(parts[0])
+        while left:
+            parts.append(self._sample_chunk(key, len(parts), left))
+            left -= len(parts[-1])
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def sample_many(self, keys: Sequence[bytes], count: int) -> NDArray[np.int64]:
         """Samples for many keys at once; row i equals ``sample(count, keys[i])``.

@@ -128,6 +128,11 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self._stated[of_row, fraction_bits]
 
     @cached_property
+    def fitting(self) -> dict[tuple[int, int], Sensitivity]:
+        """Of one value, by `rows_max` and fraction bits: those with which a client's contribution fits the grid."""
+        return {}
+
+    @cached_property
     def _stated(self) -> dict[tuple[bool, int], Sensitivity]:
         return {}
 

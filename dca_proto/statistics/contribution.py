@@ -107,12 +107,12 @@ def contribution(
         UsageError: an argument is out of range, the table has the wrong number of columns, or the contribution does not
             fit the grid. Never because of a row's values.
     """
-    bound = _value_sensitivity(statistic, rows_max, fraction_bits).bound
+    bound, group = _value_sensitivity(statistic, rows_max, fraction_bits).bound, statistic.rows_per_value
     table = _table(statistic, rows)[: rows_max or ROWS_MAX]
-    count = len(table) // statistic.rows_per_value
-    if len(table) == statistic.rows_per_value == 1:
+    if len(table) == group == 1:
         return _value_of_row(statistic, table, bound, fraction_bits, failures)
-    values = _values(statistic, table[: count * statistic.rows_per_value], bound, fraction_bits, failures)
+    count = len(table) // group
+    values = _values(statistic, table[: count * group], bound, fraction_bits, failures)
     if rows_max or count <= 1:
         return _sum(values, statistic.dimension)
     return _rounded_mean(values, count, statistic.dimension)
@@ -122,7 +122,7 @@ def _value_of_row(
     statistic: Statistic, row: NDArray[np.float64], bound: int, fraction_bits: int, failures: list[Exception] | None
 ) -> NDArray[np.int64]:
     """What `contribution` gives of one row, as most devices have: a sum of one value, and the mean of one."""
-    if np.isfinite(row).all():
+    if np.logical_and.reduce(np.isfinite(row), axis=None):
         try:
             value: NDArray[np.int64] = _evaluated(statistic, row, bound, fraction_bits)[0]
             return value
@@ -259,6 +259,12 @@ def _rounded_mean(values: Iterable[NDArray[np.int64]], divisor: int, dimension: 
 
 def _value_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
     """One value's, where a client's whole contribution stays below 2^53; `UsageError` where it does not."""
+    known = statistic.fitting.get((rows_max, fraction_bits))
+    return known or _fitting_sensitivity(statistic, rows_max, fraction_bits)
+
+
+def _fitting_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
+    """`_value_sensitivity`, worked out once."""
     if not 0 <= fraction_bits <= FRACTION_BITS_MAX or fraction_bits % 2:
         raise UsageError(f"fraction_bits is {fraction_bits}; choose an even number from 0 to {FRACTION_BITS_MAX}")
     if not 0 <= rows_max <= ROWS_MAX:
@@ -278,6 +284,7 @@ def _value_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) 
             f"a contribution to {statistic.name!r} can reach {value.bound} times {count} grid units, expected "
             f"below 2^53; {remedy}the bounds or rows_max by a factor of 2^{excess}"
         )
+    statistic.fitting[rows_max, fraction_bits] = value
     return value
 
 

@@ -69,7 +69,11 @@ class Histogram(Statistic, frozen=True, kw_only=True):
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         counts = np.zeros((len(rows), self.dimension), dtype=np.int64)
-        counts[np.arange(len(rows)), np.searchsorted(self._inner_edges, rows[:, 0], side="right")] = 1 << fraction_bits
+        bins = self._inner_edges.searchsorted(rows[:, 0], side="right")
+        if len(rows) == 1:  # as most devices have
+            counts[0, bins[0]] = 1 << fraction_bits
+        else:
+            counts[np.arange(len(rows)), bins] = 1 << fraction_bits
         return counts
 
     @cached_property

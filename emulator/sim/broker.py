@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from emulator.sim.simulator import Simulator
 
 _US = 1000
+_LANDINGS = 512
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,10 +277,19 @@ class Broker:
             self._retained[packet.to.channel][packet.to.id, packet.round_id, packet.sender] = packet
         receivers = self._receivers(packet.to)
         if len(receivers) > 1 and all(session.passes_at_once for session in receivers):
-            self._simulator.soon(_land_everywhere, list(receivers), packet)
+            self._simulator.soon(self._land_everywhere, packet, list(receivers))
             return
         for session in receivers:
             self.deliver(session, packet)
+
+    def _land_everywhere(self, packet: Packet, sessions: list[Session], start: int = 0) -> None:
+        """A packet arrives at all in this instant: at some hundreds, and after what they answer, at the next ones. If
+        all answers of a large round were on their way at once, they would need its memory twice.
+        """
+        for session in sessions[start : start + _LANDINGS]:
+            session.land_at_once(packet)
+        if start + _LANDINGS < len(sessions):
+            self._simulator.soon(self._land_everywhere, packet, sessions, start + _LANDINGS)
 
     def _receivers(self, to: Address) -> Collection[Session]:
         """Who has subscribed to what is sent to that address."""
@@ -287,9 +297,3 @@ class Broker:
         if inbox is not None and inbox[0] is to.channel:
             return (inbox[1],)
         return self._listeners[to.channel]
-
-
-def _land_everywhere(sessions: list[Session], packet: Packet) -> None:
-    """A packet arrives at all at once, one after the other: one thing to happen, however many they are."""
-    for session in sessions:
-        session.land_at_once(packet)

@@ -16,7 +16,6 @@ modelled where the actor is; of the broker there is one everywhere, and stopping
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -134,13 +133,13 @@ class Region(Simulator):
     def _next_us(self) -> int:
         if self._soon or any(self.broker.leaving):
             return self.now_us
-        return self._heap[0][0] if self._heap else _NEVER_US
+        return self._heap[0] if self._heap else _NEVER_US
 
     def _step(self) -> None:
         """All that is due now, and nothing of what that causes."""
         heap, soon, asked = self._heap, self._soon, len(self._soon)
-        while heap and heap[0][0] <= self.now_us:
-            _, _, call, arguments = heapq.heappop(heap)
+        while heap and heap[0] <= self.now_us:
+            call, arguments = self._next_planned()
             call(*arguments)
         for _ in range(asked):
             call, arguments = soon.popleft()

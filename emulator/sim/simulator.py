@@ -7,7 +7,6 @@ the same microsecond happen in the order in which they were asked for. There is 
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +26,7 @@ START_MS = 1_700_000_000_000
 US = 1000  # microseconds in a millisecond
 
 Call = Callable[..., None]
+_Planned = tuple[Call, tuple[Any, ...]]
 
 
 class Simulator:
@@ -69,10 +69,16 @@ class Simulator:
         self.now_us = start_ms * US
         # What falls on this very microsecond and was asked for in it comes after what the heap holds for it: that was
         # asked for earlier. Most messages of a fast network pass by the heap so.
-        self._soon: deque[tuple[Call, tuple[Any, ...]]] = deque()
-        self._heap: list[tuple[int, int, Call, tuple[Any, ...]]] = []
-        self._order = itertools.count()
+        self._soon: deque[_Planned] = deque()
+        # Many timers fall on few microseconds: a heap of these, and what is planned for each in the order of asking.
+        self._heap: list[int] = []
+        self._planned: dict[int, deque[_Planned]] = {}
         self.broker = Broker(self, broker or BrokerOptions())
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody learns of facts."""
+        return self.trace.is_on or bool(self.observers)
 
     @property
     def now_ms(self) -> int:
@@ -123,7 +129,11 @@ class Simulator:
         if at_us <= self.now_us:
             self._soon.append((call, arguments))
         else:
-            heapq.heappush(self._heap, (at_us, next(self._order), call, arguments))
+            planned = self._planned.get(at_us)
+            if planned is None:
+                planned = self._planned[at_us] = deque()
+                heapq.heappush(self._heap, at_us)
+            planned.append((call, arguments))
 
     def at(self, at_ms: int, call: Call, *arguments: Any) -> None:
         """Have something happen at that millisecond."""
@@ -141,15 +151,24 @@ class Simulator:
         """Let virtual time pass while `condition` holds; whether it ended before `until_ms`."""
         heap, soon, until_us = self._heap, self._soon, until_ms * US
         while condition():
-            if soon and (not heap or heap[0][0] > self.now_us):
+            if soon and (not heap or heap[0] > self.now_us):
                 call, arguments = soon.popleft()
-            elif heap and heap[0][0] <= until_us:
-                self.now_us, _, call, arguments = heapq.heappop(heap)
+            elif heap and heap[0] <= until_us:
+                call, arguments = self._next_planned()
             else:
                 self.now_us = max(self.now_us, until_us)
                 return False
             call(*arguments)
         return True
+
+    def _next_planned(self) -> _Planned:
+        """Let time pass until the next thing that is planned."""
+        self.now_us = self._heap[0]
+        planned = self._planned[self.now_us]
+        first = planned.popleft()
+        if not planned:
+            del self._planned[heapq.heappop(self._heap)]
+        return first
 
     @property
     def is_idle(self) -> bool:

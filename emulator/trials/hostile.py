@@ -120,7 +120,7 @@ class TwoFaced(HostileClient):
     def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
         effects = super()._contribute(current, validated, now_ms)
         second, _ = self._composer.compose(current.opened, validated, self.ledger[current.id].number)
-        return [*effects, Send(current.opened.holder(self.id), current.id, second.payload)]
+        return [*effects, Send(current.holder, current.id, second.payload)]
 
 
 class _Keys:
