@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dca_proto.core import facts
+from dca_proto.core import messages as m
 from dca_proto.core.announcement import (
     OpenedAnnouncement,
     check_invitation,
@@ -49,18 +50,6 @@ from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.machine import Actor, step
 from dca_proto.core.masks import ask_tag
 from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.messages import (
-    Abort,
-    AbortWanted,
-    Announcement,
-    Certificate,
-    ChargeReused,
-    Decline,
-    HelloWanted,
-    Invitation,
-    Receipt,
-    Signed,
-)
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Policy, Refusal
 from dca_proto.core.records import decoded, signed
@@ -88,7 +77,7 @@ class ClientActor(Actor):
     def __init__(
         self,
         identity: Identity,
-        certificate: Certificate,
+        certificate: m.Certificate,
         federation: Federation,
         *,
         columns: Iterable[str],
@@ -165,21 +154,21 @@ class ClientActor(Actor):
         if known is not None:
             return self._on_announcement(known, None, now_ms)
         frame = decode_frame(payload)
-        if isinstance(frame, Receipt):
+        if isinstance(frame, m.Receipt):
             return self._on_receipt(sender, frame, now_ms)
-        if isinstance(frame, Invitation):
+        if isinstance(frame, m.Invitation):
             return self._on_announcement(self._open(frame.announcement), frame, now_ms)
-        if not isinstance(frame, Signed):
+        if not isinstance(frame, m.Signed):
             raise PeerError("kind", found=type(frame).__name__, expected="Signed, Receipt or Invitation")
         body = decode_body(frame.body)
         match body:
-            case Announcement():
+            case m.Announcement():
                 return self._on_announcement(self._open(frame), None, now_ms)
-            case Abort():
+            case m.Abort():
                 return self._on_abort(frame, body, now_ms)
-            case ChargeReused():
+            case m.ChargeReused():
                 return self._on_reused(sender, frame, body)
-            case HelloWanted():
+            case m.HelloWanted():
                 return self._on_hello_wanted(sender, frame, body, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a client")
@@ -197,7 +186,7 @@ class ClientActor(Actor):
             SetTimer(Timer(EPOCH), self._session.turn_ms(now_ms, int.from_bytes(spread, "little") / 65536)),
         ]
 
-    def _on_hello_wanted(self, sender: bytes, frame: Signed, body: HelloWanted, now_ms: int) -> list[Effect]:
+    def _on_hello_wanted(self, sender: bytes, frame: m.Signed, body: m.HelloWanted, now_ms: int) -> list[Effect]:
         if body.client != self.id:
             raise PeerError("sender", found=body.client.hex(), expected="a word about this client")
         verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
@@ -209,10 +198,12 @@ class ClientActor(Actor):
 
     # --- announcement: contribute or decline (§4.3, §4.4) -------------------------------------------------------------
 
-    def _open(self, frame: Signed) -> OpenedAnnouncement:
+    def _open(self, frame: m.Signed) -> OpenedAnnouncement:
         return open_announcement(frame, self._federation, self._limits)
 
-    def _on_announcement(self, opened: OpenedAnnouncement, invitation: Invitation | None, now_ms: int) -> list[Effect]:
+    def _on_announcement(
+        self, opened: OpenedAnnouncement, invitation: m.Invitation | None, now_ms: int
+    ) -> list[Effect]:
         body = opened.body
         current = self._rounds.get(body.round_id)
         if current is not None:
@@ -296,7 +287,7 @@ class ClientActor(Actor):
         phase = step(TABLE, current.phase, "refusal")
         cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
         why = (cut.reason, cut.found, cut.expected)
-        body = Decline(PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate, *why)
+        body = m.Decline(PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate, *why)
         decline = seal_answer(self._sign(body), current.opened, self._random)
         stored = current.store(phase=phase, decline=decline)
         self._hold(current)
@@ -311,7 +302,7 @@ class ClientActor(Actor):
 
     # --- what its holder and the nodes answer (§4.5, §4.6, §4.8) ----------------------------------------------------
 
-    def _on_receipt(self, sender: bytes, receipt: Receipt, now_ms: int) -> list[Effect]:
+    def _on_receipt(self, sender: bytes, receipt: m.Receipt, now_ms: int) -> list[Effect]:
         current = self._rounds.get(receipt.round_id)
         if current is None:
             raise PeerError("phase", found="a receipt of an unknown round", expected="an announcement first")
@@ -333,7 +324,7 @@ class ClientActor(Actor):
             Report(facts.Missed(current.id) if late else facts.Acknowledged(current.id)),
         ]
 
-    def _on_reused(self, sender: bytes, frame: Signed, body: ChargeReused) -> list[Effect]:
+    def _on_reused(self, sender: bytes, frame: m.Signed, body: m.ChargeReused) -> list[Effect]:
         """A Compute node has seen this number before: the ledger has forgotten charges, or another copy of it runs."""
         current = self._rounds.get(body.round_id)
         if current is None or body.client != self.id:
@@ -349,7 +340,7 @@ class ClientActor(Actor):
         self._outdated = Refusal("ledger", found, f"a number that no Compute node has seen; the highest is {highest}")
         return [Report(facts.LedgerReused(current.id, sender, number, body.highest))]
 
-    def _on_abort(self, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
+    def _on_abort(self, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         current = self._rounds.get(body.round_id)
         if current is None or current.stored.decline:
             return []  # aborts are broadcast: most rounds that end so are none of ours to undo
@@ -373,19 +364,19 @@ class ClientActor(Actor):
             Report(facts.ChargeReturned(current.id)),
         ]
 
-    def _author_of(self, current: Round, frame: Signed, body: Abort) -> bytes:
+    def _author_of(self, current: Round, frame: m.Signed, body: m.Abort) -> bytes:
         """Whose abort it is: a node passes on its peers' aborts, so that the signature alone says it."""
         if body.compute not in current.opened.computes:
             raise PeerError("unknown-compute", found=body.compute.hex(), expected="a Compute node of the round")
         self._check_word(current, body.compute, frame, body.announcement_hash)
         return body.compute
 
-    def _check_compute(self, current: Round, sender: bytes, frame: Signed, body: ChargeReused) -> None:
+    def _check_compute(self, current: Round, sender: bytes, frame: m.Signed, body: m.ChargeReused) -> None:
         if sender not in current.opened.computes:
             raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
         self._check_word(current, sender, frame, body.announcement_hash)
 
-    def _check_word(self, current: Round, compute: bytes, frame: Signed, announcement_hash: bytes) -> None:
+    def _check_word(self, current: Round, compute: bytes, frame: m.Signed, announcement_hash: bytes) -> None:
         """The word of a Compute node about the announcement that was followed. Raises `PeerError`."""
         if announcement_hash != current.opened.hash:
             found = "word about another announcement"
@@ -450,7 +441,7 @@ class ClientActor(Actor):
         for node in missing:
             key = self._session.pair_keys(current.opened.epochs)[current.opened.computes.index(node)]
             tag = ask_tag(key, current.opened.hash)
-            payload = encode(AbortWanted(current.opened.frame, tag))
+            payload = encode(m.AbortWanted(current.opened.frame, tag))
             asked.append(Send(Address(Channel.COMPUTE, node), current.id, payload))
         patient = msgspec.structs.replace(self._timing, resend_max_ms=self._timing.abort_grace_ms)
         wait_ms = patient.resend_after_ms(current.asked, self._random(1))

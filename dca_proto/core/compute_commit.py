@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dca_proto.core import facts
+from dca_proto.core import messages as m
 from dca_proto.core.agreement import Agreement
 from dca_proto.core.announcement import open_answer, seal_answer
 from dca_proto.core.charges import SeenCharges
@@ -32,19 +33,6 @@ from dca_proto.core.fixedpoint import ring_to_bytes
 from dca_proto.core.keyring import Keyring
 from dca_proto.core.lists import TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
 from dca_proto.core.machine import Actor, step
-from dca_proto.core.messages import (
-    Abort,
-    Answer,
-    Body,
-    ChargeReused,
-    FrozenList,
-    HelloWanted,
-    ListHeader,
-    PartialSum,
-    Query,
-    Sealed,
-    Signed,
-)
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.sealing import seal_to
 from dca_proto.core.sessions import Sessions
@@ -73,7 +61,7 @@ class Committing(Actor):
         entries = current.kept_entries()
         hashed = list_hash(current.hash, self.id, entries)
         count = len(current.kept)
-        header = self._sign(ListHeader(PROTOCOL_VERSION, current.id, current.hash, hashed, count))
+        header = self._sign(m.ListHeader(PROTOCOL_VERSION, current.id, current.hash, hashed, count))
         stored = current.store(phase=phase, entries=entries, header=header)
         current.lists[self.id] = current.own_list(self.id)
         return [
@@ -89,7 +77,7 @@ class Committing(Actor):
         """The own list for one peer, sealed to its epoch key."""
         assert current.stored.header is not None, "a frozen list is signed"
         place = current.stored.computes.index(peer)
-        body = FrozenList(
+        body = m.FrozenList(
             PROTOCOL_VERSION,
             current.id,
             peer,
@@ -99,9 +87,9 @@ class Committing(Actor):
         )
         public = current.opened.epochs[place].public
         sealed = seal_to(public, encode(self._sign(body)), current.hash, self._random)
-        return Send(Address(Channel.COMPUTE, peer), current.id, encode(Sealed(current.id, *sealed)))
+        return Send(Address(Channel.COMPUTE, peer), current.id, encode(m.Sealed(current.id, *sealed)))
 
-    def _on_sealed(self, sender: bytes, frame: Sealed, now_ms: int) -> list[Effect]:
+    def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
         """A peer's list."""
         current = self._open_round(frame.round_id)
         if current.phase in ENDS:
@@ -111,7 +99,7 @@ class Committing(Actor):
         if own is None:
             raise PeerError("epoch", found="a list of a past epoch", expected="one whose key is kept here")
         signed = open_answer(frame, own, current.hash)
-        body = open_signed(signed, self._federation.compute(sender).key, self._federation_hash, FrozenList)
+        body = open_signed(signed, self._federation.compute(sender).key, self._federation_hash, m.FrozenList)
         header = self._header(current, sender, body)
         known = current.lists.get(sender)
         if known is not None:
@@ -132,12 +120,12 @@ class Committing(Actor):
         current.lists[sender] = StoredList(body.header, header.list_hash, body.entries, body.tags)
         return [*frozen, *self._answer_when_complete(current, now_ms)]
 
-    def _header(self, current: Round, sender: bytes, body: FrozenList) -> ListHeader:
+    def _header(self, current: Round, sender: bytes, body: m.FrozenList) -> m.ListHeader:
         """The signed header of a peer's list, about this round. Raises `PeerError`."""
         if body.receiver != self.id:
             raise PeerError("receiver", found=body.receiver.hex(), expected=self.id.hex())
         key = self._federation.compute(sender).key
-        header = open_signed(body.header, key, self._federation_hash, ListHeader)
+        header = open_signed(body.header, key, self._federation_hash, m.ListHeader)
         if header.announcement_hash != current.hash or header.round_id != current.id:
             raise PeerError("announcement", found="a list of another announcement", expected=current.hash.hex())
         if sender not in current.peers(self.id):
@@ -157,7 +145,7 @@ class Committing(Actor):
         current.agreement = Agreement(current, self.id, self._sessions, now_ms)
         judgement = current.agreement.judge(self._charges)
         hashes = tuple(current.lists[compute].hash for compute in current.stored.computes)
-        body = Answer(PROTOCOL_VERSION, current.id, current.hash, hashes, encode_places(judgement.objections))
+        body = m.Answer(PROTOCOL_VERSION, current.id, current.hash, hashes, encode_places(judgement.objections))
         signed = self._sign(body)
         current.answers[self.id] = (signed, body)
         lists = [Persist(LISTS, current.id + peer, encode(current.lists[peer])) for peer in current.peers(self.id)]
@@ -179,10 +167,10 @@ class Committing(Actor):
         """The word to a client that a charge number was used before."""
         slot = self._sessions.slots.get(client, -1)
         highest = self._charges.highest(slot) if slot >= 0 else 0
-        body = ChargeReused(PROTOCOL_VERSION, current.id, current.hash, client, charge, highest)
+        body = m.ChargeReused(PROTOCOL_VERSION, current.id, current.hash, client, charge, highest)
         return Send(Address(Channel.CLIENT, client), current.id, encode(self._sign(body)))
 
-    def _on_answer(self, sender: bytes, frame: Signed, body: Answer, now_ms: int) -> list[Effect]:
+    def _on_answer(self, sender: bytes, frame: m.Signed, body: m.Answer, now_ms: int) -> list[Effect]:
         current = self._peer_round(sender, frame, body.round_id, body.announcement_hash)
         if current.phase in ENDS:
             step(TABLE, current.phase, "repeated answer")
@@ -229,7 +217,7 @@ class Committing(Actor):
             answer_hash(current.hash, compute, answer.lists, answer.objections)
             for compute, answer in zip(current.stored.computes, answers, strict=True)
         )
-        partial = PartialSum(
+        partial = m.PartialSum(
             PROTOCOL_VERSION,
             current.id,
             current.hash,
@@ -257,13 +245,13 @@ class Committing(Actor):
         current: Round,
         reason: str,
         detail: str,
-        evidence: Sequence[Signed] = (),
+        evidence: Sequence[m.Signed] = (),
         *,
         contributors: int = 0,
     ) -> list[Effect]:
         """The final word that nothing was and nothing will be released."""
         phase = step(TABLE, current.phase, "abort")
-        body = Abort(
+        body = m.Abort(
             PROTOCOL_VERSION,
             current.id,
             self.id,
@@ -294,7 +282,7 @@ class Committing(Actor):
         close = SetTimer(Timer(CLOSE, current.id), current.stored.commit_by_ms + asked_ms)
         return [stored, *forgotten, *timers, close]
 
-    def _on_abort(self, frame: Signed, body: Abort) -> list[Effect]:
+    def _on_abort(self, frame: m.Signed, body: m.Abort) -> list[Effect]:
         """A peer's abort is final, so no result can come any more; it is kept for clients that ask."""
         current = self._rounds.get(body.round_id)
         if body.compute == self.id or current is None or body.announcement_hash != current.hash:
@@ -315,7 +303,7 @@ class Committing(Actor):
         """Own words to those peers whose next word is missing, and the question for it."""
         own = current.stored.answer
         silent = [peer for peer in current.peers(self.id) if peer not in (current.answers if own else current.lists)]
-        query = encode(self._sign(Query(PROTOCOL_VERSION, current.id, current.hash)))
+        query = encode(self._sign(m.Query(PROTOCOL_VERSION, current.id, current.hash)))
         again: list[Effect] = []
         for peer in silent:
             again.append(self._to_peer(current, peer, encode(own)) if own else self._list_to(current, peer))
@@ -344,7 +332,7 @@ class Committing(Actor):
             raise PeerError("unknown-round", found=round_id.hex(), expected="a round whose announcement came")
         return current
 
-    def _peer_round(self, sender: bytes, frame: Signed, round_id: bytes, announcement_hash: bytes) -> Round:
+    def _peer_round(self, sender: bytes, frame: m.Signed, round_id: bytes, announcement_hash: bytes) -> Round:
         """The round of a peer's message, whose signature and announcement hold. Raises `PeerError`."""
         current = self._open_round(round_id)
         if sender not in current.peers(self.id):
@@ -361,7 +349,7 @@ class Committing(Actor):
         if len(self._asked) >= _ASKED_MAX:
             self._asked.clear()
         self._asked[client] = now_ms
-        return [self._signed_to(Address(Channel.CLIENT, client), b"", HelloWanted(PROTOCOL_VERSION, client))]
+        return [self._signed_to(Address(Channel.CLIENT, client), b"", m.HelloWanted(PROTOCOL_VERSION, client))]
 
-    def _signed_to(self, to: Address, round_id: bytes, body: Body) -> Effect:
+    def _signed_to(self, to: Address, round_id: bytes, body: m.Body) -> Effect:
         return Send(to, round_id, encode(self._sign(body)))

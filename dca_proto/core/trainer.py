@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from dca_proto.core import facts
+from dca_proto.core import messages as m
 from dca_proto.core.account import Account, AccountError
 from dca_proto.core.announcement import open_answer
 from dca_proto.core.closing import DEADLINE
@@ -26,20 +27,6 @@ from dca_proto.core.kinds import SecureSum
 from dca_proto.core.ledger import Cost
 from dca_proto.core.machine import Actor, step
 from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.messages import (
-    Abort,
-    Close,
-    Decline,
-    EpochKey,
-    PartialSum,
-    Progress,
-    Query,
-    Release,
-    Sealed,
-    Sessions,
-    SessionsWanted,
-    Signed,
-)
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Allowance
 from dca_proto.core.price import Price
@@ -154,36 +141,36 @@ class TrainerActor(Actor):
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         frame = decode_frame(payload)
-        if isinstance(frame, Sealed):
+        if isinstance(frame, m.Sealed):
             current = self._round(frame.round_id)
             inner = open_answer(frame, current.reply_key, current.opened.hash)
             return self._on_answer(sender, inner, current, now_ms)
-        if not isinstance(frame, Signed):
+        if not isinstance(frame, m.Signed):
             raise PeerError("kind", found=type(frame).__name__, expected="Signed or Sealed")
         body = decode_body(frame.body)
         match body:
-            case EpochKey():
+            case m.EpochKey():
                 self._waiting.note(sender, frame, now_ms)
                 return [*self._announce_waiting(now_ms), *self._count_sessions(sender)]
-            case Sessions():
+            case m.Sessions():
                 verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
                 self._waiting.note_sessions(sender, body.count)
                 return self._announce_waiting(now_ms)
-            case Progress():
+            case m.Progress():
                 return self._on_progress(sender, frame, body, now_ms)
-            case Abort():
+            case m.Abort():
                 return self._on_abort(frame, body, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a trainer")
 
-    def _on_answer(self, sender: bytes, frame: Signed, current: Round, now_ms: int) -> list[Effect]:
+    def _on_answer(self, sender: bytes, frame: m.Signed, current: Round, now_ms: int) -> list[Effect]:
         body = decode_body(frame.body)
         match body:
-            case Decline():
+            case m.Decline():
                 return self._on_decline(sender, frame, body, current, now_ms)
-            case PartialSum():
+            case m.PartialSum():
                 return self._on_partial(sender, frame, body, current, now_ms)
-            case Release():
+            case m.Release():
                 taken = self._releases.take(sender, frame, body, current, now_ms)
                 return [*taken, *self._done_when_all(current, now_ms)]
             case _:
@@ -255,7 +242,7 @@ class TrainerActor(Actor):
         """Ask a Compute node how many clients have a session, where a round waits for that."""
         if not any(compute in self._waiting.uncounted(request) for request in self._waiting.requests.values()):
             return []
-        wanted = encode(self._sign(SessionsWanted(PROTOCOL_VERSION)))
+        wanted = encode(self._sign(m.SessionsWanted(PROTOCOL_VERSION)))
         return [Send(Address(Channel.COMPUTE, compute), b"", wanted)]
 
     def _announce_waiting(self, now_ms: int) -> list[Effect]:
@@ -293,7 +280,7 @@ class TrainerActor(Actor):
 
     # --- answers, arrivals and the close --------------------------------------------------------------------------
 
-    def _on_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
+    def _on_decline(self, sender: bytes, frame: m.Signed, body: m.Decline, current: Round, now_ms: int) -> list[Effect]:
         step(TABLE, current.phase, "decline")
         taken = take_decline(self._federation, sender, frame, body, current, now_ms)
         if taken is None:
@@ -306,7 +293,7 @@ class TrainerActor(Actor):
             return []
         return self._complete(current, "last release", now_ms)
 
-    def _on_progress(self, sender: bytes, frame: Signed, body: Progress, now_ms: int) -> list[Effect]:
+    def _on_progress(self, sender: bytes, frame: m.Signed, body: m.Progress, now_ms: int) -> list[Effect]:
         current = self._node_round(sender, frame, body)
         step(TABLE, current.phase, "progress")
         if not current.arrivals.note(sender, body.count, now_ms):
@@ -334,14 +321,16 @@ class TrainerActor(Actor):
             current.store(phase=phase),
             CancelTimer(Timer(QUIET, current.id)),
             CancelTimer(Timer(CLOSE_BY, current.id)),
-            *self._ask_nodes(current, Close(PROTOCOL_VERSION, current.id, current.opened.hash)),
+            *self._ask_nodes(current, m.Close(PROTOCOL_VERSION, current.id, current.opened.hash)),
             current.again(self._timing, self._random, now_ms),
             Report(facts.Closed(current.id, current.arrivals.total, why)),
         ]
 
     # --- results --------------------------------------------------------------------------------------------------
 
-    def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
+    def _on_partial(
+        self, sender: bytes, frame: m.Signed, body: m.PartialSum, current: Round, now_ms: int
+    ) -> list[Effect]:
         self._node_round(sender, frame, body)
         if current.phase == FAILED:
             return self._failures.on_partial(current)
@@ -376,7 +365,7 @@ class TrainerActor(Actor):
         )
         return facts.RoundCompleted(current.id, aggregate)
 
-    def _on_abort(self, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
+    def _on_abort(self, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         if body.round_id not in self._rounds:
             return []  # aborts are broadcast: another trainer's
         current = self._node_round(body.compute, frame, body)
@@ -421,7 +410,7 @@ class TrainerActor(Actor):
             waiting = now_ms < current.opened.body.close_by_ms
             again = [*(current.announced() if waiting else []), *self._query(current)]
         elif current.phase == COMMITTING:
-            close = Close(PROTOCOL_VERSION, current.id, current.opened.hash)
+            close = m.Close(PROTOCOL_VERSION, current.id, current.opened.hash)
             waiting = now_ms < current.opened.body.commit_by_ms
             words = [*current.announced_to_nodes(), *self._ask_nodes(current, close)] if waiting else []
             again = [*words, *self._query(current)]
@@ -431,9 +420,9 @@ class TrainerActor(Actor):
 
     def _query(self, current: Round) -> list[Effect]:
         """Ask the Compute nodes that are missing for their last word."""
-        return self._ask_nodes(current, Query(PROTOCOL_VERSION, current.id, current.opened.hash))
+        return self._ask_nodes(current, m.Query(PROTOCOL_VERSION, current.id, current.opened.hash))
 
-    def _ask_nodes(self, current: Round, body: Close | Query) -> list[Effect]:
+    def _ask_nodes(self, current: Round, body: m.Close | m.Query) -> list[Effect]:
         """A word to every Compute node that has not had its last one."""
         payload = encode(self._sign(body))
         ended = {*current.partials, *current.stored.aborted_by}
@@ -456,7 +445,7 @@ class TrainerActor(Actor):
             raise PeerError("unknown-round", found=round_id.hex(), expected="a round of this trainer")
         return current
 
-    def _node_round(self, sender: bytes, frame: Signed, body: Progress | PartialSum | Abort) -> Round:
+    def _node_round(self, sender: bytes, frame: m.Signed, body: m.Progress | m.PartialSum | m.Abort) -> Round:
         """The round of a Compute node's message, whose signature and announcement hold."""
         current = self._round(body.round_id)
         if sender not in current.opened.computes:
