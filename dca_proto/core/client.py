@@ -27,11 +27,9 @@ from dca_proto.core.client_round import (
     DECLINED,
     KEPT,
     MISSED,
-    NEW,
     OUTBOUND,
     ROUNDS,
     SENT,
-    TABLE,
     Round,
     StoredRound,
 )
@@ -47,7 +45,7 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import SeenEpochs
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge, Ledger
-from dca_proto.core.machine import Actor, step
+from dca_proto.core.machine import NEW, RESEND, Actor
 from dca_proto.core.masks import ask_tag
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
@@ -58,7 +56,7 @@ from dca_proto.core.sessions import OwnSession
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.core.wire import TEXT_CHARS_MAX
 
-EPOCH, RESEND, ASK, CLOSE = "epoch", "resend", "ask", "close"
+EPOCH, ASK, CLOSE = "epoch", "ask", "close"
 
 
 class ClientActor(Actor):
@@ -136,11 +134,6 @@ class ClientActor(Actor):
         else:
             self._hold(Round(stored, opened, waiting))
 
-    def phase(self, round_id: bytes) -> str:
-        """The phase of a round here: a phase of `TABLE`."""
-        known = self._rounds.get(round_id)
-        return known.phase if known else NEW
-
     # --- start and messages ----------------------------------------------------------------------------------------
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
@@ -209,7 +202,7 @@ class ClientActor(Actor):
         if current is not None:
             if opened.hash != current.opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
-            step(TABLE, current.phase, "repeated announcement")
+            current.step("repeated announcement")
             return current.answers(self.id)
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
@@ -251,7 +244,7 @@ class ClientActor(Actor):
 
     def _contribute(self, current: Round, validated: ValidatedRound, now_ms: int) -> list[Effect]:
         """Charge, and store in the same transaction what is sent for it."""
-        body, phase = current.body, step(TABLE, NEW, "announcement")
+        body = current.body
         greeting = [] if self._session.covers(body.commit_by_ms) else self._greet(now_ms)
         charge = Charge(
             body.round_id,
@@ -267,7 +260,7 @@ class ClientActor(Actor):
         made, trouble = self._composer.compose(current.opened, validated, charge.number)
         charged = self.ledger.charge(charge)
         current.outbound, current.attempt = made, 1  # the receipt waits for a durable write
-        stored = current.store(phase=phase)
+        stored = current.advance("announcement")
         self._hold(current)
         return [
             *greeting,
@@ -276,7 +269,7 @@ class ClientActor(Actor):
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
             stored,
             *current.answers(self.id),
-            self._resend_timer(current, now_ms, self.id),  # spread by what does not depend on data
+            current.resend_timer(self._timing, self.id, now_ms),  # spread by what does not depend on data
             self._close_timer(current, now_ms),
             Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
             *(Report(facts.DataFailed(current.id, body.statistic, kind)) for kind in trouble),
@@ -284,12 +277,11 @@ class ClientActor(Actor):
 
     def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
         """Decline."""
-        phase = step(TABLE, current.phase, "refusal")
         cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
         why = (cut.reason, cut.found, cut.expected)
         body = m.Decline(PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate, *why)
         decline = seal_answer(self._sign(body), current.opened, self._random)
-        stored = current.store(phase=phase, decline=decline)
+        stored = current.advance("refusal", decline=decline)
         self._hold(current)
         return [
             stored,
@@ -307,7 +299,7 @@ class ClientActor(Actor):
         if current is None:
             raise PeerError("phase", found="a receipt of an unknown round", expected="an announcement first")
         if current.outbound is None:
-            step(TABLE, current.phase, "repeated receipt")
+            current.step("repeated receipt")
             return []
         if sender != current.opened.holder(self.id).id:
             raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
@@ -315,7 +307,7 @@ class ClientActor(Actor):
         if receipt.contribution != waiting.contribution or receipt.tag not in (waiting.receipt, waiting.late):
             raise PeerError("receipt", found="a tag that does not match", expected="proof about the contribution")
         late = receipt.tag == waiting.late
-        stored = current.store(phase=step(TABLE, current.phase, "late" if late else "receipt"))
+        stored = current.advance("late" if late else "receipt")
         return [
             stored,
             *self._forget_outbound(current),
@@ -329,8 +321,8 @@ class ClientActor(Actor):
         current = self._rounds.get(body.round_id)
         if current is None or body.client != self.id:
             raise PeerError("phase", found="word of an unknown round", expected="an own round")
-        self._check_compute(current, sender, frame, body)
-        step(TABLE, current.phase, "charge reused")
+        self._check_word(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
+        current.step("charge reused")
         number = self.ledger[current.id].number
         check_reused(body, number, self.ledger.next_number)
         if self._outdated is not None:
@@ -344,14 +336,14 @@ class ClientActor(Actor):
         current = self._rounds.get(body.round_id)
         if current is None or current.stored.decline:
             return []  # aborts are broadcast: most rounds that end so are none of ours to undo
-        author = self._author_of(current, frame, body)
+        author, opened = body.compute, current.opened  # a node passes on its peers' aborts
+        self._check_word(frame, author, opened.computes, body.announcement_hash, opened.hash)
         if author in current.stored.aborted_by:
-            step(TABLE, current.phase, "repeated abort")
+            current.step("repeated abort")
             return []
         aborted_by = (*current.stored.aborted_by, author)
-        last = len(aborted_by) == len(current.opened.computes)
-        phase = step(TABLE, current.phase, "last abort" if last else "abort")
-        stored = current.store(phase=phase, aborted_by=aborted_by)
+        last = len(aborted_by) == len(opened.computes)
+        stored = current.advance("last abort" if last else "abort", aborted_by=aborted_by)
         if not last:
             ask_ms = current.body.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
             return [stored, SetTimer(Timer(ASK, current.id), ask_ms), self._close_timer(current, now_ms)]
@@ -363,25 +355,6 @@ class ClientActor(Actor):
             CancelTimer(Timer(ASK, current.id)),
             Report(facts.ChargeReturned(current.id)),
         ]
-
-    def _author_of(self, current: Round, frame: m.Signed, body: m.Abort) -> bytes:
-        """Whose abort it is: a node passes on its peers' aborts, so that the signature alone says it."""
-        if body.compute not in current.opened.computes:
-            raise PeerError("unknown-compute", found=body.compute.hex(), expected="a Compute node of the round")
-        self._check_word(current, body.compute, frame, body.announcement_hash)
-        return body.compute
-
-    def _check_compute(self, current: Round, sender: bytes, frame: m.Signed, body: m.ChargeReused) -> None:
-        if sender not in current.opened.computes:
-            raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
-        self._check_word(current, sender, frame, body.announcement_hash)
-
-    def _check_word(self, current: Round, compute: bytes, frame: m.Signed, announcement_hash: bytes) -> None:
-        """The word of a Compute node about the announcement that was followed. Raises `PeerError`."""
-        if announcement_hash != current.opened.hash:
-            found = "word about another announcement"
-            raise PeerError("announcement", found=found, expected=current.opened.hash.hex())
-        verify_signed(frame, self._federation.compute(compute).key, self._federation_hash)
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
@@ -395,7 +368,7 @@ class ClientActor(Actor):
             return self._resend(current, now_ms)
         if timer.purpose == ASK:
             return self._ask(current, now_ms)
-        step(TABLE, current.phase, "close")
+        current.step("close")
         return self._forget(current)
 
     def _forget(self, current: Round) -> list[Effect]:
@@ -427,7 +400,7 @@ class ClientActor(Actor):
         if current.phase != SENT:
             return []
         if now_ms < current.body.commit_by_ms:
-            return [*current.answers(self.id), self._resend_timer(current, now_ms)]
+            return [*current.answers(self.id), current.resend_timer(self._timing, self._random(1), now_ms)]
         return self._ask(current, now_ms)
 
     def _ask(self, current: Round, now_ms: int) -> list[Effect]:
@@ -447,11 +420,6 @@ class ClientActor(Actor):
         wait_ms = patient.resend_after_ms(current.asked, self._random(1))
         current.asked += 1
         return [*asked, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
-
-    def _resend_timer(self, current: Round, now_ms: int, entropy: bytes = b"") -> SetTimer:
-        wait_ms = self._timing.resend_after_ms(current.attempt, entropy or self._random(1))
-        current.attempt += 1
-        return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
         asked = self._ask(current, now_ms) if current.phase in (KEPT, MISSED) else []

@@ -8,16 +8,13 @@ Data nodes' releases and LDP reports go the same way, with the trainer as their 
 
 from __future__ import annotations
 
-import msgspec
-
 from dca_proto.core.announcement import OpenedAnnouncement
-from dca_proto.core.codec import encode
 from dca_proto.core.contribution import Outbound
-from dca_proto.core.effects import Address, Channel, Effect, Persist, Send
-from dca_proto.core.machine import Table
+from dca_proto.core.effects import Address, Channel, Effect, Send
+from dca_proto.core.machine import NEW, ActorRound, Stored, Table
 from dca_proto.core.messages import Announcement
 
-NEW, SENT, KEPT, MISSED = "new", "sent", "kept", "missed"
+SENT, KEPT, MISSED = "sent", "kept", "missed"
 DECLINED, RETURNED, CLOSED = "declined", "returned", "closed"
 TABLE: Table = {
     (NEW, "announcement"): SENT,
@@ -35,20 +32,19 @@ TABLE: Table = {
 ROUNDS, ANNOUNCEMENTS, OUTBOUND = "client-round", "announcement", "outbound"
 
 
-class StoredRound(msgspec.Struct, frozen=True):
+class StoredRound(Stored, frozen=True):
     """One round at the client, as it is stored beside its announcement.
 
     Attributes:
-        phase: a phase of `TABLE`. decline: the sealed decline, resent byte for byte.
+        decline: the sealed decline, resent byte for byte.
         aborted_by: ids of the Compute nodes whose signed aborts came.
     """
 
-    phase: str
     decline: bytes = b""
     aborted_by: tuple[bytes, ...] = ()
 
 
-class Round:
+class Round(ActorRound[StoredRound]):
     """One round in memory.
 
     Args:
@@ -56,30 +52,18 @@ class Round:
         outbound: what was sent, until its receipt has come.
     """
 
-    __slots__ = ("asked", "attempt", "opened", "outbound", "stored")
+    __slots__ = ("asked", "opened", "outbound")
+    table, records = TABLE, ROUNDS
 
     def __init__(self, stored: StoredRound, opened: OpenedAnnouncement, outbound: Outbound | None = None) -> None:
-        self.stored = stored
+        super().__init__(opened.body.round_id, stored)
         self.opened = opened
         self.outbound = outbound
-        self.attempt = self.asked = 0
+        self.asked = 0
 
     @property
     def body(self) -> Announcement:
         return self.opened.body
-
-    @property
-    def id(self) -> bytes:
-        return self.opened.body.round_id
-
-    @property
-    def phase(self) -> str:
-        return self.stored.phase
-
-    def store(self, **changes: object) -> Persist:
-        """Change what is stored."""
-        self.stored = msgspec.structs.replace(self.stored, **changes)
-        return Persist(ROUNDS, self.id, encode(self.stored))
 
     def answers(self, client: bytes) -> list[Effect]:
         """What answers the announcement and has no receipt yet: the contribution, the release, or the decline."""

@@ -14,7 +14,7 @@ from dca_proto.core import messages as m
 from dca_proto.core.announcement import OpenedAnnouncement, check_invited, check_time, open_announcement
 from dca_proto.core.charges import SeenCharges
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
-from dca_proto.core.compute_commit import CLOSE, COMMIT, FREEZE, PROGRESS, RESEND, Committing
+from dca_proto.core.compute_commit import CLOSE, COMMIT, FREEZE, PROGRESS, Committing
 from dca_proto.core.compute_round import (
     ABORTED,
     ANNOUNCEMENTS,
@@ -23,10 +23,8 @@ from dca_proto.core.compute_round import (
     CONTRIBUTIONS,
     ENDS,
     FROZEN,
-    NEW,
     RELEASED,
     ROUNDS,
-    TABLE,
     Round,
     StoredRound,
     announced,
@@ -40,7 +38,7 @@ from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.kinds import SecureSum
-from dca_proto.core.machine import step
+from dca_proto.core.machine import NEW, RESEND
 from dca_proto.core.masks import ask_tag, late_tag, receipt_tag
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
@@ -98,11 +96,6 @@ class ComputeActor(Committing):
     def _load(self, stored: StoredRound, payload: bytes | None) -> Round:
         """A round with its announcement, if that can be read here."""
         return Round.loaded(stored, payload, self._federation, self._mechanism, self._limits)
-
-    def phase(self, round_id: bytes) -> str:
-        """The phase of a round here: a phase of `TABLE`."""
-        known = self._rounds.get(round_id)
-        return known.phase if known else NEW
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         detail = "the federation file was replaced in mid-round, or its statistic is not known here any more"
@@ -203,7 +196,7 @@ class ComputeActor(Committing):
         refusal = self._floors.check(body, terms)
         if refusal is not None:
             return [*seen, *self._abort(current, refusal.reason, f"{refusal.found}; needs {refusal.expected}")]
-        kept = current.store(phase=step(TABLE, NEW, "announcement"))
+        kept = current.advance("announcement")
         begun = [*seen, stored, kept, *self._timers(current), *self._words_for_trainer(current)]
         if now_ms >= body.close_by_ms:
             return [*begun, *self._freeze(current, now_ms)]
@@ -246,7 +239,7 @@ class ComputeActor(Committing):
             return []
         current = self._open_round(message.round_id)
         if current.phase == ABORTED:
-            step(TABLE, current.phase, "late contribution")
+            current.step("late contribution")
             return self._aborts_to(current, sender)
         if not current.is_loaded:
             raise PeerError("phase", found="a contribution to a round that is over", expected="none")
@@ -261,15 +254,15 @@ class ComputeActor(Committing):
         receipt = m.Receipt(current.id, kept.contribution, receipt_tag(key, current.hash, kept.contribution))
         reply = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))
         if current.phase != COLLECTING and current.listed.get(sender) != kept.contribution:
-            step(TABLE, current.phase, "late contribution")
+            current.step("late contribution")
             late = m.Receipt(current.id, kept.contribution, late_tag(key, current.hash, kept.contribution))
             return [Send(Address(Channel.CLIENT, sender), current.id, encode(late))]
         if current.phase != COLLECTING:
-            step(TABLE, current.phase, "repeated contribution")
+            current.step("repeated contribution")
             return [reply]
         known = current.kept.get(sender)
         if known is not None and known.contribution == kept.contribution:
-            step(TABLE, current.phase, "repeated contribution")
+            current.step("repeated contribution")
             return [reply]
         return self._keep(current, sender, kept, reply, now_ms)
 
@@ -308,7 +301,7 @@ class ComputeActor(Committing):
             return [self._drop(error, client), self._reused(current, client, kept.charge)]
         if len(current.kept) >= current.terms.most:
             raise PeerError("full", found=f"{len(current.kept)} contributions", expected="fewer")
-        step(TABLE, current.phase, "contribution")
+        current.step("contribution")
         current.kept[client] = kept
         first = len(current.kept) == current.reported + 1  # since the trainer was told
         timer = [SetTimer(Timer(PROGRESS, current.id), now_ms + self._timing.progress_ms)] if first else []
@@ -318,7 +311,7 @@ class ComputeActor(Committing):
     def _on_close(self, sender: bytes, frame: m.Signed, body: m.Close, now_ms: int) -> list[Effect]:
         current = self._trainer_round(sender, frame, body)
         if current.phase != COLLECTING:
-            step(TABLE, current.phase, "close")
+            current.step("close")
             return []
         return self._freeze(current, now_ms)
 
@@ -328,10 +321,10 @@ class ComputeActor(Committing):
         current = self._open_round(body.round_id)
         if sender == current.stored.trainer:
             self._trainer_round(sender, frame, body)
-            step(TABLE, current.phase, "query")
+            current.step("query")
             return self._words_for_trainer(current)
         self._peer_round(sender, frame, body.round_id, body.announcement_hash)
-        step(TABLE, current.phase, "query")
+        current.step("query")
         return list(self._words_for_peer(current, sender))
 
     def _words_for_trainer(self, current: Round) -> list[Effect]:
@@ -416,7 +409,7 @@ class ComputeActor(Committing):
             released = current.phase == RELEASED and current.stored.word
             gone = [current.store(word=b"", entries=b"", answer=None)] if released else []
             return [*gone, self._close_timer(current, now_ms)]
-        step(TABLE, current.phase, "forget")
+        current.step("forget")
         del self._rounds[current.id]
         return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
 

@@ -25,7 +25,7 @@ from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.ledger import Cost
-from dca_proto.core.machine import Actor, step
+from dca_proto.core.machine import NEW, RESEND, Actor
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Allowance
@@ -44,12 +44,9 @@ from dca_proto.core.trainer_round import (
     END,
     FAILED,
     FORGET,
-    NEW,
     OPEN,
     QUIET,
-    RESEND,
     ROUNDS,
-    TABLE,
     Round,
     StoredRound,
 )
@@ -89,15 +86,11 @@ class TrainerActor(Actor):
         self._waiting = Waiting(federation, self._timing)
         self._releases = Releases(federation, self._mechanism, self._limits)
         stored = TrainerRecords(records, federation, self._mechanism, self._limits)
-        self._rounds, self._unreadable = stored.rounds, stored.unreadable
+        self._rounds: dict[bytes, Round] = stored.rounds
+        self._unreadable = stored.unreadable
         self._account = Account(account, stored.charges)
         self.ledger = self._account.ledger
         self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
-
-    def phase(self, round_id: bytes) -> str:
-        """The phase of a round here: a phase of `TABLE`."""
-        known = self._rounds.get(round_id)
-        return known.stored.phase if known else NEW
 
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
         """The ids of the clients in a round's result, sorted, in the order of its `nodes` or `reports`.
@@ -110,7 +103,7 @@ class TrainerActor(Actor):
     def ended(self, round_id: bytes) -> facts.RoundCompleted | facts.RoundFailed | None:
         """How a known round ended, as it was told; None while it goes on, and of an unknown round."""
         known = self._rounds.get(round_id)
-        if known is None or known.stored.phase != DONE:
+        if known is None or known.phase != DONE:
             return known.told if known else None
         return self._combined(known)
 
@@ -119,7 +112,7 @@ class TrainerActor(Actor):
 
         Settled failures are told again by the start itself, and are not waited for.
         """
-        open_or_done = {one.id for one in self._rounds.values() if one.stored.phase in (*OPEN, DONE)}
+        open_or_done = {one.id for one in self._rounds.values() if one.phase in (*OPEN, DONE)}
         return open_or_done | {one.id for one in self._awaiting(now_ms) if one.told is None}
 
     def is_settling(self, now_ms: int) -> bool:
@@ -256,7 +249,7 @@ class TrainerActor(Actor):
         cancelled = CancelTimer(Timer(KEYS, request.round_id))
         try:
             body = request.announcement(self.id, self._mechanism.name, epochs, public, now_ms)
-            stored = StoredRound(step(TABLE, NEW, "announce"), request, self._sign(body), secret, now_ms)
+            stored = StoredRound(NEW, request, self._sign(body), secret, now_ms)
             current = Round.restored(stored, self._federation, self._limits)
             dimension = current.validated(self._mechanism, self._limits).dimension
         except (UsageError, PeerError, TypeError, OverflowError) as error:  # too few sessions, or it cannot be encoded
@@ -265,9 +258,9 @@ class TrainerActor(Actor):
         return [
             cancelled,
             self.ledger.charge(request.charge(self.id, self.ledger.next_number, now_ms)),
-            current.store(),
+            current.advance("announce"),
             *self._deadlines(current),
-            current.again(self._timing, self._random, now_ms),
+            current.resend_timer(self._timing, self._random(1), now_ms),
             *current.announced(),
             Report(facts.Announced(request.round_id, request.statistic, dimension)),
         ]
@@ -281,7 +274,7 @@ class TrainerActor(Actor):
     # --- answers, arrivals and the close --------------------------------------------------------------------------
 
     def _on_decline(self, sender: bytes, frame: m.Signed, body: m.Decline, current: Round, now_ms: int) -> list[Effect]:
-        step(TABLE, current.phase, "decline")
+        current.step("decline")
         taken = take_decline(self._federation, sender, frame, body, current, now_ms)
         if taken is None:
             return []
@@ -295,7 +288,7 @@ class TrainerActor(Actor):
 
     def _on_progress(self, sender: bytes, frame: m.Signed, body: m.Progress, now_ms: int) -> list[Effect]:
         current = self._node_round(sender, frame, body)
-        step(TABLE, current.phase, "progress")
+        current.step("progress")
         if not current.arrivals.note(sender, body.count, now_ms):
             return []
         arrived = facts.Arrived(current.id, current.arrivals.total, current.stored.request.answers_expected)
@@ -315,14 +308,13 @@ class TrainerActor(Actor):
         return [SetTimer(Timer(QUIET, current.id), arrivals.quiet_ms(self._timing))]
 
     def _close(self, current: Round, why: str, now_ms: int) -> list[Effect]:
-        phase = step(TABLE, current.phase, "close")
         current.attempt = 0
         return [
-            current.store(phase=phase),
+            current.advance("close"),
             CancelTimer(Timer(QUIET, current.id)),
             CancelTimer(Timer(CLOSE_BY, current.id)),
             *self._ask_nodes(current, m.Close(PROTOCOL_VERSION, current.id, current.opened.hash)),
-            current.again(self._timing, self._random, now_ms),
+            current.resend_timer(self._timing, self._random(1), now_ms),
             Report(facts.Closed(current.id, current.arrivals.total, why)),
         ]
 
@@ -335,11 +327,11 @@ class TrainerActor(Actor):
         if current.phase == FAILED:
             return self._failures.on_partial(current)
         if sender in current.partials:
-            step(TABLE, current.phase, "repeated partial")
+            current.step("repeated partial")
             return []  # the first one counts
         last = len(current.partials) + 1 == len(current.opened.computes)
         event = "last partial" if last else "partial"
-        step(TABLE, current.phase, event)
+        current.step(event)
         current.partials[sender] = body
         stored = current.store(partials=(*current.stored.partials, (sender, frame)))
         return self._complete(current, event, now_ms) if last else [stored]
@@ -349,8 +341,7 @@ class TrainerActor(Actor):
             completed = self._combined(current)
         except RoundAborted as error:
             return self._failures.fail(current, error.reason, now_ms, error.contributors, error.needed)
-        phase = step(TABLE, current.phase, event)
-        return [current.store(phase=phase), *current.end(self._timing, now_ms), Report(completed)]
+        return [current.advance(event), *current.end(self._timing, now_ms), Report(completed)]
 
     def _combined(self, current: Round) -> facts.RoundCompleted:
         """The result; the same for the same partial sums, however often it is asked for."""
@@ -393,7 +384,7 @@ class TrainerActor(Actor):
         return self._forget(current) if timer.purpose == FORGET else []
 
     def _forget(self, current: Round) -> list[Effect]:
-        step(TABLE, current.phase, "forget")
+        current.step("forget")
         told = self._failures.tell(current, finally_=True) if current.phase == FAILED else []
         del self._rounds[current.id]
         return [*told, Forget(ROUNDS, current.id), *self._releases.forget(current)]
@@ -416,7 +407,7 @@ class TrainerActor(Actor):
             again = [*words, *self._query(current)]
         else:
             return self._failures.ask_again(current, now_ms)
-        return [*again, current.again(self._timing, self._random, now_ms)]
+        return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
 
     def _query(self, current: Round) -> list[Effect]:
         """Ask the Compute nodes that are missing for their last word."""
@@ -448,9 +439,5 @@ class TrainerActor(Actor):
     def _node_round(self, sender: bytes, frame: m.Signed, body: m.Progress | m.PartialSum | m.Abort) -> Round:
         """The round of a Compute node's message, whose signature and announcement hold."""
         current = self._round(body.round_id)
-        if sender not in current.opened.computes:
-            raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
-        if body.announcement_hash != current.opened.hash:
-            raise PeerError("announcement", found="word about another announcement", expected=current.opened.hash.hex())
-        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
+        self._check_word(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
         return current
