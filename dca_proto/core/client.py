@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dca_proto.core import facts
+from dca_proto.core import messages as m
 from dca_proto.core.announcement import (
     OpenedAnnouncement,
     check_invitation,
@@ -26,11 +27,9 @@ from dca_proto.core.client_round import (
     DECLINED,
     KEPT,
     MISSED,
-    NEW,
     OUTBOUND,
     ROUNDS,
     SENT,
-    TABLE,
     Round,
     StoredRound,
 )
@@ -46,21 +45,9 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import SeenEpochs
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge, Ledger
-from dca_proto.core.machine import Actor, step
+from dca_proto.core.machine import NEW, RESEND, Actor
 from dca_proto.core.masks import ask_tag
 from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.messages import (
-    Abort,
-    AbortWanted,
-    Announcement,
-    Certificate,
-    ChargeReused,
-    Decline,
-    HelloWanted,
-    Invitation,
-    Receipt,
-    Signed,
-)
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Policy, Refusal
 from dca_proto.core.records import decoded, signed
@@ -69,7 +56,7 @@ from dca_proto.core.sessions import OwnSession
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.core.wire import TEXT_CHARS_MAX
 
-EPOCH, RESEND, ASK, CLOSE = "epoch", "resend", "ask", "close"
+EPOCH, ASK, CLOSE = "epoch", "ask", "close"
 
 
 class ClientActor(Actor):
@@ -88,7 +75,7 @@ class ClientActor(Actor):
     def __init__(
         self,
         identity: Identity,
-        certificate: Certificate,
+        certificate: m.Certificate,
         federation: Federation,
         *,
         columns: Iterable[str],
@@ -147,11 +134,6 @@ class ClientActor(Actor):
         else:
             self._hold(Round(stored, opened, self.id, waiting))
 
-    def phase(self, round_id: bytes) -> str:
-        """The phase of a round here: a phase of `TABLE`."""
-        known = self._rounds.get(round_id)
-        return known.phase if known else NEW
-
     # --- start and messages ----------------------------------------------------------------------------------------
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
@@ -165,21 +147,21 @@ class ClientActor(Actor):
         if known is not None:
             return self._on_announcement(known, None, now_ms)
         frame = decode_frame(payload)
-        if isinstance(frame, Receipt):
+        if isinstance(frame, m.Receipt):
             return self._on_receipt(sender, frame, now_ms)
-        if isinstance(frame, Invitation):
+        if isinstance(frame, m.Invitation):
             return self._on_announcement(self._open(frame.announcement), frame, now_ms)
-        if not isinstance(frame, Signed):
+        if not isinstance(frame, m.Signed):
             raise PeerError("kind", found=type(frame).__name__, expected="Signed, Receipt or Invitation")
         body = decode_body(frame.body)
         match body:
-            case Announcement():
+            case m.Announcement():
                 return self._on_announcement(self._open(frame), None, now_ms)
-            case Abort():
+            case m.Abort():
                 return self._on_abort(frame, body, now_ms)
-            case ChargeReused():
+            case m.ChargeReused():
                 return self._on_reused(sender, frame, body)
-            case HelloWanted():
+            case m.HelloWanted():
                 return self._on_hello_wanted(sender, frame, body, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a client")
@@ -197,7 +179,7 @@ class ClientActor(Actor):
             SetTimer(Timer(EPOCH), self._session.turn_ms(now_ms, int.from_bytes(spread, "little") / 65536)),
         ]
 
-    def _on_hello_wanted(self, sender: bytes, frame: Signed, body: HelloWanted, now_ms: int) -> list[Effect]:
+    def _on_hello_wanted(self, sender: bytes, frame: m.Signed, body: m.HelloWanted, now_ms: int) -> list[Effect]:
         if body.client != self.id:
             raise PeerError("sender", found=body.client.hex(), expected="a word about this client")
         verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
@@ -209,16 +191,18 @@ class ClientActor(Actor):
 
     # --- announcement: contribute or decline (§4.3, §4.4) -------------------------------------------------------------
 
-    def _open(self, frame: Signed) -> OpenedAnnouncement:
+    def _open(self, frame: m.Signed) -> OpenedAnnouncement:
         return open_announcement(frame, self._federation, self._limits)
 
-    def _on_announcement(self, opened: OpenedAnnouncement, invitation: Invitation | None, now_ms: int) -> list[Effect]:
+    def _on_announcement(
+        self, opened: OpenedAnnouncement, invitation: m.Invitation | None, now_ms: int
+    ) -> list[Effect]:
         body = opened.body
         current = self._rounds.get(body.round_id)
         if current is not None:
             if opened.hash != current.opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
-            step(TABLE, current.phase, "repeated announcement")
+            current.step("repeated announcement")
             return current.answers()
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
@@ -260,7 +244,7 @@ class ClientActor(Actor):
 
     def _contribute(self, current: Round, validated: ValidatedRound, now_ms: int) -> list[Effect]:
         """Charge, and store in the same transaction what is sent for it."""
-        body, phase = current.body, step(TABLE, NEW, "announcement")
+        body = current.body
         greeting = [] if self._session.covers(body.commit_by_ms) else self._greet(now_ms)
         charge = Charge(
             body.round_id,
@@ -276,7 +260,7 @@ class ClientActor(Actor):
         made, trouble = self._composer.compose(current.opened, validated, charge.number)
         charged = self.ledger.charge(charge)
         current.outbound, current.attempt = made, 1  # the receipt waits for a durable write
-        stored = current.store(phase=phase)
+        stored = current.advance("announcement")
         self._hold(current)
         return [
             *greeting,
@@ -285,19 +269,18 @@ class ClientActor(Actor):
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
             stored,
             *current.answers(),
-            self._resend_timer(current, now_ms, self.id),  # spread by what does not depend on data
+            current.resend_timer(self._timing, self.id, now_ms),  # spread by what does not depend on data
             Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
             *(Report(facts.DataFailed(current.id, body.statistic, kind)) for kind in trouble),
         ]
 
     def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
         """Decline."""
-        phase = step(TABLE, current.phase, "refusal")
         cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
         why = (cut.reason, cut.found, cut.expected)
-        body = Decline(PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate, *why)
+        body = m.Decline(PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate, *why)
         decline = seal_answer(self._sign(body), current.opened, self._random)
-        stored = current.store(phase=phase, decline=decline)
+        stored = current.advance("refusal", decline=decline)
         self._hold(current)
         return [
             stored,
@@ -310,12 +293,12 @@ class ClientActor(Actor):
 
     # --- what its holder and the nodes answer (§4.5, §4.6, §4.8) ----------------------------------------------------
 
-    def _on_receipt(self, sender: bytes, receipt: Receipt, now_ms: int) -> list[Effect]:
+    def _on_receipt(self, sender: bytes, receipt: m.Receipt, now_ms: int) -> list[Effect]:
         current = self._rounds.get(receipt.round_id)
         if current is None:
             raise PeerError("phase", found="a receipt of an unknown round", expected="an announcement first")
         if current.outbound is None:
-            step(TABLE, current.phase, "repeated receipt")
+            current.step("repeated receipt")
             return []
         if sender != current.holder.id:
             raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
@@ -323,7 +306,7 @@ class ClientActor(Actor):
         if receipt.contribution != waiting.contribution or receipt.tag not in (waiting.receipt, waiting.late):
             raise PeerError("receipt", found="a tag that does not match", expected="proof about the contribution")
         late = receipt.tag == waiting.late
-        stored = current.store(phase=step(TABLE, current.phase, "late" if late else "receipt"))
+        stored = current.advance("late" if late else "receipt")
         return [
             stored,
             *self._forget_outbound(current),
@@ -332,13 +315,13 @@ class ClientActor(Actor):
             Report(facts.Missed(current.id) if late else facts.Acknowledged(current.id)),
         ]
 
-    def _on_reused(self, sender: bytes, frame: Signed, body: ChargeReused) -> list[Effect]:
+    def _on_reused(self, sender: bytes, frame: m.Signed, body: m.ChargeReused) -> list[Effect]:
         """A Compute node has seen this number before: the ledger has forgotten charges, or another copy of it runs."""
         current = self._rounds.get(body.round_id)
         if current is None or body.client != self.id:
             raise PeerError("phase", found="word of an unknown round", expected="an own round")
-        self._check_compute(current, sender, frame, body)
-        step(TABLE, current.phase, "charge reused")
+        self._check_word(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
+        current.step("charge reused")
         number = self.ledger[current.id].number
         check_reused(body, number, self.ledger.next_number)
         if self._outdated is not None:
@@ -348,18 +331,18 @@ class ClientActor(Actor):
         self._outdated = Refusal("ledger", found, f"a number that no Compute node has seen; the highest is {highest}")
         return [Report(facts.LedgerReused(current.id, sender, number, body.highest))]
 
-    def _on_abort(self, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
+    def _on_abort(self, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         current = self._rounds.get(body.round_id)
         if current is None or current.stored.decline:
             return []  # aborts are broadcast: most rounds that end so are none of ours to undo
-        author = self._author_of(current, frame, body)
+        author, opened = body.compute, current.opened  # a node passes on its peers' aborts
+        self._check_word(frame, author, opened.computes, body.announcement_hash, opened.hash)
         if author in current.stored.aborted_by:
-            step(TABLE, current.phase, "repeated abort")
+            current.step("repeated abort")
             return []
         aborted_by = (*current.stored.aborted_by, author)
-        last = len(aborted_by) == len(current.opened.computes)
-        phase = step(TABLE, current.phase, "last abort" if last else "abort")
-        stored = current.store(phase=phase, aborted_by=aborted_by)
+        last = len(aborted_by) == len(opened.computes)
+        stored = current.advance("last abort" if last else "abort", aborted_by=aborted_by)
         if not last:
             ask_ms = current.body.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
             return [stored, SetTimer(Timer(ASK, current.id), ask_ms), self._close_timer(current, now_ms)]
@@ -371,25 +354,6 @@ class ClientActor(Actor):
             CancelTimer(Timer(ASK, current.id)),
             Report(facts.ChargeReturned(current.id)),
         ]
-
-    def _author_of(self, current: Round, frame: Signed, body: Abort) -> bytes:
-        """Whose abort it is: a node passes on its peers' aborts, so that the signature alone says it."""
-        if body.compute not in current.opened.computes:
-            raise PeerError("unknown-compute", found=body.compute.hex(), expected="a Compute node of the round")
-        self._check_word(current, body.compute, frame, body.announcement_hash)
-        return body.compute
-
-    def _check_compute(self, current: Round, sender: bytes, frame: Signed, body: ChargeReused) -> None:
-        if sender not in current.opened.computes:
-            raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
-        self._check_word(current, sender, frame, body.announcement_hash)
-
-    def _check_word(self, current: Round, compute: bytes, frame: Signed, announcement_hash: bytes) -> None:
-        """The word of a Compute node about the announcement that was followed. Raises `PeerError`."""
-        if announcement_hash != current.opened.hash:
-            found = "word about another announcement"
-            raise PeerError("announcement", found=found, expected=current.opened.hash.hex())
-        verify_signed(frame, self._federation.compute(compute).key, self._federation_hash)
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
@@ -403,7 +367,7 @@ class ClientActor(Actor):
             return self._resend(current, now_ms)
         if timer.purpose == ASK:
             return self._ask(current, now_ms)
-        step(TABLE, current.phase, "close")
+        current.step("close")
         return self._forget(current)
 
     def _forget(self, current: Round) -> list[Effect]:
@@ -435,7 +399,7 @@ class ClientActor(Actor):
         if current.phase != SENT:
             return []
         if now_ms < current.body.commit_by_ms:
-            return [*current.answers(), self._resend_timer(current, now_ms)]
+            return [*current.answers(), current.resend_timer(self._timing, self._random(1), now_ms)]
         return [self._close_timer(current, now_ms), *self._ask(current, now_ms)]
 
     def _ask(self, current: Round, now_ms: int) -> list[Effect]:
@@ -449,17 +413,12 @@ class ClientActor(Actor):
         for node in missing:
             key = self._session.pair_keys(current.opened.epochs)[current.opened.computes.index(node)]
             tag = ask_tag(key, current.opened.hash)
-            payload = encode(AbortWanted(current.opened.frame, tag))
+            payload = encode(m.AbortWanted(current.opened.frame, tag))
             asked.append(Send(Address(Channel.COMPUTE, node), current.id, payload))
         patient = msgspec.structs.replace(self._timing, resend_max_ms=self._timing.abort_grace_ms)
         wait_ms = patient.resend_after_ms(current.asked, self._random(1))
         current.asked += 1
         return [*asked, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
-
-    def _resend_timer(self, current: Round, now_ms: int, entropy: bytes = b"") -> SetTimer:
-        wait_ms = self._timing.resend_after_ms(current.attempt, entropy or self._random(1))
-        current.attempt += 1
-        return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
         asked = self._ask(current, now_ms) if current.phase in (KEPT, MISSED) else []

@@ -8,15 +8,12 @@ Data nodes' releases and LDP reports go the same way, with the trainer as their 
 
 from __future__ import annotations
 
-import msgspec
-
 from dca_proto.core.announcement import OpenedAnnouncement
-from dca_proto.core.codec import encode
 from dca_proto.core.contribution import Outbound
-from dca_proto.core.effects import Address, Channel, Effect, Persist, Send
-from dca_proto.core.machine import Table
+from dca_proto.core.effects import Address, Channel, Effect, Send
+from dca_proto.core.machine import NEW, ActorRound, Stored, Table
 
-NEW, SENT, KEPT, MISSED = "new", "sent", "kept", "missed"
+SENT, KEPT, MISSED = "sent", "kept", "missed"
 DECLINED, RETURNED, CLOSED = "declined", "returned", "closed"
 TABLE: Table = {
     (NEW, "announcement"): SENT,
@@ -34,20 +31,19 @@ TABLE: Table = {
 ROUNDS, ANNOUNCEMENTS, OUTBOUND = "client-round", "announcement", "outbound"
 
 
-class StoredRound(msgspec.Struct, frozen=True):
+class StoredRound(Stored, frozen=True):
     """One round at the client, as it is stored beside its announcement.
 
     Attributes:
-        phase: a phase of `TABLE`. decline: the sealed decline, resent byte for byte.
+        decline: the sealed decline, resent byte for byte.
         aborted_by: ids of the Compute nodes whose signed aborts came.
     """
 
-    phase: str
     decline: bytes = b""
     aborted_by: tuple[bytes, ...] = ()
 
 
-class Round:
+class Round(ActorRound[StoredRound]):
     """One round in memory.
 
     Args:
@@ -58,27 +54,18 @@ class Round:
         holder: to whom the contribution goes.
     """
 
-    __slots__ = ("asked", "attempt", "body", "holder", "id", "opened", "outbound", "stored")
+    __slots__ = ("asked", "body", "holder", "opened", "outbound")
+    table, records = TABLE, ROUNDS
 
     def __init__(
         self, stored: StoredRound, opened: OpenedAnnouncement, client: bytes, outbound: Outbound | None = None
     ) -> None:
-        self.stored = stored
+        super().__init__(opened.body.round_id, stored)
         self.opened = opened
         self.body = opened.body
-        self.id = opened.body.round_id
         self.holder = opened.holder(client)
         self.outbound = outbound
-        self.attempt = self.asked = 0
-
-    @property
-    def phase(self) -> str:
-        return self.stored.phase
-
-    def store(self, **changes: object) -> Persist:
-        """Change what is stored."""
-        self.stored = msgspec.structs.replace(self.stored, **changes)
-        return Persist(ROUNDS, self.id, encode(self.stored))
+        self.asked = 0
 
     def answers(self) -> list[Effect]:
         """What answers the announcement and has no receipt yet: the contribution, the release, or the decline."""

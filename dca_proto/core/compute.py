@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dca_proto.core import facts
+from dca_proto.core import messages as m
 from dca_proto.core.announcement import OpenedAnnouncement, check_invited, check_time, open_announcement
 from dca_proto.core.charges import SeenCharges
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
-from dca_proto.core.compute_commit import CLOSE, COMMIT, FREEZE, PROGRESS, RESEND, Committing
+from dca_proto.core.compute_commit import CLOSE, COMMIT, FREEZE, PROGRESS, Committing
 from dca_proto.core.compute_round import (
     ABORTED,
     ANNOUNCEMENTS,
@@ -22,10 +23,8 @@ from dca_proto.core.compute_round import (
     CONTRIBUTIONS,
     ENDS,
     FROZEN,
-    NEW,
     RELEASED,
     ROUNDS,
-    TABLE,
     Round,
     StoredRound,
     announced,
@@ -39,27 +38,9 @@ from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.kinds import SecureSum
-from dca_proto.core.machine import step
+from dca_proto.core.machine import NEW, RESEND
 from dca_proto.core.masks import ContributionKeys, ask_tag
 from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.messages import (
-    Abort,
-    AbortWanted,
-    Announcement,
-    Answer,
-    Close,
-    Contribution,
-    EpochKey,
-    Hello,
-    InvitedRound,
-    Progress,
-    Query,
-    Receipt,
-    Sealed,
-    SessionsWanted,
-    Signed,
-)
-from dca_proto.core.messages import Sessions as SessionCount
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Floors
 from dca_proto.core.sealing import Identity, Random
@@ -116,11 +97,6 @@ class ComputeActor(Committing):
         """A round with its announcement, if that can be read here."""
         return Round.loaded(stored, payload, self._federation, self._mechanism, self._limits)
 
-    def phase(self, round_id: bytes) -> str:
-        """The phase of a round here: a phase of `TABLE`."""
-        known = self._rounds.get(round_id)
-        return known.phase if known else NEW
-
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         detail = "the federation file was replaced in mid-round, or its statistic is not known here any more"
         known = [current for _, current in sorted(self._rounds.items())]
@@ -149,53 +125,53 @@ class ComputeActor(Committing):
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         frame = decode_frame(payload)
         match frame:
-            case Contribution():
+            case m.Contribution():
                 return self._on_contribution(sender, frame, now_ms)
-            case Sealed():
+            case m.Sealed():
                 return self._on_sealed(sender, frame, now_ms)
-            case InvitedRound():
+            case m.InvitedRound():
                 return self._on_announcement(sender, frame.announcement, payload, now_ms)
-            case AbortWanted():
+            case m.AbortWanted():
                 return self._on_abort_wanted(sender, frame, now_ms)
-            case Signed():
+            case m.Signed():
                 return self._on_signed(sender, payload, frame, now_ms)
             case _:
                 raise PeerError("kind", found=type(frame).__name__, expected="a message for a Compute node")
 
-    def _on_signed(self, sender: bytes, payload: bytes, frame: Signed, now_ms: int) -> list[Effect]:
+    def _on_signed(self, sender: bytes, payload: bytes, frame: m.Signed, now_ms: int) -> list[Effect]:
         body = decode_body(frame.body)
         match body:
-            case Hello():
+            case m.Hello():
                 return self._on_hello(sender, payload, frame, body, now_ms)
-            case Announcement():
+            case m.Announcement():
                 return self._on_announcement(sender, frame, payload, now_ms)
-            case Close():
+            case m.Close():
                 return self._on_close(sender, frame, body, now_ms)
-            case Answer():
+            case m.Answer():
                 return self._on_answer(sender, frame, body, now_ms)
-            case Abort():
+            case m.Abort():
                 return self._on_abort(frame, body)
-            case Query():
+            case m.Query():
                 return self._on_query(sender, frame, body)
-            case SessionsWanted():
+            case m.SessionsWanted():
                 return self._on_sessions_wanted(sender, frame, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a Compute node")
 
     # --- sessions (§2.3) ------------------------------------------------------------------------------------------
 
-    def _on_hello(self, sender: bytes, payload: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Effect]:
+    def _on_hello(self, sender: bytes, payload: bytes, frame: m.Signed, body: m.Hello, now_ms: int) -> list[Effect]:
         kept = self._sessions.take(sender, payload, frame, body, now_ms)
         return [*kept, Report(facts.SessionKept(sender, len(self._sessions)))] if kept else []
 
-    def _on_sessions_wanted(self, sender: bytes, frame: Signed, now_ms: int) -> list[Effect]:
+    def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, now_ms: int) -> list[Effect]:
         verify_signed(frame, self._federation.trainer(sender).key, self._federation_hash)
-        count = SessionCount(PROTOCOL_VERSION, self._sessions.count_valid(now_ms))
+        count = m.Sessions(PROTOCOL_VERSION, self._sessions.count_valid(now_ms))
         return [self._signed_to(Address(Channel.TRAINER, sender), b"", count)]
 
     # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
 
-    def _on_announcement(self, sender: bytes, frame: Signed, payload: bytes, now_ms: int) -> list[Effect]:
+    def _on_announcement(self, sender: bytes, frame: m.Signed, payload: bytes, now_ms: int) -> list[Effect]:
         opened = open_announcement(frame, self._federation, self._limits)
         body = opened.body
         if sender != body.trainer:
@@ -220,7 +196,7 @@ class ComputeActor(Committing):
         refusal = self._floors.check(body, terms)
         if refusal is not None:
             return [*seen, *self._abort(current, refusal.reason, f"{refusal.found}; needs {refusal.expected}")]
-        kept = current.store(phase=step(TABLE, NEW, "announcement"))
+        kept = current.advance("announcement")
         begun = [*seen, stored, kept, *self._timers(current), *self._words_for_trainer(current)]
         if now_ms >= body.close_by_ms:
             return [*begun, *self._freeze(current, now_ms)]
@@ -258,12 +234,12 @@ class ComputeActor(Committing):
 
     # --- contributions (§4.5) -------------------------------------------------------------------------------------
 
-    def _on_contribution(self, sender: bytes, message: Contribution, now_ms: int) -> list[Effect]:
+    def _on_contribution(self, sender: bytes, message: m.Contribution, now_ms: int) -> list[Effect]:
         if message.round_id not in self._rounds and self._early.keep(sender, message, now_ms):
             return []
         current = self._open_round(message.round_id)
         if current.phase == ABORTED:
-            step(TABLE, current.phase, "late contribution")
+            current.step("late contribution")
             return self._aborts_to(current, sender)
         if not current.is_loaded:
             raise PeerError("phase", found="a contribution to a round that is over", expected="none")
@@ -275,23 +251,23 @@ class ComputeActor(Committing):
         if opened is None:
             return self._want_hello(sender, now_ms)
         kept, keys = opened
-        receipt = Receipt(current.id, message.contribution, keys.receipt)
+        receipt = m.Receipt(current.id, message.contribution, keys.receipt)
         reply = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))
         if current.phase != COLLECTING and current.listed.get(sender) != message.contribution:
-            step(TABLE, current.phase, "late contribution")
-            late = Receipt(current.id, message.contribution, keys.late)
+            current.step("late contribution")
+            late = m.Receipt(current.id, message.contribution, keys.late)
             return [Send(Address(Channel.CLIENT, sender), current.id, encode(late))]
         if current.phase != COLLECTING:
-            step(TABLE, current.phase, "repeated contribution")
+            current.step("repeated contribution")
             return [reply]
         known = current.kept.get(sender)
         if known is not None and known.contribution == message.contribution:
-            step(TABLE, current.phase, "repeated contribution")
+            current.step("repeated contribution")
             return [reply]
         return self._keep(current, sender, kept, reply, now_ms)
 
     def _open_contribution(
-        self, current: Round, client: bytes, message: Contribution, now_ms: int
+        self, current: Round, client: bytes, message: m.Contribution, now_ms: int
     ) -> tuple[Kept, ContributionKeys] | None:
         """A contribution and its keys, by the newest session or the one before; None where neither opens it."""
         for key in self._sessions.keys_of(client, current.own_key(self.id).epoch, now_ms):
@@ -323,30 +299,30 @@ class ComputeActor(Committing):
             return [self._drop(error, client), self._reused(current, client, kept.charge)]
         if len(current.kept) >= current.terms.most:
             raise PeerError("full", found=f"{len(current.kept)} contributions", expected="fewer")
-        step(TABLE, current.phase, "contribution")
+        current.step("contribution")
         current.kept[client] = kept
         first = len(current.kept) == current.reported + 1  # since the trainer was told
         timer = [SetTimer(Timer(PROGRESS, current.id), now_ms + self._timing.progress_ms)] if first else []
         count = Report(facts.ContributionKept(current.id, client, len(current.kept)))
         return [Persist(CONTRIBUTIONS, current.id + client, kept.record), reply, *timer, count]
 
-    def _on_close(self, sender: bytes, frame: Signed, body: Close, now_ms: int) -> list[Effect]:
+    def _on_close(self, sender: bytes, frame: m.Signed, body: m.Close, now_ms: int) -> list[Effect]:
         current = self._trainer_round(sender, frame, body)
         if current.phase != COLLECTING:
-            step(TABLE, current.phase, "close")
+            current.step("close")
             return []
         return self._freeze(current, now_ms)
 
     # --- questions ------------------------------------------------------------------------------------------------
 
-    def _on_query(self, sender: bytes, frame: Signed, body: Query) -> list[Effect]:
+    def _on_query(self, sender: bytes, frame: m.Signed, body: m.Query) -> list[Effect]:
         current = self._open_round(body.round_id)
         if sender == current.stored.trainer:
             self._trainer_round(sender, frame, body)
-            step(TABLE, current.phase, "query")
+            current.step("query")
             return self._words_for_trainer(current)
         self._peer_round(sender, frame, body.round_id, body.announcement_hash)
-        step(TABLE, current.phase, "query")
+        current.step("query")
         return list(self._words_for_peer(current, sender))
 
     def _words_for_trainer(self, current: Round) -> list[Effect]:
@@ -356,9 +332,9 @@ class ComputeActor(Committing):
             return [Send(to, current.id, current.stored.word)] if current.stored.word else []
         count = len((current.stored.entries and current.listed) or current.kept)
         current.reported = count
-        return [self._signed_to(to, current.id, Progress(PROTOCOL_VERSION, current.id, current.hash, count))]
+        return [self._signed_to(to, current.id, m.Progress(PROTOCOL_VERSION, current.id, current.hash, count))]
 
-    def _on_abort_wanted(self, sender: bytes, wanted: AbortWanted, now_ms: int) -> list[Effect]:
+    def _on_abort_wanted(self, sender: bytes, wanted: m.AbortWanted, now_ms: int) -> list[Effect]:
         """A client asks what became of a round (§4.8)."""
         opened = open_announcement(wanted.announcement, self._federation, self._limits)
         current = self._rounds.get(opened.body.round_id)
@@ -385,7 +361,7 @@ class ComputeActor(Committing):
         words = (current.stored.word, *dict(current.stored.peer_aborts).values())
         return [Send(to, current.id, word) for word in words]
 
-    def _trainer_round(self, sender: bytes, frame: Signed, body: Close | Query) -> Round:
+    def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query) -> Round:
         """The round of its trainer's message, about the announcement that is known. Raises `PeerError`."""
         current = self._open_round(body.round_id)
         if sender != current.stored.trainer or body.announcement_hash != current.hash:
@@ -431,7 +407,7 @@ class ComputeActor(Committing):
             released = current.phase == RELEASED and current.stored.word
             gone = [current.store(word=b"", entries=b"", answer=None)] if released else []
             return [*gone, self._close_timer(current, now_ms)]
-        step(TABLE, current.phase, "forget")
+        current.step("forget")
         del self._rounds[current.id]
         return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
 
@@ -453,7 +429,7 @@ class ComputeActor(Committing):
         renewed = self._keys.renew(now_ms)
         self._sessions.expire(self._keys.epochs)
         keys = self._keys
-        body = EpochKey(PROTOCOL_VERSION, self.id, keys.epoch, keys.public, keys.expires_ms)
+        body = m.EpochKey(PROTOCOL_VERSION, self.id, keys.epoch, keys.public, keys.expires_ms)
         again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,

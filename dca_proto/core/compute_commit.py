@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dca_proto.core import facts
+from dca_proto.core import messages as m
 from dca_proto.core.agreement import Agreement
 from dca_proto.core.announcement import open_answer, seal_answer
 from dca_proto.core.charges import SeenCharges
-from dca_proto.core.codec import encode, open_signed, verify_signed
+from dca_proto.core.codec import encode, open_signed
 from dca_proto.core.compute_round import (
     ABORTED,
     ANSWERED,
@@ -21,7 +22,6 @@ from dca_proto.core.compute_round import (
     FROZEN,
     LISTS,
     RELEASED,
-    TABLE,
     Round,
     StoredList,
 )
@@ -31,26 +31,13 @@ from dca_proto.core.events import Timer
 from dca_proto.core.fixedpoint import ring_to_bytes
 from dca_proto.core.keyring import Keyring
 from dca_proto.core.lists import TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
-from dca_proto.core.machine import Actor, step
-from dca_proto.core.messages import (
-    Abort,
-    Answer,
-    Body,
-    ChargeReused,
-    FrozenList,
-    HelloWanted,
-    ListHeader,
-    PartialSum,
-    Query,
-    Sealed,
-    Signed,
-)
+from dca_proto.core.machine import RESEND, Actor
 from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.sealing import seal_to
 from dca_proto.core.sessions import Sessions
 from dca_proto.core.wire import TEXT_CHARS_MAX
 
-FREEZE, COMMIT, RESEND, PROGRESS, CLOSE = "freeze", "commit", "resend", "progress", "close"
+FREEZE, COMMIT, PROGRESS, CLOSE = "freeze", "commit", "progress", "close"
 _ASKED_MAX = 1 << 16
 
 
@@ -68,20 +55,19 @@ class Committing(Actor):
 
     def _freeze(self, current: Round, now_ms: int) -> list[Effect]:
         """No further contribution: the list is stored, then sent to every peer."""
-        phase = step(TABLE, current.phase, "freeze")
         current.sort_kept()
         entries = current.kept_entries()
         hashed = list_hash(current.hash, self.id, entries)
         count = len(current.kept)
-        header = self._sign(ListHeader(PROTOCOL_VERSION, current.id, current.hash, hashed, count))
-        stored = current.store(phase=phase, entries=entries, header=header)
+        header = self._sign(m.ListHeader(PROTOCOL_VERSION, current.id, current.hash, hashed, count))
+        stored = current.advance("freeze", entries=entries, header=header)
         current.lists[self.id] = current.own_list(self.id)
         return [
             stored,
             *(CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, PROGRESS)),
             Report(facts.ListFrozen(current.id, count)),
             *(self._list_to(current, peer) for peer in current.peers(self.id)),
-            self._resend_timer(current, now_ms),
+            current.resend_timer(self._timing, self._random(1), now_ms),
             *self._answer_when_complete(current, now_ms),
         ]
 
@@ -89,7 +75,7 @@ class Committing(Actor):
         """The own list for one peer, sealed to its epoch key."""
         assert current.stored.header is not None, "a frozen list is signed"
         place = current.stored.computes.index(peer)
-        body = FrozenList(
+        body = m.FrozenList(
             PROTOCOL_VERSION,
             current.id,
             peer,
@@ -99,30 +85,30 @@ class Committing(Actor):
         )
         public = current.opened.epochs[place].public
         sealed = seal_to(public, encode(self._sign(body)), current.hash, self._random)
-        return Send(Address(Channel.COMPUTE, peer), current.id, encode(Sealed(current.id, *sealed)))
+        return Send(Address(Channel.COMPUTE, peer), current.id, encode(m.Sealed(current.id, *sealed)))
 
-    def _on_sealed(self, sender: bytes, frame: Sealed, now_ms: int) -> list[Effect]:
+    def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
         """A peer's list."""
         current = self._open_round(frame.round_id)
         if current.phase in ENDS:
-            step(TABLE, current.phase, "repeated list")
+            current.step("repeated list")
             return []
         own = self._keys.key(current.own_key(self.id).epoch)
         if own is None:
             raise PeerError("epoch", found="a list of a past epoch", expected="one whose key is kept here")
         signed = open_answer(frame, own, current.hash)
-        body = open_signed(signed, self._federation.compute(sender).key, self._federation_hash, FrozenList)
+        body = open_signed(signed, self._federation.compute(sender).key, self._federation_hash, m.FrozenList)
         header = self._header(current, sender, body)
         known = current.lists.get(sender)
         if known is not None:
-            step(TABLE, current.phase, "repeated list")
+            current.step("repeated list")
             if known.header.body == body.header.body:
                 return []
             return self._abort(current, "equivocation", self._two(sender, "lists"), (known.header, body.header))
         if list_hash(current.hash, sender, body.entries) != header.list_hash:
             raise PeerError("list", found="a list that is not the header's", expected="its hash")
         frozen = self._freeze(current, now_ms) if current.phase == COLLECTING else []
-        step(TABLE, current.phase, "list")
+        current.step("list")
         try:
             place = current.stored.computes.index(sender)
             check_list(current.hash, body.entries, body.tags, place, len(current.stored.computes), current.terms.most)
@@ -132,12 +118,12 @@ class Committing(Actor):
         current.lists[sender] = StoredList(body.header, header.list_hash, body.entries, body.tags)
         return [*frozen, *self._answer_when_complete(current, now_ms)]
 
-    def _header(self, current: Round, sender: bytes, body: FrozenList) -> ListHeader:
+    def _header(self, current: Round, sender: bytes, body: m.FrozenList) -> m.ListHeader:
         """The signed header of a peer's list, about this round. Raises `PeerError`."""
         if body.receiver != self.id:
             raise PeerError("receiver", found=body.receiver.hex(), expected=self.id.hex())
         key = self._federation.compute(sender).key
-        header = open_signed(body.header, key, self._federation_hash, ListHeader)
+        header = open_signed(body.header, key, self._federation_hash, m.ListHeader)
         if header.announcement_hash != current.hash or header.round_id != current.id:
             raise PeerError("announcement", found="a list of another announcement", expected=current.hash.hex())
         if sender not in current.peers(self.id):
@@ -153,11 +139,10 @@ class Committing(Actor):
         """With all M lists, this node's objections: worked out once, stored, then sent."""
         if current.phase != FROZEN or len(current.lists) < len(current.stored.computes):
             return []
-        phase = step(TABLE, current.phase, "all lists")
         current.agreement = Agreement(current, self.id, self._sessions, now_ms)
         judgement = current.agreement.judge(self._charges)
         hashes = tuple(current.lists[compute].hash for compute in current.stored.computes)
-        body = Answer(PROTOCOL_VERSION, current.id, current.hash, hashes, encode_places(judgement.objections))
+        body = m.Answer(PROTOCOL_VERSION, current.id, current.hash, hashes, encode_places(judgement.objections))
         signed = self._sign(body)
         current.answers[self.id] = (signed, body)
         lists = [Persist(LISTS, current.id + peer, encode(current.lists[peer])) for peer in current.peers(self.id)]
@@ -165,7 +150,7 @@ class Committing(Actor):
         return [
             *judgement.writes,
             *lists,
-            current.store(phase=phase, answer=signed),
+            current.advance("all lists", answer=signed),
             *(self._reused(current, client, charge) for client, charge in judgement.reused),
             *(effect for client in judgement.unknown for effect in self._want_hello(client, now_ms)),
             *(self._to_peer(current, peer, payload) for peer in current.peers(self.id)),
@@ -179,13 +164,13 @@ class Committing(Actor):
         """The word to a client that a charge number was used before."""
         slot = self._sessions.slots.get(client, -1)
         highest = self._charges.highest(slot) if slot >= 0 else 0
-        body = ChargeReused(PROTOCOL_VERSION, current.id, current.hash, client, charge, highest)
+        body = m.ChargeReused(PROTOCOL_VERSION, current.id, current.hash, client, charge, highest)
         return Send(Address(Channel.CLIENT, client), current.id, encode(self._sign(body)))
 
-    def _on_answer(self, sender: bytes, frame: Signed, body: Answer, now_ms: int) -> list[Effect]:
+    def _on_answer(self, sender: bytes, frame: m.Signed, body: m.Answer, now_ms: int) -> list[Effect]:
         current = self._peer_round(sender, frame, body.round_id, body.announcement_hash)
         if current.phase in ENDS:
-            step(TABLE, current.phase, "repeated answer")
+            current.step("repeated answer")
             return []
         if current.phase == COLLECTING:
             raise PeerError("phase", found="an answer while collecting", expected="a list first")
@@ -194,11 +179,11 @@ class Committing(Actor):
             raise PeerError("answer", found=f"{len(body.objections)} bytes of objections", expected=f"<= {most}")
         known = current.answers.get(sender)
         if known is not None:
-            step(TABLE, current.phase, "repeated answer")
+            current.step("repeated answer")
             if known[1] != body:
                 return self._abort(current, "equivocation", self._two(sender, "answers"))
             return []
-        step(TABLE, current.phase, "peer answer")
+        current.step("peer answer")
         current.answers[sender] = (frame, body)
         return self._release_when_complete(current, now_ms)
 
@@ -229,7 +214,7 @@ class Committing(Actor):
             answer_hash(current.hash, compute, answer.lists, answer.objections)
             for compute, answer in zip(current.stored.computes, answers, strict=True)
         )
-        partial = PartialSum(
+        partial = m.PartialSum(
             PROTOCOL_VERSION,
             current.id,
             current.hash,
@@ -240,9 +225,8 @@ class Committing(Actor):
             ring_to_bytes(vector),
         )
         word = seal_answer(self._sign(partial), current.opened, self._random)
-        phase = step(TABLE, current.phase, "all answers")
         return [
-            *self._finish(current, phase, word),
+            *self._finish(current, "all answers", word),
             Send(Address(Channel.TRAINER, current.stored.trainer), current.id, word),
             Report(facts.Released(current.id, chosen.count, chosen.hash)),
         ]
@@ -257,13 +241,12 @@ class Committing(Actor):
         current: Round,
         reason: str,
         detail: str,
-        evidence: Sequence[Signed] = (),
+        evidence: Sequence[m.Signed] = (),
         *,
         contributors: int = 0,
     ) -> list[Effect]:
         """The final word that nothing was and nothing will be released."""
-        phase = step(TABLE, current.phase, "abort")
-        body = Abort(
+        body = m.Abort(
             PROTOCOL_VERSION,
             current.id,
             self.id,
@@ -276,25 +259,25 @@ class Committing(Actor):
         )
         word = encode(self._sign(body))
         return [
-            *self._finish(current, phase, word),
+            *self._finish(current, "abort", word),
             Send(Address(Channel.ABORT), current.id, word),
             Report(facts.NodeAborted(current.id, self.id, reason, detail)),
         ]
 
-    def _finish(self, current: Round, phase: str, word: bytes) -> list[Effect]:
+    def _finish(self, current: Round, event: str, word: bytes) -> list[Effect]:
         """Store the final word and forget the contributions, in one transaction."""
         forgotten = [Forget(CONTRIBUTIONS, current.id + client) for client in current.kept]
         if current.phase == ANSWERED:
             forgotten += [Forget(LISTS, current.id + peer) for peer in current.peers(self.id)]
         timers = [CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, COMMIT, RESEND, PROGRESS)]
-        stored = current.store(phase=phase, word=word)
+        stored = current.advance(event, word=word)
         current.forget_work()
         self._open.discard(current.id)
-        asked_ms = self._timing.abort_grace_ms if phase == RELEASED else 0  # the trainer may have lost the sum
+        asked_ms = self._timing.abort_grace_ms if current.phase == RELEASED else 0  # the trainer may have lost the sum
         close = SetTimer(Timer(CLOSE, current.id), current.stored.commit_by_ms + asked_ms)
         return [stored, *forgotten, *timers, close]
 
-    def _on_abort(self, frame: Signed, body: Abort) -> list[Effect]:
+    def _on_abort(self, frame: m.Signed, body: m.Abort) -> list[Effect]:
         """A peer's abort is final, so no result can come any more; it is kept for clients that ask."""
         current = self._rounds.get(body.round_id)
         if body.compute == self.id or current is None or body.announcement_hash != current.hash:
@@ -304,7 +287,7 @@ class Committing(Actor):
             return []
         kept = current.store(peer_aborts=(*current.stored.peer_aborts, (body.compute, encode(frame))))
         if current.phase in ENDS:
-            step(TABLE, current.phase, "late abort")
+            current.step("late abort")
             return [kept]
         name = self._federation.compute(body.compute).name
         return [kept, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
@@ -315,12 +298,12 @@ class Committing(Actor):
         """Own words to those peers whose next word is missing, and the question for it."""
         own = current.stored.answer
         silent = [peer for peer in current.peers(self.id) if peer not in (current.answers if own else current.lists)]
-        query = encode(self._sign(Query(PROTOCOL_VERSION, current.id, current.hash)))
+        query = encode(self._sign(m.Query(PROTOCOL_VERSION, current.id, current.hash)))
         again: list[Effect] = []
         for peer in silent:
             again.append(self._to_peer(current, peer, encode(own)) if own else self._list_to(current, peer))
             again.append(self._to_peer(current, peer, query))
-        return [*again, self._resend_timer(current, now_ms)]
+        return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
 
     def _words_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
         """What this node has said in the round, once more."""
@@ -331,11 +314,6 @@ class Committing(Actor):
             words.append(self._to_peer(current, peer, encode(current.stored.answer)))
         return words
 
-    def _resend_timer(self, current: Round, now_ms: int) -> SetTimer:
-        wait_ms = self._timing.resend_after_ms(current.attempt, self._random(1))
-        current.attempt += 1
-        return SetTimer(Timer(RESEND, current.id), now_ms + wait_ms)
-
     # --- bookkeeping ----------------------------------------------------------------------------------------------
 
     def _open_round(self, round_id: bytes) -> Round:
@@ -344,14 +322,10 @@ class Committing(Actor):
             raise PeerError("unknown-round", found=round_id.hex(), expected="a round whose announcement came")
         return current
 
-    def _peer_round(self, sender: bytes, frame: Signed, round_id: bytes, announcement_hash: bytes) -> Round:
+    def _peer_round(self, sender: bytes, frame: m.Signed, round_id: bytes, announcement_hash: bytes) -> Round:
         """The round of a peer's message, whose signature and announcement hold. Raises `PeerError`."""
         current = self._open_round(round_id)
-        if sender not in current.peers(self.id):
-            raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
-        if announcement_hash != current.hash:
-            raise PeerError("announcement", found="word about another announcement", expected=current.hash.hex())
-        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
+        self._check_word(frame, sender, current.peers(self.id), announcement_hash, current.hash)
         return current
 
     def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:
@@ -361,7 +335,7 @@ class Committing(Actor):
         if len(self._asked) >= _ASKED_MAX:
             self._asked.clear()
         self._asked[client] = now_ms
-        return [self._signed_to(Address(Channel.CLIENT, client), b"", HelloWanted(PROTOCOL_VERSION, client))]
+        return [self._signed_to(Address(Channel.CLIENT, client), b"", m.HelloWanted(PROTOCOL_VERSION, client))]
 
-    def _signed_to(self, to: Address, round_id: bytes, body: Body) -> Effect:
+    def _signed_to(self, to: Address, round_id: bytes, body: m.Body) -> Effect:
         return Send(to, round_id, encode(self._sign(body)))

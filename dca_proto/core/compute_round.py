@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.announcement import OpenedAnnouncement, open_announcement
-from dca_proto.core.codec import decode_body, decode_frame, encode
+from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.contribution import Kept, restored_kept
-from dca_proto.core.effects import Persist
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.lists import clients_of, list_hash
-from dca_proto.core.machine import Table
+from dca_proto.core.machine import NEW, ActorRound, Stored, Table
 from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Answer, EpochKey, Frame, InvitedRound, Signed
@@ -36,7 +35,7 @@ from dca_proto.core.validated import ValidatedRound
 if TYPE_CHECKING:
     from dca_proto.core.agreement import Agreement
 
-NEW, COLLECTING, FROZEN, ANSWERED = "new", "collecting", "frozen", "answered"
+COLLECTING, FROZEN, ANSWERED = "collecting", "frozen", "answered"
 RELEASED, ABORTED, CLOSED = "released", "aborted", "closed"
 OPEN, ENDS = (COLLECTING, FROZEN, ANSWERED), (RELEASED, ABORTED)
 TABLE: Table = {
@@ -63,11 +62,10 @@ TABLE: Table = {
 ROUNDS, ANNOUNCEMENTS, CONTRIBUTIONS, LISTS = "round", "announcement", "contribution", "list"
 
 
-class StoredRound(msgspec.Struct, frozen=True):
+class StoredRound(Stored, frozen=True):
     """One round at a Compute node, as it is stored beside its announcement.
 
     Attributes:
-        phase: a phase of `TABLE`.
         round_id, announcement_hash, trainer, computes: what a message must fit to be about this round.
         fewest: n_min. commit_by_ms: the announced end.
         entries: the own list, once frozen. header, answer: what was signed of it and of all lists.
@@ -75,7 +73,6 @@ class StoredRound(msgspec.Struct, frozen=True):
         peer_aborts: other nodes' encoded aborts, one each, for clients that ask.
     """
 
-    phase: str
     round_id: bytes
     announcement_hash: bytes
     trainer: bytes
@@ -102,7 +99,7 @@ class StoredList(msgspec.Struct, frozen=True):
         return len(self.entries) // ENTRY_BYTES
 
 
-class Round:
+class Round(ActorRound[StoredRound]):
     """One round in memory.
 
     Args:
@@ -111,6 +108,8 @@ class Round:
         invited: the clients that alone may contribute; None admits everybody.
     """
 
+    table, records = TABLE, ROUNDS
+
     def __init__(
         self,
         stored: StoredRound,
@@ -118,7 +117,7 @@ class Round:
         validated: ValidatedRound | None = None,
         invited: frozenset[bytes] | None = None,
     ) -> None:
-        self.stored = stored
+        super().__init__(stored.round_id, stored)
         self.invited = invited
         self._opened = opened
         self._validated = validated
@@ -127,7 +126,6 @@ class Round:
         self.answers: dict[bytes, tuple[Signed, Answer]] = {}  # by node, the own one too
         self.agreement: Agreement | None = None  # this node's arithmetic; worked out anew after a restart
         self.reported = -1  # contributions that the trainer was told of
-        self.attempt = 0
 
     @classmethod
     def loaded(
@@ -142,17 +140,9 @@ class Round:
             return cls(stored, None)
 
     @property
-    def id(self) -> bytes:
-        return self.stored.round_id
-
-    @property
     def hash(self) -> bytes:
         """ah."""
         return self.stored.announcement_hash
-
-    @property
-    def phase(self) -> str:
-        return self.stored.phase
 
     @property
     def is_loaded(self) -> bool:
@@ -182,11 +172,6 @@ class Round:
     def peers(self, own: bytes) -> list[bytes]:
         """Ids of the other Compute nodes."""
         return [compute for compute in self.stored.computes if compute != own]
-
-    def store(self, **changes: object) -> Persist:
-        """Change what is stored."""
-        self.stored = msgspec.structs.replace(self.stored, **changes)
-        return Persist(ROUNDS, self.id, encode(self.stored))
 
     def sort_kept(self) -> None:
         """What is kept, in the order of a list."""

@@ -1,4 +1,4 @@
-"""Sessions as literal tables, and the one door through which an actor's events come.
+"""What all actors have in common: rounds by literal tables, and the one door through which events come.
 
 A table maps (phase, event) to the next phase; a missing entry is a peer's error, raised before anything has changed.
 The diagrams of DESIGN §9 are generated from these tables.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
-from dca_proto.core.codec import sign
-from dca_proto.core.effects import Effect, Report
+import msgspec
+
+from dca_proto.core.codec import encode, sign, verify_signed
+from dca_proto.core.effects import Effect, Persist, Report, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.core.facts import Dropped
@@ -21,16 +24,62 @@ from dca_proto.core.messages import Body, Signed
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.sealing import Identity, Random
 
+NEW, RESEND = "new", "resend"
 Table = Mapping[tuple[str, str], str]
 
 
-def step(table: Table, phase: str, event: str) -> str:
-    """The phase after `event`. Raises `PeerError("phase")` for an event that has no place there."""
-    after = table.get((phase, event))
-    if after is None:
-        expected = ", ".join(sorted(known for at, known in table if at == phase)) or "nothing more"
-        raise PeerError("phase", found=f"{event} while {phase}", expected=expected)
-    return after
+class Stored(msgspec.Struct, frozen=True):
+    """A round as an actor stores it: its phase, and what else the actor adds."""
+
+    phase: str
+
+
+S = TypeVar("S", bound=Stored)
+
+
+class ActorRound(Generic[S]):
+    """A round in an actor's memory.
+
+    Attributes:
+        table: of its phases. records: the table of the store that holds it. stored: as it is there.
+        attempt: how often its messages were sent again.
+    """
+
+    __slots__ = ("attempt", "id", "stored")
+    table: ClassVar[Table]
+    records: ClassVar[str]
+
+    def __init__(self, round_id: bytes, stored: S) -> None:
+        self.id = round_id
+        self.stored = stored
+        self.attempt = 0
+
+    @property
+    def phase(self) -> str:
+        return self.stored.phase
+
+    def step(self, event: str) -> str:
+        """The phase after `event`. Raises `PeerError("phase")` for an event that has no place in this phase."""
+        after = self.table.get((self.phase, event))
+        if after is None:
+            expected = ", ".join(sorted(known for at, known in self.table if at == self.phase)) or "nothing more"
+            raise PeerError("phase", found=f"{event} while {self.phase}", expected=expected)
+        return after
+
+    def advance(self, event: str, **changes: object) -> Persist:
+        """Take a step, and change what else is stored. Raises `PeerError("phase")` as `step`."""
+        return self.store(phase=self.step(event), **changes)
+
+    def store(self, **changes: object) -> Persist:
+        """Change what is stored; the effect makes it durable."""
+        self.stored = msgspec.structs.replace(self.stored, **changes)
+        return Persist(self.records, self.id, encode(self.stored))
+
+    def resend_timer(self, timing: Timing, entropy: bytes, now_ms: int) -> SetTimer:
+        """When its messages are sent again, ever more rarely; spread by one random byte."""
+        wait_ms = timing.resend_after_ms(self.attempt, entropy)
+        self.attempt += 1
+        return SetTimer(Timer(RESEND, self.id), now_ms + wait_ms)
 
 
 class Actor(ABC):
@@ -64,6 +113,13 @@ class Actor(ABC):
         self._mechanism = mechanism or DistributedDiscreteGaussian()
         self._limits = limits or Limits()
         self._timing = timing or Timing()
+
+    _rounds: Mapping[bytes, ActorRound[Any]]
+
+    def phase(self, round_id: bytes) -> str:
+        """The phase of a round here, as in its table; `NEW` of one that is not known."""
+        known = self._rounds.get(round_id)
+        return known.phase if known else NEW
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """React to one event at the time `now_ms` (Unix milliseconds).
@@ -106,6 +162,20 @@ class Actor(ABC):
         """Count and name a peer's error."""
         self.dropped[error.code] += 1
         return Report(Dropped(error.code, sender, str(error)))
+
+    def _check_word(
+        self, frame: Signed, compute: bytes, computes: Collection[bytes], about: bytes, known: bytes
+    ) -> None:
+        """Whether one of a round's Compute nodes signed a word about its announcement. Raises `PeerError`.
+
+        Args:
+            about: hash of the announcement that the word names. known: hash of the round's own.
+        """
+        if compute not in computes:
+            raise PeerError("unknown-compute", found=compute.hex(), expected="another Compute node of the round")
+        if about != known:
+            raise PeerError("announcement", found="word about another announcement", expected=known.hex())
+        verify_signed(frame, self._federation.compute(compute).key, self._federation_hash)
 
     def _sign(self, body: Body) -> Signed:
         return sign(self._identity, self._federation_hash, body)

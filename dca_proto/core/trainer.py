@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from dca_proto.core import facts
+from dca_proto.core import messages as m
 from dca_proto.core.account import Account, AccountError
 from dca_proto.core.announcement import open_answer
 from dca_proto.core.closing import DEADLINE
@@ -24,22 +25,8 @@ from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.ledger import Cost
-from dca_proto.core.machine import Actor, step
+from dca_proto.core.machine import NEW, RESEND, Actor
 from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.messages import (
-    Abort,
-    Close,
-    Decline,
-    EpochKey,
-    PartialSum,
-    Progress,
-    Query,
-    Release,
-    Sealed,
-    Sessions,
-    SessionsWanted,
-    Signed,
-)
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Allowance
 from dca_proto.core.price import Price
@@ -57,12 +44,9 @@ from dca_proto.core.trainer_round import (
     END,
     FAILED,
     FORGET,
-    NEW,
     OPEN,
     QUIET,
-    RESEND,
     ROUNDS,
-    TABLE,
     Round,
     StoredRound,
 )
@@ -102,15 +86,11 @@ class TrainerActor(Actor):
         self._waiting = Waiting(federation, self._timing)
         self._releases = Releases(federation, self._mechanism, self._limits)
         stored = TrainerRecords(records, federation, self._mechanism, self._limits)
-        self._rounds, self._unreadable = stored.rounds, stored.unreadable
+        self._rounds: dict[bytes, Round] = stored.rounds
+        self._unreadable = stored.unreadable
         self._account = Account(account, stored.charges)
         self.ledger = self._account.ledger
         self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
-
-    def phase(self, round_id: bytes) -> str:
-        """The phase of a round here: a phase of `TABLE`."""
-        known = self._rounds.get(round_id)
-        return known.stored.phase if known else NEW
 
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
         """The ids of the clients in a round's result, sorted, in the order of its `nodes` or `reports`.
@@ -123,7 +103,7 @@ class TrainerActor(Actor):
     def ended(self, round_id: bytes) -> facts.RoundCompleted | facts.RoundFailed | None:
         """How a known round ended, as it was told; None while it goes on, and of an unknown round."""
         known = self._rounds.get(round_id)
-        if known is None or known.stored.phase != DONE:
+        if known is None or known.phase != DONE:
             return known.told if known else None
         return self._combined(known)
 
@@ -132,7 +112,7 @@ class TrainerActor(Actor):
 
         Settled failures are told again by the start itself, and are not waited for.
         """
-        open_or_done = {one.id for one in self._rounds.values() if one.stored.phase in (*OPEN, DONE)}
+        open_or_done = {one.id for one in self._rounds.values() if one.phase in (*OPEN, DONE)}
         return open_or_done | {one.id for one in self._awaiting(now_ms) if one.told is None}
 
     def is_settling(self, now_ms: int) -> bool:
@@ -154,36 +134,36 @@ class TrainerActor(Actor):
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         frame = decode_frame(payload)
-        if isinstance(frame, Sealed):
+        if isinstance(frame, m.Sealed):
             current = self._round(frame.round_id)
             inner = open_answer(frame, current.reply_key, current.opened.hash)
             return self._on_answer(sender, inner, current, now_ms)
-        if not isinstance(frame, Signed):
+        if not isinstance(frame, m.Signed):
             raise PeerError("kind", found=type(frame).__name__, expected="Signed or Sealed")
         body = decode_body(frame.body)
         match body:
-            case EpochKey():
+            case m.EpochKey():
                 self._waiting.note(sender, frame, now_ms)
                 return [*self._announce_waiting(now_ms), *self._count_sessions(sender)]
-            case Sessions():
+            case m.Sessions():
                 verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
                 self._waiting.note_sessions(sender, body.count)
                 return self._announce_waiting(now_ms)
-            case Progress():
+            case m.Progress():
                 return self._on_progress(sender, frame, body, now_ms)
-            case Abort():
+            case m.Abort():
                 return self._on_abort(frame, body, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a trainer")
 
-    def _on_answer(self, sender: bytes, frame: Signed, current: Round, now_ms: int) -> list[Effect]:
+    def _on_answer(self, sender: bytes, frame: m.Signed, current: Round, now_ms: int) -> list[Effect]:
         body = decode_body(frame.body)
         match body:
-            case Decline():
+            case m.Decline():
                 return self._on_decline(sender, frame, body, current, now_ms)
-            case PartialSum():
+            case m.PartialSum():
                 return self._on_partial(sender, frame, body, current, now_ms)
-            case Release():
+            case m.Release():
                 taken = self._releases.take(sender, frame, body, current, now_ms)
                 return [*taken, *self._done_when_all(current, now_ms)]
             case _:
@@ -255,7 +235,7 @@ class TrainerActor(Actor):
         """Ask a Compute node how many clients have a session, where a round waits for that."""
         if not any(compute in self._waiting.uncounted(request) for request in self._waiting.requests.values()):
             return []
-        wanted = encode(self._sign(SessionsWanted(PROTOCOL_VERSION)))
+        wanted = encode(self._sign(m.SessionsWanted(PROTOCOL_VERSION)))
         return [Send(Address(Channel.COMPUTE, compute), b"", wanted)]
 
     def _announce_waiting(self, now_ms: int) -> list[Effect]:
@@ -269,7 +249,7 @@ class TrainerActor(Actor):
         cancelled = CancelTimer(Timer(KEYS, request.round_id))
         try:
             body = request.announcement(self.id, self._mechanism.name, epochs, public, now_ms)
-            stored = StoredRound(step(TABLE, NEW, "announce"), request, self._sign(body), secret, now_ms)
+            stored = StoredRound(NEW, request, self._sign(body), secret, now_ms)
             current = Round.restored(stored, self._federation, self._limits)
             dimension = current.validated(self._mechanism, self._limits).dimension
         except (UsageError, PeerError, TypeError, OverflowError) as error:  # too few sessions, or it cannot be encoded
@@ -278,9 +258,9 @@ class TrainerActor(Actor):
         return [
             cancelled,
             self.ledger.charge(request.charge(self.id, self.ledger.next_number, now_ms)),
-            current.store(),
+            current.advance("announce"),
             *self._deadlines(current),
-            current.again(self._timing, self._random, now_ms),
+            current.resend_timer(self._timing, self._random(1), now_ms),
             *current.announced(),
             Report(facts.Announced(request.round_id, request.statistic, dimension)),
         ]
@@ -293,8 +273,8 @@ class TrainerActor(Actor):
 
     # --- answers, arrivals and the close --------------------------------------------------------------------------
 
-    def _on_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
-        step(TABLE, current.phase, "decline")
+    def _on_decline(self, sender: bytes, frame: m.Signed, body: m.Decline, current: Round, now_ms: int) -> list[Effect]:
+        current.step("decline")
         taken = take_decline(self._federation, sender, frame, body, current, now_ms)
         if taken is None:
             return []
@@ -306,9 +286,9 @@ class TrainerActor(Actor):
             return []
         return self._complete(current, "last release", now_ms)
 
-    def _on_progress(self, sender: bytes, frame: Signed, body: Progress, now_ms: int) -> list[Effect]:
+    def _on_progress(self, sender: bytes, frame: m.Signed, body: m.Progress, now_ms: int) -> list[Effect]:
         current = self._node_round(sender, frame, body)
-        step(TABLE, current.phase, "progress")
+        current.step("progress")
         if not current.arrivals.note(sender, body.count, now_ms):
             return []
         arrived = facts.Arrived(current.id, current.arrivals.total, current.stored.request.answers_expected)
@@ -328,29 +308,30 @@ class TrainerActor(Actor):
         return [SetTimer(Timer(QUIET, current.id), arrivals.quiet_ms(self._timing))]
 
     def _close(self, current: Round, why: str, now_ms: int) -> list[Effect]:
-        phase = step(TABLE, current.phase, "close")
         current.attempt = 0
         return [
-            current.store(phase=phase),
+            current.advance("close"),
             CancelTimer(Timer(QUIET, current.id)),
             CancelTimer(Timer(CLOSE_BY, current.id)),
-            *self._ask_nodes(current, Close(PROTOCOL_VERSION, current.id, current.opened.hash)),
-            current.again(self._timing, self._random, now_ms),
+            *self._ask_nodes(current, m.Close(PROTOCOL_VERSION, current.id, current.opened.hash)),
+            current.resend_timer(self._timing, self._random(1), now_ms),
             Report(facts.Closed(current.id, current.arrivals.total, why)),
         ]
 
     # --- results --------------------------------------------------------------------------------------------------
 
-    def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
+    def _on_partial(
+        self, sender: bytes, frame: m.Signed, body: m.PartialSum, current: Round, now_ms: int
+    ) -> list[Effect]:
         self._node_round(sender, frame, body)
         if current.phase == FAILED:
             return self._failures.on_partial(current)
         if sender in current.partials:
-            step(TABLE, current.phase, "repeated partial")
+            current.step("repeated partial")
             return []  # the first one counts
         last = len(current.partials) + 1 == len(current.opened.computes)
         event = "last partial" if last else "partial"
-        step(TABLE, current.phase, event)
+        current.step(event)
         current.partials[sender] = body
         stored = current.store(partials=(*current.stored.partials, (sender, frame)))
         return self._complete(current, event, now_ms) if last else [stored]
@@ -360,8 +341,7 @@ class TrainerActor(Actor):
             completed = self._combined(current)
         except RoundAborted as error:
             return self._failures.fail(current, error.reason, now_ms, error.contributors, error.needed)
-        phase = step(TABLE, current.phase, event)
-        return [current.store(phase=phase), *current.end(self._timing, now_ms), Report(completed)]
+        return [current.advance(event), *current.end(self._timing, now_ms), Report(completed)]
 
     def _combined(self, current: Round) -> facts.RoundCompleted:
         """The result; the same for the same partial sums, however often it is asked for."""
@@ -376,7 +356,7 @@ class TrainerActor(Actor):
         )
         return facts.RoundCompleted(current.id, aggregate)
 
-    def _on_abort(self, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
+    def _on_abort(self, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         if body.round_id not in self._rounds:
             return []  # aborts are broadcast: another trainer's
         current = self._node_round(body.compute, frame, body)
@@ -404,7 +384,7 @@ class TrainerActor(Actor):
         return self._forget(current) if timer.purpose == FORGET else []
 
     def _forget(self, current: Round) -> list[Effect]:
-        step(TABLE, current.phase, "forget")
+        current.step("forget")
         told = self._failures.tell(current, finally_=True) if current.phase == FAILED else []
         del self._rounds[current.id]
         return [*told, Forget(ROUNDS, current.id), *self._releases.forget(current)]
@@ -421,19 +401,19 @@ class TrainerActor(Actor):
             waiting = now_ms < current.opened.body.close_by_ms
             again = [*(current.announced() if waiting else []), *self._query(current)]
         elif current.phase == COMMITTING:
-            close = Close(PROTOCOL_VERSION, current.id, current.opened.hash)
+            close = m.Close(PROTOCOL_VERSION, current.id, current.opened.hash)
             waiting = now_ms < current.opened.body.commit_by_ms
             words = [*current.announced_to_nodes(), *self._ask_nodes(current, close)] if waiting else []
             again = [*words, *self._query(current)]
         else:
             return self._failures.ask_again(current, now_ms)
-        return [*again, current.again(self._timing, self._random, now_ms)]
+        return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
 
     def _query(self, current: Round) -> list[Effect]:
         """Ask the Compute nodes that are missing for their last word."""
-        return self._ask_nodes(current, Query(PROTOCOL_VERSION, current.id, current.opened.hash))
+        return self._ask_nodes(current, m.Query(PROTOCOL_VERSION, current.id, current.opened.hash))
 
-    def _ask_nodes(self, current: Round, body: Close | Query) -> list[Effect]:
+    def _ask_nodes(self, current: Round, body: m.Close | m.Query) -> list[Effect]:
         """A word to every Compute node that has not had its last one."""
         payload = encode(self._sign(body))
         ended = {*current.partials, *current.stored.aborted_by}
@@ -456,12 +436,8 @@ class TrainerActor(Actor):
             raise PeerError("unknown-round", found=round_id.hex(), expected="a round of this trainer")
         return current
 
-    def _node_round(self, sender: bytes, frame: Signed, body: Progress | PartialSum | Abort) -> Round:
+    def _node_round(self, sender: bytes, frame: m.Signed, body: m.Progress | m.PartialSum | m.Abort) -> Round:
         """The round of a Compute node's message, whose signature and announcement hold."""
         current = self._round(body.round_id)
-        if sender not in current.opened.computes:
-            raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
-        if body.announcement_hash != current.opened.hash:
-            raise PeerError("announcement", found="word about another announcement", expected=current.opened.hash.hex())
-        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
+        self._check_word(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
         return current

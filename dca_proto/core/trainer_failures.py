@@ -23,11 +23,10 @@ from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Ledger
 from dca_proto.core.lists import TOO_FEW
-from dca_proto.core.machine import step
 from dca_proto.core.messages import Abort
 from dca_proto.core.params import Timing
 from dca_proto.core.sealing import Random
-from dca_proto.core.trainer_round import COMMITTING, FAILED, OPEN, RETURNED, TABLE, Round
+from dca_proto.core.trainer_round import COMMITTING, FAILED, OPEN, RETURNED, Round
 
 SETTLE = "settle"
 
@@ -57,7 +56,7 @@ class Failures:
         """Whether missing aborts may still bring a failed round's charge back."""
         stored = current.stored
         open_ms = current.opened.body.commit_by_ms + self._timing.retention_ms
-        is_open = stored.phase == FAILED and not stored.released and now_ms < open_ms
+        is_open = current.phase == FAILED and not stored.released and now_ms < open_ms
         return is_open and current.id in self._ledger and bool(current.opened.computes)
 
     def fail(
@@ -70,8 +69,8 @@ class Failures:
         aborted_by: tuple[bytes, ...] = (),
     ) -> list[Effect]:
         """End a round without a result; the figures and `aborted_by` as in `StoredRound`."""
-        stored = current.store(
-            phase=step(TABLE, current.stored.phase, "fail"),
+        stored = current.advance(
+            "fail",
             partials=(),
             aborted_by=aborted_by,
             released=bool(current.partials),
@@ -91,7 +90,7 @@ class Failures:
             return self.tell(current)
         current.attempt = 0
         settled = SetTimer(Timer(SETTLE, current.id), now_ms + self._timing.settle_ms)
-        return [settled, current.again(self._timing, self._random, now_ms)]
+        return [settled, current.resend_timer(self._timing, self._random(1), now_ms)]
 
     def resume(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask anew, after a start. What is settled is told again, as results are: the last run may have ended first."""
@@ -101,33 +100,33 @@ class Failures:
     def ask_again(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask once more, if it is still of use."""
         waits = self.awaits_aborts(current, now_ms)
-        return [*self._query(current), current.again(self._timing, self._random, now_ms)] if waits else []
+        return [*self._query(current), current.resend_timer(self._timing, self._random(1), now_ms)] if waits else []
 
     def on_abort(self, current: Round, sender: bytes, body: Abort, now_ms: int) -> list[Effect]:
         """A node's word that it has released nothing for a round, and never will: the first one ends the round."""
         stored = current.stored
-        if stored.phase in OPEN:
+        if current.phase in OPEN:
             reason = f"{self._federation.compute(sender).name} aborted: {body.reason}: {body.detail}"
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
             return self.fail(current, reason, now_ms, contributors, needed, (sender,))
         if sender in stored.aborted_by or not self.awaits_aborts(current, now_ms):
-            step(TABLE, stored.phase, "late abort")
+            current.step("late abort")
             return []
         aborted_by = (*stored.aborted_by, sender)
         last = len(aborted_by) == len(current.opened.computes)
         if last:
             return self._give_back(current, "last abort", aborted_by=aborted_by)
-        return [current.store(phase=step(TABLE, stored.phase, "abort"), aborted_by=aborted_by)]
+        return [current.advance("abort", aborted_by=aborted_by)]
 
     def _give_back(self, current: Round, event: str, **changes: object) -> list[Effect]:
         """Nothing of a failed round ever left: its charge comes back, and that is told."""
-        kept = current.store(phase=step(TABLE, current.stored.phase, event), **changes)
+        kept = current.advance(event, **changes)
         returned = self._ledger.give_back(current.id)
         return [returned, kept, Report(facts.ChargeReturned(current.id)), *self.tell(current)]
 
     def on_partial(self, current: Round) -> list[Effect]:
         """A node has released: the charge stays, whatever is signed afterwards."""
-        step(TABLE, current.stored.phase, "late partial")
+        current.step("late partial")
         return [] if current.stored.released else [current.store(released=True), *self.tell(current)]
 
     def tell(self, current: Round, *, finally_: bool = False) -> list[Effect]:
@@ -147,7 +146,7 @@ class Failures:
     def _charge(self, current: Round, advice: str) -> str:
         if current.id not in self._ledger:
             return ""
-        if current.stored.phase == RETURNED:
+        if current.phase == RETURNED:
             return "; its charge came back to the account"
         if not current.opened.computes:
             return "; whoever released and was not heard has spent it, so the account keeps the charge"
@@ -160,7 +159,7 @@ class Failures:
 
     def silence(self, current: Round) -> str:
         """Why a round fails at its close, in words."""
-        phase = current.stored.phase
+        phase = current.phase
         silent = self._others(current, current.partials if phase == COMMITTING else current.arrivals.counts)
         return f"no answer from Compute node {silent} while {phase}"
 

@@ -11,13 +11,12 @@ from dca_proto.core.codec import encode
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send
 from dca_proto.core.errors import PeerError, RoundAborted
 from dca_proto.core.federation import Federation
-from dca_proto.core.machine import step
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Release, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.release import Randomiser, check_release, opened_release, randomiser_of, receipt_of
 from dca_proto.core.trainer_answers import check_invited
-from dca_proto.core.trainer_round import RELEASES, TABLE, Round
+from dca_proto.core.trainer_round import RELEASES, Round
 
 
 class Releases:
@@ -43,9 +42,9 @@ class Releases:
         if kept is not None:
             if kept != frame:
                 raise PeerError("known-release", found="another release", expected="the one that is kept")
-            step(TABLE, current.stored.phase, "repeated release")
+            current.step("repeated release")
             return [acknowledged]
-        step(TABLE, current.stored.phase, "release")
+        current.step("release")
         randomiser = self._randomiser(current)
         client = check_release(frame, body, current.opened, self._federation, randomiser, now_ms)
         if sender != client:

@@ -12,26 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from dca_proto.core.announcement import OpenedAnnouncement, invitations, open_announcement
 from dca_proto.core.closing import Arrivals
 from dca_proto.core.codec import encode, open_signed
-from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Persist, Send, SetTimer
+from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Send, SetTimer
 from dca_proto.core.events import Timer
 from dca_proto.core.facts import RoundFailed
 from dca_proto.core.federation import Federation
-from dca_proto.core.machine import Table
+from dca_proto.core.machine import NEW, RESEND, ActorRound, Stored, Table
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import InvitedRound, PartialSum, Signed
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import AgreementKey, Random
+from dca_proto.core.sealing import AgreementKey
 from dca_proto.core.validated import ValidatedRound
 
 ROUNDS, RELEASES = "trainer-round", "trainer-release"
-QUIET, CLOSE_BY, RESEND, END, FORGET = "quiet", "close-by", "resend", "end", "forget"
-NEW, COLLECTING, COMMITTING = "new", "collecting", "committing"
+QUIET, CLOSE_BY, END, FORGET = "quiet", "close-by", "end", "forget"
+COLLECTING, COMMITTING = "collecting", "committing"
 DONE, FAILED, RETURNED, CLOSED = "done", "failed", "returned", "closed"
 OPEN, ENDED = (COLLECTING, COMMITTING), (DONE, FAILED, RETURNED)
 TABLE: Table = {
@@ -55,7 +53,7 @@ TABLE: Table = {
 }
 
 
-class StoredRound(msgspec.Struct, frozen=True):
+class StoredRound(Stored, frozen=True):
     """One round at the trainer, as it is stored.
 
     Attributes:
@@ -65,7 +63,6 @@ class StoredRound(msgspec.Struct, frozen=True):
         reason, contributors, needed: of a failed one, as in `RoundFailed`.
     """
 
-    phase: str
     request: OpenRound
     announcement: Signed
     reply_secret: bytes
@@ -81,11 +78,13 @@ class StoredRound(msgspec.Struct, frozen=True):
         return f"StoredRound({self.phase}, {self.request.round_id.hex()})"
 
 
-class Round:
+class Round(ActorRound[StoredRound]):
     """One round in memory."""
 
+    table, records = TABLE, ROUNDS
+
     def __init__(self, stored: StoredRound, opened: OpenedAnnouncement) -> None:
-        self.stored = stored
+        super().__init__(stored.request.round_id, stored)
         self.opened = opened
         self.reply_key = AgreementKey(stored.reply_secret)
         self.invited = frozenset(stored.request.invited)
@@ -95,7 +94,6 @@ class Round:
         self.partials: dict[bytes, PartialSum] = {}
         self.releases: dict[bytes, Signed] = {}  # of a round without Compute nodes, by client
         self.contributors: tuple[bytes, ...] = ()  # ids of the clients in the result
-        self.attempt = 0
         self.told: RoundFailed | None = None  # of a failed round: to the owner, by this process
 
     @classmethod
@@ -119,22 +117,9 @@ class Round:
             current.partials[compute] = open_signed(frame, key, federation.hash, PartialSum)
         return current
 
-    @property
-    def id(self) -> bytes:
-        return self.stored.request.round_id
-
-    @property
-    def phase(self) -> str:
-        return self.stored.phase
-
     def validated(self, mechanism: Mechanism, limits: Limits) -> ValidatedRound:
         """What its announcement asks. Raises `UsageError` where that cannot be asked here."""
         return self.opened.validated(mechanism, limits)
-
-    def store(self, **changes: object) -> Persist:
-        """Change what is stored; the effect makes it durable."""
-        self.stored = msgspec.structs.replace(self.stored, **changes)
-        return Persist(ROUNDS, self.id, encode(self.stored))
 
     @property
     def expected(self) -> int | None:
@@ -158,12 +143,6 @@ class Round:
         payload = encode(InvitedRound(frame, b"".join(sorted(invited))) if invited else frame)
         silent = [compute for compute in self.opened.computes if compute not in self.arrivals.counts]
         return [Send(Address(Channel.COMPUTE, compute), self.id, payload) for compute in silent]
-
-    def again(self, timing: Timing, random: Random, now_ms: int) -> SetTimer:
-        """When what waits for an answer is sent again."""
-        wait_ms = timing.resend_after_ms(self.attempt, random(1))
-        self.attempt += 1
-        return SetTimer(Timer(RESEND, self.id), now_ms + wait_ms)
 
     @property
     def end_ms(self) -> int:

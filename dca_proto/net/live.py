@@ -20,9 +20,9 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
+from dca_proto.core.machine import NEW
 from dca_proto.core.request import OpenRound
 from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import NEW
 from dca_proto.net.clock import SystemClock
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import Store
