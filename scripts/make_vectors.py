@@ -91,28 +91,26 @@ def all_messages(cast: Cast, network: Network) -> dict[str, Any]:
             found[f"signed {type(body).__name__}"] = frame
     announced = found["signed Announcement"]
     clients = tuple(sorted(cast.clients))
-    head = (PROTOCOL_VERSION, found["Announcement"].round_id)
+    head = (found["Announcement"].round_id,)
     about = (*head, announcement_hash(encode(announced)))
     entries = entry_of(clients[0], CONTRIBUTION, 1) + entry_of(clients[2], ROUND, 258)
-    header = ListHeader(*about, list_hash(about[2], cast.computes[0], entries), 2)
+    header = ListHeader(*about, list_hash(about[1], cast.computes[0], entries), 2)
     signed = sign(cast.compute_identities[0], cast.federation.hash, header)
     why = ("epsilon", "2 at delta 1e-06", "<= 1 at delta 1e-05")
     release = Release(*about, cast.certificate(0), 3, CONTRIBUTION, SECRET, bytes(8))
     by_hand = (
-        HelloWanted(PROTOCOL_VERSION, clients[0]),
+        HelloWanted(clients[0]),
         Decline(*about, cast.certificate(0), *why),
         header,
         FrozenList(*head, cast.computes[1], signed, entries, bytes(range(16))),
-        PartialSum(*about, set_hash(about[2], entries), 2, (HASH, ROOT), clients[0] + clients[2], bytes(8)),
-        Abort(
-            *about[:2], cast.computes[0], about[2], "equivocation", "compute-1 signed two lists", 0, 3, (signed,) * 2
-        ),
+        PartialSum(*about, set_hash(about[1], entries), 2, (HASH, ROOT), clients[0] + clients[2], bytes(8)),
+        Abort(*about, cast.computes[0], "equivocation", "compute-1 signed two lists", 0, 3, (signed,) * 2),
         Query(*about),
         ChargeReused(*about, clients[0], 6, 9),
         release,
         invitations(announced, clients)[clients[2]],
         InvitedRound(announced, b"".join(clients)),
-        AbortWanted(announced, ask_tag(ROOT, about[2])),
+        AbortWanted(announced, ask_tag(ROOT, about[1])),
     )
     alone = msgspec.structs.replace(found["Announcement"], terms=NodeRelease(), rows_max=3)
     reports = msgspec.structs.replace(
@@ -138,8 +136,8 @@ def positive(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
     """What must not decode, with the reason."""
-    kinds = ("Receipt", "Query", "Progress", "ChargeReused", "Announcement")
-    receipt, query, progress, reused, announcement = (encode(found[kind]) for kind in kinds)
+    kinds = ("Signed", "Receipt", "Query", "Progress", "ChargeReused", "Announcement")
+    signed, receipt, query, progress, reused, announcement = (encode(found[kind]) for kind in kinds)
     charge_at = len(reused) - 2
     map_at = announcement.index(b"\x84\xa7columns")
     before, after = announcement[:map_at] + b"\x85", announcement[map_at + 1 :]
@@ -169,9 +167,10 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
         "deep nesting": ("frame", b"\x91" * 5000 + b"\xc0"),
         "an array of 2^32 - 1": ("frame", b"\xdd\xff\xff\xff\xff"),
         "a reserved byte": ("frame", b"\xc1"),
-        **{f"version {one}": ("body", query[:2] + bytes((one,)) + query[3:]) for one in (0, 1, 2, 3, 5)},
-        "version as a float": ("body", query[:2] + b"\xcb\x40\x10\0\0\0\0\0\0" + query[3:]),
-        "version as a boolean": ("body", query[:2] + b"\xc3" + query[3:]),
+        **{f"version {one}": ("frame", signed[:-1] + bytes((one,))) for one in (0, 1, 2, 3, 5)},
+        "version as a float": ("frame", signed[:-1] + b"\xcb\x40\x10\0\0\0\0\0\0"),
+        "version as a boolean": ("frame", signed[:-1] + b"\xc3"),
+        "no version": ("frame", signed[:1].replace(b"\x94", b"\x93") + signed[1:-1]),
         "a negative number": ("body", progress[:-1] + b"\xff"),
         "a number of 2^32": ("body", progress[:-1] + b"\xcf\0\0\0\1\0\0\0\0"),
         "a non-canonical number": ("body", progress[:-1] + b"\xcd\0" + progress[-1:]),
@@ -205,6 +204,8 @@ def keys() -> list[dict[str, Any]]:
         ("actor id", {"seed": SECRET, "public": identity.public_key}, identity.id),
         ("federation hash", {"toml": federation.to_toml()}, federation.hash),
         ("signature", {"seed": SECRET, "federation hash": HASH, "body": b"abc"}, identity.sign(HASH, b"abc")),
+        ("signed", {"seed": SECRET, "federation hash": HASH, "body": encode(Query(ROUND, HASH))},
+         sign(identity, HASH, Query(ROUND, HASH)).signature),
         ("agreement", {"secret": SECRET, "peer public": bob.public}, alice.agree(bob.public)),
         ("pair key", {"secret": SECRET, "peer public": bob.public, "federation hash": federation.hash, "client": ROUND,
                       "client epoch": 7, "compute": CONTRIBUTION, "compute epoch": 8}, pair),
@@ -303,12 +304,13 @@ def local_reports() -> list[dict[str, Any]]:
 
 def forgeries() -> list[dict[str, Any]]:
     """Signatures and ciphertexts with one bit changed: none verifies or opens."""
-    signed = sign(Identity(SECRET), HASH, Query(PROTOCOL_VERSION, ROUND, HASH))
+    signed = sign(Identity(SECRET), HASH, Query(ROUND, HASH))
+    message = bytes([PROTOCOL_VERSION]) + signed.body
     ciphertext = encrypt(ROOT, NONCE, b"text", HASH)
-    cases = [("signature", "body", signed.body), ("signature", "signature", signed.signature)]
+    cases = [("signature", "body", message), ("signature", "signature", signed.signature)]
     cases += [("ciphertext", "ciphertext", ciphertext), ("ciphertext", "nonce", NONCE), ("ciphertext", "key", ROOT)]
     genuine: dict[str, dict[str, bytes]] = {
-        "signature": {"public": Identity(SECRET).public_key, "federation hash": HASH, "body": signed.body,
+        "signature": {"public": Identity(SECRET).public_key, "federation hash": HASH, "body": message,
                       "signature": signed.signature},
         "ciphertext": {"key": ROOT, "nonce": NONCE, "ciphertext": ciphertext, "associated": HASH},
     }  # fmt: skip

@@ -48,7 +48,7 @@ from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.machine import NEW, RESEND, Actor
 from dca_proto.core.masks import ask_tag
 from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.params import Limits, Timing
 from dca_proto.core.policy import Policy, Refusal
 from dca_proto.core.records import decoded, signed
 from dca_proto.core.sealing import Identity, Random
@@ -278,7 +278,7 @@ class ClientActor(Actor):
         """Decline."""
         cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
         why = (cut.reason, cut.found, cut.expected)
-        body = m.Decline(PROTOCOL_VERSION, current.id, current.opened.hash, self._certificate, *why)
+        body = m.Decline(current.id, current.opened.hash, self._certificate, *why)
         decline = seal_answer(self._sign(body), current.opened, self._random)
         stored = current.advance("refusal", decline=decline)
         self._hold(current)

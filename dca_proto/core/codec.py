@@ -12,11 +12,14 @@ import msgspec
 
 from dca_proto.core.errors import PeerError
 from dca_proto.core.messages import Body, Frame, Signed
+from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.sealing import Identity, verify
 
 _encoder = msgspec.msgpack.Encoder()
 _frames: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 _bodies: msgspec.msgpack.Decoder[Body] = msgspec.msgpack.Decoder(Body)
+_EXPECTED = f"a message of version {PROTOCOL_VERSION} (DESIGN §3)"
+_VERSION = bytes([PROTOCOL_VERSION])
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
 
@@ -38,7 +41,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
         message = decoder.decode(data)
         canonical = encode(message) == data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise PeerError("malformed", found=str(error)[:200], expected="a message of DESIGN §3") from None
+        raise PeerError("malformed", found=str(error)[:200], expected=_EXPECTED) from None
     if not canonical:
         raise PeerError("malformed", found="a non-canonical encoding", expected="the shortest encoding of each field")
     return message
@@ -47,7 +50,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
 def sign(identity: Identity, federation_hash: bytes, body: Body) -> Signed:
     """The body with its sender's signature."""
     encoded = encode(body)
-    return Signed(encoded, identity.sign(federation_hash, encoded))
+    return Signed(encoded, identity.sign(federation_hash, _VERSION + encoded))
 
 
 def open_signed(frame: Signed, public_key: bytes, federation_hash: bytes, kind: type[B]) -> B:
@@ -61,4 +64,4 @@ def open_signed(frame: Signed, public_key: bytes, federation_hash: bytes, kind: 
 
 def verify_signed(frame: Signed, public_key: bytes, federation_hash: bytes) -> None:
     """`open_signed` where the body has been decoded before. Raises `PeerError("signature")`."""
-    verify(public_key, federation_hash, frame.body, frame.signature)
+    verify(public_key, federation_hash, _VERSION + frame.body, frame.signature)

@@ -41,7 +41,7 @@ from dca_proto.core.kinds import SecureSum
 from dca_proto.core.machine import NEW, RESEND
 from dca_proto.core.masks import ContributionKeys, ask_tag
 from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.params import Limits, Timing
 from dca_proto.core.policy import Floors
 from dca_proto.core.sealing import Identity, Random
 from dca_proto.core.sessions import Sessions
@@ -166,7 +166,7 @@ class ComputeActor(Committing):
 
     def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, now_ms: int) -> list[Effect]:
         verify_signed(frame, self._federation.trainer(sender).key, self._federation_hash)
-        count = m.Sessions(PROTOCOL_VERSION, self._sessions.count_valid(now_ms))
+        count = m.Sessions(self._sessions.count_valid(now_ms))
         return [self._signed_to(Address(Channel.TRAINER, sender), b"", count)]
 
     # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class ComputeActor(Committing):
             return [Send(to, current.id, current.stored.word)] if current.stored.word else []
         count = len((current.stored.entries and current.listed) or current.kept)
         current.reported = count
-        return [self._signed_to(to, current.id, m.Progress(PROTOCOL_VERSION, current.id, current.hash, count))]
+        return [self._signed_to(to, current.id, m.Progress(current.id, current.hash, count))]
 
     def _on_abort_wanted(self, sender: bytes, wanted: m.AbortWanted, now_ms: int) -> list[Effect]:
         """A client asks what became of a round (§4.8)."""
@@ -429,7 +429,7 @@ class ComputeActor(Committing):
         renewed = self._keys.renew(now_ms)
         self._sessions.expire(self._keys.epochs)
         keys = self._keys
-        body = m.EpochKey(PROTOCOL_VERSION, self.id, keys.epoch, keys.public, keys.expires_ms)
+        body = m.EpochKey(self.id, keys.epoch, keys.public, keys.expires_ms)
         again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,

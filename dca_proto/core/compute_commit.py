@@ -32,7 +32,6 @@ from dca_proto.core.fixedpoint import ring_to_bytes
 from dca_proto.core.keyring import Keyring
 from dca_proto.core.lists import TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
 from dca_proto.core.machine import RESEND, Actor
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.sealing import seal_to
 from dca_proto.core.sessions import Sessions
 from dca_proto.core.wire import TEXT_CHARS_MAX
@@ -59,7 +58,7 @@ class Committing(Actor):
         entries = current.kept_entries()
         hashed = list_hash(current.hash, self.id, entries)
         count = len(current.kept)
-        header = self._sign(m.ListHeader(PROTOCOL_VERSION, current.id, current.hash, hashed, count))
+        header = self._sign(m.ListHeader(current.id, current.hash, hashed, count))
         stored = current.advance("freeze", entries=entries, header=header)
         current.lists[self.id] = current.own_list(self.id)
         return [
@@ -76,7 +75,6 @@ class Committing(Actor):
         assert current.stored.header is not None, "a frozen list is signed"
         place = current.stored.computes.index(peer)
         body = m.FrozenList(
-            PROTOCOL_VERSION,
             current.id,
             peer,
             current.stored.header,
@@ -142,7 +140,7 @@ class Committing(Actor):
         current.agreement = Agreement(current, self.id, self._sessions, now_ms)
         judgement = current.agreement.judge(self._charges)
         hashes = tuple(current.lists[compute].hash for compute in current.stored.computes)
-        body = m.Answer(PROTOCOL_VERSION, current.id, current.hash, hashes, encode_places(judgement.objections))
+        body = m.Answer(current.id, current.hash, hashes, encode_places(judgement.objections))
         signed = self._sign(body)
         current.answers[self.id] = (signed, body)
         lists = [Persist(LISTS, current.id + peer, encode(current.lists[peer])) for peer in current.peers(self.id)]
@@ -164,7 +162,7 @@ class Committing(Actor):
         """The word to a client that a charge number was used before."""
         slot = self._sessions.slots.get(client, -1)
         highest = self._charges.highest(slot) if slot >= 0 else 0
-        body = m.ChargeReused(PROTOCOL_VERSION, current.id, current.hash, client, charge, highest)
+        body = m.ChargeReused(current.id, current.hash, client, charge, highest)
         return Send(Address(Channel.CLIENT, client), current.id, encode(self._sign(body)))
 
     def _on_answer(self, sender: bytes, frame: m.Signed, body: m.Answer, now_ms: int) -> list[Effect]:
@@ -215,7 +213,6 @@ class Committing(Actor):
             for compute, answer in zip(current.stored.computes, answers, strict=True)
         )
         partial = m.PartialSum(
-            PROTOCOL_VERSION,
             current.id,
             current.hash,
             chosen.hash,
@@ -247,10 +244,9 @@ class Committing(Actor):
     ) -> list[Effect]:
         """The final word that nothing was and nothing will be released."""
         body = m.Abort(
-            PROTOCOL_VERSION,
             current.id,
-            self.id,
             current.hash,
+            self.id,
             reason,
             detail[:TEXT_CHARS_MAX],
             contributors,
@@ -298,7 +294,7 @@ class Committing(Actor):
         """Own words to those peers whose next word is missing, and the question for it."""
         own = current.stored.answer
         silent = [peer for peer in current.peers(self.id) if peer not in (current.answers if own else current.lists)]
-        query = encode(self._sign(m.Query(PROTOCOL_VERSION, current.id, current.hash)))
+        query = encode(self._sign(m.Query(current.id, current.hash)))
         again: list[Effect] = []
         for peer in silent:
             again.append(self._to_peer(current, peer, encode(own)) if own else self._list_to(current, peer))
@@ -335,7 +331,7 @@ class Committing(Actor):
         if len(self._asked) >= _ASKED_MAX:
             self._asked.clear()
         self._asked[client] = now_ms
-        return [self._signed_to(Address(Channel.CLIENT, client), b"", m.HelloWanted(PROTOCOL_VERSION, client))]
+        return [self._signed_to(Address(Channel.CLIENT, client), b"", m.HelloWanted(client))]
 
     def _signed_to(self, to: Address, round_id: bytes, body: m.Body) -> Effect:
         return Send(to, round_id, encode(self._sign(body)))

@@ -2,7 +2,7 @@
 
 On the wire a payload is one MessagePack array, a *frame*:
 
-    Signed        [1, body, signature]                        body: one of the bodies below, encoded
+    Signed        [1, body, signature, version]               body: one of the bodies below, encoded
     Sealed        [2, round, ephemeral, nonce, ciphertext]    plaintext: an encoded Signed, for the round's trainer
     Contribution  [3, round, contribution, ciphertext]        to its holder; plaintext in `contribution`
     Receipt       [4, round, contribution, tag]               proves a durable write to one client
@@ -10,7 +10,7 @@ On the wire a payload is one MessagePack array, a *frame*:
     InvitedRound  [6, announcement, clients]                  the same for Compute nodes, with all invited ids
     AbortWanted   [7, announcement, tag]                      a client asks a Compute node what became of a round
 
-Bodies are arrays too, and begin with the protocol's version behind their tag. Decoding is strict (`codec`).
+Bodies are arrays too. Decoding is strict (`codec`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from dca_proto.core.wire import (
     Tag,
     Text,
     TimeMs,
-    Version,
     Wire,
 )
 from dca_proto.core.wire import Signed as Signed
@@ -94,6 +93,13 @@ class AbortWanted(Wire, frozen=True, array_like=True, tag=7):
 Frame = Signed | Sealed | Contribution | Receipt | Invitation | InvitedRound | AbortWanted
 
 
+class _Word(Wire, frozen=True, array_like=True):
+    """What an actor says about one announcement."""
+
+    round_id: Id
+    announcement_hash: Hash
+
+
 class Certificate(Wire, frozen=True, array_like=True):
     """§2.1: the enrolment key's word that a client belongs to the federation until `expires_ms`."""
 
@@ -105,7 +111,6 @@ class Certificate(Wire, frozen=True, array_like=True):
 class EpochKey(Wire, frozen=True, array_like=True, tag=10):
     """§2.2: a Compute node's X25519 key for one epoch."""
 
-    version: Version
     compute: Id
     epoch: Count
     public: Key
@@ -115,7 +120,6 @@ class EpochKey(Wire, frozen=True, array_like=True, tag=10):
 class Hello(Wire, frozen=True, array_like=True, tag=11):
     """§2.3: a client's X25519 key for one epoch. `serial` is the time at which the key was made."""
 
-    version: Version
     certificate: Certificate
     epoch: Count
     serial: TimeMs
@@ -126,7 +130,6 @@ class Hello(Wire, frozen=True, array_like=True, tag=11):
 class HelloWanted(Wire, frozen=True, array_like=True, tag=12):
     """§2.3: a Compute node has no session that opens what a client sent."""
 
-    version: Version
     client: Id
 
 
@@ -137,7 +140,6 @@ class Announcement(Wire, frozen=True, array_like=True, tag=13):
     invited clients' ids (§4.9), and empty where everybody is asked.
     """
 
-    version: Version
     round_id: Id
     trainer: Id
     statistic: Name
@@ -155,41 +157,28 @@ class Announcement(Wire, frozen=True, array_like=True, tag=13):
     commit_by_ms: TimeMs
 
 
-class Decline(Wire, frozen=True, array_like=True, tag=14):
+class Decline(_Word, frozen=True, array_like=True, tag=14):
     """§4.3: a client does not take part, and why, in numbers."""
 
-    version: Version
-    round_id: Id
-    announcement_hash: Hash
     certificate: Certificate
     reason: Name
     found: Text
     expected: Text
 
 
-class Progress(Wire, frozen=True, array_like=True, tag=15):
+class Progress(_Word, frozen=True, array_like=True, tag=15):
     """§4.5: a Compute node keeps the round, and so many contributions as their holder."""
 
-    version: Version
-    round_id: Id
-    announcement_hash: Hash
     count: Count
 
 
-class Close(Wire, frozen=True, array_like=True, tag=16):
+class Close(_Word, frozen=True, array_like=True, tag=16):
     """§4.8: the trainer waits for no further contribution."""
 
-    version: Version
-    round_id: Id
-    announcement_hash: Hash
 
-
-class ListHeader(Wire, frozen=True, array_like=True, tag=17):
+class ListHeader(_Word, frozen=True, array_like=True, tag=17):
     """§4.7: what a Compute node says of its frozen list, once: its hash (`lists.list_hash`) and its length."""
 
-    version: Version
-    round_id: Id
-    announcement_hash: Hash
     list_hash: Hash
     count: Count
 
@@ -197,7 +186,6 @@ class ListHeader(Wire, frozen=True, array_like=True, tag=17):
 class FrozenList(Wire, frozen=True, array_like=True, tag=18):
     """§4.7: a list for one peer: its signed header, the entries (36 bytes each), and the peer's tags (8 bytes each)."""
 
-    version: Version
     round_id: Id
     receiver: Id
     header: Signed
@@ -205,29 +193,23 @@ class FrozenList(Wire, frozen=True, array_like=True, tag=18):
     tags: bytes
 
 
-class Answer(Wire, frozen=True, array_like=True, tag=19):
+class Answer(_Word, frozen=True, array_like=True, tag=19):
     """§4.7: the hashes of all M lists, in the announcement's order, and a node's objections.
 
     `objections` are positions in the union of the lists, ascending, 4 bytes each, little-endian.
     """
 
-    version: Version
-    round_id: Id
-    announcement_hash: Hash
     lists: Annotated[tuple[Hash, ...], Meta(max_length=COMPUTES_MAX)]
     objections: bytes
 
 
-class PartialSum(Wire, frozen=True, array_like=True, tag=20):
+class PartialSum(_Word, frozen=True, array_like=True, tag=20):
     """§4.7: what a Compute node releases, once, sealed to the trainer.
 
     `set_hash` and `count` are of S, `answers` the hashes of all answers in the announcement's order, `clients` the ids
     of those clients of S whose contributions the node holds, ascending.
     """
 
-    version: Version
-    round_id: Id
-    announcement_hash: Hash
     set_hash: Hash
     count: Count
     answers: Annotated[tuple[Hash, ...], Meta(max_length=COMPUTES_MAX)]
@@ -235,16 +217,13 @@ class PartialSum(Wire, frozen=True, array_like=True, tag=20):
     vector: bytes
 
 
-class Abort(Wire, frozen=True, array_like=True, tag=21):
+class Abort(_Word, frozen=True, array_like=True, tag=21):
     """§4.8: a Compute node's final word that it has released nothing of this announcement and never will.
 
     `evidence` holds the signed list headers and answers that contradict each other, where that is the reason.
     """
 
-    version: Version
-    round_id: Id
     compute: Id
-    announcement_hash: Hash
     reason: Name
     detail: Text
     contributors: Count
@@ -255,36 +234,26 @@ class Abort(Wire, frozen=True, array_like=True, tag=21):
 class SessionsWanted(Wire, frozen=True, array_like=True, tag=25):
     """§4.1: a trainer asks a Compute node how many clients have a session."""
 
-    version: Version
-
 
 class Sessions(Wire, frozen=True, array_like=True, tag=26):
     """§4.1: so many clients have a session at the Compute node that signed this."""
 
-    version: Version
     count: Count
 
 
-class Query(Wire, frozen=True, array_like=True, tag=22):
+class Query(_Word, frozen=True, array_like=True, tag=22):
     """§4.7: a peer or the trainer asks a Compute node to repeat its stored words of a round."""
 
-    version: Version
-    round_id: Id
-    announcement_hash: Hash
 
-
-class ChargeReused(Wire, frozen=True, array_like=True, tag=23):
+class ChargeReused(_Word, frozen=True, array_like=True, tag=23):
     """§4.5, §4.6: a Compute node has recorded the number of this charge before. `highest` is the highest it has."""
 
-    version: Version
-    round_id: Id
-    announcement_hash: Hash
     client: Id
     charge: Number
     highest: Count
 
 
-class Release(Wire, frozen=True, array_like=True, tag=24):
+class Release(_Word, frozen=True, array_like=True, tag=24):
     """§5: what a data node or a client says by itself, private by itself, sealed to the trainer.
 
     `vector` is a data node's statistic with the whole noise, or a client's report. `rows` is how many rows count, and 1
@@ -292,9 +261,6 @@ class Release(Wire, frozen=True, array_like=True, tag=24):
     keeps the release.
     """
 
-    version: Version
-    round_id: Id
-    announcement_hash: Hash
     certificate: Certificate
     rows: Count
     contribution: Id

@@ -24,7 +24,6 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.fixedpoint import ring_from_bytes, ring_to_bytes, to_ring
 from dca_proto.core.mechanism import LocalMechanism, Mechanism
 from dca_proto.core.messages import Announcement, Body, Certificate, Receipt, Release, Signed
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity, Random, derive, digest
 from dca_proto.core.validated import ValidatedRound
 
@@ -143,7 +142,6 @@ def make_release(
     rows_stated, vector = randomiser.release(value, rows, derive(key, b"dca4-noise"))
     receipt_key = derive(key, b"dca4-receiptkey")
     body = Release(
-        version=PROTOCOL_VERSION,
         round_id=opened.body.round_id,
         announcement_hash=opened.hash,
         certificate=certificate,

@@ -15,7 +15,7 @@ from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.core.ledger import Charge, Cost
 from dca_proto.core.mechanism import LOCAL_MECHANISMS, Mechanism
 from dca_proto.core.messages import Announcement, Signed
-from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.params import Limits, Timing
 from dca_proto.core.price import Price
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.core.validated import ValidatedRound, validate_announcement
@@ -156,7 +156,6 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         """
         close_by_ms = now_ms + self.collect_window_ms
         return Announcement(
-            version=PROTOCOL_VERSION,
             round_id=self.round_id,
             trainer=trainer,
             statistic=self.statistic,

@@ -19,7 +19,7 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.keyring import Keyring, epoch_bytes
 from dca_proto.core.masks import KEY_BYTES, Keys
 from dca_proto.core.messages import Certificate, EpochKey, Hello, Signed
-from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.params import Limits, Timing
 from dca_proto.core.records import decoded, signed
 from dca_proto.core.sealing import AgreementKey, Identity, Random, actor_id, check_public, digest
 
@@ -75,7 +75,6 @@ class OwnSession:
         last = self._last()
         if last is None or (last.public, last.certificate) != (self._keys.public, self._certificate):
             body = Hello(
-                PROTOCOL_VERSION,
                 self._certificate,
                 self._keys.epoch,
                 max(now_ms, last.serial + 1 if last else 0),  # whatever the clock says

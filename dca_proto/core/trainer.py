@@ -27,7 +27,7 @@ from dca_proto.core.kinds import SecureSum
 from dca_proto.core.ledger import Cost
 from dca_proto.core.machine import NEW, RESEND, Actor
 from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.params import Limits, Timing
 from dca_proto.core.policy import Allowance
 from dca_proto.core.price import Price
 from dca_proto.core.request import OpenRound
@@ -235,7 +235,7 @@ class TrainerActor(Actor):
         """Ask a Compute node how many clients have a session, where a round waits for that."""
         if not any(compute in self._waiting.uncounted(request) for request in self._waiting.requests.values()):
             return []
-        wanted = encode(self._sign(m.SessionsWanted(PROTOCOL_VERSION)))
+        wanted = encode(self._sign(m.SessionsWanted()))
         return [Send(Address(Channel.COMPUTE, compute), b"", wanted)]
 
     def _announce_waiting(self, now_ms: int) -> list[Effect]:
@@ -313,7 +313,7 @@ class TrainerActor(Actor):
             current.advance("close"),
             CancelTimer(Timer(QUIET, current.id)),
             CancelTimer(Timer(CLOSE_BY, current.id)),
-            *self._ask_nodes(current, m.Close(PROTOCOL_VERSION, current.id, current.opened.hash)),
+            *self._ask_nodes(current, m.Close(current.id, current.opened.hash)),
             current.resend_timer(self._timing, self._random(1), now_ms),
             Report(facts.Closed(current.id, current.arrivals.total, why)),
         ]
@@ -401,7 +401,7 @@ class TrainerActor(Actor):
             waiting = now_ms < current.opened.body.close_by_ms
             again = [*(current.announced() if waiting else []), *self._query(current)]
         elif current.phase == COMMITTING:
-            close = m.Close(PROTOCOL_VERSION, current.id, current.opened.hash)
+            close = m.Close(current.id, current.opened.hash)
             waiting = now_ms < current.opened.body.commit_by_ms
             words = [*current.announced_to_nodes(), *self._ask_nodes(current, close)] if waiting else []
             again = [*words, *self._query(current)]
@@ -411,7 +411,7 @@ class TrainerActor(Actor):
 
     def _query(self, current: Round) -> list[Effect]:
         """Ask the Compute nodes that are missing for their last word."""
-        return self._ask_nodes(current, m.Query(PROTOCOL_VERSION, current.id, current.opened.hash))
+        return self._ask_nodes(current, m.Query(current.id, current.opened.hash))
 
     def _ask_nodes(self, current: Round, body: m.Close | m.Query) -> list[Effect]:
         """A word to every Compute node that has not had its last one."""

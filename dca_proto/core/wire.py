@@ -33,10 +33,11 @@ class Wire(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknow
 
 
 class Signed(Wire, frozen=True, array_like=True, tag=1):
-    """§3: a body and its sender's Ed25519 signature over the federation's hash and the body."""
+    """§3: a body and its sender's Ed25519 signature over the federation's hash, the version and the body."""
 
     body: bytes
     signature: Signature
+    version: Version = PROTOCOL_VERSION
 
     def __repr__(self) -> str:  # the trainer keeps releases as they were signed
         return f"Signed(<{len(self.body)} bytes>)"

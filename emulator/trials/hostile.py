@@ -44,7 +44,6 @@ from dca_proto.core.messages import (
     Sealed,
     Signed,
 )
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.core.validated import ValidatedRound
 from emulator.trials.wire import body_of
@@ -240,7 +239,7 @@ class Equivocating(HostileCompute):
             return super()._list_to(current, peer)
         entries, tags = stored.entries[:-ENTRY_BYTES], current.tags_for
         hashed, count = list_hash(current.hash, self.id, entries), len(entries) // ENTRY_BYTES
-        header = self._sign(ListHeader(PROTOCOL_VERSION, current.id, current.hash, hashed, count))
+        header = self._sign(ListHeader(current.id, current.hash, hashed, count))
         current.stored = msgspec.structs.replace(stored, header=header, entries=entries)
         current.tags_for = lambda place: tags(place)[:-TAG_BYTES]  # type: ignore[method-assign]
         try:
@@ -368,7 +367,7 @@ class AbortingLate(HostileCompute):
         effects = super()._release_when_complete(current, now_ms)
         if not any(isinstance(one, Report) and isinstance(one.fact, Released) for one in effects):
             return effects
-        about = (PROTOCOL_VERSION, current.id, self.id, current.hash)
+        about = (current.id, current.hash, self.id)
         lie = self._sign(Abort(*about, "too-few", "nothing was released", 0, 0, ()))
         return [*effects, Send(Address(Channel.ABORT), current.id, encode(lie))]
 

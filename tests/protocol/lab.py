@@ -9,7 +9,6 @@ from scene import announced, begin, forged, losing
 
 from dca_proto.core import accounting
 from dca_proto.core.messages import Abort, Contribution
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.policy import Allowance
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.testing import Cast, Network, NoNoise
@@ -58,10 +57,9 @@ def collecting() -> tuple[Cast, Network, bytes]:
 def abort_of(cast: Cast, network: Network, node: int, **changes: object) -> tuple[bytes, bytes]:
     identity, opened = cast.compute_identities[node], announced(network, cast)
     body = Abort(
-        PROTOCOL_VERSION,
         opened.body.round_id,
-        identity.id,
         opened.hash,
+        identity.id,
         "too-few",
         "1 contributed, 3 were needed",
         1,

@@ -41,7 +41,7 @@ from dca_proto.core.messages import (
     Sealed,
     Signed,
 )
-from dca_proto.core.params import PROTOCOL_VERSION, Limits
+from dca_proto.core.params import Limits
 from dca_proto.core.policy import Policy
 from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import AgreementKey, Identity, seal_to
@@ -384,7 +384,7 @@ def forged_list(network: Network, cast: Cast, envelope: Envelope, entries: bytes
     identity = next(one for one in cast.compute_identities if one.id == envelope.sender)
     opened = announced(network, cast)
     hashed = list_hash(opened.hash, identity.id, entries)
-    head = (PROTOCOL_VERSION, opened.body.round_id)
+    head = (opened.body.round_id,)
     header = sign(identity, cast.federation.hash, ListHeader(*head, opened.hash, hashed, len(entries) // ENTRY_BYTES))
     body = FrozenList(*head, envelope.to.id, header, entries, tags)
     return changed(envelope, sealed_list(cast, identity, body, opened, envelope.to.id))

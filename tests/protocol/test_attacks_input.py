@@ -221,9 +221,9 @@ def test_attack_21_parameters_are_scalars_lists_and_tables_of_them(value: Any) -
     network, _ = begin(Cast(3, 2))
     body = msgpack.unpackb(decode_frame(sent(network, Announcement)[0].payload).body)
     for allowed in (1, 1.5, "a", True, [1, "a"], [[1.0, 2.0], [3.0]], []):
-        body[5] = {"name": allowed}
+        body[4] = {"name": allowed}
         decode_body(msgpack.packb(body))
-    body[5] = {"name": value}
+    body[4] = {"name": value}
     with pytest.raises(PeerError, match="malformed"):
         decode_body(msgpack.packb(body))
 
@@ -265,7 +265,7 @@ def test_attack_24_and_51_messages_of_another_federation_file() -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 5, 255])
 def test_attack_24_version_downgrade_or_upgrade(version: int) -> None:
-    """The version is in every signed body, and only the one that is spoken here decodes."""
+    """The version is in every signed frame and under its signature; only the one that is spoken here decodes."""
     cast = Cast(4, 3)
     network, _ = begin(cast)
     trainer, node, client = cast.trainer_identity, cast.compute_identities[0], cast.client_identities[0]
@@ -277,8 +277,12 @@ def test_attack_24_version_downgrade_or_upgrade(version: int) -> None:
         (EpochKey, trainer.id, node),
         (Progress, trainer.id, node),
     ):
-        payload = resigned(cast, sender, sent(network, kind)[0].payload, version=version)
-        refused(network, receiver, sender.id, payload, "malformed")
+        frame = decode_frame(sent(network, kind)[0].payload)
+        assert isinstance(frame, Signed)
+        refused(network, receiver, sender.id, encode(msgspec.structs.replace(frame, version=version)), "malformed")
+        if kind is not Hello:  # one that is lower than the known one is not even verified
+            foreign = sender.sign(cast.federation.hash, bytes([version]) + frame.body)
+            refused(network, receiver, sender.id, encode(Signed(frame.body, foreign)), "signature")
 
 
 # 46: senders, topics and packets of hostile shape

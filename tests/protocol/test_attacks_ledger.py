@@ -38,7 +38,6 @@ from dca_proto.core.events import Received
 from dca_proto.core.facts import Declined, LedgerReused, NodeAborted
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import ChargeReused, Close, Contribution, Decline, Receipt, Sealed
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.testing import Cast, Envelope, Network, NoNoise
 
 # 17: ledgers restored from what they were
@@ -215,7 +214,7 @@ def waiting_client() -> tuple[Cast, Network, bytes, ChargeReused]:
     network.tamper = losing(Receipt)
     begin(cast, network)
     victim, opened = cast.clients[0], announced(network, cast)
-    return cast, network, victim, ChargeReused(PROTOCOL_VERSION, opened.body.round_id, opened.hash, victim, 1, 7)
+    return cast, network, victim, ChargeReused(opened.body.round_id, opened.hash, victim, 1, 7)
 
 
 def test_word_of_another_node_announcement_client_or_charge_is_dropped() -> None:

@@ -312,7 +312,7 @@ def test_attack_43_one_client_at_two_holders() -> None:
     network = cast.network()
     network.tamper = losing(Close)
     begin(cast, network, tolerated=3)
-    foreign = held_by(network, cast, 1)[0]
+    foreign = [*held_by(network, cast, 1), *held_by(network, cast, 2)][0]
     lying_list(cast, network, made_up(foreign)(cast))
     until_the_end(network)
     details = [fact.detail for fact in network.reported(NodeAborted, cast.computes[2])]

@@ -48,7 +48,7 @@ from dca_proto.core.messages import (
     Release,
     Signed,
 )
-from dca_proto.core.params import PROTOCOL_VERSION, Limits
+from dca_proto.core.params import Limits
 from dca_proto.core.request import AskNodeRelease
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, Sensitivity
@@ -308,14 +308,14 @@ def test_attack_24_a_release_in_a_sum_and_a_contribution_or_partial_sum_among_re
     network.tamper = losing(Announcement)
     begin(cast, network)
     summed, identity = opened_of(network, cast), cast.client_identities[0]
-    release = Release(PROTOCOL_VERSION, summed.body.round_id, summed.hash, cast.certificate(0), 0, bytes(16), bytes(32),
+    release = Release(summed.body.round_id, summed.hash, cast.certificate(0), 0, bytes(16), bytes(32),
                       bytes(8))  # fmt: skip
     give(network, cast, identity.id, sealed_by(cast, identity, release, summed), "kind")
     begin(cast, network, ask=AskNodeRelease(), rows_max=8)
     local = opened_of(network, cast)
     give(network, cast, identity.id, encode(Contribution(local.body.round_id, bytes(16), bytes(64))), "kind")
     node = cast.compute_identities[0]
-    partial = PartialSum(PROTOCOL_VERSION, local.body.round_id, local.hash, bytes(32), 1, (), bytes(16), bytes(8))
+    partial = PartialSum(local.body.round_id, local.hash, bytes(32), 1, (), bytes(16), bytes(8))
     give(network, cast, node.id, sealed_by(cast, node, partial, local), "unknown-compute")
 
 
@@ -361,8 +361,8 @@ def test_attack_31_nothing_of_a_sum_moves_a_release() -> None:
     network.tamper = losing(Receipt)
     begin(cast, network, ask=AskNodeRelease(), rows_max=8)
     client, opened, node = cast.clients[0], opened_of(network, cast), cast.compute_identities[0]
-    head = (PROTOCOL_VERSION, opened.body.round_id)
-    abort = forged(cast, node, Abort(*head, node.id, opened.hash, "too-few", "", 0, 1, ()))
+    head = (opened.body.round_id,)
+    abort = forged(cast, node, Abort(*head, opened.hash, node.id, "too-few", "", 0, 1, ()))
     refused(network, client, node.id, abort, "unknown-compute")
     reused = forged(cast, node, ChargeReused(*head, opened.hash, client, 1, 5))
     refused(network, client, node.id, reused, "unknown-compute")

@@ -50,7 +50,6 @@ from dca_proto.core.messages import (
     Receipt,
     Sealed,
 )
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.testing import Cast, Envelope, Network
 
 
@@ -147,7 +146,7 @@ def test_attack_10_the_trainer_asks_twice_for_the_result() -> None:
     opened = announced(network, cast)
     released = [one.payload for one in sent(network, Sealed, sender=node)]
     assert len(set(released)) == 1
-    query = forged(cast, trainer, Query(PROTOCOL_VERSION, opened.body.round_id, opened.hash))
+    query = forged(cast, trainer, Query(opened.body.round_id, opened.hash))
     for payload in (query, query, encode(opened.frame)):
         (answer,) = network.actors[node].handle(Received(trainer.id, payload), network.now_ms)
         assert answer.payload == released[0]
@@ -160,7 +159,7 @@ def test_attack_10_a_query_of_another_than_the_trainer_or_a_peer_is_refused() ->
     cast = Cast(4, 3)
     network, _ = begin(cast)
     opened = announced(network, cast)
-    body = Query(PROTOCOL_VERSION, opened.body.round_id, opened.hash)
+    body = Query(opened.body.round_id, opened.hash)
     node, trainer, stranger = cast.computes[0], cast.trainer_identity, cast.client_identities[0]
     refused(network, node, stranger.id, forged(cast, stranger, body), "unknown-compute")
     refused(network, node, trainer.id, forged(cast, stranger, body), "signature")
@@ -324,7 +323,7 @@ def test_attack_44_close_early_repeated_forged_of_another_round_and_late() -> No
     network.tamper = losing(Close, Contribution)
     begin(cast, network, tolerated=3)
     opened, trainer = announced(network, cast), cast.trainer_identity
-    body = Close(PROTOCOL_VERSION, opened.body.round_id, opened.hash)
+    body = Close(opened.body.round_id, opened.hash)
     node = cast.computes[0]
     for signer in (cast.compute_identities[1], cast.client_identities[0]):
         refused(network, node, trainer.id, forged(cast, signer, body), "signature")

@@ -38,7 +38,7 @@ from dca_proto.core.facts import Declined, LedgerReused, NodeAborted
 from dca_proto.core.federation import enrol
 from dca_proto.core.keyring import SeenEpochs
 from dca_proto.core.messages import Certificate, Close, Contribution, Hello, HelloWanted, Sessions
-from dca_proto.core.params import PROTOCOL_VERSION, Timing
+from dca_proto.core.params import Timing
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey
 from dca_proto.core.sessions import pair_key
 from dca_proto.testing import Cast, Envelope
@@ -198,10 +198,10 @@ def test_hellos_are_asked_for_once_a_second_by_a_node_alone() -> None:
     assert [kind_of(each) for each in sent(network, HelloWanted)] == [HelloWanted]
     assert len(first) == 1
     assert network.handle(one.to.id, Received(one.sender, one.payload)) == []
-    client, wanted = cast.clients[0], HelloWanted(PROTOCOL_VERSION, cast.clients[0])
+    client, wanted = cast.clients[0], HelloWanted(cast.clients[0])
     for signer in (cast.trainer_identity, cast.client_identities[1]):
         refused(network, client, cast.computes[0], forged(cast, signer, wanted), "signature")
-    foreign = HelloWanted(PROTOCOL_VERSION, cast.clients[1])
+    foreign = HelloWanted(cast.clients[1])
     refused(network, client, cast.computes[0], forged(cast, cast.compute_identities[0], foreign), "sender")
 
 

@@ -268,7 +268,7 @@ def test_forged_lists_answers_and_aborts_are_dropped() -> None:
         refused(network, cast.computes[0], told.sender, forged(cast, signer, body_of(told.payload)), "signature")
     refused(network, cast.computes[0], cast.clients[0], told.payload, "unknown-compute")
     opened = announced(network, cast)
-    body = Abort(4, opened.body.round_id, cast.computes[1], opened.hash, "too-few", "x", 1, 3, ())
+    body = Abort(opened.body.round_id, opened.hash, cast.computes[1], "too-few", "x", 1, 3, ())
     for signer in (cast.compute_identities[2], cast.trainer_identity):
         refused(network, cast.computes[0], signer.id, forged(cast, signer, body), "signature")
     assert isinstance(body_of(sent(network, FrozenList)[0].payload), Sealed)

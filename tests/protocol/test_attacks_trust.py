@@ -47,7 +47,7 @@ from dca_proto.core.messages import (
     PartialSum,
     Signed,
 )
-from dca_proto.core.params import PROTOCOL_VERSION, Timing
+from dca_proto.core.params import Timing
 from dca_proto.core.policy import Policy
 from dca_proto.core.sealing import KEY_BYTES, Identity, actor_id
 from dca_proto.testing import Cast, Envelope, Network, seeded
@@ -61,7 +61,7 @@ def stranger(name: str = "stranger") -> Identity:
 
 def epoch_key_of(identity: Identity, now_ms: int) -> EpochKey:
     epoch = now_ms // DAY_MS
-    return EpochKey(PROTOCOL_VERSION, identity.id, epoch, stranger("epoch").public_key, (epoch + 1) * DAY_MS)
+    return EpochKey(identity.id, epoch, stranger("epoch").public_key, (epoch + 1) * DAY_MS)
 
 
 def only_announced(cast: Cast) -> tuple[Network, bytes]:
@@ -139,7 +139,7 @@ def test_attack_37_declines_forged_in_others_names() -> None:
     cast = Cast(4, 3)
     network, _ = only_announced(cast)
     opened = announced(network, cast)
-    body = Decline(PROTOCOL_VERSION, opened.body.round_id, opened.hash, cast.certificate(0), "busy", "", "")
+    body = Decline(opened.body.round_id, opened.hash, cast.certificate(0), "busy", "", "")
     for signer in (cast.client_identities[1], cast.trainer_identity, stranger()):
         sealed = sealed_by(cast, signer, body, opened)
         refused(network, cast.trainer_identity.id, cast.clients[0], sealed, "signature")

@@ -44,7 +44,7 @@ from dca_proto.core.facts import Contributed, Declined
 from dca_proto.core.job import JobTerms
 from dca_proto.core.ledger import Cost, worst
 from dca_proto.core.messages import Close, Contribution, Decline, Invitation, Progress
-from dca_proto.core.params import PROTOCOL_VERSION, Limits
+from dca_proto.core.params import Limits
 from dca_proto.core.price import Price, total
 from dca_proto.core.trainer_round import ROUNDS, StoredRound
 from dca_proto.net.store import SqliteStore
@@ -196,7 +196,7 @@ def test_a_decline_that_was_not_asked_for_is_dropped() -> None:
     network.tamper = losing(Invitation)
     _, request = invite(cast, (0, 1, 2), network)
     opened, identity = announced(network, cast), cast.client_identities[5]
-    body = Decline(PROTOCOL_VERSION, request.round_id, opened.hash, cast.certificate(5), "no", "x", "y")
+    body = Decline(request.round_id, opened.hash, cast.certificate(5), "no", "x", "y")
     payload = sealed_by(cast, identity, body, opened)
     refused(network, cast.trainer_identity.id, identity.id, payload, "invited")
     refused(network, cast.trainer_identity.id, cast.clients[0], payload, "sender")
@@ -208,7 +208,7 @@ def test_a_decline_of_an_invited_client_is_heard_and_it_is_not_waited_for() -> N
     network.tamper = losing(Invitation, to=cast.clients[0])
     network, request = invite(cast, (0, 1, 2, 3), network)
     opened, identity = announced(network, cast), cast.client_identities[0]
-    body = Decline(PROTOCOL_VERSION, request.round_id, opened.hash, cast.certificate(0), "no", "x", "y")
+    body = Decline(request.round_id, opened.hash, cast.certificate(0), "no", "x", "y")
     network.handle(cast.trainer_identity.id, Received(identity.id, sealed_by(cast, identity, body, opened)))
     network.deliver()
     assert len([fact for fact in network.reported(Declined) if fact.client == identity.id]) == 1

@@ -32,7 +32,6 @@ from dca_proto.core.events import Command, Received, Started, Timer, TimerFired
 from dca_proto.core.facts import Acknowledged, Declined, Missed
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import AbortWanted, Announcement, ChargeReused, Close, Contribution, Receipt, Sealed
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.policy import Policy
 from dca_proto.testing import Cast
 
@@ -94,7 +93,7 @@ class Scene:
             case "announcement":
                 return self.cast.trainer_identity.id, encode(self.opened.frame)
             case "charge reused":
-                body = ChargeReused(PROTOCOL_VERSION, self.round_id, self.opened.hash, self.client, 1, 1)
+                body = ChargeReused(self.round_id, self.opened.hash, self.client, 1, 1)
                 return identity.id, forged(self.cast, identity, body)
             case "receipt":
                 known = sent(self.network, Receipt, to=self.client)

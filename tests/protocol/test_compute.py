@@ -44,7 +44,7 @@ from dca_proto.core.messages import (
     Query,
     Receipt,
 )
-from dca_proto.core.params import PROTOCOL_VERSION, Timing
+from dca_proto.core.params import Timing
 from dca_proto.testing import Cast, Envelope, seeded
 
 PHASES = ("new", "collecting", "frozen", "answered", "released", "aborted")
@@ -106,12 +106,12 @@ class Scene:
 
     def answer(self) -> tuple[bytes, bytes]:
         known = sent(self.network, Answer, sender=self.peer.id, to=self.node)
-        body = Answer(PROTOCOL_VERSION, self.round_id, self.opened.hash, (bytes(32),) * 3, b"")
+        body = Answer(self.round_id, self.opened.hash, (bytes(32),) * 3, b"")
         return self.peer.id, known[0].payload if known else forged(self.cast, self.peer, body)
 
     def message(self, event: str) -> tuple[bytes, bytes]:
         """(sender, payload) of a valid message of that kind."""
-        trainer, head = self.cast.trainer_identity, (PROTOCOL_VERSION, self.round_id)
+        trainer, head = self.cast.trainer_identity, (self.round_id, self.opened.hash)
         match event:
             case "announcement":
                 return trainer.id, encode(self.opened.frame)
@@ -122,11 +122,11 @@ class Scene:
             case "answer":
                 return self.answer()
             case "close":
-                return trainer.id, forged(self.cast, trainer, Close(*head, self.opened.hash))
+                return trainer.id, forged(self.cast, trainer, Close(*head))
             case "query":
-                return trainer.id, forged(self.cast, trainer, Query(*head, self.opened.hash))
+                return trainer.id, forged(self.cast, trainer, Query(*head))
             case _:
-                body = Abort(*head, self.peer.id, self.opened.hash, "too-few", "2 of 4", 2, 3, ())
+                body = Abort(*head, self.peer.id, "too-few", "2 of 4", 2, 3, ())
                 return self.peer.id, forged(self.cast, self.peer, body)
 
 
@@ -328,9 +328,9 @@ def test_one_abort_of_each_node_is_kept_and_given_to_clients_with_a_session_alon
     """A peer with two different aborts crowds out nobody, and a stranger makes a node send nothing."""
     scene = Scene("aborted")
     (other,) = [one for one in scene.cast.compute_identities if one.id not in (scene.node, scene.peer.id)]
-    head = (PROTOCOL_VERSION, scene.round_id)
+    head = (scene.round_id,)
     for identity, detail in ((scene.peer, "first"), (scene.peer, "second"), (scene.peer, "third"), (other, "last")):
-        body = Abort(*head, identity.id, scene.opened.hash, "too-few", detail, 2, 3, ())
+        body = Abort(*head, scene.opened.hash, identity.id, "too-few", detail, 2, 3, ())
         scene.network.handle(scene.node, Received(identity.id, forged(scene.cast, identity, body)))
     client, contribution = scene.contribution()
     given = sends(scene.actor.handle(Received(client, contribution), scene.network.now_ms))

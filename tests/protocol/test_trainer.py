@@ -46,7 +46,6 @@ from dca_proto.core.messages import (
     Sessions,
     SessionsWanted,
 )
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import TABLE
 from dca_proto.testing import Cast, Network
@@ -84,7 +83,7 @@ class Scene:
     def message(self, event: str, index: int = 0) -> tuple[bytes, bytes]:
         """(sender, payload) of a valid message of that kind."""
         client, node = self.cast.client_identities[index], self.cast.compute_identities[index % 3]
-        head = (PROTOCOL_VERSION, self.round_id)
+        head = (self.round_id,)
         opened = msgspec.structs.replace(
             self.opened, body=msgspec.structs.replace(self.opened.body, round_id=self.round_id)
         )
@@ -99,7 +98,7 @@ class Scene:
                 body = PartialSum(*head, self.opened.hash, bytes(32), 4, (bytes(32),) * 3, bytes(64), bytes(8))
                 return node.id, sealed_by(self.cast, node, body, opened)
             case _:
-                abort = Abort(*head, node.id, self.opened.hash, "too-few", "2 of 4", 2, 3, ())
+                abort = Abort(*head, self.opened.hash, node.id, "too-few", "2 of 4", 2, 3, ())
                 return node.id, forged(self.cast, node, abort)
 
 
@@ -344,7 +343,7 @@ def test_a_count_that_shrinks_or_is_repeated_is_no_news() -> None:
     scene = Scene("collecting")
     node = scene.cast.compute_identities[0]
     for count in (2, 2, 1, 0):
-        body = Progress(PROTOCOL_VERSION, scene.round_id, scene.opened.hash, count)
+        body = Progress(scene.round_id, scene.opened.hash, count)
         scene.network.handle(scene.id, Received(node.id, forged(scene.cast, node, body)))
     assert scene.actor._rounds[scene.round_id].arrivals.total == 2
     assert scene.actor.phase(scene.round_id) == "collecting"

@@ -24,7 +24,7 @@ from dca_proto.core.messages import (
     Query,
     Sealed,
 )
-from dca_proto.core.params import PROTOCOL_VERSION, Timing
+from dca_proto.core.params import Timing
 from dca_proto.core.policy import DAY_MS, Allowance
 from dca_proto.testing import Cast, Envelope, Network
 
@@ -192,7 +192,7 @@ def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_
 def with_a_partial_sum(cast: Cast, network: Network, round_id: bytes) -> None:
     """The first node releases."""
     opened = trainer_of(cast, network)._rounds[round_id].opened
-    body = PartialSum(PROTOCOL_VERSION, round_id, opened.hash, bytes(32), 4, (bytes(32),) * 3, bytes(64), bytes(8))
+    body = PartialSum(round_id, opened.hash, bytes(32), 4, (bytes(32),) * 3, bytes(64), bytes(8))
     identity = cast.compute_identities[0]
     payload = sealed_by(cast, identity, body, opened)
     network.handle(cast.trainer_identity.id, Received(identity.id, payload))

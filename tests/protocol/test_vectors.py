@@ -183,6 +183,8 @@ def test_signatures_and_sealing() -> None:
     bindings.crypto_sign_open(
         expected + b"dca1-signature" + given["federation hash"] + given["body"], identity.public_key
     )
+    given, expected = answer("signed")
+    verify(identity.public_key, given["federation hash"], b"\4" + given["body"], expected)
     given, expected = answer("sealed")
     sealed = msgspec.convert(expected, Sealed)
     receiver = AgreementKey(bytes(range(32, 64)))

@@ -61,7 +61,6 @@ from dca_proto.core.facts import Released, RoundCompleted
 from dca_proto.core.fixedpoint import ring_from_bytes, ring_to_bytes
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import Abort, Answer, Body, Contribution, PartialSum, Receipt, Signed
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.trainer import TrainerActor
 
 
@@ -158,7 +157,7 @@ class AbortAfterRelease(ComputeActor):
         effects = super()._forget(current, now_ms)
         if current.phase != RELEASED:
             return effects
-        about = (PROTOCOL_VERSION, current.id, self.id, current.hash)
+        about = (current.id, current.hash, self.id)
         lie = self._sign(Abort(*about, "too-few", "nothing was released", 0, 0, ()))
         return [*effects, Send(Address(Channel.ABORT), current.id, encode(lie))]
 

@@ -28,7 +28,7 @@ from dca_proto.core.effects import Channel
 from dca_proto.core.errors import PeerError
 from dca_proto.core.kinds import NodeRelease, SecureSum
 from dca_proto.core.messages import Announcement, EpochKey, Invitation, Query, Signed
-from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.params import Limits, Timing
 from dca_proto.core.sealing import AgreementKey, Identity
 from dca_proto.testing import Cast, seeded
 
@@ -42,7 +42,7 @@ QUESTION = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 
 def epoch_key(index: int, cast: Cast = CAST, **changes: Any) -> Signed:
     public = AgreementKey(bytes((index + 1,)) * 32).public
-    plain = EpochKey(PROTOCOL_VERSION, cast.computes[index], 9, public, NOW_MS + 10_000_000)
+    plain = EpochKey(cast.computes[index], 9, public, NOW_MS + 10_000_000)
     signer = changes.pop("signer", cast.compute_identities[index])
     return sign(signer, cast.federation.hash, msgspec.structs.replace(plain, **changes))
 
@@ -50,7 +50,7 @@ def epoch_key(index: int, cast: Cast = CAST, **changes: Any) -> Signed:
 def announcement(**changes: Any) -> Announcement:
     keys = changes.pop("keys", tuple(epoch_key(index) for index in range(3)))
     plain = Announcement(
-        PROTOCOL_VERSION, b"r" * 16, CAST.trainer_identity.id, "sum", QUESTION, 0, 24, "distributed-discrete-gaussian",
+        b"r" * 16, CAST.trainer_identity.id, "sum", QUESTION, 0, 24, "distributed-discrete-gaussian",
         0.2, 1.0, 1e-6, SecureSum(3, 8, 0, keys), REPLY.public, b"", NOW_MS + 1000, NOW_MS + 2000,
     )  # fmt: skip
     return msgspec.structs.replace(plain, **changes)
@@ -105,8 +105,8 @@ def test_ah_is_of_the_signature_too() -> None:
         (signed(announcement(keys=(epoch_key(0), epoch_key(1, signer=CAST.compute_identities[0])))), "signature"),
         (signed(announcement(keys=(epoch_key(0), epoch_key(1, cast=OTHER)))), "unknown-compute"),
         (signed(announcement(keys=(epoch_key(0), epoch_key(1, public=bytes(32))))), "key"),
-        (signed(announcement(keys=(epoch_key(0), signed(Query(PROTOCOL_VERSION, bytes(16), bytes(32)))))), "kind"),
-        (signed(Query(PROTOCOL_VERSION, bytes(16), bytes(32))), "kind"),
+        (signed(announcement(keys=(epoch_key(0), signed(Query(bytes(16), bytes(32)))))), "kind"),
+        (signed(Query(bytes(16), bytes(32))), "kind"),
         (Signed(b"", bytes(64)), "malformed"),
     ],
 )
@@ -326,7 +326,7 @@ def test_an_invitation_says_nothing_of_the_others_but_hashes() -> None:
 
 
 def test_an_answer_is_read_by_its_trainer_as_part_of_its_round_only() -> None:
-    body = Query(PROTOCOL_VERSION, b"r" * 16, bytes(32))
+    body = Query(b"r" * 16, bytes(32))
     answer, round_ = sign(CAST.client_identities[0], CAST.federation.hash, body), opened()
     frame = module.decode_frame(seal_answer(answer, round_, seeded("answers")))
     assert open_answer(frame, REPLY, round_.hash) == answer  # type: ignore[arg-type]

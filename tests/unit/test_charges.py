@@ -11,7 +11,6 @@ from dca_proto.core.charges import PAGE, TABLE, WINDOW, SeenCharges, check_reuse
 from dca_proto.core.effects import Persist
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.messages import ChargeReused
-from dca_proto.core.params import PROTOCOL_VERSION
 
 CLIENT, OTHER = 0, 1
 
@@ -136,7 +135,7 @@ def test_a_damaged_page_stops_the_start(size: int) -> None:
 
 
 def believed(number: int, highest: int, next_number: int, sent: int | None = None) -> bool:
-    word = ChargeReused(PROTOCOL_VERSION, bytes(16), bytes(32), bytes(16), number, highest)
+    word = ChargeReused(bytes(16), bytes(32), bytes(16), number, highest)
     try:
         check_reused(word, number if sent is None else sent, next_number)
     except PeerError:

@@ -9,11 +9,10 @@ from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed,
 from dca_proto.core.errors import PeerError
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.core.messages import Announcement, Close, Query, Receipt, Signed
-from dca_proto.core.params import PROTOCOL_VERSION
 from dca_proto.core.sealing import Identity
 
 RECEIPT = Receipt(bytes(16), bytes(range(16)), bytes(16))
-QUERY = Query(PROTOCOL_VERSION, bytes(16), bytes(32))
+QUERY = Query(bytes(16), bytes(32))
 SIGNER, OTHER = Identity(bytes(32)), Identity(bytes([1]) * 32)
 HERE, ELSEWHERE = bytes(32), bytes([1]) * 32
 
@@ -22,7 +21,7 @@ def announcement(**parameters: object) -> Announcement:
     """One whose numbers decode, whatever they mean."""
     terms = SecureSum(4, 10, 0, (Signed(b"", bytes(64)),) * 2)
     return Announcement(
-        PROTOCOL_VERSION, bytes(16), bytes(16), "sum", parameters, 0, 24, "m", 1.0, 2.0, 1e-6, terms, bytes(32), b"",
+        bytes(16), bytes(16), "sum", parameters, 0, 24, "m", 1.0, 2.0, 1e-6, terms, bytes(32), b"",
         1, 2,
     )  # fmt: skip
 

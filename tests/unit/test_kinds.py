@@ -15,7 +15,7 @@ from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum, check_mu
 from dca_proto.core.ledger import Ledger
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Announcement, Signed
-from dca_proto.core.params import PROTOCOL_VERSION, Limits
+from dca_proto.core.params import Limits
 from dca_proto.core.policy import Policy
 from dca_proto.core.request import AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
 from dca_proto.core.validated import ValidatedRound, validate_announcement
@@ -32,7 +32,7 @@ OPEN = Policy(clients_min=1, honest_min=1, delta_max=1e-6)
 
 def announcement(terms: Any = SUM, **changes: Any) -> Announcement:
     plain = Announcement(
-        PROTOCOL_VERSION, bytes(16), bytes(16), "sum", QUESTION, 1, 24, EXACT.name, MU, 1.0, 1e-6, terms, bytes(32),
+        bytes(16), bytes(16), "sum", QUESTION, 1, 24, EXACT.name, MU, 1.0, 1e-6, terms, bytes(32),
         b"", 1, 2,
     )  # fmt: skip
     return msgspec.structs.replace(plain, **changes)

@@ -13,7 +13,7 @@ from dca_proto.core.kinds import LdpReport, SecureSum
 from dca_proto.core.ledger import Charge, Cost, Ledger
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Announcement, Signed
-from dca_proto.core.params import PROTOCOL_VERSION, Limits
+from dca_proto.core.params import Limits
 from dca_proto.core.policy import DAY_MS, Allowance, Floors, Policy, Refusal
 from dca_proto.core.price import Price
 from dca_proto.core.validated import validate_announcement
@@ -38,7 +38,7 @@ def announcement(**changes: object) -> Announcement:
     question = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
     terms = {name: changes.pop(name) for name in ("fewest", "colluders", "computes") if name in changes}
     plain = Announcement(
-        PROTOCOL_VERSION, bytes(16), TRAINER, "sum", question, 0, 24, DistributedDiscreteGaussian.name, 0.0, 1.0, 1e-5,
+        bytes(16), TRAINER, "sum", question, 0, 24, DistributedDiscreteGaussian.name, 0.0, 1.0, 1e-5,
         msgspec.structs.replace(TERMS, **terms), bytes(32), b"", 1, 2,
     )  # fmt: skip
     asked = msgspec.structs.replace(plain, **changes)

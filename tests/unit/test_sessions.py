@@ -17,7 +17,7 @@ from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import enrol
 from dca_proto.core.keyring import Keyring
 from dca_proto.core.messages import EpochKey, Hello, Signed
-from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
+from dca_proto.core.params import Limits, Timing
 from dca_proto.core.sealing import Identity
 from dca_proto.core.sessions import HELLO, SESSIONS, OwnSession, Sessions
 from dca_proto.testing import Cast, seeded
@@ -48,7 +48,7 @@ class Node:
         )
 
     def key(self) -> EpochKey:
-        return EpochKey(PROTOCOL_VERSION, self.identity.id, self.keys.epoch, self.keys.public, self.keys.expires_ms)
+        return EpochKey(self.identity.id, self.keys.epoch, self.keys.public, self.keys.expires_ms)
 
     def take(self, sender: bytes, payload: bytes, now_ms: int = NOW_MS) -> list[Any]:
         frame = decode_frame(payload)
