@@ -20,23 +20,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from dca_proto.core.kinds import Terms
-from dca_proto.core.wire import (
-    COMPUTES_MAX,
-    Count,
-    Hash,
-    Id,
-    Key,
-    Name,
-    Nonce,
-    Number,
-    Parameter,
-    Signature,
-    Tag,
-    Text,
-    TimeMs,
-    Wire,
-)
+from dca_proto.core.wire import COMPUTES_MAX, Count, Hash, Id, Key, Name, Number, Signature, Tag, Text, TimeMs, Wire
 from dca_proto.core.wire import Signed as Signed
+
+Scalar = bool | int | float | str
+Parameter = Scalar | list[Scalar | list[Scalar]]
+"""What a parameter of a statistic may be: nothing nested deeper than a table, and no extension types."""
 
 
 class Sealed(Wire, frozen=True, array_like=True, tag=2):
@@ -44,7 +33,7 @@ class Sealed(Wire, frozen=True, array_like=True, tag=2):
 
     round_id: Id
     ephemeral: Key
-    nonce: Nonce
+    nonce: Annotated[bytes, Meta(min_length=24, max_length=24)]
     ciphertext: bytes
 
 

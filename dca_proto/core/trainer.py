@@ -2,7 +2,7 @@
 
 Its rounds and their phases stand in `trainer_round`, the rule of closing in `closing`.
 It never sees a contribution: partial sums add up to the one private sum, or to nothing. In rounds without Compute nodes
-it gets what each client releases, which is private by itself (DESIGN §5, `trainer_releases`).
+it gets what each client releases, which is private by itself (DESIGN §5, `trainer_answers`).
 
 What its rounds may cost in all, it keeps in the federation's `account`; what becomes of failed rounds is in
 `trainer_failures`.
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from dca_proto.core import facts
 from dca_proto.core import messages as m
 from dca_proto.core.account import Account, AccountError
-from dca_proto.core.announcement import open_answer
+from dca_proto.core.announcement import open_announcement, open_answer
 from dca_proto.core.closing import DEADLINE
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.core.combine import combine
@@ -24,18 +24,18 @@ from dca_proto.core.errors import PeerError, RoundAborted, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
-from dca_proto.core.ledger import Cost
+from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.core.ledger import Charge, Cost
 from dca_proto.core.machine import NEW, RESEND, Actor
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.policy import Allowance
 from dca_proto.core.price import Price
+from dca_proto.core.records import decoded
 from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
-from dca_proto.core.trainer_answers import take_decline
+from dca_proto.core.trainer_answers import Answers, forgotten_releases
 from dca_proto.core.trainer_failures import SETTLE, Failures
-from dca_proto.core.trainer_records import TrainerRecords
-from dca_proto.core.trainer_releases import Releases
 from dca_proto.core.trainer_round import (
     CLOSE_BY,
     COLLECTING,
@@ -49,6 +49,7 @@ from dca_proto.core.trainer_round import (
     ROUNDS,
     Round,
     StoredRound,
+    restored_rounds,
 )
 from dca_proto.core.trainer_waiting import Waiting
 
@@ -84,11 +85,12 @@ class TrainerActor(Actor):
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._waiting = Waiting(federation, self._timing)
-        self._releases = Releases(federation, self._mechanism, self._limits)
-        stored = TrainerRecords(records, federation, self._mechanism, self._limits)
-        self._rounds: dict[bytes, Round] = stored.rounds
-        self._unreadable = stored.unreadable
-        self._account = Account(account, stored.charges)
+        self._answers = Answers(federation, self._mechanism, self._limits)
+        stored = tuple(records)
+        self._rounds: dict[bytes, Round]
+        self._rounds, self._unreadable = restored_rounds(stored, federation, self._mechanism, self._limits)
+        charges = (decoded(LEDGER, value, Charge) for table, _, value in stored if table == LEDGER)
+        self._account = Account(account, charges)
         self.ledger = self._account.ledger
         self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
 
@@ -160,11 +162,12 @@ class TrainerActor(Actor):
         body = decode_body(frame.body)
         match body:
             case m.Decline():
-                return self._on_decline(sender, frame, body, current, now_ms)
+                taken = self._answers.take_decline(sender, frame, body, current, now_ms)
+                return [*taken, *self._done_when_all(current, now_ms), *self._close_when_complete(current, now_ms)]
             case m.PartialSum():
                 return self._on_partial(sender, frame, body, current, now_ms)
             case m.Release():
-                taken = self._releases.take(sender, frame, body, current, now_ms)
+                taken = self._answers.take_release(sender, frame, body, current, now_ms)
                 return [*taken, *self._done_when_all(current, now_ms)]
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="Decline, PartialSum or Release")
@@ -250,8 +253,8 @@ class TrainerActor(Actor):
         try:
             body = request.announcement(self.id, self._mechanism.name, epochs, public, now_ms)
             stored = StoredRound(NEW, request, self._sign(body), secret, now_ms)
-            current = Round.restored(stored, self._federation, self._limits)
-            dimension = current.validated(self._mechanism, self._limits).dimension
+            current = Round(stored, open_announcement(stored.announcement, self._federation, self._limits))
+            dimension = current.opened.validated(self._mechanism, self._limits).dimension
         except (UsageError, PeerError, TypeError, OverflowError) as error:  # too few sessions, or it cannot be encoded
             return [cancelled, Report(facts.RoundFailed(request.round_id, str(error), None, None))]
         self._rounds[request.round_id] = current
@@ -272,13 +275,6 @@ class TrainerActor(Actor):
         return [SetTimer(Timer(CLOSE_BY, current.id), current.opened.body.close_by_ms), end]
 
     # --- answers, arrivals and the close --------------------------------------------------------------------------
-
-    def _on_decline(self, sender: bytes, frame: m.Signed, body: m.Decline, current: Round, now_ms: int) -> list[Effect]:
-        current.step("decline")
-        taken = take_decline(self._federation, sender, frame, body, current, now_ms)
-        if taken is None:
-            return []
-        return [taken, *self._done_when_all(current, now_ms), *self._close_when_complete(current, now_ms)]
 
     def _done_when_all(self, current: Round, now_ms: int) -> list[Effect]:
         """Of a round without Compute nodes: the result, when all have answered."""
@@ -346,10 +342,10 @@ class TrainerActor(Actor):
     def _combined(self, current: Round) -> facts.RoundCompleted:
         """The result; the same for the same partial sums, however often it is asked for."""
         if not current.opened.computes:
-            return self._releases.result(current)
+            return self._answers.result(current)
         aggregate, current.contributors = combine(
             current.opened,
-            current.validated(self._mechanism, self._limits),
+            current.opened.validated(self._mechanism, self._limits),
             current.partials,
             expected=current.stored.request.answers_expected,
             private=self._mechanism.private,
@@ -387,7 +383,7 @@ class TrainerActor(Actor):
         current.step("forget")
         told = self._failures.tell(current, finally_=True) if current.phase == FAILED else []
         del self._rounds[current.id]
-        return [*told, Forget(ROUNDS, current.id), *self._releases.forget(current)]
+        return [*told, Forget(ROUNDS, current.id), *forgotten_releases(current)]
 
     def _end(self, current: Round, now_ms: int) -> list[Effect]:
         """At the end: a round without Compute nodes is done with what it has; any other has failed."""

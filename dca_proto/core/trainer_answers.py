@@ -1,36 +1,106 @@
-"""What clients answer to an announcement, as the trainer takes it: declines (DESIGN §4.3).
+"""What clients answer to a trainer's announcement: declines, releases, and the sum of these (DESIGN §4.3, §5).
 
-A decline is checked before anything changes. Of a round with invitations, only invited clients are heard.
+An answer is checked before anything changes. In rounds without Compute nodes, the first release of each client is kept,
+durably before it is acknowledged, in a table of its own. Nothing is asked of anybody after that: what is kept when all
+have answered, or at the close, is the result.
 """
 
 from __future__ import annotations
 
 from dca_proto.core import facts
-from dca_proto.core.codec import verify_signed
-from dca_proto.core.effects import Report
-from dca_proto.core.errors import PeerError
+from dca_proto.core.codec import encode, verify_signed
+from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send
+from dca_proto.core.errors import PeerError, RoundAborted
 from dca_proto.core.federation import Federation
-from dca_proto.core.messages import Decline, Signed
-from dca_proto.core.trainer_round import Round
+from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.messages import Decline, Release, Signed
+from dca_proto.core.params import Limits
+from dca_proto.core.release import Randomiser, check_release, opened_release, randomiser_of, receipt_of
+from dca_proto.core.trainer_round import RELEASES, Round
 
 
-def take_decline(
-    federation: Federation, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int
-) -> Report | None:
-    """A client's decline; None where it is known. Raises `PeerError`."""
-    check_invited(sender, current)
-    client = federation.check_certificate(body.certificate, now_ms)
-    verify_signed(frame, body.certificate.client_key, federation.hash)
-    if sender != client or body.announcement_hash != current.opened.hash:
-        raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
-    if client in current.declined:
-        return None
-    current.declined.add(client)
-    current.answered.add(client)
-    return Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))
+class Answers:
+    """Takes declines and releases, and makes the result of releases.
+
+    Args:
+        federation: whose enrolled clients are believed.
+        mechanism: of the noise of data nodes' releases.
+    """
+
+    def __init__(self, federation: Federation, mechanism: Mechanism, limits: Limits) -> None:
+        self._federation = federation
+        self._mechanism = mechanism
+        self._limits = limits
+
+    def take_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
+        """A client's decline; nothing where it is known. Raises `PeerError`."""
+        current.step("decline")
+        _check_invited(sender, current)
+        client = self._federation.check_certificate(body.certificate, now_ms)
+        verify_signed(frame, body.certificate.client_key, self._federation.hash)
+        if sender != client or body.announcement_hash != current.opened.hash:
+            raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
+        if client in current.declined:
+            return []
+        current.declined.add(client)
+        current.answered.add(client)
+        return [Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))]
+
+    def take_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
+        """Keep a client's first release, and acknowledge it; again, where it comes again. Raises `PeerError`."""
+        _check_invited(sender, current)
+        if current.opened.computes:
+            raise PeerError("kind", found="a release in a secure sum", expected="a contribution, to its holder")
+        kept = current.releases.get(sender)
+        acknowledged = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt_of(body)))
+        if kept is not None:
+            if kept != frame:
+                raise PeerError("known-release", found="another release", expected="the one that is kept")
+            current.step("repeated release")
+            return [acknowledged]
+        current.step("release")
+        client = check_release(frame, body, current.opened, self._federation, self._randomiser(current), now_ms)
+        if sender != client:
+            raise PeerError("sender", found=sender.hex(), expected=client.hex())
+        if len(current.releases) >= self._limits.clients_max:
+            raise PeerError("releases", found=f"{len(current.releases)} releases", expected="fewer")
+        current.releases[client] = frame
+        current.answered.add(client)
+        fact = facts.ReleaseKept(current.id, client, body.rows, len(current.releases))
+        return [Persist(RELEASES, current.id + client, encode(frame)), acknowledged, Report(fact)]
+
+    def result(self, current: Round) -> facts.RoundCompleted:
+        """The releases and their sum; the same for the same releases, however often it is asked for.
+
+        A data node without rows has said nothing, and is left out.
+
+        Raises:
+            RoundAborted: nobody has released anything.
+        """
+        randomiser = self._randomiser(current)
+        members = [one for one in sorted(current.releases.items()) if opened_release(one[1]).rows]
+        if not members:
+            raise RoundAborted(_nothing(current, randomiser.who))
+        current.contributors = tuple(client for client, _ in members)
+        return facts.RoundCompleted(current.id, randomiser.result(current.opened, members))
+
+    def _randomiser(self, current: Round) -> Randomiser:
+        """How its clients release."""
+        return randomiser_of(current.opened.validated(self._mechanism, self._limits), self._mechanism)
 
 
-def check_invited(sender: bytes, current: Round) -> None:
+def forgotten_releases(current: Round) -> list[Effect]:
+    """What is stored of the round's releases, deleted."""
+    return [Forget(RELEASES, current.id + client) for client in sorted(current.releases)]
+
+
+def _check_invited(sender: bytes, current: Round) -> None:
     """Of a round with invitations, only invited clients are heard. Raises `PeerError`."""
     if current.invited and sender not in current.invited:
         raise PeerError("invited", found=sender.hex(), expected="one of the clients that were invited")
+
+
+def _nothing(current: Round, who: str) -> str:
+    if current.releases:
+        return f"none of the {len(current.releases)} {who}s that released has a row"
+    return f"no {who} released anything; {len(current.declined)} declined"

@@ -10,12 +10,14 @@ Without Compute nodes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Sequence
 
 from dca_proto.core.announcement import OpenedAnnouncement, invitations, open_announcement
 from dca_proto.core.closing import Arrivals
 from dca_proto.core.codec import encode, open_signed
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Send, SetTimer
+from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.facts import RoundFailed
 from dca_proto.core.federation import Federation
@@ -23,9 +25,9 @@ from dca_proto.core.machine import NEW, RESEND, ActorRound, Stored, Table
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import InvitedRound, PartialSum, Signed
 from dca_proto.core.params import Limits, Timing
+from dca_proto.core.records import decoded
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import AgreementKey
-from dca_proto.core.validated import ValidatedRound
+from dca_proto.core.sealing import ID_BYTES, AgreementKey
 
 ROUNDS, RELEASES = "trainer-round", "trainer-release"
 QUIET, CLOSE_BY, END, FORGET = "quiet", "close-by", "end", "forget"
@@ -96,31 +98,6 @@ class Round(ActorRound[StoredRound]):
         self.contributors: tuple[bytes, ...] = ()  # ids of the clients in the result
         self.told: RoundFailed | None = None  # of a failed round: to the owner, by this process
 
-    @classmethod
-    def restored(
-        cls,
-        stored: StoredRound,
-        federation: Federation,
-        limits: Limits,
-        releases: Iterable[tuple[bytes, Signed]] = (),
-    ) -> Round:
-        """A stored round in memory again. Raises `PeerError` where it is of another federation file.
-
-        Args:
-            releases: that were kept, each with its client's id.
-        """
-        current = cls(stored, open_announcement(stored.announcement, federation, limits))
-        current.releases.update(releases)
-        current.answered.update(current.releases)
-        for compute, frame in stored.partials:
-            key = federation.compute(compute).key
-            current.partials[compute] = open_signed(frame, key, federation.hash, PartialSum)
-        return current
-
-    def validated(self, mechanism: Mechanism, limits: Limits) -> ValidatedRound:
-        """What its announcement asks. Raises `UsageError` where that cannot be asked here."""
-        return self.opened.validated(mechanism, limits)
-
     @property
     def expected(self) -> int | None:
         """How many contributions may be hoped for: those that declined are not; None where nobody knows."""
@@ -163,3 +140,36 @@ class Round(ActorRound[StoredRound]):
     def all_invited_declined(self) -> bool:
         """Whether nobody was told of the round but clients that have signed that they decline it."""
         return bool(self.invited) and self.declined.issuperset(self.invited)
+
+
+def restored_rounds(
+    records: Sequence[tuple[str, bytes, bytes]], federation: Federation, mechanism: Mechanism, limits: Limits
+) -> tuple[dict[bytes, Round], set[bytes]]:
+    """The rounds of a store, by id; and the ids of those that cannot be read now.
+
+    Those are of a replaced federation file, or of a statistic that is not known here. Their records stay, should that
+    come back.
+
+    Raises:
+        UsageError: a record is damaged.
+    """
+    releases: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
+    for _, key, value in (one for one in records if one[0] == RELEASES):
+        releases[key[:ID_BYTES]][key[ID_BYTES:]] = decoded(RELEASES, value, Signed)
+    rounds: dict[bytes, Round] = {}
+    unreadable: set[bytes] = set()
+    for _, key, value in (one for one in records if one[0] == ROUNDS):
+        stored = decoded(ROUNDS, value, StoredRound)
+        try:
+            current = Round(stored, open_announcement(stored.announcement, federation, limits))
+            current.opened.validated(mechanism, limits)
+            for compute, frame in stored.partials:
+                public = federation.compute(compute).key
+                current.partials[compute] = open_signed(frame, public, federation.hash, PartialSum)
+        except (PeerError, UsageError):
+            unreadable.add(key)
+        else:
+            current.releases = releases[key]
+            current.answered.update(current.releases)
+            rounds[key] = current
+    return rounds, unreadable

@@ -15,16 +15,12 @@ Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
-Nonce = Annotated[bytes, Meta(min_length=24, max_length=24)]
 Tag = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Number = Annotated[int, Meta(ge=1, lt=1 << 32)]
 TimeMs = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
-Scalar = bool | int | float | str
-Parameter = Scalar | list[Scalar | list[Scalar]]
-"""What a parameter of a statistic may be: nothing nested deeper than a table, and no extension types."""
 Version = Annotated[int, Meta(ge=PROTOCOL_VERSION, le=PROTOCOL_VERSION)]
 
 
