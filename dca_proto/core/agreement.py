@@ -14,7 +14,6 @@ from dca_proto.core.charges import SeenCharges
 from dca_proto.core.compute_round import Round
 from dca_proto.core.effects import Write
 from dca_proto.core.errors import PeerError
-from dca_proto.core.fixedpoint import ring_subtract
 from dca_proto.core.lists import Places, agreed, charges_of, parse_places, rows_of, set_hash
 from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES, RingVector, check_and_sum, sum_words
 from dca_proto.core.sessions import Sessions
@@ -158,4 +157,4 @@ class Agreement:
             raise PeerError("session", found=f"{gone.size} sessions that are gone", expected="those of the answer")
         removed = agreed(self._union.count, [self._failed])
         removed[chosen.places] = False
-        return ring_subtract(self._held_sum, self._sum_at(np.flatnonzero(removed))[1])
+        return self._held_sum - self._sum_at(np.flatnonzero(removed))[1]

@@ -37,7 +37,7 @@ from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signe
 from dca_proto.core.compose import Composer, Rows
 from dca_proto.core.consent import Consent
 from dca_proto.core.contribution import Outbound
-from dca_proto.core.declines import DeclinedRound, Declines
+from dca_proto.core.declines import Declines
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
@@ -285,7 +285,7 @@ class ClientActor(Actor):
         return [
             stored,
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
-            *self.declines.note(DeclinedRound.of(current.body, cut, self.declines.next_number, now_ms)),
+            *self.declines.note(current.body, cut, now_ms),
             self._close_timer(current, now_ms),
             *current.answers(),
             Report(facts.Declined(current.id, self.id, *why)),

@@ -15,7 +15,7 @@ TABLE = "declined"
 KEPT_MAX = 256
 
 
-class DeclinedRound(msgspec.Struct, frozen=True, kw_only=True):
+class DeclinedRound(msgspec.Struct, frozen=True):
     """A round that was declined.
 
     Attributes:
@@ -36,22 +36,6 @@ class DeclinedRound(msgspec.Struct, frozen=True, kw_only=True):
     expected: str
     at_ms: int
 
-    @classmethod
-    def of(cls, asked: Announcement, refusal: Refusal, number: int, now_ms: int) -> DeclinedRound:
-        """The record of declining an announcement now."""
-        return cls(
-            number=number,
-            round_id=asked.round_id,
-            statistic=asked.statistic,
-            trainer=asked.trainer,
-            epsilon=asked.epsilon,
-            delta=asked.delta,
-            reason=refusal.reason,
-            found=refusal.found,
-            expected=refusal.expected,
-            at_ms=now_ms,
-        )
-
 
 class Declines:
     """The newest rounds that a client declined, restored from its store.
@@ -69,16 +53,14 @@ class Declines:
         """At most `KEPT_MAX`, in the order of declining."""
         return tuple(self._rounds.values())
 
-    @property
-    def next_number(self) -> int:
-        """The number of the next one."""
-        return max((one.number for one in self._rounds.values()), default=0) + 1
-
-    def note(self, declined: DeclinedRound) -> list[Write]:
-        """Remember one more, and forget the oldest beyond `KEPT_MAX`."""
-        self._rounds[declined.round_id] = declined
+    def note(self, asked: Announcement, refusal: Refusal, now_ms: int) -> list[Write]:
+        """Remember that an announcement is declined now, and forget the oldest beyond `KEPT_MAX`."""
+        number = max((one.number for one in self._rounds.values()), default=0) + 1
+        round_ = (number, asked.round_id, asked.statistic, asked.trainer, asked.epsilon, asked.delta)
+        declined = DeclinedRound(*round_, refusal.reason, refusal.found, refusal.expected, now_ms)
+        self._rounds[asked.round_id] = declined
         over = list(self._rounds)[:-KEPT_MAX]
         for round_id in over:
             del self._rounds[round_id]
-        kept = Persist(TABLE, declined.round_id, msgspec.msgpack.encode(declined))
+        kept = Persist(TABLE, asked.round_id, msgspec.msgpack.encode(declined))
         return [kept, *(Forget(TABLE, round_id) for round_id in over)]

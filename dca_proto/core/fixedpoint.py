@@ -9,13 +9,12 @@ has been decoded.
 A ring sum decodes to the right signed integer as long as that lies in [-2^63, 2^63); the round's parameters see to it.
 
 Trap: numpy promotes `int64 + uint64` to float64 and loses the low bits without a word. Hence the asserts here.
+Arrays of `uint64` wrap around, as the ring has it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,30 +70,6 @@ def from_ring(elements: NDArray[np.uint64]) -> NDArray[np.int64]:
     return elements.view(np.int64)
 
 
-def ring_add(
-    left: NDArray[np.uint64], right: NDArray[np.uint64], out: NDArray[np.uint64] | None = None
-) -> NDArray[np.uint64]:
-    """left + right modulo 2^64, coordinate by coordinate; `out` may be one of them, to add in place."""
-    _assert_alike(left, right)
-    return np.add(left, right, out=out)
-
-
-def ring_subtract(
-    left: NDArray[np.uint64], right: NDArray[np.uint64], out: NDArray[np.uint64] | None = None
-) -> NDArray[np.uint64]:
-    """left - right modulo 2^64, coordinate by coordinate; `out` may be one of them, to subtract in place."""
-    _assert_alike(left, right)
-    return np.subtract(left, right, out=out)
-
-
-def ring_sum(vectors: Iterable[NDArray[np.uint64]], dimension: int) -> NDArray[np.uint64]:
-    """The sum modulo 2^64 of vectors of length `dimension`; zero where there are none."""
-    total = np.zeros(dimension, dtype=np.uint64)
-    for vector in vectors:
-        ring_add(total, vector, out=total)
-    return total
-
-
 def ring_to_bytes(elements: NDArray[np.uint64]) -> bytes:
     """Ring elements on the wire: 8 bytes each, little-endian."""
     assert elements.dtype == np.uint64, elements.dtype
@@ -119,9 +94,3 @@ def _checked_bits(fraction_bits: int) -> int:
     if not 0 <= fraction_bits <= FRACTION_BITS_MAX:
         raise UsageError(f"fraction_bits is {fraction_bits}; choose 0 to {FRACTION_BITS_MAX}")
     return fraction_bits
-
-
-def _assert_alike(left: NDArray[Any], right: NDArray[Any]) -> None:
-    # At least one dimension: numpy warns of overflow on scalars, where wrapping around is what we want.
-    assert left.dtype == right.dtype == np.uint64, (left.dtype, right.dtype)
-    assert left.shape == right.shape != (), (left.shape, right.shape)

@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 from msgspec import Meta
 
 from dca_proto.core import accounting
@@ -31,20 +30,6 @@ if TYPE_CHECKING:  # the announcement holds a kind, and the policy asks it
     from dca_proto.core.policy import Policy, Refusal
 
 
-class Noise(msgspec.Struct, frozen=True):
-    """The noise of one client's value.
-
-    Attributes:
-        variance: S, in squared grid units; of a report that of its noise in the sum, rounded up.
-        honest: how many such noises must suffice: n_min - 1 - c of a secure sum, and 1 where each has the whole.
-        report: of an LDP report, the mechanism by which a client reports.
-    """
-
-    variance: int
-    honest: int
-    report: LocalMechanism | None = None
-
-
 class _Kind(Wire, frozen=True, array_like=True):
     """What kinds have in common."""
 
@@ -52,6 +37,11 @@ class _Kind(Wire, frozen=True, array_like=True):
     def is_summed(self) -> bool:
         """Whether Compute nodes hold what clients send."""
         return False
+
+    @property
+    def honest(self) -> int:
+        """How many clients' noises must suffice, at least."""
+        return 1
 
     @property
     def relation(self) -> str:
@@ -66,6 +56,26 @@ class _Kind(Wire, frozen=True, array_like=True):
     def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
         """How far what is protected can move a contribution, in grid units. Raises `UsageError`."""
         return client_sensitivity(statistic, rows_max, fraction_bits)
+
+    def noise(
+        self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
+    ) -> tuple[int, LocalMechanism | None]:
+        """S, the variance of one client's noise, in squared grid units; and how it reports, if it does.
+
+        Raises:
+            UsageError: there is none, or the ring does not hold the largest sum.
+        """
+        return self._share(1, asked, statistic, sensitivity, mechanism), None
+
+    def _share(
+        self, most: int, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
+    ) -> int:
+        """S of noise of which `honest` shares suffice, if the ring holds `most` contributions. Raises `UsageError`."""
+        if asked.mechanism != mechanism.name:
+            raise UsageError(f"mechanism {asked.mechanism!r} is not offered here; use {mechanism.name!r}")
+        variance = mechanism.share_variance(sensitivity.l2, asked.mu, self.honest, statistic.dimension)
+        accounting.check_ring(sensitivity.bound, most, variance, statistic.dimension)
+        return variance
 
     def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
         """What a client's policy has against this kind's own terms.
@@ -96,9 +106,9 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
         """n_min - 1 - c: how many noises nobody knows, at least."""
         return self.fewest - 1 - self.colluders
 
-    def noise(self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism) -> Noise:
-        """Each client's share, if the ring holds the largest sum. Raises `UsageError`."""
-        _require_mechanism(asked, mechanism)
+    def noise(
+        self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
+    ) -> tuple[int, LocalMechanism | None]:
         if not 2 <= len(self.computes) <= COMPUTES_MAX:
             raise UsageError(f"M = {len(self.computes)} Compute nodes; use 2 to {COMPUTES_MAX}")
         if self.honest < 1:
@@ -108,9 +118,7 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
             )
         if self.most < self.fewest:
             raise UsageError(f"n_max = {self.most} is below n_min = {self.fewest}; raise n_max")
-        variance = mechanism.share_variance(sensitivity.l2, asked.mu, self.honest, statistic.dimension)
-        accounting.check_ring(sensitivity.bound, self.most, variance, statistic.dimension)
-        return Noise(variance, self.honest)
+        return self._share(self.most, asked, statistic, sensitivity, mechanism), None
 
     def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
         yield from policy.refusals_of_sum(self, missing)
@@ -125,13 +133,6 @@ class NodeRelease(_Kind, frozen=True, array_like=True, tag=2):
 
     def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
         return row_sensitivity(statistic, rows_max, fraction_bits)
-
-    def noise(self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism) -> Noise:
-        """The whole noise, by one data node. Raises `UsageError`."""
-        _require_mechanism(asked, mechanism)
-        variance = mechanism.share_variance(sensitivity.l2, asked.mu, 1, statistic.dimension)
-        accounting.check_ring(sensitivity.bound, 1, variance, statistic.dimension)
-        return Noise(variance, 1)
 
     def refusals(self, policy: Policy, missing: frozenset[str]) -> Iterator[Refusal]:
         yield from policy.refusals_of_node_release()
@@ -151,8 +152,9 @@ class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
             )
         return price
 
-    def noise(self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism) -> Noise:
-        """The report's mechanism, with all that follows from the announcement. Raises `UsageError`."""
+    def noise(
+        self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
+    ) -> tuple[int, LocalMechanism | None]:
         from dca_proto.local.registry import mechanism_of  # who only ever sums starts faster without it
 
         if asked.mechanism not in LOCAL_MECHANISMS:
@@ -161,7 +163,7 @@ class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
         cost = (asked.epsilon, asked.delta, asked.mu)
         report = mechanism_of(asked.mechanism, statistic, sensitivity, asked.rows_max, *cost)
         unit = math.ldexp(1.0, -asked.fraction_bits)
-        return Noise(math.ceil(report.variance_in_sum(unit) / unit**2), 1, report)
+        return math.ceil(report.variance_in_sum(unit) / unit**2), report
 
 
 Terms = SecureSum | NodeRelease | LdpReport
@@ -183,8 +185,3 @@ def check_mu(mu: float, epsilon: float, delta: float) -> None:
             f"epsilon {epsilon:g} at delta {delta:g} is more than can be planned with, {most}; that protects nobody "
             "either: lower epsilon to 10 at most, better to 1"
         )
-
-
-def _require_mechanism(asked: Announcement, mechanism: Mechanism) -> None:
-    if asked.mechanism != mechanism.name:
-        raise UsageError(f"mechanism {asked.mechanism!r} is not offered here; use {mechanism.name!r}")

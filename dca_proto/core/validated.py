@@ -32,7 +32,6 @@ class ValidatedRound(msgspec.Struct, frozen=True):
         sensitivity: of what is protected, in grid units.
         price: what the round costs whoever takes part.
         noise_variance: S, of one client's noise, in squared grid units; of a report that of its noise in the sum.
-        honest: how many noises must suffice: n_min - 1 - c of a secure sum, otherwise 1.
         unit: 2^-f, the size of a grid unit in the statistic's units.
         report: of an LDP report, the mechanism by which each client reports; None of any other.
     """
@@ -42,7 +41,6 @@ class ValidatedRound(msgspec.Struct, frozen=True):
     sensitivity: Sensitivity
     price: Price
     noise_variance: int
-    honest: int
     unit: float
     report: LocalMechanism | None = None
 
@@ -50,6 +48,11 @@ class ValidatedRound(msgspec.Struct, frozen=True):
     def dimension(self) -> int:
         """d."""
         return self.statistic.dimension
+
+    @property
+    def honest(self) -> int:
+        """How many clients' noises must suffice, at least: n_min - 1 - c of a secure sum, otherwise 1."""
+        return self.terms.honest
 
     @property
     def mu(self) -> float:
@@ -83,5 +86,5 @@ def validate_announcement(announcement: Announcement, mechanism: Mechanism, limi
     sensitivity = terms.sensitivity(statistic, announcement.rows_max, announcement.fraction_bits)
     sensitivity.require(terms.relation)
     price = terms.price(announcement)
-    noise = terms.noise(announcement, statistic, sensitivity, mechanism)
-    return ValidatedRound(terms, statistic, sensitivity, price, noise.variance, noise.honest, unit, noise.report)
+    variance, report = terms.noise(announcement, statistic, sensitivity, mechanism)
+    return ValidatedRound(terms, statistic, sensitivity, price, variance, unit, report)

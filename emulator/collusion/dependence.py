@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, ttest_ind
 
-from dca_proto.core.fixedpoint import from_ring, ring_subtract, to_ring
+from dca_proto.core.fixedpoint import from_ring, to_ring
 from dca_proto.core.masks import RingVector
 from emulator.audit.uniformity import byte_counts, byte_p_value
 from emulator.collusion.coalition import Case
@@ -167,7 +167,7 @@ def _looks(case: Case, one: Round) -> Iterator[tuple[str, RingVector]]:
     if one.victim is not None:
         yield VICTIMS, one.victim
         if case.coalition.trainer and one.total is not None:
-            yield REST, ring_subtract(to_ring(one.total), one.victim)
+            yield REST, to_ring(one.total) - one.victim
     if one.others:
         yield OTHERS, np.concatenate(one.others)
     if one.held.partials:

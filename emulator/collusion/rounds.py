@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.facts import Declined, RoundCompleted, RoundFailed
-from dca_proto.core.fixedpoint import from_ring, quantise, ring_sum
+from dca_proto.core.fixedpoint import from_ring, quantise
 from dca_proto.core.job import FRACTION_BITS
 from dca_proto.core.masks import RingVector
 from dca_proto.core.sealing import digest
@@ -130,7 +130,7 @@ class Rounds:
         case, held, fact = self._case, self._view.held, self._ending.fact
         total = None
         if isinstance(fact, RoundCompleted):
-            total = from_ring(ring_sum(self._result.held.partials.values(), case.setting.dimension))
+            total = from_ring(np.sum([*self._result.held.partials.values()], axis=0))
         colluding = [*case.revealing, *case.omitting]
         known = self._data[colluding].sum(axis=0) + sum(self._party.spy.drawn, np.zeros_like(self._data[VICTIM]))
         honest = list(case.honest)
