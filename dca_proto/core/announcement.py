@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
+from dca_proto.core.codec import body_of, decode_frame, encode, verify_signed
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError
 from dca_proto.core.federation import Federation
@@ -87,9 +87,7 @@ def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> 
 
 
 def _open(frame: Signed, payload: bytes, federation: Federation) -> OpenedAnnouncement:
-    body = decode_body(frame.body)
-    if not isinstance(body, Announcement):
-        raise PeerError("kind", found=type(body).__name__, expected="Announcement")
+    body = body_of(frame, Announcement)
     verify_signed(frame, federation.trainer(body.trainer).key, federation.hash)
     check_public(body.reply_key)
     if len(body.invited) not in (0, 32):
@@ -124,9 +122,7 @@ def open_epoch_keys(
 
 def open_epoch_key(frame: Signed, federation: Federation) -> EpochKey:
     """Check a Compute node's signed epoch key against the federation file. Raises `PeerError`."""
-    claimed = decode_body(frame.body)
-    if not isinstance(claimed, EpochKey):
-        raise PeerError("kind", found=type(claimed).__name__, expected="EpochKey")
+    claimed = body_of(frame, EpochKey)
     verify_signed(frame, federation.compute(claimed.compute).key, federation.hash)
     check_public(claimed.public)
     return claimed

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.contribution import Outbound
 from dca_proto.core.effects import Address, Channel, Effect, Send
-from dca_proto.core.machine import NEW, ActorRound, Stored, Table
+from dca_proto.core.machine import NEW, ActorRound, Stored, Table, stays
 
 SENT, KEPT, MISSED = "sent", "kept", "missed"
 DECLINED, RETURNED, CLOSED = "declined", "returned", "closed"
@@ -20,13 +20,12 @@ TABLE: Table = {
     (NEW, "refusal"): DECLINED,
     (SENT, "receipt"): KEPT,
     (SENT, "late"): MISSED,
-    **{(phase, "charge reused"): phase for phase in (SENT, KEPT, MISSED)},
-    **{(phase, "abort"): phase for phase in (SENT, KEPT, MISSED)},
     **{(phase, "last abort"): RETURNED for phase in (SENT, KEPT, MISSED)},
-    **{(phase, "repeated announcement"): phase for phase in (SENT, KEPT, MISSED, DECLINED, RETURNED)},
-    **{(phase, "repeated receipt"): phase for phase in (KEPT, MISSED, RETURNED)},
-    **{(phase, "repeated abort"): phase for phase in (SENT, KEPT, MISSED, RETURNED)},
     **{(phase, "close"): CLOSED for phase in (SENT, KEPT, MISSED, DECLINED, RETURNED)},
+    **stays((SENT, KEPT, MISSED), "charge reused", "abort"),
+    **stays((SENT, KEPT, MISSED, DECLINED, RETURNED), "repeated announcement"),
+    **stays((KEPT, MISSED, RETURNED), "repeated receipt"),
+    **stays((SENT, KEPT, MISSED, RETURNED), "repeated abort"),
 }
 ROUNDS, ANNOUNCEMENTS, OUTBOUND = "client-round", "announcement", "outbound"
 

@@ -8,8 +8,6 @@ announcement to the last arrival: a swarm that answers over an hour is given hal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dca_proto.core.params import Timing
 
 ALL, FULL, QUIET, DEADLINE = "all", "full", "quiet", "deadline"
@@ -20,27 +18,25 @@ class Arrivals:
 
     Args:
         announced_ms: when the round was announced.
+
+    Attributes:
+        counts: what each Compute node keeps, as it last said.
     """
 
     def __init__(self, announced_ms: int) -> None:
         self._announced_ms = announced_ms
         self._last_ms = announced_ms
-        self._counts: dict[bytes, int] = {}
-
-    @property
-    def counts(self) -> Mapping[bytes, int]:
-        """What each Compute node keeps, as it last said."""
-        return self._counts
+        self.counts: dict[bytes, int] = {}
 
     @property
     def total(self) -> int:
-        return sum(self._counts.values())
+        return sum(self.counts.values())
 
     def note(self, compute: bytes, count: int, now_ms: int) -> bool:
         """A node's count; whether it is news. A count never shrinks."""
-        if count <= self._counts.get(compute, -1):
+        if count <= self.counts.get(compute, -1):
             return False
-        self._counts[compute] = count
+        self.counts[compute] = count
         if count:
             self._last_ms = now_ms
         return True

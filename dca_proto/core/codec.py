@@ -53,11 +53,17 @@ def sign(identity: Identity, federation_hash: bytes, body: Body) -> Signed:
     return Signed(encoded, identity.sign(federation_hash, _VERSION + encoded))
 
 
-def open_signed(frame: Signed, public_key: bytes, federation_hash: bytes, kind: type[B]) -> B:
-    """The body of a signed frame of the expected kind. Raises `PeerError`."""
+def body_of(frame: Signed, kind: type[B]) -> B:
+    """The body of a signed frame of the expected kind, its signature aside. Raises `PeerError`."""
     body = decode_body(frame.body)
     if not isinstance(body, kind):
         raise PeerError("kind", found=type(body).__name__, expected=kind.__name__)
+    return body
+
+
+def open_signed(frame: Signed, public_key: bytes, federation_hash: bytes, kind: type[B]) -> B:
+    """The body of a signed frame of the expected kind. Raises `PeerError`."""
+    body = body_of(frame, kind)
     verify_signed(frame, public_key, federation_hash)
     return body
 

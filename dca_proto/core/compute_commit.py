@@ -201,10 +201,11 @@ class Committing(Actor):
         try:
             answers = [current.answers[compute][1] for compute in current.stored.computes]
             chosen = agreement.agree(answer.objections for answer in answers)
-            if chosen.count < current.terms.fewest:
-                return self._abort_for_size(current, TOO_FEW, chosen.count, "were needed", current.terms.fewest)
-            if chosen.count > current.terms.most:
-                return self._abort_for_size(current, TOO_MANY, chosen.count, "are allowed", current.terms.most)
+            fewest, most = current.terms.fewest, current.terms.most
+            if not fewest <= chosen.count <= most:
+                few = chosen.count < fewest
+                detail = f"{chosen.count} contributed, " + (f"{fewest} were needed" if few else f"{most} are allowed")
+                return self._abort(current, TOO_FEW if few else TOO_MANY, detail, contributors=chosen.count)
             clients, vector = agreement.partial_sum(chosen)
         except PeerError as error:
             return self._abort(current, "invalid-answer", str(error))
@@ -227,9 +228,6 @@ class Committing(Actor):
             Send(Address(Channel.TRAINER, current.stored.trainer), current.id, word),
             Report(facts.Released(current.id, chosen.count, chosen.hash)),
         ]
-
-    def _abort_for_size(self, current: Round, reason: str, count: int, verb: str, limit: int) -> list[Effect]:
-        return self._abort(current, reason, f"{count} contributed, {limit} {verb}", contributors=count)
 
     # --- aborts and ends ------------------------------------------------------------------------------------------
 

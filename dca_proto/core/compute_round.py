@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.announcement import OpenedAnnouncement, open_announcement
-from dca_proto.core.codec import decode_body, decode_frame
+from dca_proto.core.codec import body_of, decode_frame
 from dca_proto.core.contribution import Kept, restored_kept
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.lists import clients_of, list_hash
-from dca_proto.core.machine import NEW, ActorRound, Stored, Table
+from dca_proto.core.machine import NEW, ActorRound, Stored, Table, stays
 from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Answer, EpochKey, Frame, InvitedRound, Signed
@@ -41,23 +41,20 @@ OPEN, ENDS = (COLLECTING, FROZEN, ANSWERED), (RELEASED, ABORTED)
 TABLE: Table = {
     (NEW, "announcement"): COLLECTING,
     (NEW, "abort"): ABORTED,
-    (COLLECTING, "contribution"): COLLECTING,
     (COLLECTING, "freeze"): FROZEN,
     (COLLECTING, "abort"): ABORTED,
-    (FROZEN, "list"): FROZEN,
     (FROZEN, "all lists"): ANSWERED,
     (FROZEN, "abort"): ABORTED,
     (ANSWERED, "all answers"): RELEASED,
     (ANSWERED, "abort"): ABORTED,
-    **{(phase, "close"): phase for phase in (FROZEN, ANSWERED, *ENDS)},
-    **{(phase, "repeated list"): phase for phase in (FROZEN, ANSWERED, *ENDS)},
-    **{(phase, "peer answer"): phase for phase in (FROZEN, ANSWERED)},
-    **{(phase, "repeated answer"): phase for phase in (FROZEN, ANSWERED, *ENDS)},
-    **{(phase, "late abort"): phase for phase in ENDS},
-    **{(phase, "repeated contribution"): phase for phase in (*OPEN, RELEASED)},
-    **{(phase, "late contribution"): phase for phase in (FROZEN, ANSWERED, *ENDS)},
-    **{(phase, "query"): phase for phase in (*OPEN, *ENDS)},
     **{(phase, "forget"): CLOSED for phase in ENDS},
+    **stays((COLLECTING,), "contribution"),
+    **stays((FROZEN,), "list"),
+    **stays((FROZEN, ANSWERED), "peer answer"),
+    **stays((FROZEN, ANSWERED, *ENDS), "close", "repeated list", "repeated answer", "late contribution"),
+    **stays(ENDS, "late abort"),
+    **stays((*OPEN, RELEASED), "repeated contribution"),
+    **stays((*OPEN, *ENDS), "query"),
 }
 ROUNDS, ANNOUNCEMENTS, CONTRIBUTIONS, LISTS = "round", "announcement", "contribution", "list"
 
@@ -212,9 +209,7 @@ class Round(ActorRound[StoredRound]):
             self.lists[own] = self.own_list(own)
         if self.phase == ANSWERED:
             assert self.stored.answer is not None, "it was stored with the phase"
-            answer = decode_body(self.stored.answer.body)
-            assert isinstance(answer, Answer), "it was stored as one"
-            self.answers[own] = (self.stored.answer, answer)
+            self.answers[own] = (self.stored.answer, body_of(self.stored.answer, Answer))
 
     def forget_work(self) -> None:
         """Everything that a final word makes useless."""

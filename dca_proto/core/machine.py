@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -26,6 +26,11 @@ from dca_proto.core.sealing import Identity, Random
 
 NEW, RESEND = "new", "resend"
 Table = Mapping[tuple[str, str], str]
+
+
+def stays(phases: Iterable[str], *events: str) -> Table:
+    """The part of a table in which each of some events leaves each of some phases as it is."""
+    return {(phase, event): phase for phase in phases for event in events}
 
 
 class Stored(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ mechanism, and nobody learns whether it has a row. All else about these rounds i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.announcement import OpenedAnnouncement, seal_answer
-from dca_proto.core.codec import decode_body, encode, verify_signed
+from dca_proto.core.codec import body_of, encode, verify_signed
 from dca_proto.core.combine import Hashes, merge_reports, release_of, sum_releases
 from dca_proto.core.contribution import Outbound, hedged_root
 from dca_proto.core.errors import PeerError
@@ -31,12 +30,16 @@ Members = Sequence[tuple[bytes, Signed]]
 """Signed releases, each with its client's id, sorted by these."""
 
 
-class Randomiser(Protocol):
-    """How the clients of one round release."""
+class WholeNoise(msgspec.Struct, frozen=True):
+    """A data node's: the ring's bytes of its sum with the noise of one honest share.
 
-    @property
-    def who(self) -> str:
-        """Who takes part, in words."""
+    Attributes:
+        validated: the round. mechanism: of the noise. who: takes part, in words.
+    """
+
+    validated: ValidatedRound
+    mechanism: Mechanism
+    who: str = "data node"
 
     def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
         """At the client: the `rows` and the `vector` of its `Release`.
@@ -45,39 +48,20 @@ class Randomiser(Protocol):
             value: its contribution, in grid units, shape ``(dimension,)``. rows: how many of its rows count.
             key: 32 fresh secret bytes, for this call alone.
         """
-
-    def check(self, body: Release, asked: Announcement) -> None:
-        """At the trainer. Raises `PeerError` for what no client of this round can have released."""
-
-    def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
-        """What releases that were checked come to, one or more."""
-
-
-class WholeNoise(msgspec.Struct, frozen=True):
-    """A data node's: the ring's bytes of its sum with the noise of one honest share.
-
-    Attributes:
-        validated: the round. mechanism: of the noise.
-    """
-
-    validated: ValidatedRound
-    mechanism: Mechanism
-    who: str = "data node"
-
-    def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
         noise = self.mechanism.sample(self.validated.noise_variance, self.validated.dimension, key)
         return rows, ring_to_bytes(to_ring(value + noise))
 
     def check(self, body: Release, asked: Announcement) -> None:
+        """At the trainer. Raises `PeerError` for what no client of this round can have released."""
         if body.rows > asked.rows_max:
             raise PeerError("release", found=f"{body.rows} rows", expected=f"<= {asked.rows_max}")
         ring_from_bytes(body.vector, self.validated.dimension)
 
     def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
-        """Each node's release, and their sum."""
+        """Each node's release, and their sum, of one or more that were checked."""
         private, nodes = self.mechanism.private, []
         for member in members:
-            body, hashes = opened_release(member[1]), _hashes(opened, [member])
+            body, hashes = body_of(member[1], Release), _hashes(opened, [member])
             noisy = ring_from_bytes(body.vector, self.validated.dimension)
             nodes.append(release_of(opened.body, self.validated, noisy, body.rows, hashes, private=private))
         return sum_releases(nodes, _hashes(opened, members))
@@ -105,9 +89,13 @@ class Reporting(msgspec.Struct, frozen=True):
 
     def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
         """All reports, and the sum that they stand for."""
-        reports = np.array([self.mechanism.decode(opened_release(frame).vector) for _, frame in members])
+        reports = np.array([self.mechanism.decode(body_of(frame, Release).vector) for _, frame in members])
         clients = tuple(client for client, _ in members)
         return merge_reports(opened.body, self.validated, self.mechanism, reports, clients, _hashes(opened, members))
+
+
+Randomiser = WholeNoise | Reporting
+"""How the clients of one round release."""
 
 
 def randomiser_of(validated: ValidatedRound, mechanism: Mechanism) -> Randomiser:
@@ -182,13 +170,6 @@ def receipt_of(body: Release) -> Receipt:
 
 def _receipt(key: bytes) -> bytes:
     return derive(key, b"dca4-receipt", size=ID_BYTES)
-
-
-def opened_release(frame: Signed) -> Release:
-    """A release that was checked when it came."""
-    body = decode_body(frame.body)
-    assert isinstance(body, Release), "it was kept as one"
-    return body
 
 
 def _hashes(opened: OpenedAnnouncement, members: Members) -> Hashes:

@@ -297,12 +297,9 @@ class Sessions:
     def keys_of(self, client: bytes, epoch: int, now_ms: int) -> Iterator[bytes]:
         """The keys shared with one client in an epoch of the node: of its newest session, then of the one before."""
         slot = self.slots.get(client, -1)
-        current = self._current_key(epoch, slot, now_ms)
-        if current is not None:
-            yield current
-        previous = self.previous_key(epoch, slot, now_ms)
-        if previous is not None:
-            yield previous
+        for find in (self._current_key, self.previous_key):
+            if (key := find(epoch, slot, now_ms)) is not None:
+                yield key
 
     def previous_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
         """The key of the session that the current one has displaced, if it lives still."""

@@ -149,7 +149,7 @@ class TrainerActor(Actor):
                 return [*self._announce_waiting(now_ms), *self._count_sessions(sender)]
             case m.Sessions():
                 verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
-                self._waiting.note_sessions(sender, body.count)
+                self._waiting.sessions[sender] = body.count
                 return self._announce_waiting(now_ms)
             case m.Progress():
                 return self._on_progress(sender, frame, body, now_ms)
@@ -224,7 +224,7 @@ class TrainerActor(Actor):
         except AccountError as refusal:  # it was let through before: other rounds go on
             return [Report(facts.RoundFailed(request.round_id, str(refusal), None, None))]
         if not request.answers_expected:
-            self._waiting.forget_sessions()
+            self._waiting.sessions.clear()
         self._waiting.requests[request.round_id] = request
         announced = self._announce_waiting(now_ms)
         if announced:

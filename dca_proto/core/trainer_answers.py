@@ -8,14 +8,14 @@ have answered, or at the close, is the result.
 from __future__ import annotations
 
 from dca_proto.core import facts
-from dca_proto.core.codec import encode, verify_signed
+from dca_proto.core.codec import body_of, encode, verify_signed
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send
 from dca_proto.core.errors import PeerError, RoundAborted
 from dca_proto.core.federation import Federation
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Decline, Release, Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.release import Randomiser, check_release, opened_release, randomiser_of, receipt_of
+from dca_proto.core.release import Randomiser, check_release, randomiser_of, receipt_of
 from dca_proto.core.trainer_round import RELEASES, Round
 
 
@@ -78,7 +78,7 @@ class Answers:
             RoundAborted: nobody has released anything.
         """
         randomiser = self._randomiser(current)
-        members = [one for one in sorted(current.releases.items()) if opened_release(one[1]).rows]
+        members = [one for one in sorted(current.releases.items()) if body_of(one[1], Release).rows]
         if not members:
             raise RoundAborted(_nothing(current, randomiser.who))
         current.contributors = tuple(client for client, _ in members)

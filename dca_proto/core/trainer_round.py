@@ -21,7 +21,7 @@ from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.facts import RoundFailed
 from dca_proto.core.federation import Federation
-from dca_proto.core.machine import NEW, RESEND, ActorRound, Stored, Table
+from dca_proto.core.machine import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import InvitedRound, PartialSum, Signed
 from dca_proto.core.params import Limits, Timing
@@ -36,22 +36,20 @@ DONE, FAILED, RETURNED, CLOSED = "done", "failed", "returned", "closed"
 OPEN, ENDED = (COLLECTING, COMMITTING), (DONE, FAILED, RETURNED)
 TABLE: Table = {
     (NEW, "announce"): COLLECTING,
-    (COLLECTING, "release"): COLLECTING,
-    (COLLECTING, "last release"): DONE,
     (COLLECTING, "close"): COMMITTING,
-    **{(phase, "repeated release"): phase for phase in (COLLECTING, DONE, FAILED)},
-    **{(phase, "progress"): phase for phase in (*OPEN, *ENDED)},
-    **{(phase, "decline"): phase for phase in (*OPEN, *ENDED)},
-    **{(phase, "partial"): phase for phase in OPEN},
+    (COLLECTING, "last release"): DONE,
     **{(phase, "last partial"): DONE for phase in OPEN},
     **{(phase, "fail"): FAILED for phase in OPEN},
-    **{(phase, "repeated partial"): phase for phase in (*OPEN, DONE)},
-    (FAILED, "late partial"): FAILED,
-    (FAILED, "abort"): FAILED,
     (FAILED, "last abort"): RETURNED,
     (FAILED, "all declined"): RETURNED,
-    **{(phase, "late abort"): phase for phase in ENDED},
     **{(phase, "forget"): CLOSED for phase in ENDED},
+    **stays((COLLECTING,), "release"),
+    **stays((COLLECTING, DONE, FAILED), "repeated release"),
+    **stays((*OPEN, *ENDED), "progress", "decline"),
+    **stays(OPEN, "partial"),
+    **stays((*OPEN, DONE), "repeated partial"),
+    **stays((FAILED,), "late partial", "abort"),
+    **stays(ENDED, "late abort"),
 }
 
 

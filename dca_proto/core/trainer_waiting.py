@@ -24,6 +24,7 @@ class Waiting:
 
     Attributes:
         requests: those that wait, by round id.
+        sessions: how many clients have a session, as each Compute node said when it was asked last.
     """
 
     def __init__(self, federation: Federation, timing: Timing) -> None:
@@ -31,7 +32,7 @@ class Waiting:
         self._federation = federation
         self._timing = timing
         self._keys: dict[bytes, tuple[EpochKey, Signed]] = {}
-        self._sessions: dict[bytes, int] = {}
+        self.sessions: dict[bytes, int] = {}
 
     def note(self, sender: bytes, frame: Signed, now_ms: int) -> None:
         """Keep a published key. Raises `PeerError` for a forged one, and for an older one unless that is far ahead."""
@@ -47,14 +48,6 @@ class Waiting:
         """What the requests that wait cost, and others beside them."""
         requests = {one.round_id: one for one in (*self.requests.values(), *beside)}
         return [request.cost for request in requests.values()]
-
-    def note_sessions(self, compute: bytes, count: int) -> None:
-        """How many clients have a session at a Compute node."""
-        self._sessions[compute] = count
-
-    def forget_sessions(self) -> None:
-        """What was said of sessions is of its time."""
-        self._sessions.clear()
 
     def take_ready(self, now_ms: int) -> list[OpenRound]:
         """The requests whose Compute nodes' keys, and number of clients, are all known; they wait no longer."""
@@ -77,13 +70,13 @@ class Waiting:
         """The Compute nodes that are still to say how many clients have a session."""
         if request.answers_expected:
             return ()
-        return tuple(compute for compute in request.ask.computes if compute not in self._sessions)
+        return tuple(compute for compute in request.ask.computes if compute not in self.sessions)
 
     def _counted(self, request: OpenRound) -> OpenRound:
         """The request with its number of clients: of a secure sum without one, the least that a node said."""
         if request.answers_expected or not request.ask.computes:
             return request
-        clients = min(self._sessions[compute] for compute in request.ask.computes)
+        clients = min(self.sessions[compute] for compute in request.ask.computes)
         return msgspec.structs.replace(request, clients_expected=clients)
 
     def keys_of(self, request: OpenRound) -> tuple[Signed, ...]:
