@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -31,22 +31,19 @@ if TYPE_CHECKING:  # the announcement holds a kind, and the policy asks it
 
 
 class _Kind(Wire, frozen=True, array_like=True):
-    """What kinds have in common."""
+    """What kinds have in common.
 
-    @property
-    def is_summed(self) -> bool:
-        """Whether Compute nodes hold what clients send."""
-        return False
+    Attributes:
+        is_summed: whether Compute nodes hold what clients send. relation: whose data's replacement the noise hides.
+    """
+
+    is_summed: ClassVar[bool] = False
+    relation: ClassVar[str] = REPLACE_ONE_CLIENT
 
     @property
     def honest(self) -> int:
         """How many clients' noises must suffice, at least."""
         return 1
-
-    @property
-    def relation(self) -> str:
-        """Whose data's replacement the noise hides."""
-        return REPLACE_ONE_CLIENT
 
     def price(self, asked: Announcement) -> Price:
         """What a round of that kind costs whoever takes part: its μ. Raises `UsageError` for a μ that is not quoted."""
@@ -92,14 +89,11 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
     `fewest` is n_min, `most` is n_max, `colluders` is c; `computes` are the nodes' signed epoch keys.
     """
 
+    is_summed: ClassVar[bool] = True
     fewest: Count
     most: Count
     colluders: Count
     computes: Annotated[tuple[Signed, ...], Meta(max_length=COMPUTES_MAX)]
-
-    @property
-    def is_summed(self) -> bool:
-        return True
 
     @property
     def honest(self) -> int:
@@ -127,9 +121,7 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
 class NodeRelease(_Kind, frozen=True, array_like=True, tag=2):
     """§5.1: each data node releases by itself."""
 
-    @property
-    def relation(self) -> str:
-        return REPLACE_ONE_ROW
+    relation: ClassVar[str] = REPLACE_ONE_ROW
 
     def sensitivity(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
         return row_sensitivity(statistic, rows_max, fraction_bits)

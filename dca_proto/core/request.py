@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -24,7 +24,22 @@ from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 _EPOCH_KEY_BYTES_MAX = 128
 
 
-class AskSecureSum(msgspec.Struct, frozen=True, kw_only=True, tag="secure-sum"):
+class _Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What the three have in common.
+
+    Attributes:
+        relation: whose data's replacement the noise hides.
+    """
+
+    relation: ClassVar[str] = REPLACE_ONE_CLIENT
+
+    @property
+    def computes(self) -> tuple[bytes, ...]:
+        """Ids of the M Compute nodes; none of a round without any."""
+        return ()
+
+
+class AskSecureSum(_Ask, frozen=True, kw_only=True, tag="secure-sum"):
     """A secure sum.
 
     Attributes:
@@ -37,10 +52,6 @@ class AskSecureSum(msgspec.Struct, frozen=True, kw_only=True, tag="secure-sum"):
     tolerated: int
     colluders: int = 0
     most: int = 0
-
-    @property
-    def relation(self) -> str:
-        return REPLACE_ONE_CLIENT
 
     def terms(self, epochs: tuple[Signed, ...], expected: int) -> SecureSum:
         """N - T + c contributions at least (DCA, Theorem 1), of `expected` clients. Raises `UsageError`."""
@@ -59,33 +70,19 @@ class AskSecureSum(msgspec.Struct, frozen=True, kw_only=True, tag="secure-sum"):
         return SecureSum(fewest, self.most or 2 * expected, self.colluders, epochs)
 
 
-class AskNodeRelease(msgspec.Struct, frozen=True, kw_only=True, tag="node-release"):
+class AskNodeRelease(_Ask, frozen=True, kw_only=True, tag="node-release"):
     """A release by each data node."""
 
-    @property
-    def computes(self) -> tuple[bytes, ...]:
-        return ()
-
-    @property
-    def relation(self) -> str:
-        return REPLACE_ONE_ROW
+    relation: ClassVar[str] = REPLACE_ONE_ROW
 
     def terms(self, epochs: tuple[Signed, ...], expected: int) -> NodeRelease:
         return NodeRelease()
 
 
-class AskLdpReport(msgspec.Struct, frozen=True, kw_only=True, tag="ldp-report"):
+class AskLdpReport(_Ask, frozen=True, kw_only=True, tag="ldp-report"):
     """A report by each client, by a local mechanism."""
 
     mechanism: str
-
-    @property
-    def computes(self) -> tuple[bytes, ...]:
-        return ()
-
-    @property
-    def relation(self) -> str:
-        return REPLACE_ONE_CLIENT
 
     def terms(self, epochs: tuple[Signed, ...], expected: int) -> LdpReport:
         if self.mechanism not in LOCAL_MECHANISMS:
