@@ -7,7 +7,7 @@ with the message that it pays for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -50,7 +50,7 @@ from dca_proto.core.masks import ask_tag
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.policy import Policy, Refusal
-from dca_proto.core.records import decoded, signed
+from dca_proto.core.records import Records, loaded, signed
 from dca_proto.core.sealing import Identity, Random
 from dca_proto.core.sessions import OwnSession
 from dca_proto.core.validated import ValidatedRound
@@ -95,11 +95,8 @@ class ClientActor(Actor):
         self._restore(tuple(records))
         self._composer = Composer(rows, self._session, self._mechanism, identity, certificate, self._sign, self._random)
 
-    def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
-        def stored(name: str) -> dict[bytes, bytes]:
-            return {key: value for table, key, value in records if table == name}
-
-        self.ledger = Ledger(decoded(LEDGER, value, Charge) for value in stored(LEDGER).values())
+    def _restore(self, records: Records) -> None:
+        self.ledger = Ledger(loaded(records, LEDGER, Charge).values())
         self.declines = Declines(records)
         self._seen = SeenEpochs(records, self._timing)
         self._session = OwnSession(
@@ -117,22 +114,16 @@ class ClientActor(Actor):
         self._held_bytes = 0  # of the announcements of these
         self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
         self._outdated: Refusal | None = None  # whose word it is that the ledger has forgotten charges
-        announcements, outbound = stored(ANNOUNCEMENTS), stored(OUTBOUND)
-        for round_id, value in stored(ROUNDS).items():
-            made = outbound.get(round_id)
-            waiting = None if made is None else decoded(OUTBOUND, made, Outbound)
-            self._restore_round(round_id, decoded(ROUNDS, value, StoredRound), announcements.get(round_id), waiting)
-
-    def _restore_round(
-        self, round_id: bytes, stored: StoredRound, payload: bytes | None, waiting: Outbound | None
-    ) -> None:
-        frame = signed(ANNOUNCEMENTS, payload or b"")
-        try:
-            opened = open_announcement(frame, self._federation, self._limits)
-        except PeerError:
-            self._foreign.append(round_id)
-        else:
-            self._hold(Round(stored, opened, self.id, waiting))
+        announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
+        outbound = loaded(records, OUTBOUND, Outbound)
+        for round_id, stored in loaded(records, ROUNDS, StoredRound).items():
+            frame = signed(ANNOUNCEMENTS, announcements.get(round_id, b""))
+            try:
+                opened = open_announcement(frame, self._federation, self._limits)
+            except PeerError:
+                self._foreign.append(round_id)
+            else:
+                self._hold(Round(stored, opened, self.id, outbound.get(round_id)))
 
     # --- start and messages ----------------------------------------------------------------------------------------
 
@@ -219,10 +210,9 @@ class ClientActor(Actor):
 
     def _check_room(self, opened: OpenedAnnouncement) -> None:
         """Declined rounds and those without a receipt are limited in number and in bytes; the budget limits others."""
-        if len(self._waiting) >= self._limits.rounds_open_max:
-            raise PeerError("rounds", found=f"{len(self._waiting)} rounds", expected="fewer at the same time")
-        if self._held_bytes + len(opened.payload) > self._limits.announcements_bytes_max:
-            found = f"{self._held_bytes} bytes of announcements"
+        limits, count, size = self._limits, len(self._waiting), self._held_bytes
+        if count >= limits.rounds_open_max or size + len(opened.payload) > limits.announcements_bytes_max:
+            found = f"{count} rounds, {size} bytes of announcements"
             raise PeerError("rounds", found=found, expected="fewer at the same time")
 
     def _hold(self, current: Round) -> None:

@@ -7,7 +7,7 @@ numbers alone: it enforces floors of its own, and checks each client's session, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dca_proto.core import facts
 from dca_proto.core import messages as m
@@ -43,6 +43,7 @@ from dca_proto.core.masks import ContributionKeys, ask_tag
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.policy import Floors
+from dca_proto.core.records import Records
 from dca_proto.core.sealing import Identity, Random
 from dca_proto.core.sessions import Sessions
 
@@ -78,7 +79,7 @@ class ComputeActor(Committing):
         self._early = Early()
         self._restore(tuple(records))
 
-    def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
+    def _restore(self, records: Records) -> None:
         self._seen = SeenEpochs(records, self._timing)
         self._keys = Keyring(records, self._timing, self._identity, self._random)
         self._charges = SeenCharges(records)

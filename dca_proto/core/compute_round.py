@@ -9,7 +9,7 @@ announcement, its federation file or its statistic: nothing that a later start l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Answer, EpochKey, Frame, InvitedRound, Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.records import decoded, framed, unreadable
+from dca_proto.core.records import Records, decoded, framed, loaded, unreadable
 from dca_proto.core.validated import ValidatedRound
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def announced(frame: Frame) -> tuple[Signed, tuple[bytes, ...]]:
 
 
 def restored_rounds(
-    records: Sequence[tuple[str, bytes, bytes]], own: bytes, load: Callable[[StoredRound, bytes | None], Round]
+    records: Records, own: bytes, load: Callable[[StoredRound, bytes | None], Round]
 ) -> dict[bytes, Round]:
     """All rounds of a store, by id, with what follows from the stored words of the open ones.
 
@@ -249,7 +249,7 @@ def restored_rounds(
     announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
     for payload in announcements.values():
         framed(ANNOUNCEMENTS, payload)  # damage stops the start; what cannot be verified any more does not
-    stored = {key: decoded(ROUNDS, value, StoredRound) for table, key, value in records if table == ROUNDS}
+    stored = loaded(records, ROUNDS, StoredRound)
     rounds = {round_id: load(one, announcements.get(round_id)) for round_id, one in stored.items()}
     for table, key, value in records:
         if table in (CONTRIBUTIONS, LISTS):

@@ -9,7 +9,7 @@ import msgspec
 from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.messages import Announcement
 from dca_proto.core.policy import Refusal
-from dca_proto.core.records import decoded
+from dca_proto.core.records import loaded
 
 TABLE = "declined"
 KEPT_MAX = 256
@@ -45,8 +45,8 @@ class Declines:
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> None:
-        stored = [decoded(TABLE, value, DeclinedRound) for table, _, value in records if table == TABLE]
-        self._rounds = {one.round_id: one for one in sorted(stored, key=lambda one: one.number)}
+        stored = loaded(records, TABLE, DeclinedRound)
+        self._rounds = dict(sorted(stored.items(), key=lambda one: one[1].number))
 
     @property
     def rounds(self) -> tuple[DeclinedRound, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -11,6 +12,15 @@ from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.messages import Frame, Signed
 
 T = TypeVar("T")
+
+
+Records = Sequence[tuple[str, bytes, bytes]]
+"""A store's content: table, key, value."""
+
+
+def loaded(records: Iterable[tuple[str, bytes, bytes]], table: str, kind: type[T]) -> dict[bytes, T]:
+    """One table, by key. Raises `UsageError` as `decoded`."""
+    return {key: decoded(table, value, kind) for name, key, value in records if name == table}
 
 
 def decoded(table: str, value: bytes, kind: type[T]) -> T:

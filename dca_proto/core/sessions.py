@@ -20,7 +20,7 @@ from dca_proto.core.keyring import Keyring, epoch_bytes
 from dca_proto.core.masks import KEY_BYTES, Keys
 from dca_proto.core.messages import Certificate, EpochKey, Hello, Signed
 from dca_proto.core.params import Limits, Timing
-from dca_proto.core.records import decoded, signed
+from dca_proto.core.records import Records, loaded, signed
 from dca_proto.core.sealing import AgreementKey, Identity, Random, actor_id, check_public, digest
 
 HELLO, SESSIONS = "hello", "session"
@@ -53,7 +53,7 @@ class OwnSession:
         certificate: Certificate,
         federation: Federation,
         *,
-        records: Sequence[tuple[str, bytes, bytes]],
+        records: Records,
         timing: Timing,
         random: Random,
     ) -> None:
@@ -186,8 +186,7 @@ class Sessions:
         self._ends: list[int] = []  # when each client's current session ends
         self._agreed: dict[int, _AgreedKeys] = {}  # by the node's epoch: for current sessions
         self._index: _Index | None = None  # of the clients that were known when it was made
-        kept = {key: decoded(SESSIONS, value, StoredSession) for table, key, value in records if table == SESSIONS}
-        for client, stored in sorted(kept.items(), key=lambda one: one[1].slot):
+        for client, stored in sorted(loaded(records, SESSIONS, StoredSession).items(), key=lambda one: one[1].slot):
             self._place(client, stored)
 
     def __len__(self) -> int:

@@ -31,7 +31,7 @@ from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.policy import Allowance
 from dca_proto.core.price import Price
-from dca_proto.core.records import decoded
+from dca_proto.core.records import loaded
 from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.core.trainer_answers import Answers, forgotten_releases
@@ -89,8 +89,7 @@ class TrainerActor(Actor):
         stored = tuple(records)
         self._rounds: dict[bytes, Round]
         self._rounds, self._unreadable = restored_rounds(stored, federation, self._mechanism, self._limits)
-        charges = (decoded(LEDGER, value, Charge) for table, _, value in stored if table == LEDGER)
-        self._account = Account(account, charges)
+        self._account = Account(account, loaded(stored, LEDGER, Charge).values())
         self.ledger = self._account.ledger
         self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
 

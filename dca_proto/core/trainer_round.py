@@ -11,7 +11,6 @@ Without Compute nodes:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from dca_proto.core.announcement import OpenedAnnouncement, invitations, open_announcement
 from dca_proto.core.closing import Arrivals
@@ -25,7 +24,7 @@ from dca_proto.core.machine import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import InvitedRound, PartialSum, Signed
 from dca_proto.core.params import Limits, Timing
-from dca_proto.core.records import decoded
+from dca_proto.core.records import Records, loaded
 from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import ID_BYTES, AgreementKey
 
@@ -141,7 +140,7 @@ class Round(ActorRound[StoredRound]):
 
 
 def restored_rounds(
-    records: Sequence[tuple[str, bytes, bytes]], federation: Federation, mechanism: Mechanism, limits: Limits
+    records: Records, federation: Federation, mechanism: Mechanism, limits: Limits
 ) -> tuple[dict[bytes, Round], set[bytes]]:
     """The rounds of a store, by id; and the ids of those that cannot be read now.
 
@@ -152,12 +151,11 @@ def restored_rounds(
         UsageError: a record is damaged.
     """
     releases: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
-    for _, key, value in (one for one in records if one[0] == RELEASES):
-        releases[key[:ID_BYTES]][key[ID_BYTES:]] = decoded(RELEASES, value, Signed)
+    for key, frame in loaded(records, RELEASES, Signed).items():
+        releases[key[:ID_BYTES]][key[ID_BYTES:]] = frame
     rounds: dict[bytes, Round] = {}
     unreadable: set[bytes] = set()
-    for _, key, value in (one for one in records if one[0] == ROUNDS):
-        stored = decoded(ROUNDS, value, StoredRound)
+    for round_id, stored in loaded(records, ROUNDS, StoredRound).items():
         try:
             current = Round(stored, open_announcement(stored.announcement, federation, limits))
             current.opened.validated(mechanism, limits)
@@ -165,9 +163,9 @@ def restored_rounds(
                 public = federation.compute(compute).key
                 current.partials[compute] = open_signed(frame, public, federation.hash, PartialSum)
         except (PeerError, UsageError):
-            unreadable.add(key)
+            unreadable.add(round_id)
         else:
-            current.releases = releases[key]
+            current.releases = releases[round_id]
             current.answered.update(current.releases)
-            rounds[key] = current
+            rounds[round_id] = current
     return rounds, unreadable
