@@ -190,7 +190,6 @@ class ComputeActor(Committing):
         check_invited(announced(decode_frame(payload))[1], body, self._limits)
         current = self._begin(opened, terms, payload)
         seen = self._seen.note(opened.epochs)
-        self._add(current)
         stored = Persist(ANNOUNCEMENTS, current.id, payload)
         if not current.is_loaded:
             return [*seen, *self._abort(current, "announcement", "this node cannot work out the round's numbers")]
@@ -227,11 +226,10 @@ class ComputeActor(Committing):
     def _begin(self, opened: OpenedAnnouncement, terms: SecureSum, payload: bytes) -> Round:
         body = opened.body
         known_by = (body.round_id, opened.hash, body.trainer, opened.computes)
-        return self._load(StoredRound(NEW, *known_by, terms.fewest, body.commit_by_ms), payload)
-
-    def _add(self, current: Round) -> None:
+        current = self._load(StoredRound(NEW, *known_by, terms.fewest, body.commit_by_ms), payload)
         self._rounds[current.id] = current
         self._open.add(current.id)
+        return current
 
     # --- contributions (§4.5) -------------------------------------------------------------------------------------
 
@@ -350,7 +348,6 @@ class ComputeActor(Committing):
         if not any(ask_tag(key, opened.hash) == wanted.tag for key in keys):
             raise PeerError("ask", found="a tag that does not match", expected="a client with a session")
         current = self._begin(opened, terms, encode(wanted.announcement))
-        self._add(current)
         aborted = self._abort(current, "unheard", "this node had not heard of the round when it ended")
         return [*aborted, *self._aborts_to(current, sender)]
 

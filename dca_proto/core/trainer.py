@@ -25,7 +25,7 @@ from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.ledger import Charge, Cost
+from dca_proto.core.ledger import Charge
 from dca_proto.core.machine import NEW, RESEND, Actor
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits, Timing
@@ -209,12 +209,9 @@ class TrainerActor(Actor):
         Raises:
             AccountError: with what it would come to, what is allowed and what is left.
         """
-        reserved, failed = self._reserved(beside), len(self._awaiting(now_ms))
+        unannounced = [request for request in beside if request.round_id not in self._rounds]
+        reserved, failed = self._waiting.reserved(unannounced), len(self._awaiting(now_ms))
         self._account.require(prices, now_ms, invited=invited, reserved=reserved, failed=failed)
-
-    def _reserved(self, beside: Iterable[OpenRound]) -> list[Cost]:
-        """The cost of every round that is asked for and has not been announced, and so not been charged."""
-        return self._waiting.reserved([request for request in beside if request.round_id not in self._rounds])
 
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         self._check_terms(request)
