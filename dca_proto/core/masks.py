@@ -15,10 +15,9 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from nacl.bindings import randombytes_buf_deterministic
 from numpy.typing import NDArray
 
-from dca_proto.core.sealing import derive
+from dca_proto.core.sealing import derive, expand_into
 
 TAG_BYTES = 8
 WORD_BYTES = 8
@@ -66,7 +65,7 @@ def tag_and_mask(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimens
     SHAKE128 (FIPS 202) under the key as its prefix; a long mask is ChaCha20 under the 32 bytes behind the tag, which is
     faster from some `_SPONGE_BYTES_MAX` bytes on.
     """
-    return _pads([pair_key + _about(announcement_hash, entry)], dimension)[0]
+    return _pads([pair_key + _about(announcement_hash, entry)], dimension).tobytes()
 
 
 def _about(announcement_hash: bytes, entry: bytes) -> bytes:
@@ -74,13 +73,18 @@ def _about(announcement_hash: bytes, entry: bytes) -> bytes:
     return b"".join((_MASK, announcement_hash, entry))
 
 
-def _pads(absorbed: Iterable[bytes], dimension: int) -> list[bytes]:
-    """The tag and the mask of each."""
+def _pads(absorbed: Sequence[bytes], dimension: int) -> NDArray[np.uint64]:
+    """The tag and the mask of each, as words: shape ``(n, 1 + dimension)``."""
     size = TAG_BYTES + WORD_BYTES * dimension
     if size <= _SPONGE_BYTES_MAX:
-        return [shake_128(one).digest(size) for one in absorbed]
-    heads = [shake_128(one).digest(TAG_BYTES + KEY_BYTES) for one in absorbed]
-    return [head[:TAG_BYTES] + randombytes_buf_deterministic(size - TAG_BYTES, head[TAG_BYTES:]) for head in heads]
+        made: bytes | bytearray = b"".join([shake_128(one).digest(size) for one in absorbed])
+    else:
+        made = bytearray(size * len(absorbed))
+        for start, one in zip(range(0, len(made), size), absorbed, strict=True):
+            head = shake_128(one).digest(TAG_BYTES + KEY_BYTES)
+            made[start : start + TAG_BYTES] = head[:TAG_BYTES]
+            expand_into(made, start + TAG_BYTES, size - TAG_BYTES, head[TAG_BYTES:])
+    return np.frombuffer(made, dtype=_WORDS).reshape(-1, 1 + dimension)
 
 
 def masked(
@@ -92,8 +96,7 @@ def masked(
         value: its statistic with its own noise, in the ring. pair_keys: in the announcement's order of nodes.
     """
     dimension, about = value.size, _about(announcement_hash, entry)
-    pads = _pads([key + about for key in pair_keys], dimension)
-    words = np.frombuffer(b"".join(pads), dtype=_WORDS).reshape(-1, dimension + 1)
+    words = _pads([key + about for key in pair_keys], dimension)
     y = value - np.add.reduce(words[:, 1:], axis=0)
     return words[:, 0].tobytes(), y.tobytes()
 
@@ -117,8 +120,7 @@ def check_and_sum(
     step = max(1, _CHUNK_BYTES // size)
     for start in range(0, count, step):
         end = min(start + step, count)
-        pads = _pads((rows[at : at + _ROW] for at in range(_ROW * start, _ROW * end, _ROW)), dimension)
-        words = np.frombuffer(b"".join(pads), dtype=_WORDS).reshape(-1, dimension + 1)
+        words = _pads([rows[at : at + _ROW] for at in range(_ROW * start, _ROW * end, _ROW)], dimension)
         right = holds[start:end] = words[:, 0] == claimed[start:end]
         total += np.add.reduce(words[:, 1:] if right.all() else words[right, 1:], axis=0)
     return holds, total

@@ -186,3 +186,10 @@ def open_sealed(key: AgreementKey, ephemeral: bytes, nonce: bytes, ciphertext: b
 def expand(seed: bytes, size: int) -> bytes:
     """`size` pseudo-random bytes from a 32-byte seed: ChaCha20."""
     return bindings.randombytes_buf_deterministic(size, seed)
+
+
+def expand_into(buffer: bytearray, start: int, size: int, seed: bytes) -> None:
+    """Write what `expand` gives to a place in a buffer, without a copy."""
+    if len(seed) != KEY_BYTES or start < 0 or start + size > len(buffer):
+        raise ValueError(f"{size} bytes at {start} of {len(buffer)}, from a seed of {len(seed)}")
+    lib.randombytes_buf_deterministic(ffi.from_buffer(buffer) + start, size, seed)

@@ -25,7 +25,7 @@ from dca_proto.core.effects import Channel
 from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import Declined
 from dca_proto.core.fixedpoint import from_ring
-from dca_proto.core.masks import TAG_BYTES, WORD_BYTES
+from dca_proto.core.masks import TAG_BYTES
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.messages import Contribution
 from dca_proto.core.policy import Policy
@@ -247,9 +247,9 @@ def test_attack_19_a_coordinate_that_one_client_alone_sets_carries_full_noise() 
 # 27: M - 1 Compute nodes pool all they have
 
 
-def small_pads(draws: Iterable[int]) -> Callable[..., list[bytes]]:
+def small_pads(draws: Iterable[int]) -> Callable[..., NDArray[np.uint64]]:
     """In place of the PRF: tags of zeros, and the numbers as the masks; the small ring's stand-in."""
-    return lambda *_: [bytes(TAG_BYTES) + one.to_bytes(WORD_BYTES, "little") for one in draws]
+    return lambda *_: np.array([(0, one) for one in draws], dtype=np.uint64)
 
 
 @pytest.mark.parametrize("outside", range(3))

@@ -10,7 +10,7 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -265,14 +265,14 @@ def test_a_coalition_without_compute_nodes_sees_no_masked_contribution() -> None
 def test_masks_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     right = masks._pads
 
-    def bounded(absorbed: Iterable[bytes], dimension: int) -> list[bytes]:
+    def bounded(absorbed: Sequence[bytes], dimension: int) -> NDArray[np.uint64]:
         """Of a bounded size in place of the whole ring, as a published program made them."""
-        pads = right(absorbed, dimension)
-        return [pad[:8] + (np.frombuffer(pad[8:], dtype="<u8") >> np.uint64(16)).tobytes() for pad in pads]
+        return right(absorbed, dimension) >> np.uint64(16)
 
-    def used_again(absorbed: Iterable[bytes], dimension: int) -> list[bytes]:
+    def used_again(absorbed: Sequence[bytes], dimension: int) -> NDArray[np.uint64]:
         """The same in every round: of the pair key alone."""
-        return [expand(one[:32], 8 + 8 * dimension) for one in absorbed]
+        pads = b"".join([expand(one[:32], 8 + 8 * dimension) for one in absorbed])
+        return np.frombuffer(pads, dtype=np.uint64).reshape(-1, 1 + dimension)
 
     monkeypatch.setattr(masks, "_pads", {"bounded": bounded, "used again": used_again}[fault])
     world = World(Setting())
