@@ -17,9 +17,9 @@ from reporters import Reporters, reported
 from scene import results
 from scipy import stats
 
+from dca_proto.core.codec import body_of
 from dca_proto.core.mechanism import ANALYTIC_GAUSSIAN, GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING
-from dca_proto.core.messages import Signed
-from dca_proto.core.release import opened_release
+from dca_proto.core.messages import Release, Signed
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.local import RandomisedResponse, UnaryEncoding
 
@@ -31,7 +31,7 @@ def bytes_told(mechanism: str, value: float | None, epsilon: float, categories: 
     assert len(results(network)) == 1
     store = network.stores[cast.trainer_identity.id]
     frames = [msgspec.msgpack.decode(kept, type=Signed) for (table, _), kept in store.items() if table == RELEASES]
-    bodies = [opened_release(frame) for frame in frames]
+    bodies = [body_of(frame, Release) for frame in frames]
     assert [body.rows for body in bodies] == [1] * clients
     return Counter(body.vector for body in bodies)
 
