@@ -36,6 +36,7 @@ from scene import (
 )
 
 from dca_proto.core.codec import decode_body, encode
+from dca_proto.core.contribution import Kept
 from dca_proto.core.facts import ChargeReturned, NodeAborted, Released
 from dca_proto.core.lists import encode_places
 from dca_proto.core.masks import ENTRY_BYTES, TAG_BYTES, entry_of
@@ -245,8 +246,8 @@ def test_attack_43_a_lying_holder_with_a_list_of_its_own_locks_nobody_out(number
     victim = held_by(network, cast, 0)[0]
     kept = network.actors[cast.computes[0]]._rounds[announced(network, cast).body.round_id].kept
     mine = kept[cast.clients[victim]]
-    entry = entry_of(cast.clients[victim], mine.contribution, number)
-    kept[cast.clients[victim]] = msgspec.structs.replace(mine, entry=entry)
+    kept[cast.clients[victim]] = Kept(mine.record[:33] + number.to_bytes(4, "little") + mine.record[37:])
+    assert kept[cast.clients[victim]].entry == entry_of(cast.clients[victim], mine.contribution, number)
     network.tamper = passing
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(set(range(7)) - {victim})]
@@ -267,7 +268,7 @@ def test_attack_43_flipped_tags_leave_a_client_out_and_keep_the_sum_exact(which:
     victim = held_by(network, cast, 0)[0]
     kept = network.actors[cast.computes[0]]._rounds[announced(network, cast).body.round_id].kept
     mine = kept[cast.clients[victim]]
-    kept[cast.clients[victim]] = msgspec.structs.replace(mine, tags=flipped(mine.tags, TAG_BYTES * which))
+    kept[cast.clients[victim]] = Kept(flipped(mine.record, 37 + TAG_BYTES * which))
     network.tamper = passing
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(set(range(7)) - {victim})]
