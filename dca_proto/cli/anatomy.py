@@ -199,10 +199,6 @@ def _client_round(key: bytes, value: bytes) -> Plain:
     return {"round_id": key.hex(), **_struct(stored)}
 
 
-def _outbound(key: bytes, value: bytes) -> Plain:
-    return {"round_id": key.hex(), **_struct(msgspec.msgpack.decode(value, type=contribution.Outbound))}
-
-
 def _seen(key: bytes, value: bytes) -> Plain:
     return {"compute": key.hex(), "epoch": int.from_bytes(value, "big")}
 
@@ -255,7 +251,6 @@ _KINDS: dict[str, Callable[[bytes, bytes], Plain]] = {
     declines.TABLE: _declined,
     client_round.ROUNDS: _client_round,
     client_round.ANNOUNCEMENTS: _announcement,
-    client_round.OUTBOUND: _outbound,
     keyring.SEEN: _seen,
     keyring.TABLE: _epoch,
     sessions.HELLO: _message,

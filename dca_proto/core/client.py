@@ -27,7 +27,6 @@ from dca_proto.core.client_round import (
     DECLINED,
     KEPT,
     MISSED,
-    OUTBOUND,
     ROUNDS,
     SENT,
     Round,
@@ -36,7 +35,6 @@ from dca_proto.core.client_round import (
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.core.compose import Composer, Rows
 from dca_proto.core.consent import Consent
-from dca_proto.core.contribution import Outbound
 from dca_proto.core.declines import Declines
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
@@ -115,7 +113,6 @@ class ClientActor(Actor):
         self._foreign: list[bytes] = []  # rounds of a federation file that was replaced
         self._outdated: Refusal | None = None  # whose word it is that the ledger has forgotten charges
         announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
-        outbound = loaded(records, OUTBOUND, Outbound)
         for round_id, stored in loaded(records, ROUNDS, StoredRound).items():
             frame = signed(ANNOUNCEMENTS, announcements.get(round_id, b""))
             try:
@@ -123,12 +120,12 @@ class ClientActor(Actor):
             except PeerError:
                 self._foreign.append(round_id)
             else:
-                self._hold(Round(stored, opened, self.id, outbound.get(round_id)))
+                self._hold(Round(stored, opened, self.id))
 
     # --- start and messages ----------------------------------------------------------------------------------------
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
-        tables = (ROUNDS, ANNOUNCEMENTS, OUTBOUND)
+        tables = (ROUNDS, ANNOUNCEMENTS)
         dropped = [Forget(table, round_id) for round_id in self._foreign for table in tables]
         resumed = [effect for _, current in sorted(self._rounds.items()) for effect in self._resume(current, now_ms)]
         return [*dropped, *self._greet(now_ms), *resumed]
@@ -249,13 +246,12 @@ class ClientActor(Actor):
         )
         made, trouble = self._composer.compose(current.opened, validated, charge.number)
         charged = self.ledger.charge(charge)
-        current.outbound, current.attempt = made, 1  # the receipt waits for a durable write
-        stored = current.advance("announcement")
+        current.attempt = 1  # the receipt waits for a durable write
+        stored = current.advance("announcement", outbound=made)
         self._hold(current)
         return [
             *greeting,
             charged,
-            Persist(OUTBOUND, current.id, encode(made)),
             Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
             stored,
             *current.answers(),
@@ -287,19 +283,19 @@ class ClientActor(Actor):
         current = self._rounds.get(receipt.round_id)
         if current is None:
             raise PeerError("phase", found="a receipt of an unknown round", expected="an announcement first")
-        if current.outbound is None:
+        waiting = current.stored.outbound
+        if waiting is None:
             current.step("repeated receipt")
             return []
         if sender != current.holder.id:
             raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
-        waiting = current.outbound
         if receipt.contribution != waiting.contribution or receipt.tag not in (waiting.receipt, waiting.late):
             raise PeerError("receipt", found="a tag that does not match", expected="proof about the contribution")
         late = receipt.tag == waiting.late
-        stored = current.advance("late" if late else "receipt")
+        stored = current.advance("late" if late else "receipt", outbound=None)
+        self._settle(current)
         return [
             stored,
-            *self._forget_outbound(current),
             CancelTimer(Timer(RESEND, current.id)),
             self._close_timer(current, now_ms),
             Report(facts.Missed(current.id) if late else facts.Acknowledged(current.id)),
@@ -332,14 +328,15 @@ class ClientActor(Actor):
             return []
         aborted_by = (*current.stored.aborted_by, author)
         last = len(aborted_by) == len(opened.computes)
-        stored = current.advance("last abort" if last else "abort", aborted_by=aborted_by)
+        outbound = None if last else current.stored.outbound
+        stored = current.advance("last abort" if last else "abort", aborted_by=aborted_by, outbound=outbound)
         if not last:
             ask_ms = current.body.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
             return [stored, SetTimer(Timer(ASK, current.id), ask_ms), self._close_timer(current, now_ms)]
+        self._settle(current)
         return [
             self.ledger.give_back(current.id),
             stored,
-            *self._forget_outbound(current),
             CancelTimer(Timer(RESEND, current.id)),
             CancelTimer(Timer(ASK, current.id)),
             Report(facts.ChargeReturned(current.id)),
@@ -364,25 +361,14 @@ class ClientActor(Actor):
         """Everything of a round but its charge."""
         del self._rounds[current.id]
         self._settle(current)
-        return [
-            Forget(ROUNDS, current.id),
-            Forget(ANNOUNCEMENTS, current.id),
-            *self._forget_outbound(current),
-        ]
+        return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
 
     def _settle(self, current: Round) -> None:
         """It takes up no room any more."""
+        self._unsent.pop(current.id, None)
         if current.id in self._waiting:
             self._waiting.discard(current.id)
             self._held_bytes -= len(current.opened.payload)
-
-    def _forget_outbound(self, current: Round) -> list[Effect]:
-        self._unsent.pop(current.id, None)
-        self._settle(current)
-        if current.outbound is None:
-            return []
-        current.outbound = None
-        return [Forget(OUTBOUND, current.id)]
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """What has no receipt yet, until the round's end; then the question whether it was aborted."""

@@ -27,17 +27,18 @@ TABLE: Table = {
     **stays((KEPT, MISSED, RETURNED), "repeated receipt"),
     **stays((SENT, KEPT, MISSED, RETURNED), "repeated abort"),
 }
-ROUNDS, ANNOUNCEMENTS, OUTBOUND = "client-round", "announcement", "outbound"
+ROUNDS, ANNOUNCEMENTS = "client-round", "announcement"
 
 
 class StoredRound(Stored, frozen=True):
     """One round at the client, as it is stored beside its announcement.
 
     Attributes:
-        decline: the sealed decline, resent byte for byte.
+        outbound: what was sent, until its receipt has come. decline: the sealed decline. Both are resent byte for byte.
         aborted_by: ids of the Compute nodes whose signed aborts came.
     """
 
+    outbound: Outbound | None = None
     decline: bytes = b""
     aborted_by: tuple[bytes, ...] = ()
 
@@ -47,29 +48,25 @@ class Round(ActorRound[StoredRound]):
 
     Args:
         stored: as stored. opened: its announcement, whose signatures hold. client: whose it is.
-        outbound: what was sent, until its receipt has come.
 
     Attributes:
         holder: to whom the contribution goes.
     """
 
-    __slots__ = ("asked", "body", "holder", "opened", "outbound")
+    __slots__ = ("asked", "body", "holder", "opened")
     table, records = TABLE, ROUNDS
 
-    def __init__(
-        self, stored: StoredRound, opened: OpenedAnnouncement, client: bytes, outbound: Outbound | None = None
-    ) -> None:
+    def __init__(self, stored: StoredRound, opened: OpenedAnnouncement, client: bytes) -> None:
         super().__init__(opened.body.round_id, stored)
         self.opened = opened
         self.body = opened.body
         self.holder = opened.holder(client)
-        self.outbound = outbound
         self.asked = 0
 
     def answers(self) -> list[Effect]:
         """What answers the announcement and has no receipt yet: the contribution, the release, or the decline."""
         if self.stored.decline:
             return [Send(Address(Channel.TRAINER, self.body.trainer), self.id, self.stored.decline)]
-        if self.outbound is None:
+        if self.stored.outbound is None:
             return []
-        return [Send(self.holder, self.id, self.outbound.payload)]
+        return [Send(self.holder, self.id, self.stored.outbound.payload)]

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import msgspec
 
-from dca_proto.core.client_round import OUTBOUND
 from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
 from dca_proto.core.client_round import StoredRound as ClientRound
 from dca_proto.core.compute_round import COLLECTING, CONTRIBUTIONS
@@ -21,6 +20,7 @@ from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
 from emulator.sim.process import KillPoint, Process, Where
+from emulator.trials.checkers.witness import contributions_in
 from emulator.trials.fault import Injection
 from emulator.trials.wire import body_of
 
@@ -120,7 +120,7 @@ class VanishSending(KillBetween):
     """A client is gone when it has paid: its contribution has left, or not. It comes back late, or never."""
 
     def _strikes(self, effects: Sequence[Effect]) -> bool:
-        return any(isinstance(effect, Persist) and effect.table == OUTBOUND for effect in effects)
+        return bool(contributions_in(effects))
 
     @property
     def _comes_back(self) -> bool:

@@ -16,8 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import OUTBOUND
-from dca_proto.core.contribution import Outbound
+from dca_proto.core.client_round import ROUNDS, StoredRound
 from dca_proto.core.effects import CancelTimer, Channel, Effect, Persist, Send, SetTimer
 from dca_proto.core.events import Event, Received, Started, Timer, TimerFired
 from dca_proto.core.topics import sender_of, topic_of
@@ -112,9 +111,11 @@ class Gateway:
 
     def _carry_out(self, client_id: bytes, effect: Effect) -> None:
         match effect:
-            case Persist(table, _, value) if table == OUTBOUND:
-                assert client_id not in self.stored, "one contribution a round"
-                self.stored[client_id] = msgspec.msgpack.decode(value, type=Outbound).payload
+            case Persist(table, _, value) if table == ROUNDS:
+                made = msgspec.msgpack.decode(value, type=StoredRound).outbound
+                if made is not None:
+                    assert client_id not in self.stored, "one contribution a round"
+                    self.stored[client_id] = made.payload
             case Send():
                 self._outbox.put_nowait((client_id, effect))
             case SetTimer(timer, at_ms):

@@ -93,7 +93,7 @@ def test_attack_15_rounds_announced_at_once_do_not_race_the_ledger() -> None:
     told = {one.payload: one for one in sent(network, Announcement) if one.to.channel is Channel.ANNOUNCE}
     batch = [e for one in told.values() for e in victim.handle(Received(one.sender, one.payload), network.now_ms)]
     written = [effect.table for effect in batch if isinstance(effect, Persist)]
-    assert (written.count("ledger"), written.count("outbound"), written.count("declined")) == (1, 1, 2)
+    assert (written.count("ledger"), written.count("client-round"), written.count("declined")) == (1, 3, 2)
     assert len(victim.ledger.charges) == 1
 
 

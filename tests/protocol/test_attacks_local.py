@@ -381,7 +381,7 @@ def test_attack_34_no_text_shows_what_was_released() -> None:
     trainer = network.actors[cast.trainer_identity.id]
     shown = [repr(fact) for _, fact in network.facts] + [repr(value) for value in vars(trainer).values()]
     shown += [repr(one) for one in network.sent] + [repr(body)]
-    shown += [repr(one.outbound) for one in network.actors[cast.clients[0]]._rounds.values()]
+    shown += [repr(one.stored) for one in network.actors[cast.clients[0]]._rounds.values()]
     for secret in (body.vector, body.receipt_key):
         for text in shown:
             assert secret.hex() not in text

@@ -143,7 +143,7 @@ def test_the_budget_is_charged_before_a_release_leaves_and_once() -> None:
     client = network.actors[cast.clients[0]]
     effects = client.handle(Received(cast.trainer_identity.id, sent(network, Announcement)[0].payload), network.now_ms)
     kinds = [effect.table if isinstance(effect, Persist) else type(effect) for effect in effects]
-    assert kinds.index(LEDGER) < kinds.index("outbound") < kinds.index(Send)
+    assert kinds.index(LEDGER) < kinds.index("client-round") < kinds.index(Send)
     assert kinds.count(Send) == kinds.count(LEDGER) == 1
     (left,) = (effect for effect in effects if isinstance(effect, Send))
     assert left.to == Address(Channel.TRAINER, cast.trainer_identity.id)

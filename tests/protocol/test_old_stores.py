@@ -83,7 +83,6 @@ def test_a_ledger_without_numbers_is_of_an_older_version() -> None:
     [
         ("client", "ledger"),
         ("client", "client-round"),
-        ("client", "outbound"),
         ("declining client", "declined"),
         ("node", "round"),
         ("node", "session"),

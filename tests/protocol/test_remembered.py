@@ -260,7 +260,7 @@ def test_how_long_a_client_remembers_a_round(how: str, phase: str, kept_ms: int,
     assert network.actors[client].phase(request.round_id) == phase
     network.advance(over_ms)
     assert network.actors[client].phase(request.round_id) == "new"
-    assert not {"client-round", "announcement", "outbound"} & {table for table, _ in network.stores[client]}
+    assert not {"client-round", "announcement"} & {table for table, _ in network.stores[client]}
 
 
 def test_a_repeated_refusal_or_announcement_is_counted_once() -> None:

@@ -150,7 +150,7 @@ def test_the_budget_is_charged_before_a_report_leaves_and_once(mechanism: str) -
     client = network.actors[cast.clients[0]]
     effects = client.handle(Received(cast.trainer_identity.id, sent(network, Announcement)[0].payload), network.now_ms)
     kinds = [effect.table if isinstance(effect, Persist) else type(effect) for effect in effects]
-    assert kinds.index(LEDGER) < kinds.index("outbound") < kinds.index(Send)
+    assert kinds.index(LEDGER) < kinds.index("client-round") < kinds.index(Send)
     assert kinds.count(Send) == kinds.count(LEDGER) == 1
     (charge,) = client.ledger.charges
     delta = 0.0 if mechanism in PURE_MECHANISMS else 1e-6

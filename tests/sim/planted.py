@@ -272,9 +272,9 @@ class ContributesAgain(ClientActor):
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         for current in self._rounds.values():
-            if current.phase == SENT and current.outbound is not None:
-                payload = current.outbound.payload
-                current.outbound = msgspec.structs.replace(current.outbound, payload=payload[:-1] + b"\0")
+            if current.phase == SENT and current.stored.outbound is not None:
+                payload = current.stored.outbound.payload
+                current.store(outbound=msgspec.structs.replace(current.stored.outbound, payload=payload[:-1] + b"\0"))
         return super()._on_start_up(now_ms)
 
 

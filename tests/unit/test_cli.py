@@ -19,9 +19,10 @@ import typer
 from dca_proto import cli, device
 from dca_proto.cli import main
 from dca_proto.cli.anatomy import describe_message
+from dca_proto.core.client_round import StoredRound as ClientRound
 from dca_proto.core.codec import decode_body, decode_frame, encode
 from dca_proto.core.compute_round import StoredList
-from dca_proto.core.contribution import Kept, Outbound
+from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Persist
 from dca_proto.core.errors import PeerError, RoundAborted, TransportError, UsageError
 from dca_proto.core.keyring import TABLE as EPOCHS
@@ -392,8 +393,8 @@ def secrets_of(network: Network) -> set[str]:
         for (table, _), value in records.items():
             if table == EPOCHS:
                 found.add(value)
-            elif table == "outbound":
-                found.add(msgspec.msgpack.decode(value, type=Outbound).receipt)
+            elif table == "client-round" and (made := msgspec.msgpack.decode(value, type=ClientRound).outbound):
+                found.add(made.receipt)
             elif table == "contribution":
                 kept = Kept(value)
                 found |= {kept.tags, kept.y}
@@ -419,7 +420,7 @@ def test_a_store_is_shown_without_its_secrets(run: Run, tmp_path: Path, played: 
         shown_kinds |= {record["kind"] for record in json.loads(told)}
         assert not [record for record in json.loads(told) if "unreadable" in record]
         assert len(json.loads(told)) == len(records)
-    assert shown_kinds >= {"epoch", "hello", "client-round", "announcement", "outbound", "ledger", "seen"}, "clients'"
+    assert shown_kinds >= {"epoch", "hello", "client-round", "announcement", "ledger", "seen"}, "clients'"
     assert shown_kinds >= {"session", "round", "contribution", "list", "charges", "trainer-round"}, "the others'"
     assert not list(tmp_path.glob("*-wal")), "inspecting leaves nothing behind"
 

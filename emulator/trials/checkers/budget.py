@@ -18,7 +18,6 @@ from dca_proto.core import accounting
 from dca_proto.core.charges import PAGE, WINDOW
 from dca_proto.core.charges import TABLE as SEEN_CHARGES
 from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import OUTBOUND
 from dca_proto.core.codec import decode_body, decode_frame, verify_signed
 from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ROUNDS, StoredRound
 from dca_proto.core.contribution import Kept, Outbound
@@ -37,7 +36,7 @@ from dca_proto.core.trainer import TrainerActor
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Of, Witness
+from emulator.trials.checkers.witness import Of, Witness, contributions_in
 from emulator.trials.wire import body_of
 
 if TYPE_CHECKING:
@@ -66,22 +65,21 @@ class Budget(Checker):
         """Follow the ledger, the ciphertexts that a charge pays for, and the numbers that nodes have seen."""
         if not self.is_honest(process):
             return
+        for round_id, made in contributions_in(writes):
+            self._check_made(process, round_id, made)
         for write in writes:
             if process.role is Channel.COMPUTE:
                 if isinstance(write, Persist):
                     self._check_node(process, write)
-            elif write.table == OUTBOUND and isinstance(write, Persist):
-                self._check_made(process, write)
             elif write.table == LEDGER and isinstance(write, Persist):
                 self._charged(process, decoded(LEDGER, write.value, Charge))
             elif write.table == LEDGER:
                 self.fail(f"{process.name} deletes a charge")
 
-    def _check_made(self, process: Process, write: Persist) -> None:
+    def _check_made(self, process: Process, round_id: bytes, made: Outbound) -> None:
         """A round has one contribution, with the same bytes after any restart."""
-        made = decoded(OUTBOUND, write.value, Outbound)
-        first = self._made.setdefault((process.id, write.key), made)
-        self.expect(first == made, f"{process.name}, round {write.key.hex()[:8]}: one charge, two contributions")
+        first = self._made.setdefault((process.id, round_id), made)
+        self.expect(first == made, f"{process.name}, round {round_id.hex()[:8]}: one charge, two contributions")
 
     def _charged(self, process: Process, charge: Charge) -> None:
         charges, who = self._charges[process.id], f"{process.name}, round {charge.round_id.hex()[:8]}"

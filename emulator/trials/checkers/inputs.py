@@ -17,7 +17,7 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.charges import PAGE
 from dca_proto.core.charges import TABLE as SEEN_CHARGES
-from dca_proto.core.client_round import ANNOUNCEMENTS, OUTBOUND
+from dca_proto.core.client_round import ANNOUNCEMENTS
 from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
 from dca_proto.core.compute_round import ANNOUNCEMENTS as NODE_ANNOUNCEMENTS
 from dca_proto.core.compute_round import CONTRIBUTIONS, LISTS, ROUNDS
@@ -124,7 +124,7 @@ class Inputs(Checker):
             }
         if role is Channel.TRAINER:
             return {TRAINER_ROUNDS: rounds, LEDGER: rounds, RELEASES: rounds * len(self.world.enrolled)}
-        kept = dict.fromkeys((CLIENT_ROUNDS, ANNOUNCEMENTS, OUTBOUND, LEDGER), rounds)
+        kept = dict.fromkeys((CLIENT_ROUNDS, ANNOUNCEMENTS, LEDGER), rounds)
         return {**kept, DECLINES: min(rounds, KEPT_MAX), HELLO: 1, SEEN: nodes, EPOCHS: _EPOCHS_MAX}
 
     def _check_epochs(self, process: Process) -> None:

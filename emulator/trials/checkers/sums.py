@@ -24,11 +24,9 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.core.client import ClientActor
-from dca_proto.core.client_round import OUTBOUND
 from dca_proto.core.codec import encode
 from dca_proto.core.combine import Hashes, aggregate_of, merge_reports, release_of, sum_releases
-from dca_proto.core.contribution import Outbound
-from dca_proto.core.effects import Channel, Effect, Persist
+from dca_proto.core.effects import Channel, Effect
 from dca_proto.core.events import Event
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.fixedpoint import ring_from_bytes, ring_to_bytes, to_ring
@@ -36,7 +34,6 @@ from dca_proto.core.lists import set_hash
 from dca_proto.core.masks import RingVector
 from dca_proto.core.messages import Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.records import decoded
 from dca_proto.core.sealing import digest
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.validated import ValidatedRound, validate_announcement
@@ -44,7 +41,7 @@ from dca_proto.statistics.contribution import contribution
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.recording import Recording
-from emulator.trials.checkers.witness import Asked, Entry, Release, Released, Witness, release_in
+from emulator.trials.checkers.witness import Asked, Entry, Release, Released, Witness, contributions_in, release_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -81,18 +78,16 @@ class ExactSum(Checker):
         """Keep what an honest client has just encoded."""
         if process.role is not Channel.CLIENT or not self.is_honest(process):
             return
-        for effect in effects:
-            if isinstance(effect, Persist) and effect.table == OUTBOUND:
-                made = decoded(OUTBOUND, effect.value, Outbound)
-                drawn, self._recording.drawn = self._recording.drawn, None
-                if drawn is None:
-                    self.fail(f"{process.name} contributes to round {effect.key.hex()[:8]} without any noise")
-                elif not self.witness.is_summed(effect.key):
-                    self._alone[effect.key, process.id, made.contribution] = self._told(process.id, effect.key, drawn)
-                else:
-                    value = self._value(process.id, effect.key)
-                    self._encoded[effect.key, process.id, made.contribution] = to_ring(value + drawn)
-                    self._check_noise(process, effect.key)
+        for round_id, made in contributions_in(effects):
+            drawn, self._recording.drawn = self._recording.drawn, None
+            if drawn is None:
+                self.fail(f"{process.name} contributes to round {round_id.hex()[:8]} without any noise")
+            elif not self.witness.is_summed(round_id):
+                self._alone[round_id, process.id, made.contribution] = self._told(process.id, round_id, drawn)
+            else:
+                value = self._value(process.id, round_id)
+                self._encoded[round_id, process.id, made.contribution] = to_ring(value + drawn)
+                self._check_noise(process, round_id)
 
     def _check_noise(self, process: Process, round_id: bytes) -> None:
         """n_min - 1 - c noises of that variance are as much as μ asks for."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from dca_proto.core.client_round import OUTBOUND
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.compute_round import CONTRIBUTIONS
 from dca_proto.core.contribution import Kept
@@ -30,7 +29,7 @@ from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.recording import Recording
-from emulator.trials.checkers.witness import Witness, release_in
+from emulator.trials.checkers.witness import Witness, contributions_in, release_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -117,11 +116,10 @@ class View(Checker):
         mechanism = self.world.cast.mechanism
         if process.role is not Channel.CLIENT or not self.is_honest(process) or not isinstance(mechanism, Recording):
             return
-        for effect in effects:
-            if isinstance(effect, Persist) and effect.table == OUTBOUND:
-                whose = process.id, effect.key
-                first = self._noise_keys.setdefault(mechanism.key, whose)
-                self.expect(first == whose, f"{process.name}, round {effect.key.hex()[:8]}: its noise was used before")
+        for round_id, _ in contributions_in(effects):
+            whose = process.id, round_id
+            first = self._noise_keys.setdefault(mechanism.key, whose)
+            self.expect(first == whose, f"{process.name}, round {round_id.hex()[:8]}: its noise was used before")
 
     def on_send(self, process: Process, send: Send) -> None:
         """What an honest client encrypts: its nonce or id is new unless it is a repetition, its size the others'."""

@@ -8,11 +8,13 @@ out again here from lists and answers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
 from dca_proto.core.announcement import announcement_hash, open_answer
+from dca_proto.core.client_round import ROUNDS as CLIENT_ROUNDS
+from dca_proto.core.client_round import StoredRound as ClientRound
 from dca_proto.core.codec import decode_body, decode_frame, encode
 from dca_proto.core.compute_round import (
     ANNOUNCEMENTS,
@@ -24,8 +26,8 @@ from dca_proto.core.compute_round import (
     StoredList,
     StoredRound,
 )
-from dca_proto.core.contribution import Kept
-from dca_proto.core.effects import Channel, Persist, Send, Write
+from dca_proto.core.contribution import Kept, Outbound
+from dca_proto.core.effects import Channel, Effect, Persist, Send, Write
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.lists import answer_hash, list_hash
 from dca_proto.core.masks import ENTRY_BYTES
@@ -100,6 +102,17 @@ class Released(NamedTuple):
     round_id: bytes
     number: int
     body: ReleaseBody
+
+
+def contributions_in(effects: Iterable[Effect]) -> list[tuple[bytes, Outbound]]:
+    """What a client is about to send, with the round's id: in the write that pays for it, and in no later one."""
+    found = []
+    for effect in effects:
+        if isinstance(effect, Persist) and effect.table == CLIENT_ROUNDS:
+            stored = decoded(CLIENT_ROUNDS, effect.value, ClientRound)
+            if stored.outbound is not None and not stored.aborted_by:
+                found.append((effect.key, stored.outbound))
+    return found
 
 
 def release_in(frame: Signed) -> ReleaseBody:
