@@ -198,9 +198,13 @@ class RoundCompleted(_Fact, frozen=True):
 
 
 class RoundFailed(_Fact, frozen=True):
-    """The round ended at the trainer without a result; figures are None where they are not known."""
+    """The round ended at the trainer without a result; figures are None where they are not known.
+
+    `declined`: all whom it asked have declined, so that it would end alike if it were held again now.
+    """
 
     round_id: bytes
     reason: str
     contributors: int | None
     needed: int | None
+    declined: bool = False

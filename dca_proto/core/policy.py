@@ -176,10 +176,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Args:
             missing: the trusted Compute nodes that the announcement leaves out.
         """
-        refusal = next(self._refusals(announcement, validated, missing), None)
+        refusal = next(self.refusals(announcement, validated, missing), None)
         return refusal or self.check_bounds(validated.statistic)
 
-    def _refusals(self, asked: Announcement, round_: ValidatedRound, missing: frozenset[str]) -> Iterator[Refusal]:
+    def refusals(self, asked: Announcement, round_: ValidatedRound, missing: frozenset[str]) -> Iterator[Refusal]:
         """What is wrong with the announcement's own figures; words are only found for what is."""
         if self.trainers and asked.trainer.hex() not in self.trainers:
             yield Refusal("trainer", asked.trainer.hex(), f"one of {', '.join(self.trainers)}")

@@ -100,12 +100,12 @@ class TrainerActor(Actor):
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._waiting = Waiting(federation, self._timing)
-        self._releases = Releases(federation, self._mechanism, self._limits)
         stored = TrainerRecords(records, federation, self._mechanism, self._limits)
         self._rounds, self._unreadable = stored.rounds, stored.unreadable
         self._account = Account(account, stored.charges)
         self.ledger = self._account.ledger
         self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
+        self._releases = Releases(federation, self._mechanism, self._limits, self._failures.on_late_release)
 
     def phase(self, round_id: bytes) -> str:
         """The phase of a round here: a phase of `TABLE`."""
@@ -298,7 +298,8 @@ class TrainerActor(Actor):
         taken = take_decline(self._federation, sender, frame, body, current, now_ms)
         if taken is None:
             return []
-        return [taken, *self._done_when_all(current, now_ms), *self._close_when_complete(current, now_ms)]
+        ended = [*self._done_when_all(current, now_ms), *self._close_when_complete(current, now_ms)]
+        return [taken, *(ended or self._failures.on_decline(current))]
 
     def _done_when_all(self, current: Round, now_ms: int) -> list[Effect]:
         """Of a round without Compute nodes: the result, when all have answered."""

@@ -13,6 +13,8 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Decline, Signed
 from dca_proto.core.trainer_round import Round
 
+_WHY_MAX = 16  # different reasons of declines that are kept, for the failure's words
+
 
 def take_decline(
     federation: Federation, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int
@@ -27,6 +29,9 @@ def take_decline(
         return None
     current.declined.add(client)
     current.answered.add(client)
+    words = f"{body.reason}: found {body.found}; accepts {body.expected}"
+    if words in current.why or len(current.why) < _WHY_MAX:
+        current.why[words] += 1
     return Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))
 
 

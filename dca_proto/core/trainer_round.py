@@ -5,11 +5,12 @@ A secure sum:
                              └──── an abort, silence ─────┴──> failed ── M aborts ──> returned
 Without Compute nodes:
     new ── announce ──> collecting ── all have answered, or the end with a release ──> done
-                             └── all declined, or the end without one ──> failed ── all were invited ──> returned
+                             └── all declined, or the end without one ──> failed ── all declined ──> returned
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -50,6 +51,7 @@ TABLE: Table = {
     (FAILED, "abort"): FAILED,
     (FAILED, "last abort"): RETURNED,
     (FAILED, "all declined"): RETURNED,
+    (RETURNED, "late release"): FAILED,
     **{(phase, "late abort"): phase for phase in ENDED},
     **{(phase, "forget"): CLOSED for phase in ENDED},
 }
@@ -91,6 +93,7 @@ class Round:
         self.invited = frozenset(stored.request.invited)
         self.arrivals = Arrivals(stored.announced_ms)
         self.declined: set[bytes] = set()
+        self.why: Counter[str] = Counter()  # the declines' reasons
         self.answered: set[bytes] = set()  # of a round without Compute nodes: released, declined, or both
         self.partials: dict[bytes, PartialSum] = {}
         self.releases: dict[bytes, Signed] = {}  # of a round without Compute nodes, by client
@@ -181,6 +184,11 @@ class Round:
         """Of a round without Compute nodes: whether as many clients have answered as are expected."""
         return 0 < len(self.answered) == self.stored.request.answers_expected
 
-    def all_invited_declined(self) -> bool:
-        """Whether nobody was told of the round but clients that have signed that they decline it."""
-        return bool(self.invited) and self.declined.issuperset(self.invited)
+    def all_declined(self) -> bool:
+        """Of a round without Compute nodes: whether all have signed that they decline it, and nobody has released.
+
+        All are the invited clients; of a round of everybody, as many as are expected.
+        """
+        expected = self.stored.request.answers_expected
+        declined = self.invited <= self.declined if self.invited else 0 < expected <= len(self.declined)
+        return declined and not self.releases and not self.opened.computes
