@@ -64,12 +64,13 @@ from dca_proto.core.messages import (
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Policy, Refusal
 from dca_proto.core.records import decoded, signed
-from dca_proto.core.sealing import Identity, Random
+from dca_proto.core.sealing import Identity, Random, same
 from dca_proto.core.sessions import OwnSession
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.core.wire import TEXT_CHARS_MAX
 
 EPOCH, RESEND, ASK, CLOSE = "epoch", "resend", "ask", "close"
+HELLO = b"hello"
 
 
 class ClientActor(Actor):
@@ -123,7 +124,6 @@ class ClientActor(Actor):
             timing=self._timing,
             random=self._random,
         )
-        self._hello_ms = -self._timing.hello_again_ms
         self._rounds: dict[bytes, Round] = {}
         self._unsent: dict[bytes, int] = {}  # charge numbers of what has no receipt yet, by round
         self._waiting: set[bytes] = set()  # declined ones, and those without a receipt
@@ -189,7 +189,7 @@ class ClientActor(Actor):
     def _greet(self, now_ms: int) -> list[Effect]:
         """Publish the session, of a new key where the epoch has turned."""
         writes = self._session.renew(now_ms)
-        self._hello_ms = now_ms
+        self._pace.note(HELLO, now_ms)
         spread = self._random(2)
         return [
             *writes,
@@ -201,7 +201,7 @@ class ClientActor(Actor):
         if body.client != self.id:
             raise PeerError("sender", found=body.client.hex(), expected="a word about this client")
         verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
-        if now_ms - self._hello_ms < self._timing.hello_again_ms:
+        if not self._pace.is_due(HELLO, now_ms):
             return []
         waiting = [one for one in self._rounds.values() if one.phase == SENT]
         again = [effect for one in waiting if one.opened.computes for effect in one.answers(self.id)]
@@ -219,7 +219,7 @@ class ClientActor(Actor):
             if opened.hash != current.opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
             step(TABLE, current.phase, "repeated announcement")
-            return current.answers(self.id)
+            return current.answers(self.id) if self._pace.is_due(current.id, now_ms) else []
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
         self._check_room(opened)
@@ -321,9 +321,9 @@ class ClientActor(Actor):
         if sender != current.opened.holder(self.id).id:
             raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
         waiting = current.outbound
-        if receipt.contribution != waiting.contribution or receipt.tag not in (waiting.receipt, waiting.late):
+        kept, late = (same(tag, receipt.tag) for tag in (waiting.receipt, waiting.late))
+        if receipt.contribution != waiting.contribution or not (kept or late):
             raise PeerError("receipt", found="a tag that does not match", expected="proof about the contribution")
-        late = receipt.tag == waiting.late
         stored = current.store(phase=step(TABLE, current.phase, "late" if late else "receipt"))
         return [
             stored,

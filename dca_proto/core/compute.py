@@ -62,7 +62,7 @@ from dca_proto.core.messages import (
 from dca_proto.core.messages import Sessions as SessionCount
 from dca_proto.core.params import PROTOCOL_VERSION, Limits, Timing
 from dca_proto.core.policy import Floors
-from dca_proto.core.sealing import Identity, Random
+from dca_proto.core.sealing import Identity, Random, same
 from dca_proto.core.sessions import Sessions
 
 EPOCH = "epoch"
@@ -93,7 +93,6 @@ class ComputeActor(Committing):
     ) -> None:
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._floors = floors or Floors()
-        self._asked = {}
         self._early = Early()
         self._restore(tuple(records))
 
@@ -176,7 +175,7 @@ class ComputeActor(Committing):
             case Abort():
                 return self._on_abort(frame, body)
             case Query():
-                return self._on_query(sender, frame, body)
+                return self._on_query(sender, frame, body, now_ms)
             case SessionsWanted():
                 return self._on_sessions_wanted(sender, frame, now_ms)
             case _:
@@ -204,7 +203,7 @@ class ComputeActor(Committing):
         if known is not None:
             if known.hash != opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
-            return self._words_for_trainer(known)
+            return self._words_for_trainer(known) if self._pace.is_due(known.id, now_ms) else []
         terms = self._check_held(opened)
         if len(self._open) >= self._limits.rounds_open_max:
             raise PeerError("rounds", found=f"{len(self._open)} open rounds", expected="fewer at the same time")
@@ -262,9 +261,6 @@ class ComputeActor(Committing):
         if message.round_id not in self._rounds and self._early.keep(sender, message, now_ms):
             return []
         current = self._open_round(message.round_id)
-        if current.phase == ABORTED:
-            step(TABLE, current.phase, "late contribution")
-            return self._aborts_to(current, sender)
         if not current.is_loaded:
             raise PeerError("phase", found="a contribution to a round that is over", expected="none")
         if current.invited is not None and sender not in current.invited:
@@ -274,6 +270,9 @@ class ComputeActor(Committing):
         opened = self._open_contribution(current, sender, message, now_ms)
         if opened is None:
             return self._want_hello(sender, now_ms)
+        if current.phase == ABORTED:
+            step(TABLE, current.phase, "late contribution")
+            return self._aborts_to(current, sender, now_ms)
         kept, key = opened
         receipt = Receipt(current.id, kept.contribution, receipt_tag(key, current.hash, kept.contribution))
         reply = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))
@@ -341,15 +340,17 @@ class ComputeActor(Committing):
 
     # --- questions ------------------------------------------------------------------------------------------------
 
-    def _on_query(self, sender: bytes, frame: Signed, body: Query) -> list[Effect]:
+    def _on_query(self, sender: bytes, frame: Signed, body: Query, now_ms: int) -> list[Effect]:
         current = self._open_round(body.round_id)
-        if sender == current.stored.trainer:
+        is_trainer = sender == current.stored.trainer
+        if is_trainer:
             self._trainer_round(sender, frame, body)
-            step(TABLE, current.phase, "query")
-            return self._words_for_trainer(current)
-        self._peer_round(sender, frame, body.round_id, body.announcement_hash)
+        else:
+            self._peer_round(sender, frame, body.round_id, body.announcement_hash)
         step(TABLE, current.phase, "query")
-        return list(self._words_for_peer(current, sender))
+        if not self._pace.is_due(current.id + sender, now_ms):
+            return []
+        return self._words_for_trainer(current) if is_trainer else list(self._words_for_peer(current, sender))
 
     def _words_for_trainer(self, current: Round) -> list[Effect]:
         """The last word on a round, or how many contributions there are."""
@@ -364,24 +365,26 @@ class ComputeActor(Committing):
         """A client asks what became of a round (§4.8)."""
         opened = open_announcement(wanted.announcement, self._federation, self._limits)
         current = self._rounds.get(opened.body.round_id)
-        if current is not None:
-            if current.hash != opened.hash:
-                raise PeerError("known-round", found="another announcement", expected="the one that is known")
-            return self._aborts_to(current, sender)
+        if current is not None and current.hash != opened.hash:
+            raise PeerError("known-round", found="another announcement", expected="the one that is known")
         terms = self._check_held(opened)
-        if now_ms < opened.body.commit_by_ms:
+        if current is None and now_ms < opened.body.commit_by_ms:
             raise PeerError("phase", found="a question about a round that may still begin", expected="its end first")
-        keys = self._sessions.keys_of(sender, opened.epochs[opened.computes.index(self.id)].epoch, now_ms)
-        if not any(ask_tag(key, opened.hash) == wanted.tag for key in keys):
+        keys = tuple(self._sessions.keys_of(sender, opened.epochs[opened.computes.index(self.id)].epoch, now_ms))
+        if not keys:
+            return self._want_hello(sender, now_ms)
+        if not any(same(ask_tag(key, opened.hash), wanted.tag) for key in keys):
             raise PeerError("ask", found="a tag that does not match", expected="a client with a session")
+        if current is not None:
+            return self._aborts_to(current, sender, now_ms)
         current = self._begin(opened, terms, encode(wanted.announcement))
         self._add(current)
         aborted = self._abort(current, "unheard", "this node had not heard of the round when it ended")
-        return [*aborted, *self._aborts_to(current, sender)]
+        return [*aborted, *self._aborts_to(current, sender, now_ms)]
 
-    def _aborts_to(self, current: Round, client: bytes) -> list[Effect]:
-        """All aborts of the round that this node has, its own and its peers', for a client that it knows."""
-        if current.phase != ABORTED or client not in self._sessions.slots:
+    def _aborts_to(self, current: Round, client: bytes, now_ms: int) -> list[Effect]:
+        """All aborts of the round that this node has, its own and its peers', for a client that has proved itself."""
+        if current.phase != ABORTED or not self._pace.is_due(current.id + client, now_ms):
             return []
         to = Address(Channel.CLIENT, client)
         words = (current.stored.word, *dict(current.stored.peer_aborts).values())

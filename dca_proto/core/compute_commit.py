@@ -51,7 +51,6 @@ from dca_proto.core.sessions import Sessions
 from dca_proto.core.wire import TEXT_CHARS_MAX
 
 FREEZE, COMMIT, RESEND, PROGRESS, CLOSE = "freeze", "commit", "resend", "progress", "close"
-_ASKED_MAX = 1 << 16
 
 
 class Committing(Actor):
@@ -62,7 +61,6 @@ class Committing(Actor):
     _charges: SeenCharges
     _rounds: dict[bytes, Round]
     _open: set[bytes]  # those of them that have not ended
-    _asked: dict[bytes, int]  # when a client was asked for its Hello
 
     # --- freeze and lists -----------------------------------------------------------------------------------------
 
@@ -356,11 +354,8 @@ class Committing(Actor):
 
     def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:
         """Ask a client for its session, at most once in a while."""
-        if now_ms - self._asked.get(client, -self._timing.hello_again_ms) < self._timing.hello_again_ms:
+        if not self._pace.is_due(client, now_ms):
             return []
-        if len(self._asked) >= _ASKED_MAX:
-            self._asked.clear()
-        self._asked[client] = now_ms
         return [self._signed_to(Address(Channel.CLIENT, client), b"", HelloWanted(PROTOCOL_VERSION, client))]
 
     def _signed_to(self, to: Address, round_id: bytes, body: Body) -> Effect:

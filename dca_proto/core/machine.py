@@ -18,7 +18,7 @@ from dca_proto.core.facts import Dropped
 from dca_proto.core.federation import Federation
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.messages import Body, Signed
-from dca_proto.core.params import Limits, Timing
+from dca_proto.core.params import PACED_MAX, Limits, Timing
 from dca_proto.core.sealing import Identity, Random
 
 Table = Mapping[tuple[str, str], str]
@@ -31,6 +31,31 @@ def step(table: Table, phase: str, event: str) -> str:
         expected = ", ".join(sorted(known for at, known in table if at == phase)) or "nothing more"
         raise PeerError("phase", found=f"{event} while {phase}", expected=expected)
     return after
+
+
+class Pace:
+    """Lets an actor repeat itself to each peer once in a while, whatever that peer, or who poses as it, sends.
+
+    Args:
+        every_ms: how long each key waits.
+    """
+
+    def __init__(self, every_ms: int) -> None:
+        self._every_ms = every_ms
+        self._last: dict[bytes, int] = {}
+
+    def is_due(self, key: bytes, now_ms: int) -> bool:
+        """Whether it is time again for `key`; then its wait begins anew. A clock set back holds up nobody."""
+        if 0 <= now_ms - self._last.get(key, -self._every_ms) < self._every_ms:
+            return False
+        self.note(key, now_ms)
+        return True
+
+    def note(self, key: bytes, now_ms: int) -> None:
+        """The wait of `key` begins now."""
+        if len(self._last) >= PACED_MAX:
+            self._last.clear()
+        self._last[key] = now_ms
 
 
 class Actor(ABC):
@@ -64,6 +89,7 @@ class Actor(ABC):
         self._mechanism = mechanism or DistributedDiscreteGaussian()
         self._limits = limits or Limits()
         self._timing = timing or Timing()
+        self._pace = Pace(self._timing.again_ms)
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """React to one event at the time `now_ms` (Unix milliseconds).

@@ -15,6 +15,7 @@ Secrets live in objects whose `repr` shows none of them.
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Callable
 from functools import cached_property
 
@@ -149,6 +150,11 @@ def decrypt(key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> b
         return bindings.crypto_aead_xchacha20poly1305_ietf_decrypt(ciphertext, associated, nonce, key)
     except (CryptoError, ValueError):
         raise PeerError("ciphertext", found="not authentic", expected="a message for this round and pair") from None
+
+
+def same(mac: bytes, claimed: bytes) -> bool:
+    """Whether a MAC is the one that was worked out, in a time that does not depend on where they differ."""
+    return hmac.compare_digest(mac, claimed)
 
 
 def seal_to(public: bytes, plaintext: bytes, associated: bytes, random: Random) -> tuple[bytes, bytes, bytes]:

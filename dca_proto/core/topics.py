@@ -11,15 +11,23 @@ from __future__ import annotations
 import re
 
 from dca_proto.core.effects import Address, Channel
-from dca_proto.core.errors import PeerError
+from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.sealing import ID_BYTES
 
 _ID = re.compile("[0-9a-f]{32}")
 
 
 def topic_of(federation: str, to: Address, round_id: bytes, sender: bytes) -> str:
-    """The topic on which `sender` reaches `to`."""
-    receiver = "all" if to.channel.is_broadcast else to.id.hex()
-    return f"dca/{federation}/{round_id.hex() or '-'}/{to.channel.value}/{receiver}/{sender.hex()}"
+    """The topic on which `sender` reaches `to`. Raises `UsageError` for ids of another length."""
+    receiver = "all" if to.channel.is_broadcast else _hexadecimal(to.id)
+    place = _hexadecimal(round_id) if round_id else "-"
+    return f"dca/{federation}/{place}/{to.channel.value}/{receiver}/{_hexadecimal(sender)}"
+
+
+def _hexadecimal(identity: bytes) -> str:
+    if len(identity) != ID_BYTES:
+        raise UsageError(f"a topic holds ids: found {len(identity)} bytes, expected {ID_BYTES}")
+    return identity.hex()
 
 
 def sender_of(topic: str) -> bytes:

@@ -48,7 +48,7 @@ from dca_proto.core.sealing import AgreementKey, Identity, seal_to
 from dca_proto.testing import Cast, Envelope, Network, NoNoise, Records, seeded
 
 NOT_STATE = {
-    "dropped", "_random", "_rows", "_agreed", "_asked", "_early", "_index", "consents", "_validated", "listed",
+    "dropped", "_random", "_rows", "_agreed", "_pace", "_early", "_index", "consents", "_validated", "listed",
     "agreement",
 }  # fmt: skip
 """What an actor may change with a message that it drops: counters, caches of pure functions, and what may be early."""
