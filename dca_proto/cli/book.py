@@ -19,6 +19,7 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.policy import Allowance
 from dca_proto.core.records import decoded
+from dca_proto.keyfile import read_identity
 from dca_proto.logs import printable
 
 SPENDERS = ("client", "trainer")
@@ -71,7 +72,8 @@ def book_of(config: Config) -> Book:
 
 
 def _book(store: Path, config: Config | None) -> Book:
-    rows = read_store(store) if store.exists() else []
+    key = None if config is None else read_identity(config.files.identity, config.role).store_key
+    rows = read_store(store, key) if store.exists() else []
     if len({owner for owner, *_ in rows}) > 1:
         raise UsageError(f"store {store} is shared by many actors: name one that has a store of its own")
     records = [(kind, key, value) for _, kind, key, value in rows]
@@ -194,7 +196,9 @@ def _time(at_ms: int) -> str:
 
 
 def _warnings(book: Book) -> Iterable[str]:
-    """What makes the ledger look like an old copy of itself."""
+    """What makes the ledger look like an old copy of itself, and that nobody has looked whether it is damaged."""
+    if book.allowance is None and book.ledger.charges:
+        yield "the records were not authenticated, for the key is the actor's: name its TOML file in place of the store"
     held = {charge.number for charge in book.ledger.charges}
     missing = max(held, default=0) - len(held)
     if missing:

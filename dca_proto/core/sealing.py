@@ -76,6 +76,11 @@ class Identity:
         """Bytes for one purpose from the identity's secret and a message that holds fresh randomness."""
         return derive(self.hedge, person, message, size)
 
+    @property
+    def store_key(self) -> bytes:
+        """The secret under which the actor authenticates the records of its store (DESIGN §8)."""
+        return derive(self.seed, b"dca4-store")
+
     def sign(self, federation_hash: bytes, body: bytes) -> bytes:
         """Signature of 64 bytes, bound to one federation."""
         return bindings.crypto_sign(_signed_bytes(federation_hash, body), self._secret)[:64]

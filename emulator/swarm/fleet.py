@@ -211,7 +211,7 @@ class Fleet:
         self._stack.push_async_callback(self._stop_workers)
         began_s = time.monotonic()
         await self._start_workers()
-        store = SqliteStore(self._directory / "trainer.db")
+        store = SqliteStore(self._directory / "trainer.db", self._trainer_identity.store_key)
         self._stack.push_async_callback(store.close)
         self._trainer = await self._stack.enter_async_context(self._live_trainer(store))
         await unless_one_ends(self._all_connected.wait(), self._watched)

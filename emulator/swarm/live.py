@@ -286,7 +286,7 @@ class Swarm:
             launched = launch_broker(self._directory / "broker", BrokerOptions(kind=kind))
             broker = await self._stack.enter_async_context(launched)
             self.broker_url, self.broker_kind, self.broker_version = broker.url, broker.kind, broker.version
-        store = SqliteStore(self._directory / "actors.db")
+        store = SqliteStore(self._directory / "actors.db", os.urandom(KEY_BYTES))  # never opened again
         self._stack.push_async_callback(store.close)
         self._actors = [*self._computes(store), *self._clients(store)]
         self._stack.push_async_callback(self._stop_actors)

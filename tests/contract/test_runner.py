@@ -186,7 +186,7 @@ def test_facts_are_reported_in_order_once_durable() -> None:
 
 def test_nothing_leaves_when_the_store_fails(tmp_path: Path) -> None:
     async def scene() -> None:
-        store = SqliteStore(tmp_path / "store.db")
+        store = SqliteStore(tmp_path / "store.db", bytes(32))
         store._connection.execute("PRAGMA max_page_count = 4")
         stage = Stage(lambda event: (Persist("t", b"k", bytes(1 << 20)), *echo(event)), store)
         await stage.peer.open()

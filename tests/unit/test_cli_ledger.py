@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -21,6 +23,7 @@ from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
 from dca_proto.core.policy import Policy
 from dca_proto.core.price import Price
+from dca_proto.keyfile import read_identity, write_identity
 from dca_proto.net.store import SqliteStore
 from dca_proto.testing import Cast, Network
 
@@ -48,8 +51,14 @@ SCALED = {"columns": ["x"], "centre": [0.0], "scale": [10.0], "bound": [1.0]}
 MU = accounting.mu_of(1.0, 1e-6)
 
 
+def store_key(path: Path) -> bytes:
+    """That of the identity beside a store, if there is one."""
+    identity = path.with_suffix(".key")
+    return read_identity(identity, path.stem).store_key if identity.exists() else bytes(32)
+
+
 async def save(path: Path, records: dict[tuple[str, bytes], bytes], owner: bytes = b"") -> None:
-    store = SqliteStore(path)
+    store = SqliteStore(path, store_key(path))
     try:
         await store.view(owner).commit([Persist(table, key, value) for (table, key), value in records.items()])
     finally:
@@ -94,10 +103,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: tuple[Cast, 
     (tmp_path / "client.toml").write_text(ROLE.format(role="client", limits="policy") + LIMITS)
     (tmp_path / "trainer.toml").write_text(ROLE.format(role="trainer", limits="account") + ACCOUNT)
     (tmp_path / "compute.toml").write_text(ROLE.format(role="compute", limits="floors"))
-    for name, owner in (
-        ("client", cast.clients[0]), ("trainer", cast.trainer_identity.id), ("compute", cast.computes[0]),
-    ):  # fmt: skip
-        asyncio.run(save(tmp_path / f"{name}.db", network.stores[owner]))
+    for name, identity in (
+        ("client", cast.client_identities[0]),
+        ("trainer", cast.trainer_identity),
+        ("compute", cast.compute_identities[0]),
+    ):
+        write_identity(tmp_path / f"{name}.key", name, identity)
+        asyncio.run(save(tmp_path / f"{name}.db", network.stores[identity.id]))
     return tmp_path
 
 
@@ -264,7 +276,7 @@ def test_what_is_no_ledger_is_named(run: Run, folder: Path, played: tuple[Cast, 
 
 def test_a_running_actor_keeps_its_store_to_itself(run: Run, folder: Path) -> None:
     async def while_in_use() -> str:
-        store = SqliteStore(folder / "client.db")
+        store = SqliteStore(folder / "client.db", store_key(folder / "client.db"))
         try:
             await store.commit([Persist("x", b"k", b"v")])
             return refused(run, "client.toml")
@@ -359,3 +371,17 @@ def test_help_has_examples(run: Run) -> None:
     code, told, _ = run("--help")
     assert code == 0
     assert "dca ledger client.toml" in told
+
+
+def test_hardening_2_an_edited_charge_is_not_shown_as_if_nothing_was_spent(run: Run, folder: Path) -> None:
+    """By its TOML file, which names the key, the store is authenticated; by itself it is shown with a warning."""
+    with closing(sqlite3.connect(folder / "client.db")) as connection, connection:
+        key, value = connection.execute("SELECT key, value FROM records WHERE kind = 'ledger'").fetchone()
+        charge = msgspec.structs.replace(msgspec.msgpack.decode(value, type=Charge), returned=True)
+        connection.execute("UPDATE records SET value = ? WHERE key = ?", (msgspec.msgpack.encode(charge), key))
+    line = refused(run, "client.toml")
+    assert f"store {folder / 'client.db'} is damaged (record {key.hex()} of table " in line
+    assert "start with a fresh one (a client enrolled anew), not with an old copy" in line
+    code, shown, _ = run("client.db")
+    assert code == 0
+    assert "the records were not authenticated" in shown
