@@ -142,6 +142,7 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
     allowance = book.allowance
     since_ms = 0 if allowance is None else allowance.since_ms(now_ms)
     spent = book.ledger.spent(since_ms)
+    kept = allowance.epsilon_for_reports if allowance else 0.0
     names = {} if book.federation is None else {one.id: one.name for one in book.federation.trainers}
     return {
         "role": book.role or None,
@@ -149,10 +150,11 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
         "federation": None if book.federation is None else book.federation.name,
         "delta": delta,
         "period_days": None if allowance is None else allowance.period_days,
-        "mu_spent": spent.mu,
+        "mu_spent": math.sqrt(spent.gaussian) if kept else spent.mu,
         "pure_spent": spent.pure,
-        "epsilon_spent": spent.epsilon(delta),
+        "epsilon_spent": spent.epsilon(delta, apart=bool(kept)),
         "epsilon_allowed": None if allowance is None else allowance.epsilon,
+        "epsilon_for_reports": kept or None,
         "epsilon_left": None if allowance is None else allowance.left(book.ledger, now_ms),
         "pure_left": None if allowance is None else allowance.left(book.ledger, now_ms, pure=True),
         "epsilon_per_round_max": book.per_round,

@@ -246,7 +246,8 @@ def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the
     assert tell(cast, network, (1, 2)) == (
         f"the federation's account: found a total of epsilon {both:.4g} with this round; "
         "expected <= 1.6 at delta 1e-06 in 365 days; at most 0 is left; reports of delta 0 and Gaussian rounds cost "
-        "more together than apart: keep them to different periods; ask for less, wait, or raise epsilon of [account]"
+        "more together than apart: keep them to different periods, or set epsilon_for_reports before the first; "
+        "ask for less, wait, or raise epsilon of [account]"
     )
     assert tell(cast, network, (0, 1)) == "", "0.8 and 0.8"
     assert "at most 0.2223 is left" in tell(cast, network, (2, 3), epsilon=0.23), "beside a Gaussian round of 1"

@@ -198,6 +198,19 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
     assert f"{line}{plain['mu_spent']:.4g}, those at delta 0 converted, whose epsilons are 0.125 in all)" in told
     left = f"left epsilon {plain['epsilon_left']:.4g} at delta 1e-06 in one more round, of 2 in all"
     assert f"{left}, or {plain['pure_left']:.4g} at delta 0; at most 1 in each round" in told
+    assert plain["epsilon_for_reports"] is None
+    policy = folder / "client.toml"
+    policy.write_text(policy.read_text() + "epsilon_for_reports = 0.25\n")
+    plain = json.loads(run("client.toml", "--json", "-")[1])
+    sums = accounting.compose([MU, MU])
+    assert plain["mu_spent"] == pytest.approx(sums)
+    assert plain["epsilon_spent"] == pytest.approx(0.125 + accounting.epsilon_of(sums, 1e-6))
+    assert (plain["epsilon_for_reports"], plain["pure_left"]) == (0.25, 0.125)
+    rest = (accounting.mu_of(1.75, 1e-6) ** 2 - sums**2) ** 0.5
+    assert plain["epsilon_left"] == pytest.approx(accounting.epsilon_of(rest, 1e-6), rel=1e-6)
+    told = " ".join(run("client.toml")[1].split())
+    assert f"mu = {sums:.4g}, and epsilon 0.125 at delta 0)" in told
+    assert "in one more round, and 0.125 at delta 0, of 2 in all, 0.25 of it for reports of delta 0;" in told
 
 
 def at(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:

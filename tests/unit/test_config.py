@@ -159,6 +159,7 @@ NAMES_A_POLICY = CLIENT_TEXT.replace("[broker]", 'policy = "policy.toml"\n[broke
 FULL_POLICY = """
 epsilon_per_round_max = 0.5
 epsilon_per_period_max = 2
+epsilon_for_reports = 0.5
 period_days = 30
 delta_max = 1e-6
 clients_min = 100
@@ -180,9 +181,9 @@ def test_a_policy_may_stand_in_a_file_of_its_own(folder: Path) -> None:
     (folder / "client.toml").write_text(NAMES_A_POLICY)
     policy = load(folder / "client.toml").config.policy
     assert policy == Policy(
-        epsilon_per_round_max=0.5, epsilon_per_period_max=2.0, period_days=30.0, delta_max=1e-6, clients_min=100,
-        honest_min=50, colluders_min=5, colluders_part_min=0.01, computes_min=2, dimension_max=9,
-        statistics=("mean", "regression"), bounds={"x": (0.0, 120.0)}, trainers=(TRAINER.id.hex(),),
+        epsilon_per_round_max=0.5, epsilon_per_period_max=2.0, epsilon_for_reports=0.5, period_days=30.0,
+        delta_max=1e-6, clients_min=100, honest_min=50, colluders_min=5, colluders_part_min=0.01, computes_min=2,
+        dimension_max=9, statistics=("mean", "regression"), bounds={"x": (0.0, 120.0)}, trainers=(TRAINER.id.hex(),),
         trusted_computes=("hospital-a",), rows_of_many=True,
     )  # fmt: skip
     (folder / "client.toml").write_text(f"{CLIENT_TEXT}[policy]\n{FULL_POLICY}")
