@@ -37,7 +37,10 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """Hand `payload` to the broker at least once. `retain` asks it to keep the message for late subscribers."""
+    """Hand `payload` to the broker at least once. `retain` asks it to keep the message for late subscribers.
+
+    `round_id` tells who watches the actor what it belongs to; it does not travel.
+    """
 
     to: Address
     round_id: bytes

@@ -8,6 +8,7 @@ from collections import Counter, deque
 import msgspec
 
 from dca_proto.core.errors import DcaError, TransportError
+from dca_proto.core.topics import may_be_retained
 from dca_proto.net.filters import FilterTree
 from dca_proto.net.parts import Assembler, PartLimits
 from dca_proto.net.transport import Message
@@ -115,10 +116,17 @@ class Inbox(Pending):
         self._assembler = Assembler(self._limits.parts)
         self.dropped = self._assembler.dropped
 
-    def offer(self, topic: str, wire: bytes) -> None:
-        """Take a wire payload from the broker. Nothing of it is believed, the topic neither."""
+    def offer(self, topic: str, wire: bytes, *, retained: bool = False) -> None:
+        """Take a wire payload from the broker. Nothing of it is believed, the topic neither.
+
+        Args:
+            retained: the broker had kept it, and gives it to whoever subscribes.
+        """
         if len(topic) > TOPIC_CHARS_MAX:
             self.dropped["topic"] += 1
+            return
+        if retained and not may_be_retained(topic):
+            self.dropped["retained"] += 1
             return
         if next(self._filters.matching(topic), None) is None:
             self.dropped["not subscribed"] += 1

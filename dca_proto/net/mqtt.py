@@ -66,7 +66,7 @@ class _Client(aiomqtt.Client):
         except UnicodeDecodeError:
             self.inbox.dropped["topic"] += 1
         else:
-            self.inbox.offer(topic, bytes(message.payload))
+            self.inbox.offer(topic, bytes(message.payload), retained=message.retain)
 
     async def _misc_loop(self) -> None:
         period_s = max(1.0, self._client.keepalive / 60)

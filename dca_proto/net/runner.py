@@ -232,7 +232,7 @@ class Runner:
     async def _publish(self, send: Send, slots: asyncio.Semaphore) -> None:
         """Hand one message over. One that cannot be sent is dropped: it may answer a peer who wants just that."""
         try:
-            topic = topic_of(self._federation, send.to, send.round_id, self._actor.id)
+            topic = topic_of(self._federation, send.to, self._actor.id)
             await self._transport.publish(topic, send.payload, send.retain)
             self.traffic.messages_sent += 1
             self.traffic.bytes_sent += len(send.payload)

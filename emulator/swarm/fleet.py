@@ -279,7 +279,7 @@ class Fleet:
 
     async def _require_broker(self) -> None:
         """See that a broker that is not ours answers, before processes are started."""
-        topic_filter = f"dca/{self._federation.name}/-"
+        topic_filter = f"dca/{self._federation.name}"
         probe = self._connection(os.urandom(ID_BYTES).hex(), (topic_filter,), _PROBE_TIMEOUT_S)
         try:
             await probe.open()

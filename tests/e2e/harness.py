@@ -62,7 +62,7 @@ class NotedTransport(MqttTransport):
 
 
 def channel_of(topic: str) -> Channel:
-    return Channel(topic.split("/")[3])
+    return Channel(topic.split("/")[2])
 
 
 STORE_KEY = bytes(32)

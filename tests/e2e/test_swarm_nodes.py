@@ -139,7 +139,7 @@ def test_a_release_is_lost_and_no_contribution() -> None:
     drops = Dropouts([bytes([1]) * 16], 1, 0, Channel.TRAINER)
     drops.next_round()
     lost = {
-        channel: drops.swallows(topic_of("f", Address(channel, bytes(16)), bytes(16), bytes([1]) * 16))
+        channel: drops.swallows(topic_of("f", Address(channel, bytes(16)), bytes([1]) * 16))
         for channel in (Channel.COMPUTE, Channel.TRAINER)
     }
     assert lost == {Channel.COMPUTE: False, Channel.TRAINER: True}
