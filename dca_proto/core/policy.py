@@ -91,30 +91,28 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             remedy: what else a refusal is to advise where rounds of two kinds do not fit together.
         """
         spent = ledger.spent(self.since_ms(now_ms), of=of, beside=reserved)
-        together, limits = spent + price, self._limits
-        if together.within(*limits):
+        together, kept = spent + price, self.epsilon_for_reports
+        if together.within(self.epsilon, self.delta, kept):
             return None
-        left = (spent.left_pure if price.is_pure else spent.left)(*limits)
         found = f"a total of epsilon {self.epsilon_of(together):.4g} with this round"
         allowed = f"<= {self.epsilon:g} at delta {self.delta:g} in {self.period_days:g} days"
-        if self.epsilon_for_reports:
+        if kept:
             found += f", {together.pure:.4g} of it for reports of delta 0"
-            allowed += f", {self.epsilon_for_reports:g} of it kept for these"
-        allowed += f"; at most {left:.4g} is left"
-        if together.gaussian and together.pure and not self.epsilon_for_reports:
+            allowed += f", {kept:g} of it kept for these"
+        allowed += f"; at most {self._left(spent, price.is_pure):.4g} is left"
+        if together.gaussian and together.pure and not kept:
             allowed += (
                 "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different "
                 "periods, or set epsilon_for_reports before the first" + remedy
             )
         return Refusal("budget", found, allowed)
 
-    @property
-    def _limits(self) -> tuple[float, float, float]:
-        return self.epsilon, self.delta, self.epsilon_for_reports
-
     def epsilon_of(self, spent: Price) -> float:
         """What rounds come to at `delta`, as this budget counts them."""
         return spent.epsilon(self.delta, apart=bool(self.epsilon_for_reports))
+
+    def _left(self, spent: Price, pure: bool) -> float:
+        return (spent.left_pure if pure else spent.left)(self.epsilon, self.delta, self.epsilon_for_reports)
 
     def left(self, ledger: Ledger, now_ms: int, reserved: Collection[Cost] = (), *, pure: bool = False) -> float:
         """The ε of the largest single round of everybody that would still be let through, or 0.0.
@@ -122,8 +120,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Args:
             reserved: as for `check`. pure: of ε-private reports; otherwise of a Gaussian round at `delta`.
         """
-        spent = ledger.spent(self.since_ms(now_ms), beside=reserved)
-        return (spent.left_pure if pure else spent.left)(*self._limits)
+        return self._left(ledger.spent(self.since_ms(now_ms), beside=reserved), pure)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
