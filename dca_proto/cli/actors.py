@@ -93,6 +93,7 @@ Example of a file:
   epsilon = 4
   delta = 1e-5
   period_days = 365
+  epsilon_for_reports = 0            # the part kept for reports of delta 0; set it before there are results
 
   [round]                            # optional; options override it
   statistic = "mean"
