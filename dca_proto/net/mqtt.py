@@ -49,13 +49,15 @@ log = structlog.get_logger("dca.mqtt")
 
 
 class _Client(aiomqtt.Client):
-    """The library's, with two of its inner methods replaced.
+    """The library's, with three of its inner methods replaced.
 
     It looks after its keepalive every second: a 60th of it is often enough. Thousands of connections in one process
     would otherwise keep it from its work.
 
     It ends the connection over a topic that is no valid text, or has a wildcard; a broker would deliver that message
     for ever. It puts all others into a queue without bound. Here all go to the inbox at once, which drops what it must.
+
+    It asks the loop to write to a socket by its number, a moment later. By then the number may be another socket's.
     """
 
     inbox: Inbox
@@ -67,6 +69,20 @@ class _Client(aiomqtt.Client):
             self.inbox.dropped["topic"] += 1
         else:
             self.inbox.offer(topic, bytes(message.payload), retained=message.retain)
+
+    def _on_socket_register_write(self, client: mqtt.Client, userdata: Any, sock: Any) -> None:
+        def write() -> None:
+            try:
+                client.loop_write()
+            except Exception as error:  # as the library does: it ends the connection
+                if not self._disconnected.done():
+                    self._disconnected.set_exception(error)
+
+        def register() -> None:
+            if sock.fileno() >= 0:
+                self._loop.add_writer(sock, write)
+
+        self._loop.call_soon_threadsafe(register)
 
     async def _misc_loop(self) -> None:
         period_s = max(1.0, self._client.keepalive / 60)
