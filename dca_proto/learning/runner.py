@@ -199,7 +199,10 @@ class JobRounds:
         if known.given_up is not None:
             raise _aborted(known.given_up)
         for _ in range(self._retries + self._is_recalled):  # one was held by this process if it was rejoined
-            end = await self._fresh(request)
+            try:
+                end = await self._fresh(request)
+            except RoundAborted as aborted:  # there is no room to ask again: the reason is why it was asked in vain
+                raise _after(end, aborted) from None
             if isinstance(end, Summed):
                 return end.aggregate
             if end.remedy:
@@ -305,6 +308,14 @@ class JobRounds:
                     "the new job a journal of its own"
                 )
         return known
+
+
+def _after(end: End | None, aborted: RoundAborted) -> RoundAborted:
+    """Why a request cannot be asked again, with why its last round failed."""
+    if not isinstance(end, Failed):
+        return aborted
+    reason = f"{end.reason}; {aborted.reason}"
+    return RoundAborted(reason, contributors=end.contributors, needed=end.needed, remedy=aborted.remedy)
 
 
 def _aborted(end: Failed | GivenUp) -> RoundAborted:
