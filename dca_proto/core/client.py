@@ -42,7 +42,7 @@ from dca_proto.core.declines import DeclinedRound, Declines
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation
+from dca_proto.core.federation import Federation, newest_file
 from dca_proto.core.keyring import SeenEpochs
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge, Ledger
@@ -56,6 +56,7 @@ from dca_proto.core.messages import (
     Certificate,
     ChargeReused,
     Decline,
+    FederationFile,
     HelloWanted,
     Invitation,
     Receipt,
@@ -101,12 +102,11 @@ class ClientActor(Actor):
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
-        super().__init__(identity, federation, random, mechanism, limits, timing)
+        records = tuple(records)
+        super().__init__(identity, newest_file(federation, records), random, mechanism, limits, timing)
         self._certificate = certificate
-        self._consent = Consent(
-            policy or Policy(), self._mechanism, self._limits, federation, certificate, frozenset(columns)
-        )
-        self._restore(tuple(records))
+        self._consent = Consent(policy or Policy(), self._mechanism, self._limits, certificate, frozenset(columns))
+        self._restore(records)
         self._composer = Composer(rows, self._session, self._mechanism, identity, certificate, self._sign, self._random)
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
@@ -158,7 +158,10 @@ class ClientActor(Actor):
         tables = (ROUNDS, ANNOUNCEMENTS, OUTBOUND)
         dropped = [Forget(table, round_id) for round_id in self._foreign for table in tables]
         resumed = [effect for _, current in sorted(self._rounds.items()) for effect in self._resume(current, now_ms)]
-        return [*dropped, *self._greet(now_ms), *resumed]
+        return [*self._file_effects(), *dropped, *self._greet(now_ms), *resumed]
+
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        return []  # it is asked at each announcement, and at each word of a Compute node
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         known = recall(payload, self._federation)
@@ -175,6 +178,8 @@ class ClientActor(Actor):
         match body:
             case Announcement():
                 return self._on_announcement(self._open(frame), None, now_ms)
+            case FederationFile():
+                return self._on_file(frame, body, now_ms)
             case Abort():
                 return self._on_abort(frame, body, now_ms)
             case ChargeReused():
@@ -200,7 +205,7 @@ class ClientActor(Actor):
     def _on_hello_wanted(self, sender: bytes, frame: Signed, body: HelloWanted, now_ms: int) -> list[Effect]:
         if body.client != self.id:
             raise PeerError("sender", found=body.client.hex(), expected="a word about this client")
-        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
         if not self._pace.is_due(HELLO, now_ms):
             return []
         waiting = [one for one in self._rounds.values() if one.phase == SENT]
@@ -253,7 +258,7 @@ class ClientActor(Actor):
         """What the client's own limits say. Looks at no row."""
         if self._outdated is not None:
             return self._outdated  # a ledger that forgot charges must not say what is left
-        validated = self._consent.to_terms(opened)
+        validated = self._consent.to_terms(opened, self._federation)
         if isinstance(validated, Refusal):
             return validated
         return self._consent.to_charge(opened.body, validated, self.ledger, self._unsent.values(), now_ms) or validated
@@ -390,7 +395,7 @@ class ClientActor(Actor):
         if announcement_hash != current.opened.hash:
             found = "word about another announcement"
             raise PeerError("announcement", found=found, expected=current.opened.hash.hex())
-        verify_signed(frame, self._federation.compute(compute).key, self._federation_hash)
+        verify_signed(frame, self._federation.compute(compute).key, self._federation_id)
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 

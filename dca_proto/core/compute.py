@@ -36,7 +36,7 @@ from dca_proto.core.early import Early
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation
+from dca_proto.core.federation import Federation, newest_file
 from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.machine import step
@@ -50,6 +50,7 @@ from dca_proto.core.messages import (
     Close,
     Contribution,
     EpochKey,
+    FederationFile,
     Hello,
     InvitedRound,
     Progress,
@@ -91,10 +92,11 @@ class ComputeActor(Committing):
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
-        super().__init__(identity, federation, random, mechanism, limits, timing)
+        records = tuple(records)
+        super().__init__(identity, newest_file(federation, records), random, mechanism, limits, timing)
         self._floors = floors or Floors()
         self._early = Early()
-        self._restore(tuple(records))
+        self._restore(records)
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
         self._seen = SeenEpochs(records, self._timing)
@@ -126,7 +128,15 @@ class ComputeActor(Committing):
         lost = [current for current in known if current.phase not in ENDS and not current.is_loaded]
         aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
         resumed = [effect for one in known if one not in lost for effect in self._resume(one, now_ms)]
-        return [*aborted, *self._turn_epoch(now_ms), *resumed]
+        return [*self._sessions.adopt(self._federation), *aborted, *self._turn_epoch(now_ms), *resumed]
+
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        """Open rounds of a member that is gone end, and so do the sessions of revoked clients."""
+        detail = f"{self._federation.title} lacks a member of the round"
+        rounds = [self._rounds[round_id] for round_id in sorted(self._open)]
+        ended = [one for one in rounds if not self._federation.has(one.stored.trainer, one.stored.computes)]
+        aborted = [effect for one in ended for effect in self._abort(one, "federation", detail)]
+        return [*self._sessions.adopt(self._federation), *aborted]
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
         if current.phase in ENDS:
@@ -178,6 +188,8 @@ class ComputeActor(Committing):
                 return self._on_query(sender, frame, body, now_ms)
             case SessionsWanted():
                 return self._on_sessions_wanted(sender, frame, now_ms)
+            case FederationFile():
+                return self._on_file(frame, body, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a Compute node")
 
@@ -188,7 +200,7 @@ class ComputeActor(Committing):
         return [*kept, Report(facts.SessionKept(sender, len(self._sessions)))] if kept else []
 
     def _on_sessions_wanted(self, sender: bytes, frame: Signed, now_ms: int) -> list[Effect]:
-        verify_signed(frame, self._federation.trainer(sender).key, self._federation_hash)
+        verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)
         count = SessionCount(PROTOCOL_VERSION, self._sessions.count_valid(now_ms))
         return [self._signed_to(Address(Channel.TRAINER, sender), b"", count)]
 
@@ -395,7 +407,7 @@ class ComputeActor(Committing):
         current = self._open_round(body.round_id)
         if sender != current.stored.trainer or body.announcement_hash != current.hash:
             raise PeerError("sender", found=sender.hex(), expected="the round's trainer, about its announcement")
-        verify_signed(frame, self._federation.trainer(sender).key, self._federation_hash)
+        verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)
         return current
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -462,6 +474,7 @@ class ComputeActor(Committing):
         again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,
+            *self._file_effects(),  # before a key that only this file's members take
             Send(Address(Channel.EPOCH), b"", encode(self._sign(body)), retain=True),
             SetTimer(Timer(EPOCH), min(keys.next_turn_ms(now_ms), again_ms)),
         ]

@@ -109,7 +109,7 @@ class Committing(Actor):
         if own is None:
             raise PeerError("epoch", found="a list of a past epoch", expected="one whose key is kept here")
         signed = open_answer(frame, own, current.hash)
-        body = open_signed(signed, self._federation.compute(sender).key, self._federation_hash, FrozenList)
+        body = open_signed(signed, self._federation.compute(sender).key, self._federation_id, FrozenList)
         header = self._header(current, sender, body)
         known = current.lists.get(sender)
         if known is not None:
@@ -135,7 +135,7 @@ class Committing(Actor):
         if body.receiver != self.id:
             raise PeerError("receiver", found=body.receiver.hex(), expected=self.id.hex())
         key = self._federation.compute(sender).key
-        header = open_signed(body.header, key, self._federation_hash, ListHeader)
+        header = open_signed(body.header, key, self._federation_id, ListHeader)
         if header.announcement_hash != current.hash or header.round_id != current.id:
             raise PeerError("announcement", found="a list of another announcement", expected=current.hash.hex())
         if sender not in current.peers(self.id):
@@ -349,11 +349,13 @@ class Committing(Actor):
             raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
         if announcement_hash != current.hash:
             raise PeerError("announcement", found="word about another announcement", expected=current.hash.hex())
-        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
         return current
 
     def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:
-        """Ask a client for its session, at most once in a while."""
+        """Ask a client for its session, at most once in a while, and never one that is revoked."""
+        if self._federation.is_revoked(client):
+            return []
         if not self._pace.is_due(client, now_ms):
             return []
         return [self._signed_to(Address(Channel.CLIENT, client), b"", HelloWanted(PROTOCOL_VERSION, client))]

@@ -36,6 +36,13 @@ class Dropped(_Fact, frozen=True):
     detail: str
 
 
+class FederationChanged(_Fact, frozen=True):
+    """The actor has stored a newer federation file, and follows it from now on."""
+
+    number: int
+    file_hash: bytes
+
+
 class WaitingForKeys(_Fact, frozen=True):
     """The trainer cannot announce yet: these Compute nodes have published no epoch key that lasts long enough."""
 

@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 
-from dca_proto.core.codec import sign
-from dca_proto.core.effects import Effect, Report
+from dca_proto.core.codec import encode, sign
+from dca_proto.core.effects import Address, Channel, Effect, Persist, Report, Send
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
-from dca_proto.core.facts import Dropped
-from dca_proto.core.federation import Federation
+from dca_proto.core.facts import Dropped, FederationChanged
+from dca_proto.core.federation import FILES, Federation
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.core.messages import Body, Signed
+from dca_proto.core.messages import Body, FederationFile, Signed
 from dca_proto.core.params import PACED_MAX, Limits, Timing
 from dca_proto.core.sealing import Identity, Random
 
@@ -84,7 +84,7 @@ class Actor(ABC):
         self.dropped: Counter[str] = Counter()
         self._identity = identity
         self._federation = federation
-        self._federation_hash = federation.hash
+        self._federation_id = federation.id
         self._random = random
         self._mechanism = mechanism or DistributedDiscreteGaussian()
         self._limits = limits or Limits()
@@ -128,10 +128,36 @@ class Actor(ABC):
         """What the owner asks for: nothing, unless an actor says otherwise."""
         raise UsageError(f"{type(self).__name__} takes no command {type(request).__name__}")
 
+    @property
+    def federation(self) -> Federation:
+        """The newest file that this actor knows."""
+        return self._federation
+
+    def _on_file(self, frame: Signed, body: FederationFile, now_ms: int) -> list[Effect]:
+        """Follow a newer federation file from now on (§2.7). Raises `PeerError`."""
+        newer = self._federation.successor(frame, body)
+        if newer is None:
+            return []
+        self._federation = newer
+        changed = Report(FederationChanged(newer.number, newer.hash))
+        return [*self._file_effects(), *self._on_changed_file(now_ms), changed]
+
+    def _file_effects(self) -> list[Effect]:
+        """Keep the file that has replaced the first one; a server publishes it, for those that do not have it."""
+        if self._federation.number == 1:
+            return []
+        payload = encode(self._federation.frame)
+        published = Send(Address(Channel.FEDERATION), b"", payload, retain=True)
+        return [Persist(FILES, self._federation.id, payload), *([published] if self._federation.is_server(self.id) else [])]
+
+    @abstractmethod
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        """What a newer federation file changes."""
+
     def _drop(self, error: PeerError, sender: bytes) -> Report:
         """Count and name a peer's error."""
         self.dropped[error.code] += 1
         return Report(Dropped(error.code, sender, str(error)))
 
     def _sign(self, body: Body) -> Signed:
-        return sign(self._identity, self._federation_hash, body)
+        return sign(self._identity, self._federation_id, body)

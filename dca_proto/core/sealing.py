@@ -2,7 +2,7 @@
 
 | purpose | primitive |
 | --- | --- |
-| identities, signatures | Ed25519, over the federation's hash and the message |
+| identities, signatures | Ed25519, over the federation's id and the message |
 | key agreement | X25519, once per pair and epoch; once per answer to the trainer's reply key |
 | encryption | XChaCha20-Poly1305 under a key for one message |
 | hashing, key derivation | BLAKE2b with a personalisation per purpose (RFC 7693) |
@@ -81,24 +81,24 @@ class Identity:
         """The secret under which the actor authenticates the records of its store (DESIGN §8)."""
         return derive(self.seed, b"dca4-store")
 
-    def sign(self, federation_hash: bytes, body: bytes) -> bytes:
+    def sign(self, federation_id: bytes, body: bytes) -> bytes:
         """Signature of 64 bytes, bound to one federation."""
-        return bindings.crypto_sign(_signed_bytes(federation_hash, body), self._secret)[:64]
+        return bindings.crypto_sign(_signed_bytes(federation_id, body), self._secret)[:64]
 
     def __repr__(self) -> str:
         return f"Identity(id={self.id.hex()})"
 
 
-def verify(public_key: bytes, federation_hash: bytes, body: bytes, signature: bytes) -> None:
+def verify(public_key: bytes, federation_id: bytes, body: bytes, signature: bytes) -> None:
     """Check a signature. Raises `PeerError("signature")`."""
     try:
-        bindings.crypto_sign_open(signature + _signed_bytes(federation_hash, body), public_key)
+        bindings.crypto_sign_open(signature + _signed_bytes(federation_id, body), public_key)
     except (CryptoError, ValueError):
         raise PeerError("signature", found="no valid signature", expected=actor_id(public_key).hex()) from None
 
 
-def _signed_bytes(federation_hash: bytes, body: bytes) -> bytes:
-    return b"dca1-signature" + federation_hash + body
+def _signed_bytes(federation_id: bytes, body: bytes) -> bytes:
+    return b"dca1-signature" + federation_id + body
 
 
 class AgreementKey:

@@ -55,9 +55,9 @@ def may_be_retained(topic: str) -> bool:
 def subscriptions(federation: str, role: Channel, actor_id: bytes) -> tuple[str, ...]:
     """The topic filters of an actor: its own inbox, and the broadcasts that its role listens to."""
     broadcasts = {
-        Channel.CLIENT: (Channel.ANNOUNCE, Channel.ABORT),
-        Channel.COMPUTE: (Channel.ABORT, Channel.HELLO),
-        Channel.TRAINER: (Channel.ABORT, Channel.EPOCH),
+        Channel.CLIENT: (Channel.FEDERATION, Channel.ANNOUNCE, Channel.ABORT),
+        Channel.COMPUTE: (Channel.FEDERATION, Channel.ABORT, Channel.HELLO),
+        Channel.TRAINER: (Channel.FEDERATION, Channel.ABORT, Channel.EPOCH),
     }[role]
     inbox = f"dca/{federation}/{role.value}/{actor_id.hex()}/+"
     return inbox, *(f"dca/{federation}/{channel.value}/all/+" for channel in broadcasts)

@@ -21,7 +21,7 @@ from dca_proto.core.combine import combine
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError, RoundAborted, UsageError
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation
+from dca_proto.core.federation import Federation, newest_file
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.ledger import Cost
 from dca_proto.core.machine import Actor, step
@@ -31,6 +31,7 @@ from dca_proto.core.messages import (
     Close,
     Decline,
     EpochKey,
+    FederationFile,
     PartialSum,
     Progress,
     Query,
@@ -98,6 +99,8 @@ class TrainerActor(Actor):
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
+        records = tuple(records)
+        federation = newest_file(federation, records)
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._waiting = Waiting(federation, self._timing)
         stored = TrainerRecords(records, federation, self._mechanism, self._limits)
@@ -145,7 +148,16 @@ class TrainerActor(Actor):
     # --- start and messages ----------------------------------------------------------------------------------------
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
-        return [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+        resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+        return [*self._file_effects(), *resumed]
+
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        """Open rounds of a member that is gone end."""
+        self._waiting.federation = self._releases.federation = self._failures.federation = self._federation
+        reason = f"{self._federation.title} has come, which lacks a member of the round: hold it again"
+        rounds = [one for _, one in sorted(self._rounds.items()) if one.phase in OPEN]
+        ended = [one for one in rounds if not self._federation.has(self.id, one.opened.computes)]
+        return [effect for one in ended for effect in self._failures.fail(one, reason, now_ms)]
 
     def _on_command(self, request: object, now_ms: int) -> list[Effect]:
         if not isinstance(request, OpenRound):
@@ -166,9 +178,11 @@ class TrainerActor(Actor):
                 self._waiting.note(sender, frame, now_ms)
                 return [*self._announce_waiting(now_ms), *self._count_sessions(sender)]
             case Sessions():
-                verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
+                verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
                 self._waiting.note_sessions(sender, body.count)
                 return self._announce_waiting(now_ms)
+            case FederationFile():
+                return self._on_file(frame, body, now_ms)
             case Progress():
                 return self._on_progress(sender, frame, body, now_ms)
             case Abort():
@@ -268,7 +282,8 @@ class TrainerActor(Actor):
         public, epochs = AgreementKey(secret).public, self._waiting.keys_of(request)
         cancelled = CancelTimer(Timer(KEYS, request.round_id))
         try:
-            body = request.announcement(self.id, self._mechanism.name, epochs, public, now_ms)
+            file = (self._federation.number, self._federation.hash)
+            body = request.announcement(self.id, file, self._mechanism.name, epochs, public, now_ms)
             stored = StoredRound(step(TABLE, NEW, "announce"), request, self._sign(body), secret, now_ms)
             current = Round.restored(stored, self._federation, self._limits)
             dimension = current.validated(self._mechanism, self._limits).dimension
@@ -464,5 +479,5 @@ class TrainerActor(Actor):
             raise PeerError("unknown-compute", found=sender.hex(), expected="a Compute node of the round")
         if body.announcement_hash != current.opened.hash:
             raise PeerError("announcement", found="word about another announcement", expected=current.opened.hash.hex())
-        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
         return current

@@ -22,7 +22,7 @@ def take_decline(
     """A client's decline; None where it is known. Raises `PeerError`."""
     check_invited(sender, current)
     client = federation.check_certificate(body.certificate, now_ms)
-    verify_signed(frame, body.certificate.client_key, federation.hash)
+    verify_signed(frame, body.certificate.client_key, federation.id)
     if sender != client or body.announcement_hash != current.opened.hash:
         raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
     if client in current.declined:

@@ -49,7 +49,7 @@ class Failures:
         query: Callable[[Round], list[Effect]],
     ) -> None:
         self._ledger = ledger
-        self._federation = federation
+        self.federation = federation
         self._timing = msgspec.structs.replace(timing, resend_max_ms=timing.retention_ms)
         self._random = random
         self._query = query
@@ -118,7 +118,7 @@ class Failures:
         """A node's word that it has released nothing for a round, and never will: the first one ends the round."""
         stored = current.stored
         if stored.phase in OPEN:
-            reason = f"{self._federation.compute(sender).name} aborted: {body.reason}: {body.detail}"
+            reason = f"{self.federation.compute(sender).name} aborted: {body.reason}: {body.detail}"
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
             return self.fail(current, reason, now_ms, contributors, needed, (sender,))
         if sender in stored.aborted_by or not self.awaits_aborts(current, now_ms):
@@ -180,4 +180,4 @@ class Failures:
     def _others(self, current: Round, heard: Container[bytes]) -> str:
         """The names of the Compute nodes that were not heard."""
         silent = [compute for compute in current.opened.computes if compute not in heard]
-        return ", ".join(self._federation.compute(compute).name for compute in silent)
+        return ", ".join(self.federation.name_of(compute) for compute in silent)

@@ -41,7 +41,7 @@ class Releases:
         on_late: Callable[[Round], list[Effect]],
     ) -> None:
         self._on_late = on_late
-        self._federation = federation
+        self.federation = federation
         self._mechanism = mechanism
         self._limits = limits
 
@@ -60,7 +60,7 @@ class Releases:
         is_late = current.stored.phase == RETURNED
         step(TABLE, current.stored.phase, "late release" if is_late else "release")
         randomiser = self._randomiser(current)
-        client = check_release(frame, body, current.opened, self._federation, randomiser, now_ms)
+        client = check_release(frame, body, current.opened, self.federation, randomiser, now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
         if is_late:

@@ -119,7 +119,7 @@ class Round:
         current.answered.update(current.releases)
         for compute, frame in stored.partials:
             key = federation.compute(compute).key
-            current.partials[compute] = open_signed(frame, key, federation.hash, PartialSum)
+            current.partials[compute] = open_signed(frame, key, federation.id, PartialSum)
         return current
 
     @property

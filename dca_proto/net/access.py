@@ -22,10 +22,11 @@ from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
 from dca_proto.core.topics import subscriptions
 
+_INBOXES = (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER)
 _WRITES = {
     Channel.CLIENT: (Channel.TRAINER, Channel.COMPUTE, Channel.HELLO),
-    Channel.COMPUTE: (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER, Channel.ABORT, Channel.EPOCH),
-    Channel.TRAINER: (Channel.CLIENT, Channel.COMPUTE, Channel.ANNOUNCE),
+    Channel.COMPUTE: (*_INBOXES, Channel.ABORT, Channel.EPOCH, Channel.FEDERATION),
+    Channel.TRAINER: (Channel.CLIENT, Channel.COMPUTE, Channel.ANNOUNCE, Channel.FEDERATION),
 }
 _MIB = 1 << 20
 _ITERATIONS = 101  # mosquitto's own figure: our passwords are random, and a swarm logs in at once

@@ -26,7 +26,7 @@ import msgspec
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.federation import Federation, Member
+from dca_proto.core.federation import Federation, Member, sign_federation
 from dca_proto.core.params import Timing
 from dca_proto.core.policy import Allowance
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity
@@ -153,12 +153,13 @@ class Fleet:
         self._authority, self._trainer_identity, *self._nodes = (
             Identity(os.urandom(KEY_BYTES)) for _ in range(2 + options.computes)
         )
-        self._federation = Federation(
+        unsigned = Federation(
             f"fleet-{secrets.token_hex(4)}",  # a broker may be shared with others
             self._authority.public_key,
             tuple(Member(f"compute-{place + 1}", one.public_key) for place, one in enumerate(self._nodes)),
             (Member("trainer", self._trainer_identity.public_key),),
         )
+        self._federation = sign_federation(self._authority, unsigned)
         self._timeline = Timeline(lambda: (0, 0), watcher.changed)
         self._drops = stream(options.seed, "drop")
         self._counts: list[RoundCounts] = []

@@ -221,9 +221,9 @@ def test_attack_21_parameters_are_scalars_lists_and_tables_of_them(value: Any) -
     network, _ = begin(Cast(3, 2))
     body = msgpack.unpackb(decode_frame(sent(network, Announcement)[0].payload).body)
     for allowed in (1, 1.5, "a", True, [1, "a"], [[1.0, 2.0], [3.0]], []):
-        body[5] = {"name": allowed}
+        body[7] = {"name": allowed}
         decode_body(msgpack.packb(body))
-    body[5] = {"name": value}
+    body[7] = {"name": value}
     with pytest.raises(PeerError, match="malformed"):
         decode_body(msgpack.packb(body))
 

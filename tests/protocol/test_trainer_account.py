@@ -90,7 +90,7 @@ def waiting_scene() -> tuple[Lab, Network, tuple[bytes, bytes], bytes]:
     network, last = Network(), cast.computes[2]
     network.tamper = losing(EpochKey, sender=last)
     cast.network(network)
-    network._retained.pop(last)
+    network._retained.pop((last, Channel.EPOCH))
     network.restart(cast.trainer_identity.id)
     _, request = begin(cast, network)
     network.tamper = lambda one: ()

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from dca_proto.cli.actors import EXAMPLES
 from dca_proto.config import convert, read_config
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.sealing import Identity
 from dca_proto.device import load
@@ -26,11 +26,14 @@ from dca_proto.request import RoundSettings, open_round
 from dca_proto.table import Table, read_csv
 
 AUTHORITY, CLIENT, FIRST, SECOND, TRAINER, STRANGER = (Identity(bytes([index]) * 32) for index in range(6))
-FEDERATION = Federation(
-    "demo",
-    AUTHORITY.public_key,
-    (Member("hospital-a", FIRST.public_key), Member("hospital-b", SECOND.public_key)),
-    (Member("lab", TRAINER.public_key),),
+FEDERATION = sign_federation(
+    AUTHORITY,
+    Federation(
+        "demo",
+        AUTHORITY.public_key,
+        (Member("hospital-a", FIRST.public_key), Member("hospital-b", SECOND.public_key)),
+        (Member("lab", TRAINER.public_key),),
+    ),
 )
 CLIENT_TEXT = """
 [client]

@@ -38,8 +38,8 @@ def announcement(**changes: object) -> Announcement:
     question = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
     terms = {name: changes.pop(name) for name in ("fewest", "colluders", "computes") if name in changes}
     plain = Announcement(
-        PROTOCOL_VERSION, bytes(16), TRAINER, "sum", question, 0, 24, DistributedDiscreteGaussian.name, 0.0, 1.0, 1e-5,
-        msgspec.structs.replace(TERMS, **terms), bytes(32), b"", 1, 2,
+        PROTOCOL_VERSION, bytes(16), TRAINER, 1, bytes(32), "sum", question, 0, 24, DistributedDiscreteGaussian.name,
+        0.0, 1.0, 1e-5, msgspec.structs.replace(TERMS, **terms), bytes(32), b"", 1, 2,
     )  # fmt: skip
     asked = msgspec.structs.replace(plain, **changes)
     allowed = accounting.mu_of(asked.epsilon, asked.delta) if asked.delta else accounting.mu_of_pure(asked.epsilon)

@@ -48,9 +48,9 @@ def test_another_shape_is_a_peers_error(topic: str) -> None:
 @pytest.mark.parametrize(
     ("role", "broadcasts"),
     [
-        (Channel.CLIENT, {Channel.ANNOUNCE, Channel.ABORT}),
-        (Channel.COMPUTE, {Channel.ABORT, Channel.HELLO}),
-        (Channel.TRAINER, {Channel.ABORT, Channel.EPOCH}),
+        (Channel.CLIENT, {Channel.FEDERATION, Channel.ANNOUNCE, Channel.ABORT}),
+        (Channel.COMPUTE, {Channel.FEDERATION, Channel.ABORT, Channel.HELLO}),
+        (Channel.TRAINER, {Channel.FEDERATION, Channel.ABORT, Channel.EPOCH}),
     ],
 )
 def test_an_actor_hears_its_inbox_and_its_broadcasts_and_nothing_else(role: Channel, broadcasts: set[Channel]) -> None:

@@ -197,7 +197,7 @@ class Budget(Checker):
             federation, frame = self.world.cast.federation, decode_frame(payload)
             assert isinstance(frame, Signed), "an abort is signed"
             try:
-                verify_signed(frame, federation.compute(compute).key, federation.hash)
+                verify_signed(frame, federation.compute(compute).key, federation.id)
                 self._genuine[payload] = True
             except PeerError:
                 self._genuine[payload] = False
