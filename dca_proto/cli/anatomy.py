@@ -21,6 +21,7 @@ from dca_proto.core import (
     compute_round,
     contribution,
     declines,
+    federation,
     keyring,
     ledger,
     sessions,
@@ -41,6 +42,7 @@ from dca_proto.net.store_check import Row, Tags, check_log, damaged, read_rows
 _PUBLIC = frozenset({
     "round_id", "contribution", "trainer", "compute", "computes", "client", "client_key", "public", "reply_key",
     "ephemeral", "announcement_hash", "hash", "list_hash", "lists", "aborted_by", "invited",
+    "federation_hash", "trainers", "revoked",
 })
 # fmt: on
 _OMITTED = frozenset({"signature", "version"})
@@ -260,6 +262,7 @@ _KINDS: dict[str, Callable[[bytes, bytes], Plain]] = {
     client_round.ROUNDS: _client_round,
     client_round.ANNOUNCEMENTS: _announcement,
     client_round.OUTBOUND: _outbound,
+    federation.FILES: _message,
     keyring.SEEN: _seen,
     keyring.TABLE: _epoch,
     sessions.HELLO: _message,
