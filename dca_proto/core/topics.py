@@ -15,7 +15,7 @@ from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.sealing import ID_BYTES
 
-RETAINED = (Channel.EPOCH, Channel.HELLO)
+RETAINED = (Channel.EPOCH, Channel.HELLO, Channel.FEDERATION)
 """The only channels on which actors have the broker retain a message."""
 
 _ID = re.compile("[0-9a-f]{32}")

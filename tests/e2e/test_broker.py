@@ -274,6 +274,7 @@ def test_an_access_list_spells_out_a_clients_topics() -> None:
         f"topic write dca/ward/compute/{COMPUTE.id.hex()}/{name}",
         f"topic write dca/ward/hello/all/{name}",
         f"topic read dca/ward/client/{name}/+",
+        "topic read dca/ward/federation/all/+",
         "topic read dca/ward/announce/all/+",
         "topic read dca/ward/abort/all/+",
     ]

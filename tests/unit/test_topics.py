@@ -30,9 +30,9 @@ def test_a_topic_names_its_sender_last(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("channel", list(Channel))
-def test_only_keys_may_have_been_retained(channel: Channel) -> None:
+def test_only_keys_and_federation_files_may_have_been_retained(channel: Channel) -> None:
     to = Address(channel) if channel.is_broadcast else Address(channel, YOU)
-    assert may_be_retained(topic_of("fed", to, ME)) == (channel in (Channel.EPOCH, Channel.HELLO))
+    assert may_be_retained(topic_of("fed", to, ME)) == (channel in (Channel.EPOCH, Channel.HELLO, Channel.FEDERATION))
     assert not may_be_retained(f"dca/fed/{channel.value}/{YOU.hex()}/{ME.hex()}")
 
 
