@@ -44,21 +44,21 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
     return message
 
 
-def sign(identity: Identity, federation_hash: bytes, body: Body) -> Signed:
+def sign(identity: Identity, federation_id: bytes, body: Body) -> Signed:
     """The body with its sender's signature."""
     encoded = encode(body)
-    return Signed(encoded, identity.sign(federation_hash, encoded))
+    return Signed(encoded, identity.sign(federation_id, encoded))
 
 
-def open_signed(frame: Signed, public_key: bytes, federation_hash: bytes, kind: type[B]) -> B:
+def open_signed(frame: Signed, public_key: bytes, federation_id: bytes, kind: type[B]) -> B:
     """The body of a signed frame of the expected kind. Raises `PeerError`."""
     body = decode_body(frame.body)
     if not isinstance(body, kind):
         raise PeerError("kind", found=type(body).__name__, expected=kind.__name__)
-    verify_signed(frame, public_key, federation_hash)
+    verify_signed(frame, public_key, federation_id)
     return body
 
 
-def verify_signed(frame: Signed, public_key: bytes, federation_hash: bytes) -> None:
+def verify_signed(frame: Signed, public_key: bytes, federation_id: bytes) -> None:
     """`open_signed` where the body has been decoded before. Raises `PeerError("signature")`."""
-    verify(public_key, federation_hash, frame.body, frame.signature)
+    verify(public_key, federation_id, frame.body, frame.signature)

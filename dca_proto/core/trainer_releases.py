@@ -6,6 +6,8 @@ asked of anybody after that: what is kept when all have answered, or at the clos
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dca_proto.core import facts
 from dca_proto.core.codec import encode
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send
@@ -16,7 +18,9 @@ from dca_proto.core.messages import Release, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.release import Randomiser, check_release, opened_release, randomiser_of, receipt_of
 from dca_proto.core.trainer_answers import check_invited
-from dca_proto.core.trainer_round import RELEASES, Round
+from dca_proto.core.trainer_round import RELEASES, RETURNED, Round
+
+_WHY_SHOWN = 3  # reasons of declines in a failure's words
 
 
 class Releases:
@@ -25,10 +29,18 @@ class Releases:
     Args:
         federation: whose enrolled clients are believed.
         mechanism: of the noise of data nodes' releases.
+        on_late: what a release does to a round whose charge had come back.
     """
 
-    def __init__(self, federation: Federation, mechanism: Mechanism, limits: Limits) -> None:
-        self._federation = federation
+    def __init__(
+        self,
+        federation: Federation,
+        mechanism: Mechanism,
+        limits: Limits,
+        on_late: Callable[[Round], list[Effect]],
+    ) -> None:
+        self._on_late = on_late
+        self.federation = federation
         self._mechanism = mechanism
         self._limits = limits
 
@@ -44,11 +56,14 @@ class Releases:
                 raise PeerError("known-release", found="another release", expected="the one that is kept")
             current.step("repeated release")
             return [acknowledged]
-        current.step("release")
+        is_late = current.phase == RETURNED
+        current.step("late release" if is_late else "release")
         randomiser = self._randomiser(current)
-        client = check_release(frame, body, current.opened, self._federation, randomiser, now_ms)
+        client = check_release(frame, body, current.opened, self.federation, randomiser, now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
+        if is_late:
+            return self._on_late(current)
         if len(current.releases) >= self._limits.clients_max:
             raise PeerError("releases", found=f"{len(current.releases)} releases", expected="fewer")
         current.releases[client] = frame
@@ -89,4 +104,5 @@ def members_of(current: Round) -> tuple[bytes, ...]:
 def _nothing(current: Round, who: str) -> str:
     if current.releases:
         return f"none of the {len(current.releases)} {who}s that released has a row"
-    return f"no {who} released anything; {len(current.declined)} declined"
+    why = "; ".join(words for words, _ in current.why.most_common(_WHY_SHOWN))
+    return f"no {who} released anything; {len(current.declined)} declined{f' ({why})' * bool(why)}"
