@@ -98,6 +98,7 @@ class Device:
     def __init__(self, config: Config, identity: Identity, build: Callable[[Records], Actor]) -> None:
         self.config = config
         self.id = identity.id
+        self._store_key = identity.store_key
         self._build = build
 
     @property
@@ -178,7 +179,7 @@ class Device:
     async def open(self, on_report: Report | None = None) -> AsyncIterator[Parts]:
         """The actor as its store left it; the store is closed at the end. Raises `UsageError`."""
         transport = _Transport(self.config, self.id, on_report)
-        store = SqliteStore(self.config.files.store)
+        store = SqliteStore(self.config.files.store, self._store_key)
         try:
             records = [(record.table, record.key, record.value) for record in store.load()]
             yield Parts(self._build(records), transport, store)

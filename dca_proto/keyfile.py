@@ -158,7 +158,9 @@ def read_certificate(path: Path, federation: Federation, now_ms: int) -> Certifi
     try:
         federation.check_certificate(certificate, now_ms)
     except PeerError as error:
-        why = "has expired" if error.code == "certificate" else f"was not signed for federation {federation.name!r}"
+        why = {"certificate": "has expired", "revoked": "is revoked for good, so make a new key"}.get(
+            error.code, f"was not signed for federation {federation.name!r}"
+        )
         raise UsageError(f"certificate {path} {why}; {advice}") from None
     return certificate
 

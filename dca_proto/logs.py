@@ -18,11 +18,15 @@ import msgspec
 import structlog
 
 from dca_proto.core import facts
+from dca_proto.core.sealing import ID_BYTES
 
 # one per client or message at a server: only with `verbose`
 _QUIET = (facts.SessionKept, facts.ContributionKept, facts.ReleaseKept, facts.Arrived)
 _ALARMS = (facts.LedgerReused,)  # somebody has to look at the device
 _UNTOLD = (facts.RoundCompleted,)  # the result is the trainer's to print, not a log's
+
+CHARS_MAX = 1000
+"""Of a text that may come from a peer: two of its longest fields."""
 
 log = structlog.get_logger("dca.actor")
 
@@ -76,14 +80,15 @@ class FactLog:
 
 
 def _plain(value: object) -> object:
-    """Ids in hexadecimal; texts of peers without control characters; long lists as their length."""
+    """Ids in hexadecimal; texts of peers cut and without control characters; long lists as their length."""
     if isinstance(value, bytes):
-        return value.hex()
+        return value[:ID_BYTES].hex()
     if isinstance(value, str):
         return printable(value)
     return len(value) if isinstance(value, tuple) else value
 
 
 def printable(text: str) -> str:
-    """A text that may come from a peer, with whatever could steer a terminal or begin a line escaped."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    """A text that may come from a peer, cut, with whatever could steer a terminal or begin a line escaped."""
+    cut = text if len(text) <= CHARS_MAX else f"{text[:CHARS_MAX]}... ({len(text)} characters)"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)

@@ -20,7 +20,7 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
-from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.core.machine import Actor
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.messages import Certificate
@@ -98,7 +98,7 @@ class Network:
         self._timers: list[tuple[int, int, bytes, Timer]] = []
         self._set: dict[tuple[bytes, Timer], int] = {}
         self._order = itertools.count()
-        self._retained: dict[bytes, Envelope] = {}
+        self._retained: dict[tuple[bytes, Channel], Envelope] = {}
 
     def add(self, role: Channel, build: Build) -> Actor:
         """Start an actor with an empty store. `build` is called again whenever it restarts."""
@@ -184,7 +184,7 @@ class Network:
         envelope = Envelope(sender, send)
         self.sent.append(envelope)
         if send.retain:
-            self._retained[sender] = envelope
+            self._retained[sender, send.to.channel] = envelope
         self._queue.extend(self.tamper(envelope))
 
     def _receivers(self, to: Address) -> list[bytes]:
@@ -195,6 +195,7 @@ class Network:
             Channel.ABORT: (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER),
             Channel.EPOCH: (Channel.TRAINER,),
             Channel.HELLO: (Channel.COMPUTE,),
+            Channel.FEDERATION: (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER),
         }[to.channel]
         return [actor_id for actor_id, (role, _) in self._build.items() if role in listening]
 
@@ -233,12 +234,13 @@ class Cast:
         self.trainer_identity = identity("trainer")
         self.compute_identities = [identity("compute", index) for index in range(computes)]
         self.client_identities = [identity("client", index) for index in range(clients)]
-        self.federation = Federation(
+        unsigned = Federation(
             name,
             self.authority.public_key,
             tuple(Member(f"compute-{i}", one.public_key) for i, one in enumerate(self.compute_identities)),
             (Member("trainer", self.trainer_identity.public_key),),
         )
+        self.federation = sign_federation(self.authority, unsigned)
         self.columns = columns
         self.rows = rows if rows is not None else [np.full((1, len(columns)), 0.5) for _ in range(clients)]
         self.policy = policy or Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=40)

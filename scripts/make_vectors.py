@@ -95,7 +95,7 @@ def all_messages(cast: Cast, network: Network) -> dict[str, Any]:
     about = (*head, announcement_hash(encode(announced)))
     entries = entry_of(clients[0], CONTRIBUTION, 1) + entry_of(clients[2], ROUND, 258)
     header = ListHeader(*about, list_hash(about[1], cast.computes[0], entries), 2)
-    signed = sign(cast.compute_identities[0], cast.federation.hash, header)
+    signed = sign(cast.compute_identities[0], cast.federation.id, header)
     why = ("epsilon", "2 at delta 1e-06", "<= 1 at delta 1e-05")
     release = Release(*about, cast.certificate(0), 3, CONTRIBUTION, SECRET, bytes(8))
     by_hand = (
@@ -106,6 +106,7 @@ def all_messages(cast: Cast, network: Network) -> dict[str, Any]:
         PartialSum(*about, set_hash(about[1], entries), 2, (HASH, ROOT), clients[0] + clients[2], bytes(8)),
         Abort(*about, cast.computes[0], "equivocation", "compute-1 signed two lists", 0, 3, (signed,) * 2),
         Query(*about),
+        decode_body(cast.federation.frame.body),
         ChargeReused(*about, clients[0], 6, 9),
         release,
         invitations(announced, clients)[clients[2]],
@@ -148,7 +149,7 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
         "trailing byte": ("frame", receipt + b"\0"),
         "two messages": ("frame", receipt + receipt),
         "unknown frame": ("frame", receipt[:1] + b"\x08" + receipt[2:]),
-        "unknown body": ("body", query[:1] + b"\x1b" + query[2:]),
+        "unknown body": ("body", query[:1] + b"\x1c" + query[2:]),
         "a frame where a body belongs": ("body", receipt),
         "a body where a frame belongs": ("frame", query),
         "non-canonical tag": ("frame", receipt[:1] + b"\xcc\x04" + receipt[2:]),
@@ -202,12 +203,14 @@ def keys() -> list[dict[str, Any]]:
         ("digest", {"person": "dca4-list", "parts": [HASH, b"abc"]}, digest(b"dca4-list", HASH, b"abc")),
         ("derive", {"key": ROOT, "person": "dca4-one", "message": b"abc"}, derive(ROOT, b"dca4-one", b"abc")),
         ("actor id", {"seed": SECRET, "public": identity.public_key}, identity.id),
-        ("federation hash", {"toml": federation.to_toml()}, federation.hash),
-        ("signature", {"seed": SECRET, "federation hash": HASH, "body": b"abc"}, identity.sign(HASH, b"abc")),
-        ("signed", {"seed": SECRET, "federation hash": HASH, "body": encode(Query(ROUND, HASH))},
+        ("federation id", {"name": federation.name.encode(), "enrolment key": federation.enrolment_key}, federation.id),
+        ("federation file", {"toml": federation.to_toml()}, federation.frame.body),
+        ("federation hash", {"federation id": federation.id, "body": federation.frame.body}, federation.hash),
+        ("signature", {"seed": SECRET, "federation id": HASH, "body": b"abc"}, identity.sign(HASH, b"abc")),
+        ("signed", {"seed": SECRET, "federation id": HASH, "body": encode(Query(ROUND, HASH))},
          sign(identity, HASH, Query(ROUND, HASH)).signature),
         ("agreement", {"secret": SECRET, "peer public": bob.public}, alice.agree(bob.public)),
-        ("pair key", {"secret": SECRET, "peer public": bob.public, "federation hash": federation.hash, "client": ROUND,
+        ("pair key", {"secret": SECRET, "peer public": bob.public, "federation id": federation.id, "client": ROUND,
                       "client epoch": 7, "compute": CONTRIBUTION, "compute epoch": 8}, pair),
         ("tag and mask", {"pair key": ROOT, "ah": HASH, "entry": entry, "dimension": 3},
          tag_and_mask(ROOT, HASH, entry, 3)),
@@ -310,7 +313,7 @@ def forgeries() -> list[dict[str, Any]]:
     cases = [("signature", "body", message), ("signature", "signature", signed.signature)]
     cases += [("ciphertext", "ciphertext", ciphertext), ("ciphertext", "nonce", NONCE), ("ciphertext", "key", ROOT)]
     genuine: dict[str, dict[str, bytes]] = {
-        "signature": {"public": Identity(SECRET).public_key, "federation hash": HASH, "body": message,
+        "signature": {"public": Identity(SECRET).public_key, "federation id": HASH, "body": message,
                       "signature": signed.signature},
         "ciphertext": {"key": ROOT, "nonce": NONCE, "ciphertext": ciphertext, "associated": HASH},
     }  # fmt: skip

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.keyfile import new_identity, write_certificate, write_identity
 from dca_proto.net.broker import BrokerOptions, launch_broker
 
@@ -73,7 +73,8 @@ def _write_client(folder: Path, url: str) -> Path:
     """A client's files, in a federation of its own with 100 rows of data."""
     authority, client = new_identity(), new_identity()
     members = [Member(f"m{index}", new_identity().public_key) for index in range(3)]
-    federation = Federation("measure", authority.public_key, tuple(members[:2]), (members[2],))
+    unsigned = Federation("measure", authority.public_key, tuple(members[:2]), (members[2],))
+    federation = sign_federation(authority, unsigned)
     (folder / "federation.toml").write_text(federation.to_toml())
     write_identity(folder / "client.key", "client", client)
     until_ms = time.time_ns() // 1_000_000 + _DAY_MS

@@ -50,6 +50,7 @@ LAYERS = {
 LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
 """The live swarm runs real actors over real connections, and its command shows them."""
 LAYERS["emulator.swarm"] = LIVE
+LAYERS["emulator.fuzz"] = CORE | {"dca_proto.net", "emulator.fuzz"}
 LAYERS["emulator.sim"] = {
     "numpy",
     "msgspec",

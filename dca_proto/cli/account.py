@@ -67,8 +67,9 @@ def account(
     dimension, relation, sensitivity, bound, epsilon, delta, mu, noise_multiplier, sigma_std, sigma_local, sigma_sum,
     sigma_sum_fewest, sigma_floor, scale_factor, scale_factor_std, ring_bits, fraction_bits, noise_of_mean,
     sampling_error, signal_to_noise, labels, noise_std, noise_std_units, best_weights, best_weights_gain);
-    weakest_round (by its signal, from 1); curve (delta, epsilon, epsilon_with_also); also; epsilon_with_also, and
-    epsilon_charged_with_also (as ledgers would count it); warnings. What is not known is null.
+    weakest_round (by its signal, from 1); curve (delta, epsilon, epsilon_with_also); also; epsilon_with_also,
+    epsilon_charged_with_also (as ledgers would count it), and epsilon_charged_apart_with_also (as those would that keep
+    a part for reports of delta 0); warnings. What is not known is null.
     """
     _check_outputs(plot_to, json_to)
     asked = Columns(names=parse_names(columns), dimension=dimension, bound=bound, bounds=parse_bounds(bounds))

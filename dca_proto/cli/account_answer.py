@@ -52,6 +52,7 @@ def answer(enquiry: Enquiry, shares: tuple[float, ...], rounds: list[OpenRound])
         "also": [{"kind": type(one).__name__, **msgspec.to_builtins(one)} for one in enquiry.also],
         "epsilon_with_also": _with_also(mu, enquiry.also, budget.delta),
         "epsilon_charged_with_also": _charged_with_also(mu, enquiry.also, budget.delta),
+        "epsilon_charged_apart_with_also": _charged_with_also(mu, enquiry.also, budget.delta, apart=True),
         "warnings": warnings(budget, enquiry.clients),
     }
 
@@ -123,10 +124,16 @@ def _with_also(mu: float, also: tuple[privacy_loss.Release, ...], delta: float) 
     return privacy_loss.epsilon_of((privacy_loss.Gaussian(mu), *also), delta) if also else None
 
 
-def _charged_with_also(mu: float, also: tuple[privacy_loss.Release, ...], delta: float) -> float | None:
+def _charged_with_also(
+    mu: float, also: tuple[privacy_loss.Release, ...], delta: float, *, apart: bool = False
+) -> float | None:
     """What a ledger counts that is charged for all of it: of releases that are not Gaussian it knows only ε, and in a
-    mixture takes them for Gaussian ones that tell more, as they may be chosen in view of results (`price`)."""
+    mixture takes them for Gaussian ones that tell more, as they may be chosen in view of results (`price`).
+
+    Args:
+        apart: where a part of the budget is kept for those.
+    """
     charged = [
         Price.of_mu(one.mu) if isinstance(one, privacy_loss.Gaussian) else Price.of_pure(one.epsilon) for one in also
     ]
-    return total([Price.of_mu(mu), *charged]).epsilon(delta) if also else None
+    return total([Price.of_mu(mu), *charged]).epsilon(delta, apart=apart) if also else None

@@ -51,11 +51,13 @@ def show(console: Console, enquiry: Enquiry, answer: dict[str, Any]) -> None:
     console.print(_curve_table(answer["curve"]))
     if enquiry.also:
         together = f"epsilon {answer['epsilon_with_also']:.4g} at delta {enquiry.budget.delta:g}"
+        pure = sum(getattr(one, "epsilon", 0.0) for one in enquiry.also)
+        apart = f", or {answer['epsilon_charged_apart_with_also']:.4g} with epsilon_for_reports = {pure:g} in [policy]"
         say(
             console,
             "also",
             f"together with what else is spent on the same clients, it costs them at most {together}; their ledgers, "
-            f"charged for all of it, would count epsilon {answer['epsilon_charged_with_also']:.4g}",
+            f"charged for all of it, would count epsilon {answer['epsilon_charged_with_also']:.4g}{apart * bool(pure)}",
         )
 
 

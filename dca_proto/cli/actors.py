@@ -40,6 +40,7 @@ EXAMPLES = {
   [policy]                           # the client's own limits; these are examples, every one has a safe default
   epsilon_per_round_max = 0.5        # at delta_max, as is the next
   epsilon_per_period_max = 4         # of all rounds together, in any period_days
+  epsilon_for_reports = 1            # of these, kept for reports of delta 0; set it before there are results
   period_days = 365
   delta_max = 1e-6
   clients_min = 100                  # n_min: the fewest contributions of a sum that is released
@@ -92,6 +93,7 @@ Example of a file:
   epsilon = 4
   delta = 1e-5
   period_days = 365
+  epsilon_for_reports = 0            # the part kept for reports of delta 0; set it before there are results
 
   [round]                            # optional; options override it
   statistic = "mean"

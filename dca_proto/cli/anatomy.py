@@ -6,6 +6,7 @@ masked vectors, sums, tags, keys) is shown as its size. What is not known to be 
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from dca_proto.core import (
     compute_round,
     contribution,
     declines,
+    federation,
     keyring,
     ledger,
     sessions,
@@ -34,11 +36,13 @@ from dca_proto.core.sealing import ID_BYTES, actor_id
 from dca_proto.core.wire import Signed
 from dca_proto.logs import printable
 from dca_proto.net.parts import Assembler
+from dca_proto.net.store_check import Row, Tags, check_log, damaged, read_rows
 
 # fmt: off
 _PUBLIC = frozenset({
     "round_id", "contribution", "trainer", "compute", "computes", "client", "client_key", "public", "reply_key",
     "ephemeral", "announcement_hash", "hash", "list_hash", "lists", "aborted_by", "invited",
+    "federation_hash", "trainers", "revoked",
 })
 # fmt: on
 _OMITTED = frozenset({"signature", "version"})
@@ -135,14 +139,19 @@ def is_store(data: bytes) -> bool:
 def describe_store(path: Path) -> list[Plain]:
     """The records of an actor's store, one object each: ``actor`` (in shared stores), ``kind`` and what it is about.
 
+    They are not authenticated, for a store by itself does not hold its key.
+
     Raises:
         UsageError: it is in use, damaged, or a database of something else.
     """
     return [_record(*row) for row in read_store(path)]
 
 
-def read_store(path: Path) -> list[tuple[bytes, str, bytes, bytes]]:
-    """The records of an actor's store: owner (empty but in shared stores), kind, key and value. Changes nothing.
+def read_store(path: Path, key: bytes | None = None) -> list[Row]:
+    """The records of an actor's store. Changes nothing.
+
+    Args:
+        key: its identity's `store_key`; None leaves the records unchecked.
 
     Raises:
         UsageError: it is in use, damaged, or a database of something else.
@@ -150,22 +159,19 @@ def read_store(path: Path) -> list[tuple[bytes, str, bytes, bytes]]:
     try:
         # Without a log beside it nobody has the store open; told so, SQLite leaves no files of its own behind.
         how = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=0)
-        try:
-            rows = connection.execute("SELECT namespace, kind, key, value FROM records ORDER BY 1, 2, 3").fetchall()
-        finally:
-            connection.close()
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=0)
+        ) as connection:
+            check_log(path)
+            return read_rows(connection, path, None if key is None else Tags(key))[0]
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
             raise UsageError(f"store {path} is in use: stop its actor first") from None
         if "decode" in str(error):
-            raise UsageError(f"store {path} is damaged: a record's kind is no text") from None
+            raise damaged(path, "a record's kind is no text") from None
         raise UsageError(f"{path} is no store of an actor: {error}") from None
     except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's own message may quote a damaged page
-        raise UsageError(f"store {path} is damaged: {error}") from None
-    if any(tuple(map(type, row)) != (bytes, str, bytes, bytes) for row in rows):
-        raise UsageError(f"store {path} is damaged: a record's columns are not of the types that a store has")
-    return rows
+        raise damaged(path, " ".join(str(error).split())) from None
 
 
 def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> Plain:
@@ -251,6 +257,7 @@ _KINDS: dict[str, Callable[[bytes, bytes], Plain]] = {
     declines.TABLE: _declined,
     client_round.ROUNDS: _client_round,
     client_round.ANNOUNCEMENTS: _announcement,
+    federation.FILES: _message,
     keyring.SEEN: _seen,
     keyring.TABLE: _epoch,
     sessions.HELLO: _message,

@@ -19,6 +19,7 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.policy import Allowance
 from dca_proto.core.records import decoded
+from dca_proto.keyfile import read_identity
 from dca_proto.logs import printable
 
 SPENDERS = ("client", "trainer")
@@ -71,7 +72,8 @@ def book_of(config: Config) -> Book:
 
 
 def _book(store: Path, config: Config | None) -> Book:
-    rows = read_store(store) if store.exists() else []
+    key = None if config is None else read_identity(config.files.identity, config.role).store_key
+    rows = read_store(store, key) if store.exists() else []
     if len({owner for owner, *_ in rows}) > 1:
         raise UsageError(f"store {store} is shared by many actors: name one that has a store of its own")
     records = [(kind, key, value) for _, kind, key, value in rows]
@@ -140,6 +142,7 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
     allowance = book.allowance
     since_ms = 0 if allowance is None else allowance.since_ms(now_ms)
     spent = book.ledger.spent(since_ms)
+    kept = allowance.epsilon_for_reports if allowance else 0.0
     names = {} if book.federation is None else {one.id: one.name for one in book.federation.trainers}
     return {
         "role": book.role or None,
@@ -147,10 +150,11 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
         "federation": None if book.federation is None else book.federation.name,
         "delta": delta,
         "period_days": None if allowance is None else allowance.period_days,
-        "mu_spent": spent.mu,
+        "mu_spent": math.sqrt(spent.gaussian) if kept else spent.mu,
         "pure_spent": spent.pure,
-        "epsilon_spent": spent.epsilon(delta),
+        "epsilon_spent": spent.epsilon(delta, apart=bool(kept)),
         "epsilon_allowed": None if allowance is None else allowance.epsilon,
+        "epsilon_for_reports": kept or None,
         "epsilon_left": None if allowance is None else allowance.left(book.ledger, now_ms),
         "pure_left": None if allowance is None else allowance.left(book.ledger, now_ms, pure=True),
         "epsilon_per_round_max": book.per_round,
@@ -194,7 +198,9 @@ def _time(at_ms: int) -> str:
 
 
 def _warnings(book: Book) -> Iterable[str]:
-    """What makes the ledger look like an old copy of itself."""
+    """What makes the ledger look like an old copy of itself, and that nobody has looked whether it is damaged."""
+    if book.allowance is None and book.ledger.charges:
+        yield "the records were not authenticated, for the key is the actor's: name its TOML file in place of the store"
     held = {charge.number for charge in book.ledger.charges}
     missing = max(held, default=0) - len(held)
     if missing:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from dca_proto.cli import trial, verbatim
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.core.policy import Allowance, Floors, Policy
 from dca_proto.core.sealing import Identity, actor_id
 from dca_proto.keyfile import (
@@ -96,13 +96,14 @@ def init(
         trainers = trainers or 1
     made = [*_make("compute", computes), *_make("trainer", trainers), *_make("client", clients)]
     signer = new_identity() if authority is None else read_identity(authority, "authority")
-    federation = Federation(
+    unsigned = Federation(
         name,
         signer.public_key,
         (*_members("compute", compute or []), *_named(made, "compute")),
         (*_members("trainer", trainer or []), *_named(made, "trainer")),
     )
-    _check_size(federation, without_computes)
+    _check_size(unsigned, without_computes)
+    federation = sign_federation(signer, unsigned)
     if authority is None:
         made.append(_Made("authority", "authority", signer))
     files = {"federation.toml": partial(replace_file, text=federation.to_toml())}

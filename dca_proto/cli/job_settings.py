@@ -28,11 +28,15 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.forecast import EXACT
 from dca_proto.core.job import FRACTION_BITS, JobTerms
+from dca_proto.core.ledger import Ledger
 from dca_proto.core.mechanism import PURE_MECHANISMS, Mechanism
+from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
+from dca_proto.core.policy import Policy
 from dca_proto.core.price import Price
 from dca_proto.core.request import tolerated_of
 from dca_proto.core.sealing import ID_BYTES
+from dca_proto.core.validated import ValidatedRound
 from dca_proto.core.wording import nearest
 from dca_proto.request import KINDS, check_kind, check_windows, compute_ids, require_without_computes
 from dca_proto.statistics import resolve
@@ -85,6 +89,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     invite: str = ""
 
 
+Draft = tuple[Announcement, ValidatedRound]
 DELTA = 1e-5  # at which budgets are kept whose rounds spend none
 _FREE = ("units", "collect_s", "commit_s", "retries", "invite")
 _NEEDED = ("target", "bounds", "epsilon", "delta", "clients")
@@ -246,21 +251,38 @@ def best_weights(parameters: Mapping[str, Any]) -> tuple[int, int, int]:
 
 def check_plan(
     job: Job[Any], stages: Sequence[Stage], terms: JobTerms, said: str, mechanism: Mechanism = EXACT
-) -> None:
+) -> list[Draft]:
     """Plan the job's first round with each stage's share of the budget, as its participants will.
 
     Args:
         job: not yet started. said: the budget in the caller's words. mechanism: of the noise.
 
+    Returns:
+        What is announced with each share.
+
     Raises:
         UsageError: no round can be held with a share.
     """
-    first = next(job)
+    first, drafts = next(job), []
     for stage in stages:
         try:
             request = replace(first, budget_share=stage.share)
             batch = tuple(place.to_bytes(ID_BYTES, "big") for place in range(stage.batch))
-            terms.open(request, bytes(ID_BYTES), batch).draft(mechanism, Limits())
+            drafts.append(terms.open(request, bytes(ID_BYTES), batch).draft(mechanism, Limits()))
         except UsageError as error:
             share = percent(stage.share)
             raise UsageError(f"{said}: no round can be held with {share} of that: {error}") from None
+    return drafts
+
+
+def beyond_default_limits(drafts: Sequence[Draft], price: Price) -> list[str]:
+    """Why a client with the default limits would decline: known before anything is asked or charged.
+
+    Args:
+        drafts: as `check_plan` returns them. price: of the whole job. A data node is taken to say that it is one.
+    """
+    policy = Policy(rows_of_many=True)
+    found = [one for asked, validated in drafts for one in policy.refusals(asked, validated, frozenset())]
+    period = policy.check_budget(price, Ledger(), 0)
+    every = [*found, *([period] if period else [])]
+    return list(dict.fromkeys(f"{one.reason}: {one.found}, expected {one.expected}" for one in every))

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.book import as_plain, book_of
-from dca_proto.cli.job_settings import Task, best_weights, check_plan, task_of
+from dca_proto.cli.job_settings import Draft, Task, best_weights, beyond_default_limits, check_plan, task_of
 from dca_proto.cli.learn_view import Teller, counted, iteration_row, require_arviz, round_row, show
 from dca_proto.cli.options import parse_bounds, parse_names
 from dca_proto.cli.output import (
@@ -48,6 +48,7 @@ from inference.rounds import Job
 from inference.variational.progress import Iteration
 
 TERMINATED = 143
+SAME_COMMAND = "the same command goes on from there"
 _COUNTED = {
     SecureSumRequest: "contributors",
     NodeReleaseRequest: "rows of data nodes",
@@ -216,6 +217,7 @@ class _Run:
         self._path = journal
         self._iterations: list[Iteration] = []
         self._held: list[HeldRound] = []
+        self._drafts: list[Draft] = []
 
     def play(self) -> int:
         """Learn, write and show; the exit code.
@@ -227,14 +229,17 @@ class _Run:
         self._teller = Teller(Console(stderr=True), self._actor.config.federation, self._task.settings.clients, stages)
         with Journal(self._path, self._task.identity, free=self._task.free) as journal:
             self._say_plan(stages)
+            for limit in beyond_default_limits(self._drafts, self._task.price) if journal.is_new else ():
+                say(self._console, "limits", f"clients decline this unless their [policy] is wider: {limit}")
             try:
                 with self._teller:
                     result = complete(self._learn(journal))
                 result = self._finished(result)
             except RoundAborted as error:
                 failure = self._failure(abort_line(error), error.contributors, error.needed)
-                write_json(failure, self._outputs.json_to)
-                self._say_held()
+                remedy = error.remedy or SAME_COMMAND
+                write_json({**failure, "remedy": remedy}, self._outputs.json_to)
+                self._say_held(remedy)
                 raise
             except KeyboardInterrupt:
                 self._say_held()
@@ -274,7 +279,7 @@ class _Run:
                 return job.finish(learned, self._task.schema, self._task.own, known)
         except Exception as error:  # the rounds are paid for, whatever it is
             other = f", at no price, with another {', '.join(job.changeable)}" if job.changeable else ""
-            remedy = f"the same command goes on from there{other}"
+            remedy = f"{SAME_COMMAND}{other}"
             failure = self._failure(str(error) or type(error).__name__)
             write_json({**failure, "remedy": remedy}, self._outputs.json_to)
             self._say_held(remedy)
@@ -298,7 +303,7 @@ class _Run:
         task = self._task
         stages = list(task.job.plan(task.schema, task.own, self._conditions()))
         said = f"job: epsilon {task.settings.epsilon:g}, delta {task.delta:g}"
-        check_plan(self._job(), stages, task.terms, said)
+        self._drafts = check_plan(self._job(), stages, task.terms, said)
         if stages[0].batch and task.settings.clients > len(self._invite):
             raise UsageError(
                 f"job {task.job.name!r} asks {task.settings.clients} clients by groups, and knows {len(self._invite)}; "
@@ -346,7 +351,7 @@ class _Run:
             who = f"N = {n} clients, each with {own} of its own by {task.reports}, private by itself"
         say(self._console, "plan", f"{terms}; {who}")
 
-    def _say_held(self, remedy: str = "the same command goes on from there") -> None:
+    def _say_held(self, remedy: str = SAME_COMMAND) -> None:
         """After whatever ended it."""
         held = sum(one.aggregate is not None for one in self._held)
         what = f"{counted(held, 'round')} held and kept in {self._path}"

@@ -44,11 +44,14 @@ def ledger(
     Charges of Gaussian rounds add up in mu: the squares do, exactly. So several rounds cost less than the sum of their
     epsilons, and what is left is told as the largest single round that still fits. Rounds of reports that are private
     by epsilon alone (delta 0) add up in epsilon, or, where that comes to less, in the mu that each of them is within;
-    beside Gaussian rounds always in mu, which comes to more: such rounds may be chosen in view of results.
+    beside Gaussian rounds always in mu, which comes to more: such rounds may be chosen in view of results. Where the
+    file keeps a part of epsilon for reports (epsilon_for_reports), their epsilons add up to that part, and the others
+    share the rest.
 
     Fields of the JSON object: role (client, trainer or null), store, federation; delta (at which totals are stated),
     period_days, epsilon_spent (in the period; of everything where no file says a period), mu_spent (rounds of delta 0
-    converted), pure_spent (the sum of epsilon of rounds of delta 0), epsilon_allowed, epsilon_left (of the largest
+    converted, unless a part is kept for them), pure_spent (the sum of epsilon of rounds of delta 0), epsilon_allowed,
+    epsilon_for_reports (the part of it that is kept for these; null where none is), epsilon_left (of the largest
     single Gaussian round that still fits) and pure_left (of one of delta 0), epsilon_per_round_max; charges (number,
     at, round_id, statistic, trainer, trainer_name, epsilon, delta, mu, invited, relation, returned, counts); declined
     (at, round_id, statistic, trainer, trainer_name, epsilon, delta, reason, found, expected); warnings. What is not
@@ -126,16 +129,21 @@ def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
     """What was spent and what is left, a label and a line each."""
     counted = sum(one["counts"] for one in plain["charges"])
     worst = ", of the worst-off client" if any(one["invited"] for one in plain["charges"]) else ""
-    pure = any(one["counts"] and one["delta"] == 0 for one in plain["charges"])
+    kept = plain["epsilon_for_reports"]
+    pure = kept or any(one["counts"] and one["delta"] == 0 for one in plain["charges"])
     of = f"{counted} charge{'' if counted == 1 else 's'}, mu = {plain['mu_spent']:.4g}"
-    of += f", those at delta 0 converted, whose epsilons are {plain['pure_spent']:.4g} in all" if pure else ""
+    if pure:
+        of += ", and epsilon" if kept else ", those at delta 0 converted, whose epsilons are"
+        of += f" {plain['pure_spent']:.4g} {'at delta 0' if kept else 'in all'}"
     of += worst
     at = f"at delta {plain['delta']:g}"
     if book.allowance is None:
         return [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} in all ({of}); its TOML file tells what is left")]
     period = f"in the last {book.allowance.period_days:g} days"
     lines = [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} {period} ({of})")]
-    left = f"epsilon {plain['epsilon_left']:.4g} {at} in one more round, of {book.allowance.epsilon:g} in all"
-    left += f", or {plain['pure_left']:.4g} at delta 0" if pure else ""
+    left = f"epsilon {plain['epsilon_left']:.4g} {at} in one more round"
+    of = f", of {book.allowance.epsilon:g} in all"
+    reports = f", {'and' if kept else 'or'} {plain['pure_left']:.4g} at delta 0" if pure else ""
+    left += f"{reports}{of}, {kept:g} of it for reports of delta 0" if kept else of + reports
     limit = f"; at most {book.per_round:g} in each round" if book.per_round is not None else ""
     return [*lines, ("left", left + limit)]

@@ -65,7 +65,7 @@ class OpenedAnnouncement(msgspec.Struct, weakref=True, eq=False):
 
 
 _held: WeakValueDictionary[tuple[bytes, bytes], OpenedAnnouncement] = WeakValueDictionary()
-"""What this process's actors hold, by the encoded frame and the federation's hash."""
+"""What this process's actors hold, by the encoded frame and the federation file's hash."""
 
 
 def recall(payload: bytes, federation: Federation) -> OpenedAnnouncement | None:
@@ -88,7 +88,8 @@ def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> 
 
 def _open(frame: Signed, payload: bytes, federation: Federation) -> OpenedAnnouncement:
     body = body_of(frame, Announcement)
-    verify_signed(frame, federation.trainer(body.trainer).key, federation.hash)
+    verify_signed(frame, federation.trainer(body.trainer).key, federation.id)
+    federation.check_number(body.federation_number, body.federation_hash)
     check_public(body.reply_key)
     if len(body.invited) not in (0, 32):
         raise PeerError("invited", found=f"a root of {len(body.invited)} bytes", expected="32 bytes, or none")
@@ -123,7 +124,7 @@ def open_epoch_keys(
 def open_epoch_key(frame: Signed, federation: Federation) -> EpochKey:
     """Check a Compute node's signed epoch key against the federation file. Raises `PeerError`."""
     claimed = body_of(frame, EpochKey)
-    verify_signed(frame, federation.compute(claimed.compute).key, federation.hash)
+    verify_signed(frame, federation.compute(claimed.compute).key, federation.id)
     check_public(claimed.public)
     return claimed
 

@@ -39,7 +39,7 @@ from dca_proto.core.declines import Declines
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation
+from dca_proto.core.federation import Federation, newest_file
 from dca_proto.core.keyring import SeenEpochs
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge, Ledger
@@ -49,12 +49,13 @@ from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.policy import Policy, Refusal
 from dca_proto.core.records import Records, loaded, signed
-from dca_proto.core.sealing import Identity, Random
+from dca_proto.core.sealing import Identity, Random, same
 from dca_proto.core.sessions import OwnSession
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.core.wire import TEXT_CHARS_MAX
 
 EPOCH, ASK, CLOSE = "epoch", "ask", "close"
+HELLO = b"hello"
 
 
 class ClientActor(Actor):
@@ -85,12 +86,11 @@ class ClientActor(Actor):
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
-        super().__init__(identity, federation, random, mechanism, limits, timing)
+        records = tuple(records)
+        super().__init__(identity, newest_file(federation, records), random, mechanism, limits, timing)
         self._certificate = certificate
-        self._consent = Consent(
-            policy or Policy(), self._mechanism, self._limits, federation, certificate, frozenset(columns)
-        )
-        self._restore(tuple(records))
+        self._consent = Consent(policy or Policy(), self._mechanism, self._limits, certificate, frozenset(columns))
+        self._restore(records)
         self._composer = Composer(rows, self._session, self._mechanism, identity, certificate, self._sign, self._random)
 
     def _restore(self, records: Records) -> None:
@@ -105,7 +105,6 @@ class ClientActor(Actor):
             timing=self._timing,
             random=self._random,
         )
-        self._hello_ms = -self._timing.hello_again_ms
         self._rounds: dict[bytes, Round] = {}
         self._unsent: dict[bytes, int] = {}  # charge numbers of what has no receipt yet, by round
         self._waiting: set[bytes] = set()  # declined ones, and those without a receipt
@@ -128,7 +127,10 @@ class ClientActor(Actor):
         tables = (ROUNDS, ANNOUNCEMENTS)
         dropped = [Forget(table, round_id) for round_id in self._foreign for table in tables]
         resumed = [effect for _, current in sorted(self._rounds.items()) for effect in self._resume(current, now_ms)]
-        return [*dropped, *self._greet(now_ms), *resumed]
+        return [*self._file_effects(), *dropped, *self._greet(now_ms), *resumed]
+
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        return []  # it is asked at each announcement, and at each word of a Compute node
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         known = recall(payload, self._federation)
@@ -145,6 +147,8 @@ class ClientActor(Actor):
         match body:
             case m.Announcement():
                 return self._on_announcement(self._open(frame), None, now_ms)
+            case m.FederationFile():
+                return self._on_file(frame, body, now_ms)
             case m.Abort():
                 return self._on_abort(frame, body, now_ms)
             case m.ChargeReused():
@@ -159,7 +163,7 @@ class ClientActor(Actor):
     def _greet(self, now_ms: int) -> list[Effect]:
         """Publish the session, of a new key where the epoch has turned."""
         writes = self._session.renew(now_ms)
-        self._hello_ms = now_ms
+        self._pace.note(HELLO, now_ms)
         spread = self._random(2)
         return [
             *writes,
@@ -170,8 +174,8 @@ class ClientActor(Actor):
     def _on_hello_wanted(self, sender: bytes, frame: m.Signed, body: m.HelloWanted, now_ms: int) -> list[Effect]:
         if body.client != self.id:
             raise PeerError("sender", found=body.client.hex(), expected="a word about this client")
-        verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
-        if now_ms - self._hello_ms < self._timing.hello_again_ms:
+        verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
+        if not self._pace.is_due(HELLO, now_ms):
             return []
         waiting = [one for one in self._rounds.values() if one.phase == SENT]
         again = [effect for one in waiting if one.opened.computes for effect in one.answers()]
@@ -191,7 +195,7 @@ class ClientActor(Actor):
             if opened.hash != current.opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
             current.step("repeated announcement")
-            return current.answers()
+            return current.answers() if self._pace.is_due(current.id, now_ms) else []
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
         self._check_room(opened)
@@ -224,7 +228,7 @@ class ClientActor(Actor):
         """What the client's own limits say. Looks at no row."""
         if self._outdated is not None:
             return self._outdated  # a ledger that forgot charges must not say what is left
-        validated = self._consent.to_terms(opened)
+        validated = self._consent.to_terms(opened, self._federation)
         if isinstance(validated, Refusal):
             return validated
         return self._consent.to_charge(opened.body, validated, self.ledger, self._unsent.values(), now_ms) or validated
@@ -289,9 +293,9 @@ class ClientActor(Actor):
             return []
         if sender != current.holder.id:
             raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
-        if receipt.contribution != waiting.contribution or receipt.tag not in (waiting.receipt, waiting.late):
+        kept, late = (same(tag, receipt.tag) for tag in (waiting.receipt, waiting.late))
+        if receipt.contribution != waiting.contribution or not (kept or late):
             raise PeerError("receipt", found="a tag that does not match", expected="proof about the contribution")
-        late = receipt.tag == waiting.late
         stored = current.advance("late" if late else "receipt", outbound=None)
         self._settle(current)
         return [

@@ -47,10 +47,10 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
     return message
 
 
-def sign(identity: Identity, federation_hash: bytes, body: Body) -> Signed:
-    """The body with its sender's signature."""
-    encoded = encode(body)
-    return Signed(encoded, identity.sign(federation_hash, _VERSION + encoded))
+def sign(identity: Identity, federation_id: bytes, body: Body | bytes) -> Signed:
+    """The body, or its encoding, with its sender's signature."""
+    encoded = body if isinstance(body, bytes) else encode(body)
+    return Signed(encoded, identity.sign(federation_id, _VERSION + encoded))
 
 
 def body_of(frame: Signed, kind: type[B]) -> B:
@@ -61,13 +61,13 @@ def body_of(frame: Signed, kind: type[B]) -> B:
     return body
 
 
-def open_signed(frame: Signed, public_key: bytes, federation_hash: bytes, kind: type[B]) -> B:
+def open_signed(frame: Signed, public_key: bytes, federation_id: bytes, kind: type[B]) -> B:
     """The body of a signed frame of the expected kind. Raises `PeerError`."""
     body = body_of(frame, kind)
-    verify_signed(frame, public_key, federation_hash)
+    verify_signed(frame, public_key, federation_id)
     return body
 
 
-def verify_signed(frame: Signed, public_key: bytes, federation_hash: bytes) -> None:
+def verify_signed(frame: Signed, public_key: bytes, federation_id: bytes) -> None:
     """`open_signed` where the body has been decoded before. Raises `PeerError("signature")`."""
-    verify(public_key, federation_hash, _VERSION + frame.body, frame.signature)
+    verify(public_key, federation_id, _VERSION + frame.body, frame.signature)

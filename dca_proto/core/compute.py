@@ -35,7 +35,7 @@ from dca_proto.core.early import Early
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation
+from dca_proto.core.federation import Federation, newest_file
 from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.machine import NEW, RESEND
@@ -44,7 +44,7 @@ from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.policy import Floors
 from dca_proto.core.records import Records
-from dca_proto.core.sealing import Identity, Random
+from dca_proto.core.sealing import Identity, Random, same
 from dca_proto.core.sessions import Sessions
 
 EPOCH = "epoch"
@@ -73,11 +73,11 @@ class ComputeActor(Committing):
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
-        super().__init__(identity, federation, random, mechanism, limits, timing)
+        records = tuple(records)
+        super().__init__(identity, newest_file(federation, records), random, mechanism, limits, timing)
         self._floors = floors or Floors()
-        self._asked = {}
         self._early = Early()
-        self._restore(tuple(records))
+        self._restore(records)
 
     def _restore(self, records: Records) -> None:
         self._seen = SeenEpochs(records, self._timing)
@@ -104,7 +104,15 @@ class ComputeActor(Committing):
         lost = [current for current in known if current.phase not in ENDS and not current.is_loaded]
         aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
         resumed = [effect for one in known if one not in lost for effect in self._resume(one, now_ms)]
-        return [*aborted, *self._turn_epoch(now_ms), *resumed]
+        return [*self._sessions.adopt(self._federation), *aborted, *self._turn_epoch(now_ms), *resumed]
+
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        """Open rounds of a member that is gone end, and so do the sessions of revoked clients."""
+        detail = f"{self._federation.title} lacks a member of the round"
+        rounds = [self._rounds[round_id] for round_id in sorted(self._open)]
+        ended = [one for one in rounds if not self._federation.has(one.stored.trainer, one.stored.computes)]
+        aborted = [effect for one in ended for effect in self._abort(one, "federation", detail)]
+        return [*self._sessions.adopt(self._federation), *aborted]
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
         if current.phase in ENDS:
@@ -153,9 +161,11 @@ class ComputeActor(Committing):
             case m.Abort():
                 return self._on_abort(frame, body)
             case m.Query():
-                return self._on_query(sender, frame, body)
+                return self._on_query(sender, frame, body, now_ms)
             case m.SessionsWanted():
                 return self._on_sessions_wanted(sender, frame, now_ms)
+            case m.FederationFile():
+                return self._on_file(frame, body, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a Compute node")
 
@@ -166,7 +176,7 @@ class ComputeActor(Committing):
         return [*kept, Report(facts.SessionKept(sender, len(self._sessions)))] if kept else []
 
     def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, now_ms: int) -> list[Effect]:
-        verify_signed(frame, self._federation.trainer(sender).key, self._federation_hash)
+        verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)
         count = m.Sessions(self._sessions.count_valid(now_ms))
         return [self._signed_to(Address(Channel.TRAINER, sender), b"", count)]
 
@@ -181,7 +191,7 @@ class ComputeActor(Committing):
         if known is not None:
             if known.hash != opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
-            return self._words_for_trainer(known)
+            return self._words_for_trainer(known) if self._pace.is_due(known.id, now_ms) else []
         terms = self._check_held(opened)
         if len(self._open) >= self._limits.rounds_open_max:
             raise PeerError("rounds", found=f"{len(self._open)} open rounds", expected="fewer at the same time")
@@ -237,9 +247,6 @@ class ComputeActor(Committing):
         if message.round_id not in self._rounds and self._early.keep(sender, message, now_ms):
             return []
         current = self._open_round(message.round_id)
-        if current.phase == ABORTED:
-            current.step("late contribution")
-            return self._aborts_to(current, sender)
         if not current.is_loaded:
             raise PeerError("phase", found="a contribution to a round that is over", expected="none")
         if current.invited is not None and sender not in current.invited:
@@ -249,6 +256,9 @@ class ComputeActor(Committing):
         opened = self._open_contribution(current, sender, message, now_ms)
         if opened is None:
             return self._want_hello(sender, now_ms)
+        if current.phase == ABORTED:
+            current.step("late contribution")
+            return self._aborts_to(current, sender, now_ms)
         kept, keys = opened
         receipt = m.Receipt(current.id, message.contribution, keys.receipt)
         reply = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))
@@ -314,15 +324,17 @@ class ComputeActor(Committing):
 
     # --- questions ------------------------------------------------------------------------------------------------
 
-    def _on_query(self, sender: bytes, frame: m.Signed, body: m.Query) -> list[Effect]:
+    def _on_query(self, sender: bytes, frame: m.Signed, body: m.Query, now_ms: int) -> list[Effect]:
         current = self._open_round(body.round_id)
-        if sender == current.stored.trainer:
+        is_trainer = sender == current.stored.trainer
+        if is_trainer:
             self._trainer_round(sender, frame, body)
-            current.step("query")
-            return self._words_for_trainer(current)
-        self._peer_round(sender, frame, body.round_id, body.announcement_hash)
+        else:
+            self._peer_round(sender, frame, body.round_id, body.announcement_hash)
         current.step("query")
-        return list(self._words_for_peer(current, sender))
+        if not self._pace.is_due(current.id + sender, now_ms):
+            return []
+        return self._words_for_trainer(current) if is_trainer else list(self._words_for_peer(current, sender))
 
     def _words_for_trainer(self, current: Round) -> list[Effect]:
         """The last word on a round, or how many contributions there are."""
@@ -337,23 +349,25 @@ class ComputeActor(Committing):
         """A client asks what became of a round (§4.8)."""
         opened = open_announcement(wanted.announcement, self._federation, self._limits)
         current = self._rounds.get(opened.body.round_id)
-        if current is not None:
-            if current.hash != opened.hash:
-                raise PeerError("known-round", found="another announcement", expected="the one that is known")
-            return self._aborts_to(current, sender)
+        if current is not None and current.hash != opened.hash:
+            raise PeerError("known-round", found="another announcement", expected="the one that is known")
         terms = self._check_held(opened)
-        if now_ms < opened.body.commit_by_ms:
+        if current is None and now_ms < opened.body.commit_by_ms:
             raise PeerError("phase", found="a question about a round that may still begin", expected="its end first")
-        keys = self._sessions.keys_of(sender, opened.epochs[opened.computes.index(self.id)].epoch, now_ms)
-        if not any(ask_tag(key, opened.hash) == wanted.tag for key in keys):
+        keys = tuple(self._sessions.keys_of(sender, opened.epochs[opened.computes.index(self.id)].epoch, now_ms))
+        if not keys:
+            return self._want_hello(sender, now_ms)
+        if not any(same(ask_tag(key, opened.hash), wanted.tag) for key in keys):
             raise PeerError("ask", found="a tag that does not match", expected="a client with a session")
+        if current is not None:
+            return self._aborts_to(current, sender, now_ms)
         current = self._begin(opened, terms, encode(wanted.announcement))
         aborted = self._abort(current, "unheard", "this node had not heard of the round when it ended")
-        return [*aborted, *self._aborts_to(current, sender)]
+        return [*aborted, *self._aborts_to(current, sender, now_ms)]
 
-    def _aborts_to(self, current: Round, client: bytes) -> list[Effect]:
-        """All aborts of the round that this node has, its own and its peers', for a client that it knows."""
-        if current.phase != ABORTED or client not in self._sessions.slots:
+    def _aborts_to(self, current: Round, client: bytes, now_ms: int) -> list[Effect]:
+        """All aborts of the round that this node has, its own and its peers', for a client that has proved itself."""
+        if current.phase != ABORTED or not self._pace.is_due(current.id + client, now_ms):
             return []
         to = Address(Channel.CLIENT, client)
         words = (current.stored.word, *dict(current.stored.peer_aborts).values())
@@ -364,7 +378,7 @@ class ComputeActor(Committing):
         current = self._open_round(body.round_id)
         if sender != current.stored.trainer or body.announcement_hash != current.hash:
             raise PeerError("sender", found=sender.hex(), expected="the round's trainer, about its announcement")
-        verify_signed(frame, self._federation.trainer(sender).key, self._federation_hash)
+        verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)
         return current
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -431,6 +445,7 @@ class ComputeActor(Committing):
         again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,
+            *self._file_effects(),  # before a key that only this file's members take
             Send(Address(Channel.EPOCH), b"", encode(self._sign(body)), retain=True),
             SetTimer(Timer(EPOCH), min(keys.next_turn_ms(now_ms), again_ms)),
         ]

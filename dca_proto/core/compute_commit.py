@@ -37,7 +37,6 @@ from dca_proto.core.sessions import Sessions
 from dca_proto.core.wire import TEXT_CHARS_MAX
 
 FREEZE, COMMIT, PROGRESS, CLOSE = "freeze", "commit", "progress", "close"
-_ASKED_MAX = 1 << 16
 
 
 class Committing(Actor):
@@ -48,7 +47,6 @@ class Committing(Actor):
     _charges: SeenCharges
     _rounds: dict[bytes, Round]
     _open: set[bytes]  # those of them that have not ended
-    _asked: dict[bytes, int]  # when a client was asked for its Hello
 
     # --- freeze and lists -----------------------------------------------------------------------------------------
 
@@ -95,7 +93,7 @@ class Committing(Actor):
         if own is None:
             raise PeerError("epoch", found="a list of a past epoch", expected="one whose key is kept here")
         signed = open_answer(frame, own, current.hash)
-        body = open_signed(signed, self._federation.compute(sender).key, self._federation_hash, m.FrozenList)
+        body = open_signed(signed, self._federation.compute(sender).key, self._federation_id, m.FrozenList)
         header = self._header(current, sender, body)
         known = current.lists.get(sender)
         if known is not None:
@@ -121,7 +119,7 @@ class Committing(Actor):
         if body.receiver != self.id:
             raise PeerError("receiver", found=body.receiver.hex(), expected=self.id.hex())
         key = self._federation.compute(sender).key
-        header = open_signed(body.header, key, self._federation_hash, m.ListHeader)
+        header = open_signed(body.header, key, self._federation_id, m.ListHeader)
         if header.announcement_hash != current.hash or header.round_id != current.id:
             raise PeerError("announcement", found="a list of another announcement", expected=current.hash.hex())
         if sender not in current.peers(self.id):
@@ -323,12 +321,11 @@ class Committing(Actor):
         return current
 
     def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:
-        """Ask a client for its session, at most once in a while."""
-        if now_ms - self._asked.get(client, -self._timing.hello_again_ms) < self._timing.hello_again_ms:
+        """Ask a client for its session, at most once in a while, and never one that is revoked."""
+        if self._federation.is_revoked(client):
             return []
-        if len(self._asked) >= _ASKED_MAX:
-            self._asked.clear()
-        self._asked[client] = now_ms
+        if not self._pace.is_due(client, now_ms):
+            return []
         return [self._signed_to(Address(Channel.CLIENT, client), b"", m.HelloWanted(client))]
 
     def _signed_to(self, to: Address, round_id: bytes, body: m.Body) -> Effect:

@@ -19,6 +19,7 @@ from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Announcement, Certificate
 from dca_proto.core.params import Limits
 from dca_proto.core.policy import Policy, Refusal
+from dca_proto.core.sealing import actor_id
 from dca_proto.core.validated import ValidatedRound
 
 
@@ -27,25 +28,30 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         policy: its limits. mechanism: that it offers for sums. columns: that its data have.
-        certificate: its own. federation: the file, which names the Compute nodes to be trusted.
+        certificate: its own.
     """
 
     policy: Policy
     mechanism: Mechanism
     limits: Limits
-    federation: Federation
     certificate: Certificate
     columns: frozenset[str]
 
-    def to_terms(self, opened: OpenedAnnouncement) -> ValidatedRound | Refusal:
-        """The round's numbers, or what every client with this policy and these columns has against it."""
+    def to_terms(self, opened: OpenedAnnouncement, federation: Federation) -> ValidatedRound | Refusal:
+        """The round's numbers, or what every client with this policy and these columns has against it.
+
+        Args:
+            federation: by which it was opened; its Compute nodes are to be trusted.
+        """
+        if federation.is_revoked(actor_id(self.certificate.client_key)):
+            return Refusal("revoked", f"{federation.title} revokes this client", "a client that is enrolled")
         key = (id(self.policy), id(self.mechanism), self.columns)
         found = opened.consents.get(key)
         if found is None:  # policy and mechanism are kept with it, so that their ids stay theirs
-            found = opened.consents[key] = (self._to_terms(opened), self.policy, self.mechanism)
+            found = opened.consents[key] = (self._to_terms(opened, federation), self.policy, self.mechanism)
         return found[0]
 
-    def _to_terms(self, opened: OpenedAnnouncement) -> ValidatedRound | Refusal:
+    def _to_terms(self, opened: OpenedAnnouncement, federation: Federation) -> ValidatedRound | Refusal:
         try:
             validated = opened.validated(self.mechanism, self.limits)
             validated.statistic.require_libraries()  # or else its contribution would be zero
@@ -54,7 +60,7 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
         missing = [column for column in validated.statistic.columns if column not in self.columns]
         if missing:
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
-        without = self.policy.missing_computes(self.federation, opened.computes)
+        without = self.policy.missing_computes(federation, opened.computes)
         return self.policy.check_announcement(opened.body, validated, without) or validated
 
     def to_charge(

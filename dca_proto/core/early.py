@@ -10,7 +10,7 @@ from collections import defaultdict
 from dca_proto.core.messages import Contribution
 
 MESSAGES_MAX = 4096
-BYTES_MAX = 16 << 20
+BYTES_MAX = 8 << 20
 KEPT_MS = 5_000
 
 

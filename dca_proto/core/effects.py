@@ -23,10 +23,11 @@ class Channel(enum.Enum):
     ABORT = "abort"  # a Compute node to all clients and trainers
     EPOCH = "epoch"  # a Compute node's current epoch key, retained by the broker
     HELLO = "hello"  # a client's session, retained by the broker, for all Compute nodes
+    FEDERATION = "federation"  # a changed federation file, retained by the broker, for everybody
 
     @property
     def is_broadcast(self) -> bool:
-        return self in (Channel.ANNOUNCE, Channel.ABORT, Channel.EPOCH, Channel.HELLO)
+        return self in (Channel.ANNOUNCE, Channel.ABORT, Channel.EPOCH, Channel.HELLO, Channel.FEDERATION)
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +38,10 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """Hand `payload` to the broker at least once. `retain` asks it to keep the message for late subscribers."""
+    """Hand `payload` to the broker at least once. `retain` asks it to keep the message for late subscribers.
+
+    `round_id` tells who watches the actor what it belongs to; it does not travel.
+    """
 
     to: Address
     round_id: bytes

@@ -51,9 +51,13 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error: how a r
         reason: why, in words.
         contributors: how many contributions all Compute nodes held, where that is known.
         needed: how many were needed, N - T + c.
+        remedy: what to do before the round is asked for again, in words; "" where asking again may help by itself.
     """
 
-    def __init__(self, reason: str, *, contributors: int | None = None, needed: int | None = None) -> None:
+    def __init__(
+        self, reason: str, *, contributors: int | None = None, needed: int | None = None, remedy: str = ""
+    ) -> None:
         super().__init__(reason)
+        self.remedy = remedy
         self.contributors = contributors
         self.needed = needed

@@ -36,6 +36,13 @@ class Dropped(_Fact, frozen=True):
     detail: str
 
 
+class FederationChanged(_Fact, frozen=True):
+    """The actor has stored a newer federation file, and follows it from now on."""
+
+    number: int
+    file_hash: bytes
+
+
 class WaitingForKeys(_Fact, frozen=True):
     """The trainer cannot announce yet: these Compute nodes have published no epoch key that lasts long enough."""
 
@@ -198,9 +205,13 @@ class RoundCompleted(_Fact, frozen=True):
 
 
 class RoundFailed(_Fact, frozen=True):
-    """The round ended at the trainer without a result; figures are None where they are not known."""
+    """The round ended at the trainer without a result; figures are None where they are not known.
+
+    `declined`: all whom it asked have declined, so that it would end alike if it were held again now.
+    """
 
     round_id: bytes
     reason: str
     contributors: int | None
     needed: int | None
+    declined: bool = False

@@ -1,23 +1,27 @@
-"""Who belongs to a federation: the file that every participant gets out of band (DESIGN §2).
+"""Who belongs to a federation: the file that every participant gets out of band, and its changes (DESIGN §2.1, §2.7).
 
-Clients and Compute nodes take keys from this file alone. The enrolment key signs each client's certificate: whoever
-holds it can make Sybils, and nothing in the protocol can tell them from clients.
+Members take keys from this file alone. The enrolment key signs it, and each client's certificate: whoever holds that
+key can make Sybils, and nothing in the protocol can tell them from clients. A change is a file with a higher number.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 
 import msgspec
 
-from dca_proto.core.codec import encode
+from dca_proto.core.codec import body_of, encode, sign, verify_signed
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.messages import Certificate
+from dca_proto.core.messages import Certificate, FederationFile, Signed
 from dca_proto.core.params import CERTIFICATES_KNOWN_MAX
+from dca_proto.core.records import signed, unreadable
 from dca_proto.core.sealing import Identity, actor_id, digest, verify
 
+FILES = "federation"
+"""The store's table of the newest federation file."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
@@ -38,14 +42,19 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 
     Attributes:
         name: lower-case letters, digits and dashes; part of every topic.
-        enrolment_key: Ed25519 public key that signs clients' certificates.
+        enrolment_key: Ed25519 public key that signs this file and clients' certificates.
         computes: the Compute nodes. trainers: those who may announce rounds.
+        number: 1, and one more with each change. revoked: ids of members and clients that were, ascending.
+        signature: the enrolment key's, over all of this; zeros until `sign_federation`.
     """
 
     name: str
     enrolment_key: bytes
     computes: tuple[Member, ...]
     trainers: tuple[Member, ...]
+    number: int = 1
+    revoked: tuple[bytes, ...] = ()
+    signature: bytes = bytes(64)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -56,19 +65,66 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
                 raise UsageError(f"federation {self.name!r}: a {what} stands there twice; each member has its own")
         if any(len(key) != 32 for key in (self.enrolment_key, *(member.key for member in members))):
             raise UsageError(f"federation {self.name!r}: a key is not 32 bytes (64 hexadecimal digits)")
+        if list(self.revoked) != sorted(set(self.revoked)):
+            raise UsageError(f"federation {self.name!r}: revoked ids are out of order, or one stands there twice")
+        back = [member.name for member in members if member.id in self._revoked]
+        if back:
+            raise UsageError(f"federation {self.name!r}: the key of {back[0]} is revoked; take a new one")
+
+    def __repr__(self) -> str:
+        return f"Federation({self.name!r}, {self.title})"
+
+    @cached_property
+    def id(self) -> bytes:
+        """32 bytes that every signature is bound to: another federation's messages verify nowhere here."""
+        return _id_of(self.name, self.enrolment_key)
+
+    @cached_property
+    def frame(self) -> Signed:
+        """The file as a message: its content with its signature."""
+        computes, trainers = (tuple((one.name, one.key) for one in role) for role in (self.computes, self.trainers))
+        return Signed(encode(FederationFile(self.number, computes, trainers, self.revoked)), self.signature)
 
     @cached_property
     def hash(self) -> bytes:
-        """32 bytes that every signature is bound to: another federation's messages verify nowhere here."""
-        return digest(b"dca1-federation", self.name.encode(), encode(self))
+        """32 bytes that tell this file from every other."""
+        return digest(b"dca4-file", self.id, self.frame.body)
+
+    @property
+    def title(self) -> str:
+        """Number and hash, for people to compare."""
+        return _title(self.number, self.hash)
 
     def compute(self, compute_id: bytes) -> Member:
         """The Compute node of that id. Raises `PeerError("unknown-compute")`."""
-        return _find(self._computes_by_id, compute_id, "unknown-compute")
+        return self._find(self._computes_by_id, compute_id, "unknown-compute")
 
     def trainer(self, trainer_id: bytes) -> Member:
         """The trainer of that id. Raises `PeerError("unknown-trainer")`."""
-        return _find(self._trainers_by_id, trainer_id, "unknown-trainer")
+        return self._find(self._trainers_by_id, trainer_id, "unknown-trainer")
+
+    def _find(self, members: dict[bytes, Member], member_id: bytes, code: str) -> Member:
+        member = members.get(member_id)
+        if member is None:
+            raise PeerError(code, found=member_id.hex(), expected=f"an id of {self.title}")
+        return member
+
+    def has(self, trainer: bytes, computes: Iterable[bytes]) -> bool:
+        """Whether the members of a round all stand here."""
+        return trainer in self._trainers_by_id and all(one in self._computes_by_id for one in computes)
+
+    def name_of(self, member_id: bytes) -> str:
+        """A member's name, or the id of somebody who is none."""
+        member = self._computes_by_id.get(member_id) or self._trainers_by_id.get(member_id)
+        return member.name if member else member_id.hex()
+
+    def is_server(self, member_id: bytes) -> bool:
+        """Whether it is a Compute node or a trainer."""
+        return member_id in self._computes_by_id or member_id in self._trainers_by_id
+
+    def is_revoked(self, member_id: bytes) -> bool:
+        """Whether it was a member or a client, and is none for ever."""
+        return member_id in self._revoked
 
     @cached_property
     def _computes_by_id(self) -> dict[bytes, Member]:
@@ -78,16 +134,59 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
     def _trainers_by_id(self) -> dict[bytes, Member]:
         return {member.id: member for member in self.trainers}
 
+    @cached_property
+    def _revoked(self) -> frozenset[bytes]:
+        return frozenset(self.revoked)
+
     def check_certificate(self, certificate: Certificate, now_ms: int) -> bytes:
-        """The client's id, if the certificate is this federation's and has not expired. Raises `PeerError`."""
-        client = certified_client(self.enrolment_key, self.hash, certificate)
+        """The client's id, if the certificate is this federation's, not expired and not revoked. Raises `PeerError`."""
+        client = certified_client(self.enrolment_key, self.id, certificate)
+        if self.is_revoked(client):
+            raise PeerError("revoked", found=client.hex(), expected=f"a client that {self.title} does not revoke")
         if now_ms >= certificate.expires_ms:
             raise PeerError("certificate", found=f"expired at {certificate.expires_ms} ms", expected=f"after {now_ms}")
         return client
 
+    def check_number(self, number: int, file_hash: bytes) -> None:
+        """Whether one who knows this file can judge a round that was announced by another. Raises `PeerError`."""
+        if number > self.number or (number == self.number and file_hash != self.hash):
+            found = f"a round by {_title(number, file_hash)}"
+            raise PeerError("federation", found=found, expected=f"one by {self.title}, which is known here, or older")
+
+    def successor(self, frame: Signed, body: FederationFile) -> Federation | None:
+        """The newer file that a message brings; None for this one and for an older one.
+
+        Args:
+            body: the decoded body of `frame`.
+
+        Raises:
+            PeerError: it is not signed, has this file's number but not its content, or takes a revocation back.
+        """
+        if body.number < self.number or frame.body == self.frame.body:
+            return None
+        return self.newer(_opened(self.name, self.enrolment_key, frame))
+
+    def newer(self, other: Federation) -> Federation | None:
+        """The other file of this federation if it is the newer one. Raises `PeerError` as `successor`."""
+        if other.number < self.number or other.hash == self.hash:
+            return None
+        if other.number == self.number:
+            raise PeerError("federation", found=f"two files of one number, also {other.title}", expected=self.title)
+        if not self._revoked <= other._revoked:
+            found = f"{other.title}, which takes a revocation back"
+            raise PeerError("federation", found=found, expected=f"all that {self.title} revokes")
+        return other
+
     def to_toml(self) -> str:
         """The file's text."""
-        lines = [f'name = "{self.name}"', f'enrolment_key = "{self.enrolment_key.hex()}"']
+        lines = [
+            "# `dca federation` makes and signs this file. A change by hand breaks the signature.",
+            f'name = "{self.name}"',
+            f"number = {self.number}",
+            f'enrolment_key = "{self.enrolment_key.hex()}"',
+            f"revoked = {_quoted([one.hex() for one in self.revoked])}",
+            f'signature = "{self.signature.hex()}"',
+        ]
         for table, members in (("computes", self.computes), ("trainers", self.trainers)):
             for member in members:
                 lines += ["", f"[[{table}]]", f"name = {_quoted(member.name)}", f'key = "{member.key.hex()}"']
@@ -95,21 +194,29 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 
     @classmethod
     def from_toml(cls, text: str) -> Federation:
-        """Parse the file's text. Raises `UsageError`."""
+        """Parse the file's text. Raises `UsageError`, also where the signature does not hold."""
         try:
             raw = msgspec.convert(tomllib.loads(text), _File, strict=True)
-            return cls(
+            given = cls(
                 raw.name,
                 bytes.fromhex(raw.enrolment_key),
                 tuple(Member(m.name, bytes.fromhex(m.key)) for m in raw.computes),
                 tuple(Member(m.name, bytes.fromhex(m.key)) for m in raw.trainers),
+                raw.number,
+                tuple(bytes.fromhex(one) for one in raw.revoked),
+                bytes.fromhex(raw.signature),
             )
+            return _opened(given.name, given.enrolment_key, given.frame)
         except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
             raise UsageError(f"federation file: {error}; `dca federation init` writes one") from None
         except UsageError:
             raise
         except ValueError:
             raise UsageError("federation file: a key is not hexadecimal; `dca federation init` writes one") from None
+        except PeerError as error:
+            raise UsageError(
+                f"federation file: its enrolment key did not sign this content ({error}); get the file from its owner"
+            ) from None
 
 
 class _FileMember(msgspec.Struct, forbid_unknown_fields=True):
@@ -119,23 +226,74 @@ class _FileMember(msgspec.Struct, forbid_unknown_fields=True):
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     name: str
+    number: int
     enrolment_key: str
+    signature: str
+    revoked: list[str] = []
     computes: list[_FileMember] = []
     trainers: list[_FileMember] = []
 
 
+def sign_federation(authority: Identity, federation: Federation) -> Federation:
+    """The file with its signature. Raises `UsageError` for another key, and for content that no file can have."""
+    _require_authority(authority, federation)
+    signature = sign(authority, federation.id, federation.frame.body).signature
+    finished = msgspec.structs.replace(federation, signature=signature)
+    return Federation.from_toml(finished.to_toml())
+
+
+def newest_file(given: Federation, records: Iterable[tuple[str, bytes, bytes]]) -> Federation:
+    """The file that an actor was given, or the newer one that its store has.
+
+    Raises:
+        UsageError: the enrolment key has signed two files of that number, or one that takes a revocation back.
+    """
+    for frame in (signed(FILES, value) for table, key, value in records if (table, key) == (FILES, given.id)):
+        try:
+            stored = _opened(given.name, given.enrolment_key, frame)
+        except PeerError as error:
+            raise unreadable(FILES, str(error)) from None
+        try:
+            return given.newer(stored) or given
+        except PeerError as error:
+            raise UsageError(f"the store has {stored.title}: {error}; get a newer file from its owner") from None
+    return given
+
+
+@lru_cache(maxsize=8)  # all actors of a process hold one copy
+def _opened(name: str, enrolment_key: bytes, frame: Signed) -> Federation:
+    """The federation of a file that the enrolment key signed. Raises `PeerError`."""
+    body = body_of(frame, FederationFile)
+    computes, trainers = (tuple(Member(*one) for one in role) for role in (body.computes, body.trainers))
+    verify_signed(frame, enrolment_key, _id_of(name, enrolment_key))
+    try:
+        return Federation(name, enrolment_key, computes, trainers, body.number, body.revoked, frame.signature)
+    except UsageError as error:
+        raise PeerError("malformed", found=str(error), expected="a federation file") from None
+
+
 def enrol(authority: Identity, federation: Federation, client_key: bytes, expires_ms: int) -> Certificate:
-    """Sign a client's certificate with the federation's enrolment identity. Raises `UsageError` for another key."""
+    """Sign a client's certificate with the federation's enrolment identity.
+
+    Raises:
+        UsageError: it is another key, or the client's is revoked.
+    """
+    _require_authority(authority, federation)
+    if federation.is_revoked(actor_id(client_key)):
+        raise UsageError(f"the key of {actor_id(client_key).hex()} is revoked for good; have the client make a new one")
+    unsigned = Certificate(client_key, expires_ms, bytes(64))
+    return Certificate(client_key, expires_ms, authority.sign(federation.id, _certified(unsigned)))
+
+
+def _require_authority(authority: Identity, federation: Federation) -> None:
     if authority.public_key != federation.enrolment_key:
         raise UsageError("this is not the federation file's enrolment key; use the one that `federation init` made")
-    unsigned = Certificate(client_key, expires_ms, bytes(64))
-    return Certificate(client_key, expires_ms, authority.sign(federation.hash, _certified(unsigned)))
 
 
 @lru_cache(maxsize=CERTIFICATES_KNOWN_MAX)  # a client shows the same one in every round; what fails is not kept
-def certified_client(enrolment_key: bytes, federation_hash: bytes, certificate: Certificate) -> bytes:
+def certified_client(enrolment_key: bytes, federation_id: bytes, certificate: Certificate) -> bytes:
     """The client's id, if the certificate is signed, whether it has expired or not. Raises `PeerError("signature")`."""
-    verify(enrolment_key, federation_hash, _certified(certificate), certificate.signature)
+    verify(enrolment_key, federation_id, _certified(certificate), certificate.signature)
     return actor_id(certificate.client_key)
 
 
@@ -143,12 +301,13 @@ def _certified(certificate: Certificate) -> bytes:
     return b"dca1-certificate" + certificate.client_key + certificate.expires_ms.to_bytes(8, "little")
 
 
-def _find(members: dict[bytes, Member], member_id: bytes, code: str) -> Member:
-    member = members.get(member_id)
-    if member is None:
-        raise PeerError(code, found=member_id.hex(), expected="an id of the federation file")
-    return member
+def _id_of(name: str, enrolment_key: bytes) -> bytes:
+    return digest(b"dca4-federation", name.encode(), enrolment_key)
 
 
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()
+def _title(number: int, file_hash: bytes) -> str:
+    return f"federation file {number} (hash {file_hash.hex()[:16]})"
+
+
+def _quoted(value: str | list[str]) -> str:
+    return msgspec.json.encode(value).decode()

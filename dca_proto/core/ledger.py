@@ -33,7 +33,7 @@ class Charge(msgspec.Struct, frozen=True):
         at_ms: when it was charged.
         number: 1, 2, ... in the order of charging, never used twice, also not after a return.
         returned: whether all Compute nodes have signed that they released nothing and never will; in an account, of a
-            local round, whether all whom it invited have signed that they decline.
+            local round, whether all whom it asked have signed that they decline.
         clients: in a trainer's account, ids of the invited clients, whom alone the round costs; empty: everybody.
         relation: what it protects, all data of a client or one row. Charges of both kinds together protect one row.
     """
@@ -167,6 +167,13 @@ class Ledger:
         del self._counting[round_id]
         self._total = None
         return self._store(msgspec.structs.replace(charge, returned=True))
+
+    def count_again(self, round_id: bytes) -> Persist:
+        """Undo `give_back`: somebody has released after all."""
+        charge = msgspec.structs.replace(self._charges[round_id], returned=False)
+        self._counting[round_id] = (charge.at_ms, _cost(charge))
+        self._total = None
+        return self._store(charge)
 
     def _store(self, charge: Charge) -> Persist:
         self._charges[charge.round_id] = charge

@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from dca_proto.core.codec import encode, sign, verify_signed
-from dca_proto.core.effects import Effect, Persist, Report, SetTimer
+from dca_proto.core.effects import Address, Channel, Effect, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
-from dca_proto.core.facts import Dropped
-from dca_proto.core.federation import Federation
+from dca_proto.core.facts import Dropped, FederationChanged
+from dca_proto.core.federation import FILES, Federation
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.core.messages import Body, Signed
-from dca_proto.core.params import Limits, Timing
+from dca_proto.core.messages import Body, FederationFile, Signed
+from dca_proto.core.params import PACED_MAX, Limits, Timing
 from dca_proto.core.sealing import Identity, Random
 
 NEW, RESEND = "new", "resend"
@@ -87,6 +87,31 @@ class ActorRound(Generic[S]):
         return SetTimer(Timer(RESEND, self.id), now_ms + wait_ms)
 
 
+class Pace:
+    """Lets an actor repeat itself to each peer once in a while, whatever that peer, or who poses as it, sends.
+
+    Args:
+        every_ms: how long each key waits.
+    """
+
+    def __init__(self, every_ms: int) -> None:
+        self._every_ms = every_ms
+        self._last: dict[bytes, int] = {}
+
+    def is_due(self, key: bytes, now_ms: int) -> bool:
+        """Whether it is time again for `key`; then its wait begins anew. A clock set back holds up nobody."""
+        if 0 <= now_ms - self._last.get(key, -self._every_ms) < self._every_ms:
+            return False
+        self.note(key, now_ms)
+        return True
+
+    def note(self, key: bytes, now_ms: int) -> None:
+        """The wait of `key` begins now."""
+        if len(self._last) >= PACED_MAX:
+            self._last.clear()
+        self._last[key] = now_ms
+
+
 class Actor(ABC):
     """A sans-IO actor: events in, effects out.
 
@@ -113,11 +138,12 @@ class Actor(ABC):
         self.dropped: Counter[str] = Counter()
         self._identity = identity
         self._federation = federation
-        self._federation_hash = federation.hash
+        self._federation_id = federation.id
         self._random = random
         self._mechanism = mechanism or DistributedDiscreteGaussian()
         self._limits = limits or Limits()
         self._timing = timing or Timing()
+        self._pace = Pace(self._timing.again_ms)
 
     _rounds: Mapping[bytes, ActorRound[Any]]
 
@@ -163,6 +189,34 @@ class Actor(ABC):
         """What the owner asks for: nothing, unless an actor says otherwise."""
         raise UsageError(f"{type(self).__name__} takes no command {type(request).__name__}")
 
+    @property
+    def federation(self) -> Federation:
+        """The newest file that this actor knows."""
+        return self._federation
+
+    def _on_file(self, frame: Signed, body: FederationFile, now_ms: int) -> list[Effect]:
+        """Follow a newer federation file from now on (§2.7). Raises `PeerError`."""
+        newer = self._federation.successor(frame, body)
+        if newer is None:
+            return []
+        self._federation = newer
+        changed = Report(FederationChanged(newer.number, newer.hash))
+        return [*self._file_effects(), *self._on_changed_file(now_ms), changed]
+
+    def _file_effects(self) -> list[Effect]:
+        """Keep the file that has replaced the first one; a server publishes it, for those that do not have it."""
+        if self._federation.number == 1:
+            return []
+        payload = encode(self._federation.frame)
+        kept = Persist(FILES, self._federation.id, payload)
+        if not self._federation.is_server(self.id):
+            return [kept]
+        return [kept, Send(Address(Channel.FEDERATION), b"", payload, retain=True)]
+
+    @abstractmethod
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        """What a newer federation file changes."""
+
     def _drop(self, error: PeerError, sender: bytes) -> Report:
         """Count and name a peer's error."""
         self.dropped[error.code] += 1
@@ -180,7 +234,7 @@ class Actor(ABC):
             raise PeerError("unknown-compute", found=compute.hex(), expected="another Compute node of the round")
         if about != known:
             raise PeerError("announcement", found="word about another announcement", expected=known.hex())
-        verify_signed(frame, self._federation.compute(compute).key, self._federation_hash)
+        verify_signed(frame, self._federation.compute(compute).key, self._federation_id)
 
     def _sign(self, body: Body) -> Signed:
-        return sign(self._identity, self._federation_hash, body)
+        return sign(self._identity, self._federation_id, body)

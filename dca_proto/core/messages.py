@@ -20,7 +20,22 @@ from typing import Annotated
 from msgspec import Meta
 
 from dca_proto.core.kinds import Terms
-from dca_proto.core.wire import COMPUTES_MAX, Count, Hash, Id, Key, Name, Number, Signature, Tag, Text, TimeMs, Wire
+from dca_proto.core.wire import (
+    COMPUTES_MAX,
+    MEMBERS_MAX,
+    REVOKED_MAX,
+    Count,
+    Hash,
+    Id,
+    Key,
+    Name,
+    Number,
+    Signature,
+    Tag,
+    Text,
+    TimeMs,
+    Wire,
+)
 from dca_proto.core.wire import Signed as Signed
 
 Scalar = bool | int | float | str
@@ -97,6 +112,21 @@ class Certificate(Wire, frozen=True, array_like=True):
     signature: Signature
 
 
+Members = Annotated[tuple[tuple[Name, Key], ...], Meta(max_length=MEMBERS_MAX)]
+
+
+class FederationFile(Wire, frozen=True, array_like=True, tag=27):
+    """§2.7: who belongs to the federation; signed by its enrolment key, and passed on by anybody.
+
+    `revoked` are ids, ascending.
+    """
+
+    number: Number
+    computes: Members
+    trainers: Members
+    revoked: Annotated[tuple[Id, ...], Meta(max_length=REVOKED_MAX)]
+
+
 class EpochKey(Wire, frozen=True, array_like=True, tag=10):
     """§2.2: a Compute node's X25519 key for one epoch."""
 
@@ -125,12 +155,15 @@ class HelloWanted(Wire, frozen=True, array_like=True, tag=12):
 class Announcement(Wire, frozen=True, array_like=True, tag=13):
     """§4.1: what a trainer asks for. Every number that a client can compute itself is left out.
 
+    `federation_number` and `federation_hash` are those of the newest federation file that the trainer knows.
     `mu` is charged and calibrated; (`epsilon`, `delta`) is how it is quoted. `invited` is the Merkle root of the
     invited clients' ids (§4.9), and empty where everybody is asked.
     """
 
     round_id: Id
     trainer: Id
+    federation_number: Number
+    federation_hash: Hash
     statistic: Name
     parameters: dict[Name, Parameter]
     rows_max: Count
@@ -278,4 +311,5 @@ Body = (
     | Release
     | SessionsWanted
     | Sessions
+    | FederationFile
 )

@@ -12,7 +12,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """A limit on everything that a peer can make grow (DESIGN §7)."""
 
     clients_max: int = 1_000_000
-    dimension_max: int = 1 << 24
+    dimension_max: int = 1 << 21
     announcement_bytes_max: int = 1 << 20
     announcements_bytes_max: int = 16 << 20
     rounds_open_max: int = 4096
@@ -22,6 +22,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 CERTIFICATES_KNOWN_MAX = 1 << 20
 """How many certificates a process remembers to be signed, the latest used: as many as have a session, 500 MB."""
+PACED_MAX = 1 << 16
+"""To how many peers an actor remembers to have repeated itself; beyond, it forgets all of them."""
 EPOCH_KEYS_KNOWN_MAX = 256
 """How many announcements' lists of signed epoch keys a process remembers to be signed, the latest used."""
 
@@ -30,9 +32,10 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """How long actors wait. Deadlines of a round are absolute and come from its announcement.
 
     A key outlives its epoch by `epoch_grace_ms`, so that a round announced just before the turn can still end. Clients
-    spread their Hellos of a new epoch over `hello_spread_ms`, and answer a `HelloWanted` once in `hello_again_ms`.
-    A Compute node tells the trainer of new contributions at most every `progress_ms`. The trainer closes a round early
-    when nothing has come for `quiet_ms`, and for `quiet_part` of the time that arrivals have taken so far.
+    spread their Hellos of a new epoch over `hello_spread_ms`. Whoever is asked again for what it has said repeats it
+    once in `again_ms`. A Compute node tells the trainer of new contributions at most every `progress_ms`. The trainer
+    closes a round early when nothing has come for `quiet_ms`, and for `quiet_part` of the time that arrivals have taken
+    so far.
     A client remembers a round with a receipt for `kept_ms` after its end, and for `abort_grace_ms` after some abort.
     A trainer waits `settle_ms` for the other nodes' aborts before it reports that a round has failed.
     """
@@ -41,7 +44,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     epoch_grace_ms: int = 2 * 3600 * 1000
     epoch_publish_ms: int = 5 * 60 * 1000
     hello_spread_ms: int = 30 * 60 * 1000
-    hello_again_ms: int = 1_000
+    again_ms: int = 1_000
     kept_ms: int = 5 * 60 * 1000
     progress_ms: int = 50
     quiet_ms: int = 500

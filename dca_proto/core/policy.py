@@ -10,6 +10,7 @@ rounds of a period *together* are (ε, δ)-private at the total's own δ, whatev
 Rounds of ε-private reports (δ = 0) are held against the same pair: one of ε fits into (ε, δ) whatever δ is, and their ε
 add up, or come to less where they are many. In a period with a Gaussian round each counts as a Gaussian one that tells
 more than it does (ε = 1 as one of 5.6 at δ = 1e-5), since a trainer may choose in view of results (`price`).
+Who wants both kinds keeps a part of ε for the reports beforehand (`epsilon_for_reports`): then each counts as it is.
 """
 
 from __future__ import annotations
@@ -49,14 +50,18 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes:
         epsilon, delta: all charges of the period together are to be (epsilon, delta)-private.
         period_days: how long a charge counts, by the actor's own clock.
+        epsilon_for_reports: the part of epsilon that is kept for reports of delta 0; all other rounds share the rest.
+            0 keeps nothing apart. It must not be changed in view of results.
     """
 
     epsilon: float = 4.0
     delta: float = 1e-5
     period_days: float = 365.0
+    epsilon_for_reports: float = 0.0
 
     def __post_init__(self) -> None:
         _check_privacy("account", {"epsilon": self.epsilon}, "delta", self.delta)
+        _check_part("account", self.epsilon_for_reports, self.epsilon)
         _check_period("account", self.period_days)
 
     @property
@@ -86,19 +91,28 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             remedy: what else a refusal is to advise where rounds of two kinds do not fit together.
         """
         spent = ledger.spent(self.since_ms(now_ms), of=of, beside=reserved)
-        together = spent + price
-        if together.within(self.epsilon, self.delta):
+        together, kept = spent + price, self.epsilon_for_reports
+        if together.within(self.epsilon, self.delta, kept):
             return None
-        left = spent.left_pure if price.is_pure else spent.left
-        found = f"a total of epsilon {together.epsilon(self.delta):.4g} with this round"
+        found = f"a total of epsilon {self.epsilon_of(together):.4g} with this round"
         allowed = f"<= {self.epsilon:g} at delta {self.delta:g} in {self.period_days:g} days"
-        allowed += f"; at most {left(self.epsilon, self.delta):.4g} is left"
-        if together.gaussian and together.pure:
+        if kept:
+            found += f", {together.pure:.4g} of it for reports of delta 0"
+            allowed += f", {kept:g} of it kept for these"
+        allowed += f"; at most {self._left(spent, price.is_pure):.4g} is left"
+        if together.gaussian and together.pure and not kept:
             allowed += (
-                "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different periods"
-                + remedy
+                "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different "
+                "periods, or set epsilon_for_reports before the first" + remedy
             )
         return Refusal("budget", found, allowed)
+
+    def epsilon_of(self, spent: Price) -> float:
+        """What rounds come to at `delta`, as this budget counts them."""
+        return spent.epsilon(self.delta, apart=bool(self.epsilon_for_reports))
+
+    def _left(self, spent: Price, pure: bool) -> float:
+        return (spent.left_pure if pure else spent.left)(self.epsilon, self.delta, self.epsilon_for_reports)
 
     def left(self, ledger: Ledger, now_ms: int, reserved: Collection[Cost] = (), *, pure: bool = False) -> float:
         """The ε of the largest single round of everybody that would still be let through, or 0.0.
@@ -106,8 +120,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Args:
             reserved: as for `check`. pure: of ε-private reports; otherwise of a Gaussian round at `delta`.
         """
-        spent = ledger.spent(self.since_ms(now_ms), beside=reserved)
-        return (spent.left_pure if pure else spent.left)(self.epsilon, self.delta)
+        return self._left(ledger.spent(self.since_ms(now_ms), beside=reserved), pure)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -119,6 +132,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         delta_max: largest δ: no round may be announced with a larger one, and it is the δ of both limits above. A round
             with a smaller δ is held against them by its μ, one of δ = 0 by its ε, or by its μ if that fits. One figure
             serves both: see the head of this file.
+        epsilon_for_reports: as in `Allowance`, a part of epsilon_per_period_max.
         clients_min: smallest n_min, the fewest contributions that a released sum may hold. honest_min: smallest
             n_min - 1 - c. colluders_min: smallest c. colluders_part_min: smallest c as a part of n_min.
         computes_min: smallest M.
@@ -137,6 +151,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     epsilon_per_round_max: float = 1.0
     epsilon_per_period_max: float = 4.0
+    epsilon_for_reports: float = 0.0
     period_days: float = 365.0
     delta_max: float = 1e-5
     clients_min: int = 20
@@ -154,6 +169,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         epsilons = {name: getattr(self, name) for name in ("epsilon_per_round_max", "epsilon_per_period_max")}
         _check_privacy("policy", epsilons, "delta_max", self.delta_max)
+        _check_part("policy", self.epsilon_for_reports, self.epsilon_per_period_max)
         _check_period("policy", self.period_days)
         least = {"clients_min": 1, "honest_min": 1, "colluders_min": 0, "computes_min": 2, "dimension_max": 1}
         _check_least("policy", self, least)
@@ -166,7 +182,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @cached_property
     def allowance(self) -> Allowance:
         """What may be spent in any period."""
-        return Allowance(epsilon=self.epsilon_per_period_max, delta=self.delta_max, period_days=self.period_days)
+        return Allowance(
+            epsilon=self.epsilon_per_period_max,
+            delta=self.delta_max,
+            period_days=self.period_days,
+            epsilon_for_reports=self.epsilon_for_reports,
+        )
 
     def check_announcement(
         self, announcement: Announcement, validated: ValidatedRound, missing: frozenset[str]
@@ -176,10 +197,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Args:
             missing: the trusted Compute nodes that the announcement leaves out.
         """
-        refusal = next(self._refusals(announcement, validated, missing), None)
+        refusal = next(self.refusals(announcement, validated, missing), None)
         return refusal or self.check_bounds(validated.statistic)
 
-    def _refusals(self, asked: Announcement, round_: ValidatedRound, missing: frozenset[str]) -> Iterator[Refusal]:
+    def refusals(self, asked: Announcement, round_: ValidatedRound, missing: frozenset[str]) -> Iterator[Refusal]:
         """What is wrong with the announcement's own figures; words are only found for what is."""
         if self.trainers and asked.trainer.hex() not in self.trainers:
             yield Refusal("trainer", asked.trainer.hex(), f"one of {', '.join(self.trainers)}")
@@ -280,6 +301,13 @@ def _check_privacy(where: str, epsilons: dict[str, float], delta_name: str, delt
         if not 0 < epsilon < math.inf:
             raise UsageError(f"{where}: {name} is {epsilon:g}; give a finite number above 0, such as 1")
         accounting.mu_of(epsilon, delta)
+
+
+def _check_part(where: str, part: float, epsilon: float) -> None:
+    if not 0 <= part < epsilon:
+        raise UsageError(
+            f"{where}: epsilon_for_reports is {part:g}; give a part of epsilon {epsilon:g}, at least 0 and below it"
+        )
 
 
 def _check_period(where: str, days: float) -> None:

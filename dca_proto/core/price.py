@@ -36,6 +36,12 @@ no part in δ. Hence δ is at most what it is of the interaction that was cut of
 Results may come late, and charges come back for which nothing was released: let each release stand where its result
 is known. What is known by then is a part of what is charged, and "(1) or (2)" goes over to parts.
 
+**A part for reports.** Who commits beforehand to a part ε₁ of ε for ε-private releases lets through what is
+
+    (3)  Σε_r <= ε₁  and  √Σμ_r² <= μ(ε - ε₁, δ),
+
+in place of "(1) or (2)". That is (ε, δ)-private however each is chosen in view of results (proof: PRIVACY.md).
+
 *Why a mixture is not let through by basic composition*, Σε_r + ε_G(√Σμ_r², δ) <= ε: that is for what is fixed
 beforehand. Who stops asking for Gaussian releases when they happen to have told much, and takes all that is left by
 randomised response, has 11 times δ in 150 rounds and 19 times in 10,000 (ε = 4, δ = 1e-5, by optimal stopping).
@@ -102,34 +108,49 @@ class Price(msgspec.Struct, frozen=True, gc=False):
         pure, converted = self.pure + other.pure, self.converted + other.converted
         return Price(self.gaussian + other.gaussian, pure, converted)
 
-    def epsilon(self, delta: float) -> float:
+    def epsilon(self, delta: float, *, apart: bool = False) -> float:
         """The least ε that is known for which the releases together are (ε, δ)-private; infinite for a Gaussian at 0.
 
         It is so for releases that were fixed beforehand; of those chosen in view of results a limit says it (`within`).
 
+        Args:
+            apart: for whom a part of ε is kept for the ε-private ones.
+
         Raises:
             UsageError: δ outside [0, 1).
         """
+        if apart:
+            return self.pure + Price(self.gaussian).epsilon(delta)
         if delta == 0:
             return math.inf if self.gaussian else self.pure
         together = accounting.epsilon_of(self.mu, delta)
         return together if self.gaussian else min(self.pure, together)
 
-    def within(self, epsilon: float, delta: float) -> bool:
+    def within(self, epsilon: float, delta: float, for_reports: float = 0.0) -> bool:
         """Whether (1) or (2) holds, so that the releases together are (ε, δ)-private; δ in [0, 1).
 
         `epsilon` tells a figure that is rounded up; here exactly one Gaussian release of (ε, δ) fits, or a report of ε.
+
+        Args:
+            for_reports: ε₁ < ε, kept for the ε-private ones: then whether (3) holds; 0 where nothing is kept.
         """
+        if for_reports:
+            others = Price(self.gaussian).within(epsilon - for_reports, delta)
+            return others and self.pure <= for_reports * (1 + _ROUNDING)
         if not self.gaussian and self.pure <= epsilon * (1 + _ROUNDING):
             return True
         return delta > 0 and self.mu <= accounting.mu_of(epsilon, delta)
 
-    def left(self, epsilon: float, delta: float) -> float:
-        """The ε at δ of the largest further Gaussian release that fits into (ε, δ); 0.0 where none does."""
+    def left(self, epsilon: float, delta: float, for_reports: float = 0.0) -> float:
+        """The ε at δ of the largest further Gaussian release that fits (as `within`); 0.0 where none does."""
+        if for_reports:
+            return Price(self.gaussian).left(epsilon - for_reports, delta)
         return epsilon if self == Price() else accounting.epsilon_of(self._rest(epsilon, delta), delta)
 
-    def left_pure(self, epsilon: float, delta: float) -> float:
-        """The ε of the largest further ε-private release that fits into (ε, δ); 0.0 where none does."""
+    def left_pure(self, epsilon: float, delta: float, for_reports: float = 0.0) -> float:
+        """The ε of the largest further ε-private release that fits (as `within`); 0.0 where none does."""
+        if for_reports:
+            return max(for_reports - self.pure, 0.0)
         converted = accounting.pure_of_mu(self._rest(epsilon, delta))
         return converted if self.gaussian else max(epsilon - self.pure, converted)
 

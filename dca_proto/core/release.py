@@ -155,7 +155,7 @@ def check_release(
         body: the decoded body of `frame`.
     """
     client = federation.check_certificate(body.certificate, now_ms)
-    verify_signed(frame, body.certificate.client_key, federation.hash)
+    verify_signed(frame, body.certificate.client_key, federation.id)
     if body.announcement_hash != opened.hash or body.round_id != opened.body.round_id:
         found = f"a release of another round by {client.hex()}"
         raise PeerError("release", found=found, expected=opened.hash.hex())

@@ -142,17 +142,26 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         return Charge(*asked, *cost, now_ms, number, clients=self.invited, relation=self.ask.relation)
 
     def announcement(
-        self, trainer: bytes, mechanism: str, epochs: tuple[Signed, ...], reply_key: bytes, now_ms: int
+        self,
+        trainer: bytes,
+        file: tuple[int, bytes],
+        mechanism: str,
+        epochs: tuple[Signed, ...],
+        reply_key: bytes,
+        now_ms: int,
     ) -> Announcement:
         """What the trainer signs for this round when it is announced at `now_ms`. Raises `UsageError`.
 
         Args:
+            file: number and hash of the newest federation file that it knows.
             mechanism: the trainer's own, for a round that names none.
         """
         close_by_ms = now_ms + self.collect_window_ms
         return Announcement(
             round_id=self.round_id,
             trainer=trainer,
+            federation_number=file[0],
+            federation_hash=file[1],
             statistic=self.statistic,
             parameters=self.parameters,
             rows_max=self.rows_max,
@@ -175,7 +184,8 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             UsageError: the round cannot be held.
         """
         epochs = tuple(Signed(bytes(_EPOCH_KEY_BYTES_MAX), bytes(64)) for _ in self.ask.computes)
-        draft = self.announcement(bytes(ID_BYTES), mechanism.name, epochs, bytes(KEY_BYTES), now_ms=0)
+        nobody = (bytes(ID_BYTES), (1, bytes(KEY_BYTES)), mechanism.name, epochs, bytes(KEY_BYTES))
+        draft = self.announcement(*nobody, now_ms=0)
         return draft, validate_announcement(draft, mechanism, limits)
 
     def check(self, federation: Federation, mechanism: Mechanism, limits: Limits, timing: Timing) -> None:

@@ -2,7 +2,7 @@
 
 | purpose | primitive |
 | --- | --- |
-| identities, signatures | Ed25519, over the federation's hash and the message |
+| identities, signatures | Ed25519, over the federation's id and the message |
 | key agreement | X25519, once per pair and epoch; once per answer to the trainer's reply key |
 | encryption | XChaCha20-Poly1305 under a key for one message |
 | hashing, key derivation | BLAKE2b with a personalisation per purpose (RFC 7693) |
@@ -15,6 +15,7 @@ Secrets live in objects whose `repr` shows none of them.
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Callable
 from functools import cached_property
 
@@ -76,24 +77,29 @@ class Identity:
         """Bytes for one purpose from the identity's secret and a message that holds fresh randomness."""
         return derive(self.hedge, person, message, size)
 
-    def sign(self, federation_hash: bytes, body: bytes) -> bytes:
+    @property
+    def store_key(self) -> bytes:
+        """The secret under which the actor authenticates the records of its store (DESIGN §8)."""
+        return derive(self.seed, b"dca4-store")
+
+    def sign(self, federation_id: bytes, body: bytes) -> bytes:
         """Signature of 64 bytes, bound to one federation."""
-        return bindings.crypto_sign(_signed_bytes(federation_hash, body), self._secret)[:64]
+        return bindings.crypto_sign(_signed_bytes(federation_id, body), self._secret)[:64]
 
     def __repr__(self) -> str:
         return f"Identity(id={self.id.hex()})"
 
 
-def verify(public_key: bytes, federation_hash: bytes, body: bytes, signature: bytes) -> None:
+def verify(public_key: bytes, federation_id: bytes, body: bytes, signature: bytes) -> None:
     """Check a signature. Raises `PeerError("signature")`."""
     try:
-        bindings.crypto_sign_open(signature + _signed_bytes(federation_hash, body), public_key)
+        bindings.crypto_sign_open(signature + _signed_bytes(federation_id, body), public_key)
     except (CryptoError, ValueError):
         raise PeerError("signature", found="no valid signature", expected=actor_id(public_key).hex()) from None
 
 
-def _signed_bytes(federation_hash: bytes, body: bytes) -> bytes:
-    return b"dca1-signature" + federation_hash + body
+def _signed_bytes(federation_id: bytes, body: bytes) -> bytes:
+    return b"dca1-signature" + federation_id + body
 
 
 class AgreementKey:
@@ -169,6 +175,11 @@ def decrypt(key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> b
 def _check_sizes(key: bytes, nonce: bytes) -> None:
     if len(key) != KEY_BYTES or len(nonce) != NONCE_BYTES:
         raise ValueError(f"a key of {len(key)} and a nonce of {len(nonce)} bytes; expected {KEY_BYTES}, {NONCE_BYTES}")
+
+
+def same(mac: bytes, claimed: bytes) -> bool:
+    """Whether a MAC is the one that was worked out, in a time that does not depend on where they differ."""
+    return hmac.compare_digest(mac, claimed)
 
 
 def seal_to(public: bytes, plaintext: bytes, associated: bytes, random: Random) -> tuple[bytes, bytes, bytes]:

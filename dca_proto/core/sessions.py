@@ -32,7 +32,7 @@ def pair_key(
 ) -> bytes:
     """k_ij, the same on both sides; `client` and `compute` are each one's id and the epoch of its key."""
     binding = [part for actor, epoch in (client, compute) for part in (actor, epoch_bytes(epoch))]
-    return own.agree(peer, _PAIR, federation.hash, *binding)
+    return own.agree(peer, _PAIR, federation.id, *binding)
 
 
 def hello_hash(payload: bytes) -> bytes:
@@ -81,7 +81,7 @@ class OwnSession:
                 self._keys.public,
                 self._keys.expires_ms,
             )
-            self._signed = sign(self._identity, self._federation.hash, body)
+            self._signed = sign(self._identity, self._federation.id, body)
             self.hello = encode(self._signed)
             self.hash = hello_hash(self.hello)
             self._agreed.clear()
@@ -94,7 +94,7 @@ class OwnSession:
         if self._signed is None:
             return None
         try:
-            return open_signed(self._signed, self._identity.public_key, self._federation.hash, Hello)
+            return open_signed(self._signed, self._identity.public_key, self._federation.id, Hello)
         except PeerError:
             return None
 
@@ -204,6 +204,18 @@ class Sessions:
         self._clients.append(client)
         self._ends.append(self._ends_ms(stored.current))
 
+    def adopt(self, federation: Federation) -> list[Write]:
+        """Take the certificates of this file from now on, and end the sessions of the clients that it revokes."""
+        self._federation = federation
+        writes: list[Write] = []
+        for client in federation.revoked:
+            slot = self.slots.get(client)
+            if slot is not None and self._stored[slot].current is not None:
+                self._stored[slot], self._ends[slot] = StoredSession(slot), 0
+                self._forget_agreed(slot)
+                writes.append(Persist(SESSIONS, client, encode(self._stored[slot])))
+        return writes
+
     def take(self, sender: bytes, payload: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Write]:
         """Keep a client's Hello, verified, if it is the newest; nothing where it is known. Raises `PeerError`."""
         hashed = hello_hash(payload)
@@ -237,7 +249,7 @@ class Sessions:
         if body.epoch > now_ms // self._timing.epoch_ms + 1:  # none could ever displace it
             raise PeerError("hello", found=f"epoch {body.epoch}", expected=f"the one of {now_ms}, or the next")
         self._federation.check_certificate(body.certificate, now_ms)
-        verify_signed(frame, body.certificate.client_key, self._federation.hash)
+        verify_signed(frame, body.certificate.client_key, self._federation.id)
         check_public(body.public)
 
     def _forget_agreed(self, slot: int) -> None:

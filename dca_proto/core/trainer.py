@@ -22,7 +22,7 @@ from dca_proto.core.combine import combine
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError, RoundAborted, UsageError
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation
+from dca_proto.core.federation import Federation, newest_file
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
@@ -83,15 +83,16 @@ class TrainerActor(Actor):
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
+        records = tuple(records)
+        federation = newest_file(federation, records)
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._waiting = Waiting(federation, self._timing)
-        self._answers = Answers(federation, self._mechanism, self._limits)
-        stored = tuple(records)
         self._rounds: dict[bytes, Round]
-        self._rounds, self._unreadable = restored_rounds(stored, federation, self._mechanism, self._limits)
-        self._account = Account(account, loaded(stored, LEDGER, Charge).values())
+        self._rounds, self._unreadable = restored_rounds(records, federation, self._mechanism, self._limits)
+        self._account = Account(account, loaded(records, LEDGER, Charge).values())
         self.ledger = self._account.ledger
         self._failures = Failures(self.ledger, federation, self._timing, random, self._query)
+        self._answers = Answers(federation, self._mechanism, self._limits, self._failures.on_late_release)
 
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
         """The ids of the clients in a round's result, sorted, in the order of its `nodes` or `reports`.
@@ -126,7 +127,16 @@ class TrainerActor(Actor):
     # --- start and messages ----------------------------------------------------------------------------------------
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
-        return [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+        resumed = [effect for round_id in sorted(self._rounds) for effect in self._resume(round_id, now_ms)]
+        return [*self._file_effects(), *resumed]
+
+    def _on_changed_file(self, now_ms: int) -> list[Effect]:
+        """Open rounds of a member that is gone end."""
+        self._waiting.federation = self._answers.federation = self._failures.federation = self._federation
+        reason = f"{self._federation.title} has come, which lacks a member of the round: hold it again"
+        rounds = [one for _, one in sorted(self._rounds.items()) if one.phase in OPEN]
+        ended = [one for one in rounds if not self._federation.has(self.id, one.opened.computes)]
+        return [effect for one in ended for effect in self._failures.fail(one, reason, now_ms)]
 
     def _on_command(self, request: object, now_ms: int) -> list[Effect]:
         if not isinstance(request, OpenRound):
@@ -147,9 +157,11 @@ class TrainerActor(Actor):
                 self._waiting.note(sender, frame, now_ms)
                 return [*self._announce_waiting(now_ms), *self._count_sessions(sender)]
             case m.Sessions():
-                verify_signed(frame, self._federation.compute(sender).key, self._federation_hash)
+                verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
                 self._waiting.sessions[sender] = body.count
                 return self._announce_waiting(now_ms)
+            case m.FederationFile():
+                return self._on_file(frame, body, now_ms)
             case m.Progress():
                 return self._on_progress(sender, frame, body, now_ms)
             case m.Abort():
@@ -162,7 +174,8 @@ class TrainerActor(Actor):
         match body:
             case m.Decline():
                 taken = self._answers.take_decline(sender, frame, body, current, now_ms)
-                return [*taken, *self._done_when_all(current, now_ms), *self._close_when_complete(current, now_ms)]
+                ended = [*self._done_when_all(current, now_ms), *self._close_when_complete(current, now_ms)]
+                return [*taken, *(ended or self._failures.on_decline(current))]
             case m.PartialSum():
                 return self._on_partial(sender, frame, body, current, now_ms)
             case m.Release():
@@ -247,7 +260,8 @@ class TrainerActor(Actor):
         public, epochs = AgreementKey(secret).public, self._waiting.keys_of(request)
         cancelled = CancelTimer(Timer(KEYS, request.round_id))
         try:
-            body = request.announcement(self.id, self._mechanism.name, epochs, public, now_ms)
+            file = (self._federation.number, self._federation.hash)
+            body = request.announcement(self.id, file, self._mechanism.name, epochs, public, now_ms)
             stored = StoredRound(NEW, request, self._sign(body), secret, now_ms)
             current = Round(stored, open_announcement(stored.announcement, self._federation, self._limits))
             dimension = current.opened.validated(self._mechanism, self._limits).dimension

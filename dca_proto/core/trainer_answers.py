@@ -7,6 +7,8 @@ have answered, or at the close, is the result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dca_proto.core import facts
 from dca_proto.core.codec import body_of, encode, verify_signed
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send
@@ -16,7 +18,9 @@ from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Decline, Release, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.release import Randomiser, check_release, randomiser_of, receipt_of
-from dca_proto.core.trainer_round import RELEASES, Round
+from dca_proto.core.trainer_round import RELEASES, RETURNED, Round
+
+_WHY_MAX, _WHY_SHOWN = 16, 3  # different reasons of declines that are kept, and that a failure's words show
 
 
 class Answers:
@@ -25,25 +29,32 @@ class Answers:
     Args:
         federation: whose enrolled clients are believed.
         mechanism: of the noise of data nodes' releases.
+        on_late: what a release does to a round whose charge had come back.
     """
 
-    def __init__(self, federation: Federation, mechanism: Mechanism, limits: Limits) -> None:
-        self._federation = federation
+    def __init__(
+        self, federation: Federation, mechanism: Mechanism, limits: Limits, on_late: Callable[[Round], list[Effect]]
+    ) -> None:
+        self.federation = federation
         self._mechanism = mechanism
         self._limits = limits
+        self._on_late = on_late
 
     def take_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
         """A client's decline; nothing where it is known. Raises `PeerError`."""
         current.step("decline")
         _check_invited(sender, current)
-        client = self._federation.check_certificate(body.certificate, now_ms)
-        verify_signed(frame, body.certificate.client_key, self._federation.hash)
+        client = self.federation.check_certificate(body.certificate, now_ms)
+        verify_signed(frame, body.certificate.client_key, self.federation.id)
         if sender != client or body.announcement_hash != current.opened.hash:
             raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
         if client in current.declined:
             return []
         current.declined.add(client)
         current.answered.add(client)
+        words = f"{body.reason}: found {body.found}; accepts {body.expected}"
+        if words in current.why or len(current.why) < _WHY_MAX:
+            current.why[words] += 1
         return [Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))]
 
     def take_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
@@ -58,10 +69,13 @@ class Answers:
                 raise PeerError("known-release", found="another release", expected="the one that is kept")
             current.step("repeated release")
             return [acknowledged]
-        current.step("release")
-        client = check_release(frame, body, current.opened, self._federation, self._randomiser(current), now_ms)
+        is_late = current.phase == RETURNED
+        current.step("late release" if is_late else "release")
+        client = check_release(frame, body, current.opened, self.federation, self._randomiser(current), now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
+        if is_late:
+            return self._on_late(current)
         if len(current.releases) >= self._limits.clients_max:
             raise PeerError("releases", found=f"{len(current.releases)} releases", expected="fewer")
         current.releases[client] = frame
@@ -103,4 +117,5 @@ def _check_invited(sender: bytes, current: Round) -> None:
 def _nothing(current: Round, who: str) -> str:
     if current.releases:
         return f"none of the {len(current.releases)} {who}s that released has a row"
-    return f"no {who} released anything; {len(current.declined)} declined"
+    why = "; ".join(words for words, _ in current.why.most_common(_WHY_SHOWN))
+    return f"no {who} released anything; {len(current.declined)} declined{f' ({why})' * bool(why)}"

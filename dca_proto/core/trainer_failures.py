@@ -4,8 +4,9 @@ The first abort ends a round; against those of all M Compute nodes its charge co
 moments where all is well. So the failure is told as soon as it is known what it cost, with that in words: when all M
 aborts have come, when a node is known to have released (then the charge stays), or after `settle_ms` at the latest.
 
-Of a round without Compute nodes, nobody can say of all who heard it that they released nothing. Its charge comes back
-only if every client that was invited has signed that it declines (DESIGN §5).
+The charge of a round without Compute nodes comes back if every client that was invited has signed that it declines; of
+a round of everybody, if as many have signed as are expected. Should one more release, the charge counts again
+(DESIGN §5).
 
 A node keeps its abort for the retention. So long the missing ones are asked for, ever more rarely, and anew whenever
 the trainer starts: a charge comes back also where the trainer, or a node, was away.
@@ -47,7 +48,7 @@ class Failures:
         query: Callable[[Round], list[Effect]],
     ) -> None:
         self._ledger = ledger
-        self._federation = federation
+        self.federation = federation
         self._timing = msgspec.structs.replace(timing, resend_max_ms=timing.retention_ms)
         self._random = random
         self._query = query
@@ -80,9 +81,19 @@ class Failures:
         )
         current.partials.clear()
         ended = [stored, *current.end(self._timing, now_ms)]
-        if not current.opened.computes and current.all_invited_declined():
-            return [*ended, *self._give_back(current, "all declined")]
-        return [*ended, *self.settle(current, now_ms)]
+        return [*ended, *(self.on_decline(current) or self.settle(current, now_ms))]
+
+    def on_decline(self, current: Round) -> list[Effect]:
+        """The charge of a failed round comes back where all have declined."""
+        stored = current.stored
+        is_over = stored.phase == FAILED and not stored.released and current.all_declined()
+        return self._give_back(current, "all declined") if is_over else []
+
+    def on_late_release(self, current: Round) -> list[Effect]:
+        """More clients than were expected heard of a round that all of these declined, and one has released."""
+        kept = current.advance("late release", released=True)
+        current.told = None
+        return [self._ledger.count_again(current.id), kept, *self.tell(current)]
 
     def settle(self, current: Round, now_ms: int) -> list[Effect]:
         """Wait for the aborts of a round that has just failed, where they are of use, and tell its failure."""
@@ -106,7 +117,7 @@ class Failures:
         """A node's word that it has released nothing for a round, and never will: the first one ends the round."""
         stored = current.stored
         if current.phase in OPEN:
-            reason = f"{self._federation.compute(sender).name} aborted: {body.reason}: {body.detail}"
+            reason = f"{self.federation.compute(sender).name} aborted: {body.reason}: {body.detail}"
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
             return self.fail(current, reason, now_ms, contributors, needed, (sender,))
         if sender in stored.aborted_by or not self.awaits_aborts(current, now_ms):
@@ -140,7 +151,9 @@ class Failures:
         stored = current.stored
         figures = (None, None) if stored.released else (stored.contributors, stored.needed)
         advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
-        current.told = facts.RoundFailed(current.id, stored.reason + self._charge(current, advice), *figures)
+        declined = stored.phase == RETURNED and not current.opened.computes
+        reason = stored.reason + self._charge(current, advice)
+        current.told = facts.RoundFailed(current.id, reason, *figures, declined=declined)
         return [CancelTimer(Timer(SETTLE, current.id)), Report(current.told)]
 
     def _charge(self, current: Round, advice: str) -> str:
@@ -166,4 +179,4 @@ class Failures:
     def _others(self, current: Round, heard: Container[bytes]) -> str:
         """The names of the Compute nodes that were not heard."""
         silent = [compute for compute in current.opened.computes if compute not in heard]
-        return ", ".join(self._federation.compute(compute).name for compute in silent)
+        return ", ".join(self.federation.name_of(compute) for compute in silent)

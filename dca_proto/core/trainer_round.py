@@ -5,12 +5,12 @@ A secure sum:
                              └──── an abort, silence ─────┴──> failed ── M aborts ──> returned
 Without Compute nodes:
     new ── announce ──> collecting ── all have answered, or the end with a release ──> done
-                             └── all declined, or the end without one ──> failed ── all were invited ──> returned
+                             └── all declined, or the end without one ──> failed ── all declined ──> returned
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from dca_proto.core.announcement import OpenedAnnouncement, invitations, open_announcement
 from dca_proto.core.closing import Arrivals
@@ -41,6 +41,7 @@ TABLE: Table = {
     **{(phase, "fail"): FAILED for phase in OPEN},
     (FAILED, "last abort"): RETURNED,
     (FAILED, "all declined"): RETURNED,
+    (RETURNED, "late release"): FAILED,
     **{(phase, "forget"): CLOSED for phase in ENDED},
     **stays((COLLECTING,), "release"),
     **stays((COLLECTING, DONE, FAILED), "repeated release"),
@@ -89,6 +90,7 @@ class Round(ActorRound[StoredRound]):
         self.invited = frozenset(stored.request.invited)
         self.arrivals = Arrivals(stored.announced_ms)
         self.declined: set[bytes] = set()
+        self.why: Counter[str] = Counter()  # the declines' reasons
         self.answered: set[bytes] = set()  # of a round without Compute nodes: released, declined, or both
         self.partials: dict[bytes, PartialSum] = {}
         self.releases: dict[bytes, Signed] = {}  # of a round without Compute nodes, by client
@@ -134,9 +136,14 @@ class Round(ActorRound[StoredRound]):
         """Of a round without Compute nodes: whether as many clients have answered as are expected."""
         return 0 < len(self.answered) == self.stored.request.answers_expected
 
-    def all_invited_declined(self) -> bool:
-        """Whether nobody was told of the round but clients that have signed that they decline it."""
-        return bool(self.invited) and self.declined.issuperset(self.invited)
+    def all_declined(self) -> bool:
+        """Of a round without Compute nodes: whether all have signed that they decline it, and nobody has released.
+
+        All are the invited clients; of a round of everybody, as many as are expected.
+        """
+        expected = self.stored.request.answers_expected
+        declined = self.invited <= self.declined if self.invited else 0 < expected <= len(self.declined)
+        return declined and not self.releases and not self.opened.computes
 
 
 def restored_rounds(
@@ -161,7 +168,7 @@ def restored_rounds(
             current.opened.validated(mechanism, limits)
             for compute, frame in stored.partials:
                 public = federation.compute(compute).key
-                current.partials[compute] = open_signed(frame, public, federation.hash, PartialSum)
+                current.partials[compute] = open_signed(frame, public, federation.id, PartialSum)
         except (PeerError, UsageError):
             unreadable.add(round_id)
         else:

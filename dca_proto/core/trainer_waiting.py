@@ -29,14 +29,14 @@ class Waiting:
 
     def __init__(self, federation: Federation, timing: Timing) -> None:
         self.requests: dict[bytes, OpenRound] = {}
-        self._federation = federation
+        self.federation = federation
         self._timing = timing
         self._keys: dict[bytes, tuple[EpochKey, Signed]] = {}
         self.sessions: dict[bytes, int] = {}
 
     def note(self, sender: bytes, frame: Signed, now_ms: int) -> None:
         """Keep a published key. Raises `PeerError` for a forged one, and for an older one unless that is far ahead."""
-        key = open_epoch_key(frame, self._federation)
+        key = open_epoch_key(frame, self.federation)
         if sender != key.compute:
             raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
         known, ahead = self._keys.get(sender), now_ms // self._timing.epoch_ms + 1
@@ -89,6 +89,6 @@ class Waiting:
         if request is None:
             return None
         silent = self.missing(request, now_ms) or self.uncounted(request)
-        names = ", ".join(self._federation.compute(one).name for one in silent)
+        names = ", ".join(self.federation.name_of(one) for one in silent)
         reason = f"no epoch key that outlasts the round, or no count of sessions, from Compute node {names}; is it up?"
         return RoundFailed(round_id, reason, None, None)

@@ -11,6 +11,9 @@ from dca_proto.core.params import PROTOCOL_VERSION
 
 TEXT_CHARS_MAX = 500
 COMPUTES_MAX = 64
+MEMBERS_MAX = 256
+REVOKED_MAX = 1 << 13
+"""Of a federation file, which must fit one retained message (256 KiB): members of a role, and revoked ids."""
 Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -29,7 +32,7 @@ class Wire(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknow
 
 
 class Signed(Wire, frozen=True, array_like=True, tag=1):
-    """§3: a body and its sender's Ed25519 signature over the federation's hash, the version and the body."""
+    """§3: a body and its sender's Ed25519 signature over the federation's id, the version and the body."""
 
     body: bytes
     signature: Signature

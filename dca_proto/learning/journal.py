@@ -66,7 +66,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
     Attributes:
         reason, contributors, needed: as in `RoundAborted`.
-        charged: whether the account keeps a charge for it.
+        charged: whether the account keeps a charge for it. remedy: without which it is not held again.
     """
 
     round_id: bytes
@@ -74,6 +74,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     contributors: int | None
     needed: int | None
     charged: bool
+    remedy: str = ""
 
 
 class GivenUp(msgspec.Struct, frozen=True, tag="given up"):

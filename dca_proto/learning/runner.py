@@ -35,6 +35,7 @@ R = TypeVar("R")
 E = TypeVar("E", bound=Entry)
 End = Summed | Failed
 RETRIES = 2
+_ROOM = "once the account has room, the same command goes on from there"
 
 
 class Trainer(Protocol):
@@ -93,7 +94,7 @@ async def learn(
         clients: ids that batches are picked of before the first round of everybody. Afterwards they are picked of the
             clients in the result of the last one.
         retries: how often an aborted round is held anew, before `NoAggregate` is thrown into the job. Where the job
-            does not catch that, the next process tries again.
+            does not catch that, the next process tries again. A round that all have declined is not held anew.
         on_round: called when a request has ended, also with those that the journal knows.
 
     Raises:
@@ -198,9 +199,14 @@ class JobRounds:
         if known.given_up is not None:
             raise _aborted(known.given_up)
         for _ in range(self._retries + self._is_recalled):  # one was held by this process if it was rejoined
-            end = await self._fresh(request)
+            try:
+                end = await self._fresh(request)
+            except RoundAborted as aborted:  # there is no room to ask again: the reason is why it was asked in vain
+                raise _after(end, aborted) from None
             if isinstance(end, Summed):
                 return end.aggregate
+            if end.remedy:
+                break
         assert isinstance(end, Failed), "there was an attempt"
         raise _aborted(end)
 
@@ -212,7 +218,7 @@ class JobRounds:
         try:
             await self._trainer.check(opened)
         except AccountError as refusal:
-            raise RoundAborted(str(refusal)) from None
+            raise RoundAborted(str(refusal), remedy=_ROOM) from None
         self._record(Opened(self._number, opened))
         end = await self._end_of(opened, self._trainer.hold(opened))
         self._note(opened, end)
@@ -222,7 +228,8 @@ class JobRounds:
         """Raises `RoundAborted` where the round would cost some client more than the whole job may."""
         if not self._terms.budget.covers(worst([*self._charged, opened.cost], opened.cost.clients)):
             raise RoundAborted(
-                "the job's budget has no room for the round beside those that failed and have kept their charges"
+                "the job's budget has no room for the round beside those that failed and have kept their charges",
+                remedy="begin the job anew, at a new price, with another journal",
             )
 
     def _invited(self, request: RoundRequest) -> tuple[bytes, ...]:
@@ -244,10 +251,11 @@ class JobRounds:
         try:
             aggregate = await held
         except RoundAborted as aborted:
-            figures = (aborted.reason, aborted.contributors, aborted.needed)
-            return self._record(Failed(opened.round_id, *figures, self._trainer.is_charged(opened.round_id)))
+            charged = self._trainer.is_charged(opened.round_id)
+            figures = (aborted.contributors, aborted.needed, charged, aborted.remedy)
+            return self._record(Failed(opened.round_id, aborted.reason, *figures))
         except AccountError as refusal:  # another round was charged since it was checked
-            return self._record(Failed(opened.round_id, str(refusal), None, None, charged=False))
+            return self._record(Failed(opened.round_id, str(refusal), None, None, False, _ROOM))
         contributors = () if opened.invited else self._trainer.contributors(opened.round_id)
         return self._record(Summed(opened.round_id, aggregate, contributors))
 
@@ -302,8 +310,17 @@ class JobRounds:
         return known
 
 
+def _after(end: End | None, aborted: RoundAborted) -> RoundAborted:
+    """Why a request cannot be asked again, with why its last round failed."""
+    if not isinstance(end, Failed):
+        return aborted
+    reason = f"{end.reason}; {aborted.reason}"
+    return RoundAborted(reason, contributors=end.contributors, needed=end.needed, remedy=aborted.remedy)
+
+
 def _aborted(end: Failed | GivenUp) -> RoundAborted:
-    return RoundAborted(end.reason, contributors=end.contributors, needed=end.needed)
+    remedy = end.remedy if isinstance(end, Failed) else ""
+    return RoundAborted(end.reason, contributors=end.contributors, needed=end.needed, remedy=remedy)
 
 
 def _differing(one: OpenRound, other: OpenRound) -> list[str]:

@@ -1,8 +1,11 @@
 """Who may use a broker: passwords and access lists for mosquitto, derived from the actors' roles.
 
 Every user's name and client id is the actor's id in hexadecimal. A user may write only to topics that end in that id,
-and only on the channels of its role; it may read its own inbox and its role's broadcasts, nothing else. This keeps
+and only to those whom its role writes to; it may read its own inbox and its role's broadcasts, nothing else. This keeps
 honest brokers from carrying spoofed or flooding messages; the protocol's own cryptography does not depend on it.
+
+A client's topics are spelled out, level by level. A broker retains one message for each topic, so a client can leave
+one at each Compute node and trainer, and its Hello. Compute nodes and trainers, who are few, write to any client.
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
 from dca_proto.core.topics import subscriptions
 
+_INBOXES = (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER)
 _WRITES = {
     Channel.CLIENT: (Channel.TRAINER, Channel.COMPUTE, Channel.HELLO),
-    Channel.COMPUTE: (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER, Channel.ABORT, Channel.EPOCH),
-    Channel.TRAINER: (Channel.CLIENT, Channel.COMPUTE, Channel.ANNOUNCE),
+    Channel.COMPUTE: (*_INBOXES, Channel.ABORT, Channel.EPOCH, Channel.FEDERATION),
+    Channel.TRAINER: (Channel.CLIENT, Channel.COMPUTE, Channel.ANNOUNCE, Channel.FEDERATION),
 }
-_RETAINED = (Channel.EPOCH, Channel.HELLO)  # outside rounds: one topic, and so one retained message, for each user
+_MIB = 1 << 20
 _ITERATIONS = 101  # mosquitto's own figure: our passwords are random, and a swarm logs in at once
 _SALT_BYTES = 12
 
@@ -58,24 +62,47 @@ class Access(msgspec.Struct, frozen=True):
     federation: str
     members: tuple[Member, ...]
 
+    def ids(self, role: Channel) -> list[str]:
+        """The members of a role, in hexadecimal."""
+        return [member.id.hex() for member in self.members if member.role is role]
+
+
+def limit_lines(access: Access) -> list[str]:
+    """mosquitto's limits: what a federation of that size needs, so that no member can make the broker grow beyond.
+
+    A receiver's queue has room for every client's Hello, and for a contribution of 64 KiB of each; what does not fit is
+    dropped, and sent again by whoever has no receipt. The memory holds all Compute nodes' and trainers' queues, and
+    256 KiB for each client; who asks for more is disconnected.
+    """
+    clients = len(access.ids(Channel.CLIENT))
+    queue_bytes = 4 * _MIB + 64 * 1024 * clients
+    memory_bytes = 16 * _MIB + 256 * 1024 * clients + queue_bytes * (len(access.members) - clients)
+    return [
+        f"max_queued_messages {1000 + 4 * clients}",
+        f"max_queued_bytes {queue_bytes}",
+        "max_inflight_messages 1000",
+        f"max_inflight_bytes {_MIB}",
+        f"memory_limit {memory_bytes}",
+    ]
+
 
 def write_access(access: Access, directory: Path) -> tuple[Path, Path]:
     """Write mosquitto's password file and access list, readable by the owner only; their paths."""
     passwords, lists = directory / "passwords", directory / "access"
     _write_private(passwords, (_password_line(member) for member in access.members))
-    _write_private(lists, (line for member in access.members for line in access_lines(access.federation, member)))
+    _write_private(lists, (line for member in access.members for line in access_lines(access, member)))
     return passwords, lists
 
 
-def access_lines(federation: str, member: Member) -> Iterator[str]:
+def access_lines(access: Access, member: Member) -> Iterator[str]:
     """A member's section of the access list."""
     name = member.id.hex()
     yield f"user {name}"
     for channel in _WRITES[member.role]:
-        round_id = "-" if channel in _RETAINED else "+"
-        receiver = "all" if channel.is_broadcast else "+"
-        yield f"topic write dca/{federation}/{round_id}/{channel.value}/{receiver}/{name}"
-    for topic_filter in subscriptions(federation, member.role, member.id):
+        anyone = ["all"] if channel.is_broadcast else ["+"]  # mosquitto reads the list line by line: none for a client
+        for receiver in access.ids(channel) if channel in (Channel.COMPUTE, Channel.TRAINER) else anyone:
+            yield f"topic write dca/{access.federation}/{channel.value}/{receiver}/{name}"
+    for topic_filter in subscriptions(access.federation, member.role, member.id):
         yield f"topic read {topic_filter}"
 
 

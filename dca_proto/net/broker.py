@@ -28,8 +28,9 @@ import msgspec
 from dca_proto.core.errors import UsageError
 from dca_proto.core.wording import to_install
 from dca_proto.net import leash
-from dca_proto.net.access import Access, write_access
+from dca_proto.net.access import Access, limit_lines, write_access
 from dca_proto.net.listener import is_anothers
+from dca_proto.net.parts import PART_BYTES_DEFAULT
 
 Kind = Literal["auto", "embedded", "mosquitto"]
 Limits = Literal["default", "large"]
@@ -39,6 +40,7 @@ _POLL_S = 0.02
 _WATCH_S = 0.2
 _PORT_TRIES = 3
 _STOP_TIMEOUT_S = 5.0
+_HEAD_BYTES = 1024  # of a packet, beside the part that it carries: its topic, mostly
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
@@ -60,11 +62,11 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         kind: ``auto`` takes mosquitto where it is installed.
         host: address to listen on; the default is reached from this machine only.
         port: 0 takes a free one.
-        limits: ``large`` lets any number of messages wait for a client; ``default`` leaves mosquitto's 1000, beyond
-            which it drops what it has acknowledged.
+        limits: without `access`, ``large`` lets any number of messages wait for a client; ``default`` leaves
+            mosquitto's 1000, beyond which it drops what it has acknowledged.
         session_expiry_s: how long a client may stay away before its session is forgotten.
         tls: listen with TLS (mosquitto only).
-        access: let in members only, with passwords and access lists (mosquitto only).
+        access: let in members only, with passwords, access lists and limits (mosquitto only).
     """
 
     kind: Kind = "auto"
@@ -212,8 +214,12 @@ def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str
         "log_type warning",
         "log_type notice",
         "connection_messages false",
+        f"max_packet_size {PART_BYTES_DEFAULT + _HEAD_BYTES}",
+        "max_qos 1",  # of QoS 2 it would keep what a sender does not release
     ]
-    if options.limits == "large":
+    if options.access is not None:
+        lines += limit_lines(options.access)
+    elif options.limits == "large":
         lines += ["max_queued_messages 0", "max_inflight_messages 0"]
     return lines + _tls_lines(options.tls) + _access_lines(directory, options.access)
 

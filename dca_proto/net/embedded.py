@@ -96,9 +96,16 @@ class Embedded(Broker):  # type: ignore[misc]
         await super().retain_message(source_session, topic_name, data, qos)
 
     async def _publish_session_retained_messages(self, session: Session) -> None:
-        """What a connection begins with; an older one of its session may have ended while it was made."""
+        """What waited for a session, at the start of a connection; an older one may have ended while it was made.
+
+        amqtt would mark it as retained, which it is not: its receiver would drop it.
+        """
         self._reconnect(session)
-        await super()._publish_session_retained_messages(session)
+        handler, sends = self._get_handler(session), []
+        while handler and not session.retained_messages.empty():
+            waited = session.retained_messages.get_nowait()
+            sends.append(handler.mqtt_publish(waited.topic, waited.data, waited.qos, retain=False))
+        await asyncio.gather(*sends, return_exceptions=True)
 
     async def _handle_disconnect(self, client_session: Session, handler: Any, disconnect_waiter: Any) -> None:
         """End a connection, and its session with it where there is no newer one."""

@@ -8,22 +8,30 @@ from collections import Counter, deque
 import msgspec
 
 from dca_proto.core.errors import DcaError, TransportError
+from dca_proto.core.topics import may_be_retained
 from dca_proto.net.filters import FilterTree
 from dca_proto.net.parts import Assembler, PartLimits
 from dca_proto.net.transport import Message
 
+_SENDERS = 16  # how many of them can fill an inbox, at least
+_MESSAGE_BYTES = 512  # what a message that waits costs beside its payload
+TOPIC_CHARS_MAX = 256  # ours have at most 145
+
 
 class InboxLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits for the actor at most; beyond, messages are dropped and counted (their senders resend)."""
+    """What waits for the actor at most; beyond, messages are dropped and counted (their senders resend).
+
+    One sender gets a sixteenth of `bytes_max`, or one message: nobody can fill an inbox alone.
+    """
 
     messages_max: int = 200_000
-    bytes_max: int = 512 << 20
+    bytes_max: int = 128 << 20
     parts: PartLimits = PartLimits()
 
 
 CLIENT_LIMITS = InboxLimits(
     messages_max=4096,
-    bytes_max=4 << 20,
+    bytes_max=6 << 20,
     parts=PartLimits(message_bytes_max=(1 << 20) + (1 << 14), partial_max=1024, held_bytes_max=4 << 20),
 )
 """For a client, whose memory is small: the largest message to it is an announcement, whose body has at most 1 MiB."""
@@ -43,6 +51,7 @@ class Pending:
         self._limits = limits or InboxLimits()
         self._waiting: deque[Message] = deque()
         self._bytes = 0
+        self._bytes_of: Counter[str] = Counter()  # by the sender that the topic names
         self._arrived = asyncio.Event()
         self._failure: DcaError | None = None
         self.dropped: Counter[str] = Counter()
@@ -52,12 +61,17 @@ class Pending:
         if self._failure is not None:
             self.dropped["closed"] += 1
             return
-        size = len(message.payload)
+        sender, size = _sender_and_size(message)
         if len(self._waiting) >= self._limits.messages_max or self._bytes + size > self._limits.bytes_max:
             self.dropped["inbox full"] += 1
             return
+        own = self._bytes_of[sender]
+        if own and own + size > self._limits.bytes_max // _SENDERS:
+            self.dropped["too many of one sender"] += 1
+            return
         self._waiting.append(message)
         self._bytes += size
+        self._bytes_of[sender] += size
         self._arrived.set()
 
     async def take(self) -> Message:
@@ -68,7 +82,11 @@ class Pending:
             self._arrived.clear()
             await self._arrived.wait()
         message = self._waiting.popleft()
-        self._bytes -= len(message.payload)
+        sender, size = _sender_and_size(message)
+        self._bytes -= size
+        self._bytes_of[sender] -= size
+        if not self._bytes_of[sender]:
+            del self._bytes_of[sender]
         return message
 
     def fail(self, failure: DcaError) -> None:
@@ -98,14 +116,28 @@ class Inbox(Pending):
         self._assembler = Assembler(self._limits.parts)
         self.dropped = self._assembler.dropped
 
-    def offer(self, topic: str, wire: bytes) -> None:
-        """Take a wire payload from the broker."""
+    def offer(self, topic: str, wire: bytes, *, retained: bool = False) -> None:
+        """Take a wire payload from the broker. Nothing of it is believed, the topic neither.
+
+        Args:
+            retained: the broker had kept it, and gives it to whoever subscribes.
+        """
+        if len(topic) > TOPIC_CHARS_MAX:
+            self.dropped["topic"] += 1
+            return
+        if retained and not may_be_retained(topic):
+            self.dropped["retained"] += 1
+            return
         if next(self._filters.matching(topic), None) is None:
             self.dropped["not subscribed"] += 1
             return
         payload = self._assembler.add(topic.rpartition("/")[2], wire)
         if payload is not None:
             self.put(Message(topic, payload))
+
+
+def _sender_and_size(message: Message) -> tuple[str, int]:
+    return message.topic.rpartition("/")[2], len(message.payload) + _MESSAGE_BYTES
 
 
 def closed() -> TransportError:

@@ -29,6 +29,7 @@ from dca_proto.net.store import Store
 from dca_proto.net.transport import Transport
 
 _FAREWELL_S = 5.0
+POLICIES = "once the clients' [policy] allows it, the same command asks again; to ask for less, name another journal"
 
 
 class LiveTrainer:
@@ -176,4 +177,6 @@ class LiveTrainer:
         if isinstance(fact, RoundCompleted):
             result.set_result(fact.aggregate)
         else:
-            result.set_exception(RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed))
+            remedy = POLICIES if fact.declined else ""
+            figures = {"contributors": fact.contributors, "needed": fact.needed}
+            result.set_exception(RoundAborted(fact.reason, **figures, remedy=remedy))

@@ -43,8 +43,10 @@ class MemoryBroker:
             own.add(topic_filter, client_id)
         waiting, session.waiting = session.waiting, []
         retained = [(topic, wire) for topic, wire in self._retained.items() if any(own.matching(topic))]
-        for topic, wire in waiting + retained:
+        for topic, wire in waiting:
             inbox.offer(topic, wire)
+        for topic, wire in retained:
+            inbox.offer(topic, wire, retained=True)
 
     def disconnect(self, client_id: str, *, keep: bool) -> None:
         """End the connection; `keep` leaves the session, so that messages wait."""

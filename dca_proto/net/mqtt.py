@@ -18,7 +18,7 @@ import random
 import re
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import aiomqtt
@@ -49,10 +49,40 @@ log = structlog.get_logger("dca.mqtt")
 
 
 class _Client(aiomqtt.Client):
-    """The library's, which looks after its keepalive every second: a 60th of it is often enough.
+    """The library's, with three of its inner methods replaced.
 
-    Thousands of connections in one process would otherwise keep it from its work.
+    It looks after its keepalive every second: a 60th of it is often enough. Thousands of connections in one process
+    would otherwise keep it from its work.
+
+    It ends the connection over a topic that is no valid text, or has a wildcard; a broker would deliver that message
+    for ever. It puts all others into a queue without bound. Here all go to the inbox at once, which drops what it must.
+
+    It asks the loop to write to a socket by its number, a moment later. By then the number may be another socket's.
     """
+
+    inbox: Inbox
+
+    def _on_message(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:
+            self.inbox.dropped["topic"] += 1
+        else:
+            self.inbox.offer(topic, bytes(message.payload), retained=message.retain)
+
+    def _on_socket_register_write(self, client: mqtt.Client, userdata: Any, sock: Any) -> None:
+        def write() -> None:
+            try:
+                client.loop_write()
+            except Exception as error:  # as the library does: it ends the connection
+                if not self._disconnected.done():
+                    self._disconnected.set_exception(error)
+
+        def register() -> None:
+            if sock.fileno() >= 0:
+                self._loop.add_writer(sock, write)
+
+        self._loop.call_soon_threadsafe(register)
 
     async def _misc_loop(self) -> None:
         period_s = max(1.0, self._client.keepalive / 60)
@@ -150,13 +180,23 @@ class MqttTransport:
         return self._client
 
     async def _keep_connected(self, client: aiomqtt.Client) -> None:
+        """Deliver, and connect again for ever.
+
+        The waits begin anew only after a connection that outlived the longest of them. Else two copies of one identity,
+        of which each connection ends the other's, would do so several times a second.
+        """
+        now = asyncio.get_running_loop().time
+        waits = self._backoff.waits(self._rng)
         try:
             while True:
+                since = now()
                 try:
                     await self._deliver(client)
                 finally:
                     await _leave(client)
-                client = await self._reconnect()
+                if now() - since >= self._backoff.most_s:
+                    waits = self._backoff.waits(self._rng)
+                client = await self._reconnect(waits)
         except DcaError as error:
             log.error("broker refused", client=self._client_id, error=str(error))
             self._fail(error)
@@ -166,8 +206,7 @@ class MqttTransport:
         self._client = client
         self._changed.set()
         try:
-            async for message in client.messages:
-                self._inbox.offer(message.topic.value, bytes(message.payload))
+            await anext(client.messages)  # none comes: it raises what ends the connection
         except aiomqtt.MqttError as error:
             log.info("connection lost", client=self._client_id, error=str(error))
         finally:
@@ -177,8 +216,8 @@ class MqttTransport:
             for scope in self._unacknowledged:
                 scope.reschedule(now)
 
-    async def _reconnect(self) -> aiomqtt.Client:
-        for wait_s in self._backoff.waits(self._rng):
+    async def _reconnect(self, waits: Iterator[float]) -> aiomqtt.Client:
+        for wait_s in waits:
             await asyncio.sleep(wait_s)
             try:
                 return await self._connect()
@@ -220,6 +259,7 @@ class MqttTransport:
             tls_context=self._tls,
             socket_options=[_NODELAY],
         )
+        client.inbox = self._inbox
         client.pending_calls_threshold = 1 << 16  # many publishes in flight are meant
         return client
 

@@ -7,8 +7,8 @@ The digest is BLAKE2b over the whole payload. It names the message, so that part
 earlier try, and it is checked at the end, so that a damaged or foreign part spoils one message at most, never makes a
 false one.
 
-Nothing here trusts the sender: messages, parts, partial messages per sender and in all, and the bytes held are limited,
-the oldest partial message giving way first. Age is counted in parts that came since, not by a clock.
+Nothing here trusts the sender: messages, parts, partial messages and their bytes are limited, per sender and in all.
+The oldest partial message gives way first. Age is counted in parts that came since, not by a clock.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ _PARTIAL_BYTES = 1024  # what a partial message costs beside its parts
 
 
 class PartLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a receiver holds at most; beyond, the oldest partial message is dropped."""
+    """What a receiver holds at most; beyond, the oldest partial message is dropped.
 
-    message_bytes_max: int = 256 << 20
+    A message has at most `message_bytes_max` bytes: three million numbers, or the list of half a million clients. As
+    much is held of one sender: who never completes a message costs no more than who does.
+    """
+
+    message_bytes_max: int = 24 << 20
     parts_max: int = 4096
     partial_per_sender_max: int = 8
     partial_max: int = 4096
-    held_bytes_max: int = 512 << 20
+    held_bytes_max: int = 256 << 20
     age_parts_max: int = 1_000_000
 
 
@@ -45,8 +49,8 @@ def split(payload: bytes, part_bytes_max: int = PART_BYTES_DEFAULT, *, retain: b
     """The wire payloads that carry `payload`, each at most `part_bytes_max` bytes.
 
     Raises:
-        UsageError: it needs more parts than receivers take, or it is to be retained and needs more than one (a broker
-            keeps one payload per topic).
+        UsageError: it has more bytes or parts than receivers take, or it is to be retained and needs more than one part
+            (a broker keeps one payload per topic).
     """
     if len(payload) + len(_WHOLE) <= part_bytes_max:
         return [_WHOLE + payload]
@@ -56,11 +60,13 @@ def split(payload: bytes, part_bytes_max: int = PART_BYTES_DEFAULT, *, retain: b
         )
     room = part_bytes_max - _HEAD.size
     count = -(-len(payload) // room)
-    parts_max = PartLimits().parts_max
-    if count > parts_max:
+    limits = PartLimits()
+    if len(payload) > limits.message_bytes_max:
+        raise UsageError(f"a message has {len(payload)} bytes; receivers take {limits.message_bytes_max}: ask for less")
+    if count > limits.parts_max:
         raise UsageError(
             f"a message of {len(payload)} bytes needs {count} parts of {part_bytes_max} bytes, receivers take "
-            f"{parts_max}: raise part_bytes_max"
+            f"{limits.parts_max}: raise part_bytes_max"
         )
     digest = _digest(payload)
     return [
@@ -97,7 +103,8 @@ class Assembler:
     def __init__(self, limits: PartLimits | None = None) -> None:
         self._limits = limits or PartLimits()
         self._partials: OrderedDict[tuple[str, bytes], _Partial] = OrderedDict()  # least recently touched first
-        self._per_sender: Counter[str] = Counter()
+        self._per_sender: Counter[str] = Counter()  # partial messages
+        self._bytes_of: Counter[str] = Counter()
         self._bytes_held = 0
         self._parts_seen = 0
         self.dropped: Counter[str] = Counter()
@@ -133,31 +140,38 @@ class Assembler:
         partial.touched = self._parts_seen
         self._partials.move_to_end(key)
         if index not in partial.pieces:
-            self._hold(partial, index, piece)
-        if partial.bytes_held > self._limits.message_bytes_max + count * _ENTRY_BYTES + _PARTIAL_BYTES:
+            self._hold(key, partial, index, piece)
+        most = self._limits.message_bytes_max + count * _ENTRY_BYTES + _PARTIAL_BYTES
+        if partial.bytes_held > most:
             self._forget(key, "too large")
             return None
         if len(partial.pieces) == count:
             return self._complete(key, partial)
-        self._make_room()
+        while self._bytes_of[key[0]] > most:
+            self._crowd_out(key[0])
+        while self._bytes_held > self._limits.held_bytes_max:
+            self._forget(next(iter(self._partials)), "crowded out")
         return None
 
     def _begin(self, key: tuple[str, bytes], count: int) -> _Partial:
         sender = key[0]
         if self._per_sender[sender] >= self._limits.partial_per_sender_max:
-            oldest = next(held for held in self._partials if held[0] == sender)
-            self._forget(oldest, "crowded out")
+            self._crowd_out(sender)
         if len(self._partials) >= self._limits.partial_max:
             self._forget(next(iter(self._partials)), "crowded out")
         self._per_sender[sender] += 1
         partial = self._partials[key] = _Partial(count)
-        self._bytes_held += partial.bytes_held
+        self._count(key, partial.bytes_held)
         return partial
 
-    def _hold(self, partial: _Partial, index: int, piece: bytes) -> None:
+    def _hold(self, key: tuple[str, bytes], partial: _Partial, index: int, piece: bytes) -> None:
         partial.pieces[index] = piece
         partial.bytes_held += len(piece) + _ENTRY_BYTES
-        self._bytes_held += len(piece) + _ENTRY_BYTES
+        self._count(key, len(piece) + _ENTRY_BYTES)
+
+    def _count(self, key: tuple[str, bytes], more: int) -> None:
+        self._bytes_held += more
+        self._bytes_of[key[0]] += more
 
     def _complete(self, key: tuple[str, bytes], partial: _Partial) -> bytes | None:
         payload = b"".join(partial.pieces[index] for index in range(partial.count))
@@ -167,9 +181,9 @@ class Assembler:
         self._forget(key)
         return payload
 
-    def _make_room(self) -> None:
-        while self._bytes_held > self._limits.held_bytes_max:
-            self._forget(next(iter(self._partials)), "crowded out")
+    def _crowd_out(self, sender: str) -> None:
+        """Drop a sender's oldest partial message."""
+        self._forget(next(held for held in self._partials if held[0] == sender), "crowded out")
 
     def _expire(self) -> None:
         oldest_allowed = self._parts_seen - self._limits.age_parts_max
@@ -178,10 +192,10 @@ class Assembler:
 
     def _forget(self, key: tuple[str, bytes], reason: str | None = None) -> None:
         partial = self._partials.pop(key)
-        self._bytes_held -= partial.bytes_held
+        self._count(key, -partial.bytes_held)
         self._per_sender[key[0]] -= 1
         if not self._per_sender[key[0]]:
-            del self._per_sender[key[0]]
+            del self._per_sender[key[0]], self._bytes_of[key[0]]
         if reason:
             self._drop(reason)
 

@@ -76,7 +76,7 @@ class Runner:
 
     Attributes:
         traffic: what was sent and received.
-        dropped: messages that did not reach the actor, by reason.
+        dropped: messages that did not reach the actor or could not be sent, by reason.
     """
 
     def __init__(
@@ -230,10 +230,15 @@ class Runner:
                 publishing.create_task(self._publish(send, slots))
 
     async def _publish(self, send: Send, slots: asyncio.Semaphore) -> None:
-        topic = topic_of(self._federation, send.to, send.round_id, self._actor.id)
-        await self._transport.publish(topic, send.payload, send.retain)
-        self.traffic.messages_sent += 1
-        self.traffic.bytes_sent += len(send.payload)
+        """Hand one message over. One that cannot be sent is dropped: it may answer a peer who wants just that."""
+        try:
+            topic = topic_of(self._federation, send.to, self._actor.id)
+            await self._transport.publish(topic, send.payload, send.retain)
+            self.traffic.messages_sent += 1
+            self.traffic.bytes_sent += len(send.payload)
+        except ValueError as error:  # a `UsageError`, or the MQTT library's
+            self.dropped["unsendable"] += 1
+            log.error("message dropped", actor=self._actor.id.hex(), channel=send.to.channel.value, error=str(error))
         slots.release()
         self._outbox.task_done()
 

@@ -41,7 +41,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         keepalive_s: a connection silent for 1.5 times this is taken for dead.
         session_expiry_s: 0 asks for a clean session; anything else for one that the broker keeps while the actor is
             away. MQTT 3.1.1 cannot tell the broker for how long: that is the broker's configuration.
-        part_bytes_max: the largest payload of one packet; larger messages travel in parts.
+        part_bytes_max: the largest payload of one packet, at most 256 KiB; larger messages travel in parts.
     """
 
     url: str
@@ -64,7 +64,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise UsageError("[broker] password_file needs a username")
         self._check_range("keepalive_s", 1, 65535)
         self._check_range("session_expiry_s", 0, 10 * 366 * 24 * 3600)
-        self._check_range("part_bytes_max", PART_BYTES_LEAST, 256 * 1000 * 1000)
+        self._check_range("part_bytes_max", PART_BYTES_LEAST, PART_BYTES_DEFAULT)
 
     def _check_url(self) -> None:
         expected = "mqtt://host[:port] or mqtts://host[:port]"

@@ -9,8 +9,8 @@ locked by its process for as long as it is open; a second process with the same 
 replaced values are overwritten in the database (secure_delete), and after a transaction that forgets, the log that may
 still hold them is emptied. What the file system or flash memory keeps beneath is out of reach from here.
 
-A damaged store is not to be replaced by an old copy of itself, which forgets what was spent and what was said (DESIGN
-§7, §9), but by a fresh one; a client is enrolled anew with it.
+Each record is authenticated (`store_check`). A damaged store stops the start. It is not to be replaced by an old copy
+of itself, which forgets what was spent and said (DESIGN §8), but by a fresh one; a client is enrolled anew.
 
 A file that is neither empty nor a store, by its header, is left as it is. So the first transaction of a store, which
 marks it as ours, goes to the file itself, before the journal becomes WAL.
@@ -32,14 +32,12 @@ import msgspec
 
 from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.errors import UsageError
+from dca_proto.net.store_check import ANEW, SCHEMA, Held, Tags, check_log, damaged, read_rows
 
-_APPLICATION_ID = 0x44434101  # "DCA", format 1
+_APPLICATION_ID = 0x44434102  # "DCA", format 2
 _MAGIC, _ID_AT, _HEAD_BYTES = b"SQLite format 3\0", 68, 72  # of SQLite's file format, section 1.3
-_SCHEMA = """CREATE TABLE IF NOT EXISTS records (
-    namespace BLOB NOT NULL, kind TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
-    PRIMARY KEY (namespace, kind, key))"""
-_PUT = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)"
-_ANEW = "start with a fresh one (a client enrolled anew), not with an old copy, which forgets what was spent or said"
+_PUT = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?)"
+_TAG = "SELECT tag FROM records WHERE namespace = ? AND kind = ? AND key = ?"
 _DELETE = "DELETE FROM records WHERE namespace = ? AND kind = ? AND key = ?"
 
 
@@ -79,20 +77,22 @@ class SqliteStore:
 
     Args:
         path: the file; made, readable by the owner only, if missing.
+        key: 32 secret bytes that authenticate the records (`Identity.store_key`).
 
     Attributes:
         transactions: how many were run.
 
     Raises:
-        UsageError: the file is in use by another process, damaged, not ours, or cannot be opened.
+        UsageError: the file is in use by another process, damaged, another actor's, not ours, or cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, key: bytes) -> None:
         self.path = path
         self.transactions = 0
         self._waiting: list[_Commit] = []
         self._writer: asyncio.Task[None] | None = None
-        self._connection = _open(path)
+        self._tags = Tags(key)
+        self._connection, self._held = _open(path, self._tags)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dca-store")
 
     def view(self, namespace: bytes) -> Store:
@@ -145,17 +145,24 @@ class SqliteStore:
         with _explained(self.path):
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
+                held = self._held
                 for commit in group:
                     for write in commit.writes:
-                        self._apply(commit.namespace, write)
+                        held = self._apply(commit.namespace, write, held)
+                self._connection.execute("UPDATE seal SET records = ?, tag = ?", (held.records, self._tags.seal(held)))
+            self._held = held
             if any(isinstance(write, Forget) for commit in group for write in commit.writes):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def _apply(self, namespace: bytes, write: Write) -> None:
-        if isinstance(write, Persist):
-            self._connection.execute(_PUT, (namespace, write.table, write.key, write.value))
-        else:
-            self._connection.execute(_DELETE, (namespace, write.table, write.key))
+    def _apply(self, namespace: bytes, write: Write, held: Held) -> Held:
+        place = (namespace, write.table, write.key)
+        (old,) = self._connection.execute(_TAG, place).fetchone() or (None,)
+        if isinstance(write, Forget):
+            self._connection.execute(_DELETE, place)
+            return self._tags.replaced(held, old, None)
+        new = self._tags.tag(*place, write.value)
+        self._connection.execute(_PUT, (*place, write.value, new))
+        return self._tags.replaced(held, old, new)
 
 
 class _View:
@@ -208,17 +215,19 @@ def _settle(done: asyncio.Future[None], failure: Exception | None) -> None:
         done.set_exception(failure)
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open(path: Path, tags: Tags) -> tuple[sqlite3.Connection, Held]:
+    """The database, ready and locked, and what it holds."""
     with _explained(path):
         _create_private(path)
+        check_log(path)
         # Only the store's thread uses it once it is open, hence no check; autocommit: transactions are begun by hand.
         connection = sqlite3.connect(path, timeout=0, check_same_thread=False, isolation_level=None)
         try:
-            _prepare(connection)
+            _prepare(connection, tags)
+            return connection, read_rows(connection, path, tags)[1]
         except BaseException:
             connection.close()
             raise
-        return connection
 
 
 def _create_private(path: Path) -> None:
@@ -233,20 +242,28 @@ def _create_private(path: Path) -> None:
 
 def _check_ours(path: Path, is_file: bool, head: bytes) -> None:
     if not is_file or (head and not head.startswith(_MAGIC)):
-        raise UsageError(f"store {path} is damaged or something else: name another file, or {_ANEW}")
-    if head and head[_ID_AT:] != _APPLICATION_ID.to_bytes(4, "big"):
+        raise UsageError(f"store {path} is damaged or something else: name another file, or {ANEW}")
+    ours = _APPLICATION_ID.to_bytes(4, "big")
+    if head and head[_ID_AT:-1] == ours[:-1] and head[-1:] != ours[-1:]:
+        found = f"found format {head[-1]}, expected {ours[-1]}"
+        raise UsageError(f"store {path} is of another version ({found}): run the version that wrote it, or {ANEW}")
+    if head and head[_ID_AT:] != ours:
         raise UsageError(f"{path} is a database of something else: name another file as store")
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
+def _prepare(connection: sqlite3.Connection, tags: Tags) -> None:
     for pragma in ("locking_mode=EXCLUSIVE", "synchronous=FULL", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}")
     connection.execute("BEGIN IMMEDIATE")  # takes the lock, which the locking mode then keeps
     connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-    connection.execute(_SCHEMA)
+    for table in SCHEMA:
+        connection.execute(table)
+    (filled,) = connection.execute("SELECT EXISTS (SELECT * FROM records) OR EXISTS (SELECT * FROM seal)").fetchone()
+    if not filled:
+        connection.execute("INSERT INTO seal VALUES (?, 0, ?)", (tags.owner, tags.seal(Held())))
     connection.execute("COMMIT")
     connection.execute("PRAGMA journal_mode=WAL")
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
 
@@ -259,7 +276,7 @@ def _explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise UsageError(_explanation(path, error)) from error
     except UnicodeDecodeError as error:  # SQLite's own message quotes a damaged page
-        raise UsageError(f"store {path} is damaged; {_ANEW}") from error
+        raise damaged(path, "what should be text is none") from error
     except OSError as error:
         raise UsageError(f"cannot open store {path}: {error.strerror}; check the path and its rights") from error
 
@@ -272,5 +289,5 @@ def _explanation(path: Path, error: sqlite3.Error) -> str:
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
             return f"cannot write store {path}: {what}; free disk space and start again"
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | 0:
-            return f"store {path} is damaged ({what}): {_ANEW}"
+            return str(damaged(path, what))
     return f"store {path} cannot be used: {what}"

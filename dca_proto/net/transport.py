@@ -43,7 +43,7 @@ class Transport(Protocol):
 
         Raises:
             TransportError: the transport is closed or has failed for good.
-            UsageError: the message is too large, or retained and larger than one part.
+            ValueError: this message cannot be sent; others can. A `UsageError` where it is too large.
         """
 
     async def receive(self) -> Message:

@@ -126,7 +126,7 @@ class Tally:
             for side, counts in enumerate(worlds):
                 yield Test(name, f"uniform, world {side}", byte_p_value(counts))
             yield Test(name, "the same in both worlds", same_p_value(*worlds))
-        if all(self._means):
+        if all(len(means) > 1 for means in self._means):  # one value has no spread to compare with
             yield Test(VICTIMS, "the same mean in both worlds", _mean_p_value(*self._means))
         if self._given[0].any():
             yield Test(GIVEN, "the same whatever the sum", same_p_value(*self._given))

@@ -106,7 +106,7 @@ class View(Observer):
         self, federation: Federation, computes: Sequence[bytes], trainer: bytes | None, dimension: int
     ) -> None:
         self.held = Holdings()
-        self._pairs = Pairs(federation.hash)
+        self._pairs = Pairs(federation.id)
         self._computes = frozenset(computes)
         self._trainer = trainer
         self._dimension = dimension

@@ -76,7 +76,7 @@ class Broker:
         self._sessions: dict[bytes, Session] = {}
         self._inboxes: dict[bytes, tuple[Channel, Session]] = {}
         self._listeners: dict[Channel, dict[Session, None]] = {channel: {} for channel in Channel}
-        self._retained: dict[Channel, dict[tuple[bytes, bytes, bytes], Packet]] = {channel: {} for channel in Channel}
+        self._retained: dict[Channel, dict[tuple[bytes, bytes], Packet]] = {channel: {} for channel in Channel}
         self._next_connect_us = 0
 
     # --- machines come and go --------------------------------------------------------------------------------------
@@ -178,8 +178,8 @@ class Broker:
         """A new session, under the filters of its role: two of their levels say it all, for all have one shape."""
         session = self._sessions[process.id] = Session(self._simulator, self, process)
         for topic_filter in subscriptions(self._simulator.federation, process.role, process.id):
-            _, _, any_round, channel, receiver, any_sender = topic_filter.split("/")
-            assert any_round == any_sender == "+"
+            _, _, channel, receiver, any_sender = topic_filter.split("/")
+            assert any_sender == "+"
             if receiver == "all":
                 self._listeners[Channel(channel)][session] = None
             else:
@@ -274,7 +274,7 @@ class Broker:
 
     def _route(self, packet: Packet) -> None:
         if packet.retain:
-            self._retained[packet.to.channel][packet.to.id, packet.round_id, packet.sender] = packet
+            self._retained[packet.to.channel][packet.to.id, packet.sender] = packet
         receivers = self._receivers(packet.to)
         if len(receivers) > 1 and all(session.passes_at_once for session in receivers):
             self._simulator.soon(self._land_everywhere, packet, list(receivers))

@@ -16,7 +16,8 @@ class Packet(msgspec.Struct, frozen=True, gc=False):
     """A packet on its way.
 
     Attributes:
-        sender: the id at the end of its topic, which nobody has checked. to, round_id: of the topic.
+        sender: the id at the end of its topic, which nobody has checked. to: of the topic.
+        round_id: as its sender says for observers; no packet carries it.
         payload: a whole message, or None. wire: what is sent instead, such as a part of a message.
     """
 
@@ -39,9 +40,9 @@ class Packet(msgspec.Struct, frozen=True, gc=False):
 def packet_on(topic: str, wire: bytes) -> Packet:
     """A packet as it stands on a topic. Raises `PeerError` for a topic that is none of ours."""
     sender = sender_of(topic)
-    _, _, round_id, channel, receiver, _ = topic.split("/")
+    _, _, channel, receiver, _ = topic.split("/")
     try:
         to = Address(Channel(channel), b"" if receiver == "all" else bytes.fromhex(receiver))
-        return Packet(sender, to, b"" if round_id == "-" else bytes.fromhex(round_id), wire=wire)
+        return Packet(sender, to, b"", wire=wire)
     except ValueError:
         raise PeerError("topic", found=topic[:200], expected="ids in hexadecimal") from None

@@ -26,7 +26,7 @@ import msgspec
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.federation import Federation, Member
+from dca_proto.core.federation import Federation, Member, sign_federation
 from dca_proto.core.params import Timing
 from dca_proto.core.policy import Allowance
 from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity
@@ -153,12 +153,13 @@ class Fleet:
         self._authority, self._trainer_identity, *self._nodes = (
             Identity(os.urandom(KEY_BYTES)) for _ in range(2 + options.computes)
         )
-        self._federation = Federation(
+        unsigned = Federation(
             f"fleet-{secrets.token_hex(4)}",  # a broker may be shared with others
             self._authority.public_key,
             tuple(Member(f"compute-{place + 1}", one.public_key) for place, one in enumerate(self._nodes)),
             (Member("trainer", self._trainer_identity.public_key),),
         )
+        self._federation = sign_federation(self._authority, unsigned)
         self._timeline = Timeline(lambda: (0, 0), watcher.changed)
         self._drops = stream(options.seed, "drop")
         self._counts: list[RoundCounts] = []
@@ -211,7 +212,7 @@ class Fleet:
         self._stack.push_async_callback(self._stop_workers)
         began_s = time.monotonic()
         await self._start_workers()
-        store = SqliteStore(self._directory / "trainer.db")
+        store = SqliteStore(self._directory / "trainer.db", self._trainer_identity.store_key)
         self._stack.push_async_callback(store.close)
         self._trainer = await self._stack.enter_async_context(self._live_trainer(store))
         await unless_one_ends(self._all_connected.wait(), self._watched)
@@ -279,7 +280,7 @@ class Fleet:
 
     async def _require_broker(self) -> None:
         """See that a broker that is not ours answers, before processes are started."""
-        topic_filter = f"dca/{self._federation.name}/-"
+        topic_filter = f"dca/{self._federation.name}"
         probe = self._connection(os.urandom(ID_BYTES).hex(), (topic_filter,), _PROBE_TIMEOUT_S)
         try:
             await probe.open()

@@ -36,7 +36,7 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.core.job import JobTerms
 from dca_proto.core.machine import Actor
 from dca_proto.core.mechanism import PURE_MECHANISMS, DistributedDiscreteGaussian, Mechanism
@@ -165,7 +165,8 @@ def fresh_cast(clients: int, computes: int) -> Cast:
     authority, trainer, *others = (Identity(os.urandom(KEY_BYTES)) for _ in range(2 + computes + clients))
     nodes = tuple(Member(f"compute-{i + 1}", one.public_key) for i, one in enumerate(others[:computes]))
     name = f"swarm-{secrets.token_hex(4)}"  # a broker may be shared with others
-    federation = Federation(name, authority.public_key, nodes, (Member("trainer", trainer.public_key),))
+    unsigned = Federation(name, authority.public_key, nodes, (Member("trainer", trainer.public_key),))
+    federation = sign_federation(authority, unsigned)
     return Cast(federation, authority, trainer, tuple(others[:computes]), tuple(others[computes:]))
 
 
@@ -286,7 +287,7 @@ class Swarm:
             launched = launch_broker(self._directory / "broker", BrokerOptions(kind=kind))
             broker = await self._stack.enter_async_context(launched)
             self.broker_url, self.broker_kind, self.broker_version = broker.url, broker.kind, broker.version
-        store = SqliteStore(self._directory / "actors.db")
+        store = SqliteStore(self._directory / "actors.db", os.urandom(KEY_BYTES))  # never opened again
         self._stack.push_async_callback(store.close)
         self._actors = [*self._computes(store), *self._clients(store)]
         self._stack.push_async_callback(self._stop_actors)

@@ -114,7 +114,7 @@ class Worker:
         self._setting = setting
         self._say = say
         self._federation = Federation.from_toml(setting.federation)
-        self._store = SqliteStore(Path(setting.directory) / f"{name}.db")
+        self._store = SqliteStore(Path(setting.directory) / f"{name}.db", os.urandom(KEY_BYTES))  # never opened again
         self._rng = random.Random(f"{setting.seed}/{name}")  # noqa: S311 - waiting times only
         self._ramp = asyncio.Semaphore(setting.connecting_max)
         self._transports: list[SwarmTransport] = []

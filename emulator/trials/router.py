@@ -60,6 +60,6 @@ class Router(Broker):
 
     def inject_message(self, packet: Packet) -> None:
         """A whole message from nowhere, under any name."""
-        topic = topic_of(self._simulator.federation, packet.to, packet.round_id, packet.sender)
+        topic = topic_of(self._simulator.federation, packet.to, packet.sender)
         for wire in split(packet.payload or b"", self.options.part_bytes_max):
             self.inject(topic, wire)

@@ -57,9 +57,9 @@ def test_many_connect_at_once_where_others_are_subscribed(any_broker: Broker) ->
 
     async def crowd(number: int) -> None:
         names = [f"crowd{number}-{index}" for index in range(30)]
-        members = [transport(any_broker.url, name, f"crowd/{name}/+", "crowd/all/+") for name in names]
+        members = [transport(any_broker.url, name, f"crowd/{name}/+", "dca/crowd/hello/all/+") for name in names]
         await asyncio.wait_for(asyncio.gather(*(member.open() for member in members)), 8)
-        await members[0].publish(f"crowd/all/{names[0]}", b"kept", retain=True)
+        await members[0].publish(f"dca/crowd/hello/all/{names[0]}", b"kept", retain=True)
         heard = await asyncio.wait_for(asyncio.gather(*(member.receive() for member in members)), 8)
         assert {message.payload for message in heard} == {b"kept"}
         await asyncio.gather(*(member.close() for member in members))

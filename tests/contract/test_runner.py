@@ -111,7 +111,7 @@ class Stage:
         )
 
     async def tell(self, payload: bytes) -> None:
-        await self.peer.publish(topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), b"", PEER), payload)
+        await self.peer.publish(topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), PEER), payload)
 
     def play(self, scene: Callable[[Stage], Awaitable[None]]) -> None:
         async def watched() -> None:
@@ -160,7 +160,7 @@ def test_writes_are_durable_before_anything_leaves() -> None:
         return (Send(to, b"", b"1"), Persist("t", event.payload, b""), Forget("t", b"x"), Send(to, b"", b"2"))
 
     async def scene(stage: Stage) -> None:
-        topic = topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), b"", PEER)
+        topic = topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), PEER)
         for number in range(3):
             stage.broker.publish(topic, bytes([0, number]), False)
         deliver = stage.broker.publish
@@ -186,7 +186,7 @@ def test_facts_are_reported_in_order_once_durable() -> None:
 
 def test_nothing_leaves_when_the_store_fails(tmp_path: Path) -> None:
     async def scene() -> None:
-        store = SqliteStore(tmp_path / "store.db")
+        store = SqliteStore(tmp_path / "store.db", bytes(32))
         store._connection.execute("PRAGMA max_page_count = 4")
         stage = Stage(lambda event: (Persist("t", b"k", bytes(1 << 20)), *echo(event)), store)
         await stage.peer.open()
@@ -258,7 +258,7 @@ def test_stop_hands_over_what_is_ready_then_returns() -> None:
 
 def test_messages_on_topics_of_another_shape_are_dropped_and_counted() -> None:
     async def scene(stage: Stage) -> None:
-        stage.broker.publish(f"dca/{FEDERATION}/-/compute/{ECHO.hex()}/not-hex", b"\x00x", False)
+        stage.broker.publish(f"dca/{FEDERATION}/compute/{ECHO.hex()}/not-hex", b"\x00x", False)
         await stage.tell(b"fine")
         assert (await stage.peer.receive()).payload == b"fine"
         assert stage.runner.dropped == {"topic": 1}
@@ -272,7 +272,7 @@ class Stubborn:
 
     def __init__(self) -> None:
         self.answer = asyncio.Event()
-        self.topic = topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), b"", PEER)
+        self.topic = topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), PEER)
         self.received = self.published = 0
         self.plenty = asyncio.Event()
 

@@ -20,13 +20,14 @@ from dca_proto.core.errors import UsageError
 from dca_proto.net.store import MemoryStore, Record, SqliteStore
 
 AnyStore = MemoryStore | SqliteStore
+KEY = bytes(32)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 def reopened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], AnyStore]:
     """Opens the same store again and again; the caller closes."""
     if request.param == "sqlite":
-        return lambda: SqliteStore(tmp_path / "store.db")
+        return lambda: SqliteStore(tmp_path / "store.db", KEY)
     memory = MemoryStore()
     return lambda: memory
 
@@ -64,7 +65,7 @@ def test_commits_that_arrive_together_share_a_transaction(tmp_path: Path) -> Non
     """The first starts at once; the other 349, arriving while it runs, make one more."""
 
     async def scene() -> None:
-        store = SqliteStore(tmp_path / "store.db")
+        store = SqliteStore(tmp_path / "store.db", KEY)
         views = [store.view(n.to_bytes(16, "big")) for n in range(350)]
         await asyncio.gather(*(view.commit([Persist("t", b"k", b"v")]) for view in views))
         assert store.transactions <= 2
@@ -76,7 +77,7 @@ def test_commits_that_arrive_together_share_a_transaction(tmp_path: Path) -> Non
 
 def test_a_cancelled_commit_harms_no_other(tmp_path: Path) -> None:
     async def scene() -> None:
-        store = SqliteStore(tmp_path / "store.db")
+        store = SqliteStore(tmp_path / "store.db", KEY)
         impatient = asyncio.create_task(store.commit([Persist("t", b"1", b"v")]))
         patient = asyncio.create_task(store.commit([Persist("t", b"2", b"v")]))
         await asyncio.sleep(0)
@@ -95,7 +96,7 @@ from dca_proto.core.effects import Persist
 from dca_proto.net.store import SqliteStore
 
 async def write():
-    store = SqliteStore(Path(sys.argv[1]))
+    store = SqliteStore(Path(sys.argv[1]), bytes(32))
     number = len(store.load())
     while True:
         await store.commit([Persist("t", number.to_bytes(4, "big"), b"v" * 500)])
@@ -119,7 +120,7 @@ def test_kill_in_mid_write_loses_nothing_committed(tmp_path: Path) -> None:
         confirmed = [line for line in writer.stdout.read().splitlines() if line]
         writer.stdout.close()
         writer.wait()
-        store = SqliteStore(path)
+        store = SqliteStore(path, KEY)
         keys = [int.from_bytes(record.key, "big") for record in store.load()]
         asyncio.run(store.close())
         assert keys == list(range(len(keys)))
@@ -133,7 +134,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     try:
         writer.stdout.readline()
         with pytest.raises(UsageError, match=r"store .*store.db is in use by another process"):
-            SqliteStore(path)
+            SqliteStore(path, KEY)
     finally:
         writer.kill()
         writer.stdout.close()
@@ -141,16 +142,16 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_second_opening_in_one_process_is_refused(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.db")
+    store = SqliteStore(tmp_path / "store.db", KEY)
     with pytest.raises(UsageError, match="in use"):
-        SqliteStore(tmp_path / "store.db")
+        SqliteStore(tmp_path / "store.db", KEY)
     asyncio.run(store.close())
 
 
 def test_the_file_is_the_owners_only(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.touch(0o666)
-    store = SqliteStore(path)
+    store = SqliteStore(path, KEY)
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
     asyncio.run(store.close())
 
@@ -162,7 +163,7 @@ def test_what_is_no_store_is_not_touched(tmp_path: Path, content: bytes) -> None
     path.chmod(0o644)
     before = path.stat()
     with pytest.raises(UsageError, match="something else"):
-        SqliteStore(path)
+        SqliteStore(path, KEY)
     assert path.read_bytes() == content
     assert (path.stat().st_mode, path.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
     assert list(tmp_path.iterdir()) == [path]
@@ -171,7 +172,7 @@ def test_what_is_no_store_is_not_touched(tmp_path: Path, content: bytes) -> None
 def test_a_device_file_is_no_store() -> None:
     mode = Path(os.devnull).stat().st_mode
     with pytest.raises(UsageError, match="something else"):
-        SqliteStore(Path(os.devnull))
+        SqliteStore(Path(os.devnull), KEY)
     assert Path(os.devnull).stat().st_mode == mode
 
 
@@ -179,9 +180,9 @@ def test_a_store_killed_before_its_first_record_is_opened_again(tmp_path: Path) 
     """The mark is in the file itself, not in a log that has yet to be merged."""
     path = tmp_path / "store.db"
     opened = "import os, sys, pathlib; from dca_proto.net.store import SqliteStore"
-    command = f"{opened}; SqliteStore(pathlib.Path(sys.argv[1])); os._exit(9)"
+    command = f"{opened}; SqliteStore(pathlib.Path(sys.argv[1]), bytes(32)); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", command, str(path)], check=False).returncode == 9
-    store = SqliteStore(path)
+    store = SqliteStore(path, KEY)
     assert store.load() == []
     asyncio.run(store.close())
 
@@ -191,7 +192,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "store.db"
 
     async def fill() -> None:
-        store = SqliteStore(path)
+        store = SqliteStore(path, KEY)
         await store.commit([Persist("t", n.to_bytes(4, "big"), bytes(500)) for n in range(200)])
         await store.close()
 
@@ -206,7 +207,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
     path.write_bytes(content)
     advice = "a client enrolled anew.*not with an old copy"
     with pytest.raises(UsageError, match=rf"store .*store.db is damaged[^\n]*{advice}[^\n]*$"):
-        SqliteStore(path)
+        SqliteStore(path, KEY)
 
 
 def test_somebody_elses_database_is_left_alone(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_somebody_elses_database_is_left_alone(tmp_path: Path) -> None:
     other.execute("CREATE TABLE photos (name TEXT)")
     other.close()
     with pytest.raises(UsageError, match="is a database of something else"):
-        SqliteStore(path)
+        SqliteStore(path, KEY)
     other = sqlite3.connect(path)
     assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("photos",)]
     assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",)
@@ -224,12 +225,12 @@ def test_somebody_elses_database_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot open store .*No such file"):
-        SqliteStore(tmp_path / "missing" / "store.db")
+        SqliteStore(tmp_path / "missing" / "store.db", KEY)
 
 
 def test_a_full_disk_fails_the_commit_and_changes_nothing(tmp_path: Path) -> None:
     async def scene() -> None:
-        store = SqliteStore(tmp_path / "store.db")
+        store = SqliteStore(tmp_path / "store.db", KEY)
         await store.commit([Persist("t", b"before", b"v")])
         store._connection.execute("PRAGMA max_page_count = 8")  # as if the disk ended there
         with pytest.raises(UsageError, match=r"cannot write store .*full; free disk space"):
@@ -248,7 +249,7 @@ def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
     secret = random.Random(5).randbytes(600)
 
     async def scene() -> None:
-        store = SqliteStore(tmp_path / "store.db")
+        store = SqliteStore(tmp_path / "store.db", KEY)
         await store.commit([Persist("t", b"k", secret), Persist("t", b"other", b"stays")])
         assert on_disk(tmp_path, secret[:64])
         await store.commit([Forget("t", b"k")])
@@ -265,11 +266,11 @@ def test_records_do_not_show_their_values() -> None:
 def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
     """SQLite quotes the schema's own damaged bytes, and then its message is no text itself."""
     path = tmp_path / "store.db"
-    store = SqliteStore(path)
+    store = SqliteStore(path, KEY)
     asyncio.run(store.close())
     content = path.read_bytes()
     where = content.index(b"CREATE TABLE")
     path.write_bytes(content[:where] + b"\xe8" * 12 + content[where + 12 :])
     for read in (SqliteStore, read_store):
         with pytest.raises(UsageError, match=r"store .*store.db is damaged"):
-            read(path)
+            read(path, KEY)

@@ -30,6 +30,7 @@ LAST: list[Write] = [Persist("ledger", b"\x02", b"charged again"), Persist("shar
     Persist("round", bytes([number]), bytes(2000)) for number in range(4)
 ]
 MEMORY = Path("/dev/shm")
+KEY = bytes(32)
 FRAME_HEAD_BYTES, LOG_HEAD_BYTES = 24, 32  # of SQLite's log, file format section 4
 
 
@@ -43,7 +44,7 @@ class Scene:
         self.tail_at = len((directory / "before.db-wal").read_bytes())
 
     async def _written(self) -> tuple[list[Record], list[Record]]:
-        store = SqliteStore(self.directory / "live.db")
+        store = SqliteStore(self.directory / "live.db", KEY)
         for writes in EARLIER:
             await store.commit(writes)
         before = store.load()
@@ -65,7 +66,7 @@ class Scene:
         (self.directory / "found.db-wal").write_bytes(log)
 
         async def opened() -> list[Record]:
-            store = SqliteStore(path)
+            store = SqliteStore(path, KEY)
             records = store.load()
             await store.commit([Persist("goes", b"on", b"")])
             assert len(store.load()) == len(records) + 1
@@ -131,7 +132,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.net.store import SqliteStore
 
 async def fill():
-    store = SqliteStore(Path(sys.argv[1]))
+    store = SqliteStore(Path(sys.argv[1]), bytes(32))
     await store.commit([Persist("t", b"first", b"kept")])
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -166,7 +167,7 @@ def test_a_full_disk_refuses_whole_transactions_and_the_store_goes_on_when_there
     assert "cannot write store" in refused
     assert "free disk space and start again" in refused
     assert again == "refused again"
-    store = SqliteStore(path)
+    store = SqliteStore(path, KEY)
     found = {record.key: record.value for record in store.load()}
     asyncio.run(store.close())
     assert keys == str([key.hex() for key in sorted(found)])
@@ -178,7 +179,7 @@ def test_a_full_database_refuses_what_does_not_fit_and_takes_what_does(tmp_path:
     """SQLite's own limit of pages, as where a quota ends: nothing of the transaction is done, its deletions neither."""
 
     async def scene() -> None:
-        store = SqliteStore(tmp_path / "store.db")
+        store = SqliteStore(tmp_path / "store.db", KEY)
         await store.commit([Persist("t", b"old", b"o" * 20_000)])
         (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
         store._connection.execute(f"PRAGMA max_page_count={pages + 2}").fetchone()

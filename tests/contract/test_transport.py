@@ -162,10 +162,24 @@ def test_everyone_subscribed_hears(link: Link) -> None:
 def test_retained_reaches_the_late_and_the_last_counts(link: Link) -> None:
     async def scene() -> None:
         async with link.opened("a", "x/+") as a:
-            await a.publish(f"{link.root}/epoch/a", b"old", True)
-            await a.publish(f"{link.root}/epoch/a", b"new", True)
-            async with link.opened("late", "epoch/+") as late:
+            await a.publish(f"{link.root}/f/epoch/all/a", b"old", True)
+            await a.publish(f"{link.root}/f/epoch/all/a", b"new", True)
+            async with link.opened("late", "f/epoch/all/+") as late:
                 assert (await late.receive()).payload == b"new"
+
+    play(scene())
+
+
+@pytest.mark.parametrize("place", ["f/compute/b/a", "f/announce/all/a", "f/abort/all/a", "f/hello/b/a"])
+def test_what_was_retained_where_no_key_stands_reaches_nobody(link: Link, place: str) -> None:
+    """Whoever may write to an inbox may leave a message there for good: it is dropped each time it is found."""
+
+    async def scene() -> None:
+        async with link.opened("a", "x/+") as a:
+            await a.publish(f"{link.root}/{place}", b"left behind", True)
+            async with link.opened("b", f"{place.rpartition('/')[0]}/+") as b:
+                await a.publish(f"{link.root}/{place}", b"of now")
+                assert (await b.receive()).payload == b"of now"
 
     play(scene())
 

@@ -89,7 +89,7 @@ class Gateway:
             await self._keep_up(started)
         while True:
             message = await self._transport.receive()
-            receiver = message.topic.split("/")[4]
+            receiver = message.topic.split("/")[3]
             event = Received(sender_of(message.topic), message.payload)
             addressed = list(self._clients) if receiver == "all" else [bytes.fromhex(receiver)]
             for client_id in addressed:
@@ -127,9 +127,7 @@ class Gateway:
     async def _publish_all(self) -> None:
         while True:
             client_id, send = await self._outbox.get()
-            await self._transport.publish(
-                topic_of(self._federation, send.to, send.round_id, client_id), send.payload, send.retain
-            )
+            await self._transport.publish(topic_of(self._federation, send.to, client_id), send.payload, send.retain)
             if send.to.channel is Channel.COMPUTE:
                 sent = self.sent[client_id, send.to.id]
                 sent.append(send.payload)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dca_proto.cli.anatomy import read_store
 from dca_proto.core.effects import Channel
 from dca_proto.core.machine import Actor
 from dca_proto.core.topics import subscriptions
@@ -61,7 +62,10 @@ class NotedTransport(MqttTransport):
 
 
 def channel_of(topic: str) -> Channel:
-    return Channel(topic.split("/")[3])
+    return Channel(topic.split("/")[2])
+
+
+STORE_KEY = bytes(32)
 
 
 class LiveActor:
@@ -90,7 +94,7 @@ class LiveActor:
     def start(self) -> None:
         """Start from the database."""
         self.life += 1
-        self._store = SqliteStore(self.path)
+        self._store = SqliteStore(self.path, STORE_KEY)
         self.actor = self._build([(record.table, record.key, record.value) for record in self._store.load()])
         topics = subscriptions(self._federation, self.role, self.id)
         self._transport = NotedTransport(
@@ -133,12 +137,9 @@ class LiveActor:
         self.check()
 
 
-async def records(path: Path, table: str) -> list[bytes]:
+def records(path: Path, table: str) -> list[bytes]:
     """What the database of an actor that is not running holds in a table."""
-    store = SqliteStore(path)
-    values = [record.value for record in store.load() if record.table == table]
-    await store.close()
-    return values
+    return [value for _, kind, _, value in read_store(path) if kind == table]
 
 
 class Point(NamedTuple):

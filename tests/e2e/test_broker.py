@@ -26,7 +26,6 @@ CLIENT, OTHER, COMPUTE, TRAINER = (
     for number, role in enumerate((Channel.CLIENT, Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER), 1)
 )
 ACCESS = Access(FEDERATION, (CLIENT, OTHER, COMPUTE, TRAINER))
-ROUND = bytes(16)
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +73,11 @@ def ward(broker: Broker, authority: Path, tmp_path: Path) -> Ward:
 
 
 def topic(receiver: Member, sender: Member) -> str:
-    return topic_of(FEDERATION, Address(receiver.role, receiver.id), ROUND, sender.id)
+    return topic_of(FEDERATION, Address(receiver.role, receiver.id), sender.id)
 
 
 def broadcast(channel: Channel, sender: Member) -> str:
-    return topic_of(FEDERATION, Address(channel), ROUND, sender.id)
-
-
-def standing(channel: Channel, sender: Member) -> str:
-    """Of a message outside all rounds, which is retained."""
-    return topic_of(FEDERATION, Address(channel), b"", sender.id)
+    return topic_of(FEDERATION, Address(channel), sender.id)
 
 
 async def opened(stack: AsyncExitStack, transport: MqttTransport) -> MqttTransport:
@@ -104,8 +98,8 @@ def test_members_reach_whom_their_role_needs(ward: Ward) -> None:
         (COMPUTE, topic(TRAINER, COMPUTE), TRAINER),
         (COMPUTE, topic(COMPUTE, COMPUTE), COMPUTE),
         (COMPUTE, broadcast(Channel.ABORT, COMPUTE), CLIENT),
-        (COMPUTE, standing(Channel.EPOCH, COMPUTE), TRAINER),
-        (CLIENT, standing(Channel.HELLO, CLIENT), COMPUTE),
+        (COMPUTE, broadcast(Channel.EPOCH, COMPUTE), TRAINER),
+        (CLIENT, broadcast(Channel.HELLO, CLIENT), COMPUTE),
         (TRAINER, topic(CLIENT, TRAINER), CLIENT),
         (TRAINER, topic(COMPUTE, TRAINER), COMPUTE),
         (TRAINER, broadcast(Channel.ANNOUNCE, TRAINER), OTHER),
@@ -186,9 +180,10 @@ def test_nothing_gets_through_in_anothers_name_or_off_ones_role(ward: Ward) -> N
         topic(CLIENT, CLIENT),  # a client to a client
         broadcast(Channel.ANNOUNCE, CLIENT),
         broadcast(Channel.ABORT, CLIENT),
-        standing(Channel.EPOCH, CLIENT),
-        standing(Channel.HELLO, OTHER),
-        broadcast(Channel.HELLO, CLIENT),  # of a round: a client has one topic for what is retained
+        broadcast(Channel.EPOCH, CLIENT),
+        broadcast(Channel.HELLO, OTHER),
+        topic(COMPUTE, CLIENT).replace(COMPUTE.id.hex(), "0" * 32),  # an inbox of nobody
+        broadcast(Channel.HELLO, CLIENT).replace("/all/", "/everybody/"),
         topic(COMPUTE, CLIENT).replace(FEDERATION, "elsewhere"),
     ]
 
@@ -213,8 +208,8 @@ def test_nothing_gets_through_in_anothers_name_or_off_ones_role(ward: Ward) -> N
 def test_nobody_reads_anothers_inbox(ward: Ward) -> None:
     async def scene() -> None:
         async with AsyncExitStack() as stack:
-            own = f"dca/{FEDERATION}/+/client/{CLIENT.id.hex()}/+"
-            spied = (f"dca/{FEDERATION}/+/client/{OTHER.id.hex()}/+", f"dca/{FEDERATION}/+/+/+/+", "+/+/+/+/+/+")
+            own = f"dca/{FEDERATION}/client/{CLIENT.id.hex()}/+"
+            spied = (f"dca/{FEDERATION}/client/{OTHER.id.hex()}/+", f"dca/{FEDERATION}/+/+/+", "+/+/+/+/+")
             spy = await opened(stack, ward.transport(CLIENT, own, *spied))
             other = await opened(stack, ward.transport(OTHER))
             compute = await opened(stack, ward.transport(COMPUTE))
@@ -271,16 +266,17 @@ def test_passwords_are_neither_shown_nor_left_readable(ward: Ward) -> None:
     assert {(directory / name).stat().st_mode & 0o777 for name in ("passwords", "access")} == {0o600}
 
 
-def test_access_lists_name_exactly_the_roles_channels() -> None:
+def test_an_access_list_spells_out_a_clients_topics() -> None:
     name = CLIENT.id.hex()
-    assert list(access_lines("f", CLIENT)) == [
+    assert list(access_lines(ACCESS, CLIENT)) == [
         f"user {name}",
-        f"topic write dca/f/+/trainer/+/{name}",
-        f"topic write dca/f/+/compute/+/{name}",
-        f"topic write dca/f/-/hello/all/{name}",
-        f"topic read dca/f/+/client/{name}/+",
-        "topic read dca/f/+/announce/all/+",
-        "topic read dca/f/+/abort/all/+",
+        f"topic write dca/ward/trainer/{TRAINER.id.hex()}/{name}",
+        f"topic write dca/ward/compute/{COMPUTE.id.hex()}/{name}",
+        f"topic write dca/ward/hello/all/{name}",
+        f"topic read dca/ward/client/{name}/+",
+        "topic read dca/ward/federation/all/+",
+        "topic read dca/ward/announce/all/+",
+        "topic read dca/ward/abort/all/+",
     ]
 
 

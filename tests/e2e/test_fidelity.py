@@ -138,7 +138,7 @@ class Listener(Observer):
         self.account = account
 
     def on_send(self, process: Process, send: Send) -> None:
-        self.account.add_message(topic_of(NAME, send.to, send.round_id, process.id), send.payload)
+        self.account.add_message(topic_of(NAME, send.to, process.id), send.payload)
 
     def on_fact(self, process: Process, fact: object) -> None:
         self.account.add_fact(process.id, fact)
@@ -183,7 +183,7 @@ async def live(broker: Broker, directory: Path, now_ms: int) -> Account:
         for topic, payloads in member.sent.items():
             for payload in payloads:
                 account.add_message(topic, payload)
-                if topic.split("/")[3] == Channel.ANNOUNCE.value:
+                if topic.split("/")[2] == Channel.ANNOUNCE.value:
                     account.announced_ms.append(announced_ms(payload))
     for noted in federation.facts:
         account.add_fact(noted.actor.id, noted.fact)
@@ -227,7 +227,7 @@ def sent_topics(sent: dict[str, list[bytes]]) -> Iterable[str]:
 
 def listeners(topics: Iterable[str]) -> int:
     counts = {"announce": CLIENTS, "abort": CLIENTS + COMPUTES + 1, "epoch": 1, "hello": COMPUTES}
-    return sum(counts.get(topic.split("/")[3], 1) for topic in topics)
+    return sum(counts.get(topic.split("/")[2], 1) for topic in topics)
 
 
 # --- side by side ----------------------------------------------------------------------------------------------------

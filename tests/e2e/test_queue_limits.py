@@ -86,9 +86,9 @@ class Scene:
         await asyncio.wait([self.running])
         await asyncio.gather(self.steady.kill(), self.absent.kill(), self.trainer.kill())
 
-    async def probe(self, round_id: bytes) -> None:
+    async def probe(self) -> None:
         """Have the absent node, back again, drop a message that stood behind all that had waited for it."""
-        topic = topic_of(self._name, Address(Channel.COMPUTE, self.absent.id), round_id, PROBE)
+        topic = topic_of(self._name, Address(Channel.COMPUTE, self.absent.id), PROBE)
         while not self.counts[self.absent.id, "malformed"]:  # the broker drops it while its queue is full
             await self.link.publish(topic, b"no message")
             await asyncio.sleep(0.2)
@@ -130,7 +130,7 @@ def test_contributions_that_the_broker_took_over_and_lost_are_sent_again(
                 before = live.counts[absent.id, facts.ContributionKept]
                 absent.start()
                 await live.until(lambda: live.counts[absent.id, facts.ContributionKept] > before)
-                await live.probe(request.round_id)
+                await live.probe()
                 kept = live.counts[absent.id, facts.ContributionKept]
                 live.gateway.hurry(SPEED)
                 await live.until(lambda: bool(live.completed))

@@ -116,7 +116,7 @@ def check_sum(live: LiveFederation) -> None:
 async def check_node(node: LiveActor) -> None:
     """One partial sum, however often it was sent."""
     assert len({payload for sent in node.sent_to(TRAINER) for payload in sent if is_sealed(payload)}) == 1
-    (page,) = await records(node.path, charges.TABLE)
+    (page,) = records(node.path, charges.TABLE)
     seen = charges.SeenCharges([(charges.TABLE, bytes(4), page)])
     assert [seen.highest(slot) for slot in range(CLIENTS)] == [1] * CLIENTS, "and the number of each client's charge"
     await check_released(node.path)
@@ -124,9 +124,9 @@ async def check_node(node: LiveActor) -> None:
 
 async def check_released(path: Path) -> None:
     """The round is over for good, and nothing of the contributions is left."""
-    (stored,) = await records(path, compute_round.ROUNDS)
+    (stored,) = records(path, compute_round.ROUNDS)
     assert msgspec.msgpack.decode(stored, type=compute_round.StoredRound).phase == compute_round.RELEASED
-    assert await records(path, compute_round.CONTRIBUTIONS) == await records(path, compute_round.LISTS) == []
+    assert records(path, compute_round.CONTRIBUTIONS) == records(path, compute_round.LISTS) == []
 
 
 def is_sealed(payload: bytes) -> bool:
@@ -135,12 +135,12 @@ def is_sealed(payload: bytes) -> bool:
 
 async def check_client(member: LiveActor) -> None:
     """One contribution, charged once, and to its holder the same bytes whenever they were sent."""
-    (stored,) = await records(member.path, ledger.TABLE)
+    (stored,) = records(member.path, ledger.TABLE)
     charge = msgspec.msgpack.decode(stored, type=Charge)
     assert (charge.number, charge.returned) == (1, False)
     (sent,) = member.sent_to(COMPUTE)
     assert len(set(sent)) == 1
-    (left,) = await records(member.path, client_round.ROUNDS)
+    (left,) = records(member.path, client_round.ROUNDS)
     assert msgspec.msgpack.decode(left, type=client_round.StoredRound).outbound is None
 
 

@@ -258,14 +258,12 @@ def test_drops_are_drawn_by_place_anew_for_each_round() -> None:
 def test_a_dropped_client_loses_its_shares_and_nothing_else() -> None:
     client, node = bytes(16), bytes([1]) * 16
     drops = Dropouts([client], 1, 0)
-    share, join = (
-        topic_of("f", Address(channel, node), b"r", client) for channel in (Channel.COMPUTE, Channel.TRAINER)
-    )
+    share, join = (topic_of("f", Address(channel, node), client) for channel in (Channel.COMPUTE, Channel.TRAINER))
     assert not drops.swallows(share), "before the round"
     drops.next_round()
     assert drops.swallows(share)
     assert not drops.swallows(join)
-    assert not drops.swallows(topic_of("f", Address(Channel.COMPUTE, node), b"r", bytes([2]) * 16))
+    assert not drops.swallows(topic_of("f", Address(Channel.COMPUTE, node), bytes([2]) * 16))
 
 
 def test_what_was_spent_is_the_worst_clients_charges_that_were_not_given_back() -> None:

@@ -139,7 +139,7 @@ def test_a_release_is_lost_and_no_contribution() -> None:
     drops = Dropouts([bytes([1]) * 16], 1, 0, Channel.TRAINER)
     drops.next_round()
     lost = {
-        channel: drops.swallows(topic_of("f", Address(channel, bytes(16)), b"r", bytes([1]) * 16))
+        channel: drops.swallows(topic_of("f", Address(channel, bytes(16)), bytes([1]) * 16))
         for channel in (Channel.COMPUTE, Channel.TRAINER)
     }
     assert lost == {Channel.COMPUTE: False, Channel.TRAINER: True}
@@ -288,6 +288,43 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     assert len(read_book(tmp_path / "trainer.toml").ledger.charges) == 1
     assert main(["report", "l.json"]) == 0
     assert "Learned from 1,500 rows of 2 data nodes" in (tmp_path / "l.html").read_text()
+
+
+def test_hardening_10_two_hospitals_decline_their_policies_are_widened_and_the_same_command_goes_on(
+    embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hospitals(tmp_path, embedded_broker, rows=(90, 60))
+    policies = sorted(tmp_path.glob("client-*.toml"))
+    wide = [path.read_text() for path in policies]
+    for path, text in zip(policies, wide, strict=True):
+        path.write_text(text.replace("epsilon_per_round_max = 4\nepsilon_per_period_max = 4\n", ""))
+    trainer = tmp_path / "trainer.toml"
+    trainer.write_text(trainer.read_text().replace("epsilon = 40", "epsilon = 4"))  # room for the job once
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    learn = ["learn", "trainer.toml", "--json", "l.json"]
+    with Actors(tmp_path):
+        assert main(learn) == 3
+    out, said = (words(text) for text in capsys.readouterr())
+    assert "clients decline this unless their [policy] is wider: epsilon: 4 at delta 1e-05, expected <= 1 at" in out
+    why = "2 declined (epsilon: found 4 at delta 1e-05; accepts <= 1 at delta 1e-05); its charge came back"
+    assert why in said
+    remedy = "once the clients' [policy] allows it, the same command asks again; to ask for less, name another journal"
+    assert f"trainer.regression-mcmc.journal; {remedy}" in said
+    assert json.loads((tmp_path / "l.json").read_text())["remedy"] == remedy
+    assert [one.returned for one in read_book(trainer).ledger.charges] == [True], "asked once, and not again at once"
+    assert main(["ledger", "trainer.toml"]) == 0
+    assert "spent epsilon 0 at delta 1e-05" in words(capsys.readouterr().out)
+    for path, text in zip(policies, wide, strict=True):
+        path.write_text(text)
+    with Actors(tmp_path):
+        assert main(learn) == 0
+    assert "clients decline" not in capsys.readouterr().out
+    assert sorted(node["rows"] for node in json.loads((tmp_path / "l.json").read_text())["rounds"][0]["nodes"]) == [
+        60,
+        90,
+    ]
+    assert [one.returned for one in read_book(trainer).ledger.charges] == [True, False]
 
 
 @pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the extra samplers")

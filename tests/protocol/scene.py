@@ -48,7 +48,7 @@ from dca_proto.core.sealing import AgreementKey, Identity, seal_to
 from dca_proto.testing import Cast, Envelope, Network, NoNoise, Records, seeded
 
 NOT_STATE = {
-    "dropped", "_random", "_rows", "_agreed", "_asked", "_early", "_index", "consents", "_validated", "listed",
+    "dropped", "_random", "_rows", "_agreed", "_pace", "_early", "_index", "consents", "_validated", "listed",
     "agreement",
 }  # fmt: skip
 """What an actor may change with a message that it drops: counters, caches of pure functions, and what may be early."""
@@ -326,7 +326,7 @@ def changed(envelope: Envelope, payload: bytes) -> Envelope:
 
 def forged(cast: Cast, identity: Identity, body: Body) -> bytes:
     """A body signed by whoever holds `identity`."""
-    return encode(sign(identity, cast.federation.hash, body))
+    return encode(sign(identity, cast.federation.id, body))
 
 
 def resigned(cast: Cast, identity: Identity, payload: bytes, **changes: Any) -> bytes:
@@ -343,7 +343,7 @@ def announced(network: Network, cast: Cast) -> OpenedAnnouncement:
 
 def sealed_by(cast: Cast, identity: Identity, body: Body, opened: OpenedAnnouncement) -> bytes:
     """A body signed by `identity` and sealed to the trainer of the round."""
-    return seal_answer(sign(identity, cast.federation.hash, body), opened, seeded("forger"))
+    return seal_answer(sign(identity, cast.federation.id, body), opened, seeded("forger"))
 
 
 def unsealed(network: Network, cast: Cast, payload: bytes) -> Body:
@@ -367,13 +367,13 @@ def opened_list(network: Network, cast: Cast, envelope: Envelope) -> FrozenList:
     key = receiver._keys.key(opened.epochs[opened.computes.index(envelope.to.id)].epoch)
     signer = cast.federation.compute(envelope.sender).key
     return open_signed(
-        open_answer(decode_frame(envelope.payload), key, opened.hash), signer, cast.federation.hash, FrozenList
+        open_answer(decode_frame(envelope.payload), key, opened.hash), signer, cast.federation.id, FrozenList
     )
 
 
 def sealed_list(cast: Cast, identity: Identity, body: FrozenList, opened: OpenedAnnouncement, to: bytes) -> bytes:
     """A list signed by `identity` and sealed to a peer's epoch key."""
-    signed = sign(identity, cast.federation.hash, body)
+    signed = sign(identity, cast.federation.id, body)
     public = opened.epochs[opened.computes.index(to)].public
     sealed = seal_to(public, encode(signed), opened.hash, seeded("forger"))
     return encode(Sealed(opened.body.round_id, *sealed))
@@ -385,7 +385,7 @@ def forged_list(network: Network, cast: Cast, envelope: Envelope, entries: bytes
     opened = announced(network, cast)
     hashed = list_hash(opened.hash, identity.id, entries)
     head = (opened.body.round_id,)
-    header = sign(identity, cast.federation.hash, ListHeader(*head, opened.hash, hashed, len(entries) // ENTRY_BYTES))
+    header = sign(identity, cast.federation.id, ListHeader(*head, opened.hash, hashed, len(entries) // ENTRY_BYTES))
     body = FrozenList(*head, envelope.to.id, header, entries, tags)
     return changed(envelope, sealed_list(cast, identity, body, opened, envelope.to.id))
 

@@ -168,7 +168,7 @@ def test_attack_5_a_client_does_not_let_itself_be_singled_out(policy: dict[str, 
 def test_attack_5_a_sybil_needs_a_certificate_of_the_federation() -> None:
     """Whoever is not enrolled joins nothing: the trainer cannot make clients up, only the enrolment key can."""
     cast, others = wide_cast("enrolled"), wide_cast("others")
-    assert cast.federation.hash != others.federation.hash
+    assert cast.federation.id != others.federation.id
     with pytest.raises(PeerError):
         cast.federation.check_certificate(others.certificate(0), 0)
 

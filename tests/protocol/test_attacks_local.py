@@ -254,7 +254,7 @@ def test_attack_37_a_release_in_another_name_or_with_a_forged_certificate() -> N
     plain = release_of(cast, network, 0)
     stolen = msgspec.structs.replace(plain, certificate=cast.certificate(2))
     give(network, cast, victim.id, sealed_by(cast, sybil, stolen, opened), "signature")
-    own = Certificate(victim.public_key, 1 << 52, victim.sign(cast.federation.hash, b"dca1-certificate"))
+    own = Certificate(victim.public_key, 1 << 52, victim.sign(cast.federation.id, b"dca1-certificate"))
     self_made = msgspec.structs.replace(plain, certificate=own)
     give(network, cast, victim.id, sealed_by(cast, victim, self_made, opened), "signature")
     expired = msgspec.structs.replace(plain, certificate=cast.certificate(2, expires_ms=network.now_ms))

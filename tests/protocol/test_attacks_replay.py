@@ -148,6 +148,7 @@ def test_attack_10_the_trainer_asks_twice_for_the_result() -> None:
     assert len(set(released)) == 1
     query = forged(cast, trainer, Query(opened.body.round_id, opened.hash))
     for payload in (query, query, encode(opened.frame)):
+        network.now_ms += cast.timing.again_ms
         (answer,) = network.actors[node].handle(Received(trainer.id, payload), network.now_ms)
         assert answer.payload == released[0]
     network.restart(node)

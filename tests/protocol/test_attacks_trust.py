@@ -86,7 +86,7 @@ def test_attack_35_compute_nodes_that_the_federation_file_does_not_name() -> Non
     cast = Cast(4, 3)
     network, announcement = only_announced(cast)
     mine = stranger()
-    key = sign(mine, cast.federation.hash, epoch_key_of(mine, network.now_ms))
+    key = sign(mine, cast.federation.id, epoch_key_of(mine, network.now_ms))
     bad = with_computes(cast, announcement, (*body_of(announcement).terms.computes[:2], key))
     for actor in (cast.clients[0], cast.computes[0]):
         refused(network, actor, cast.trainer_identity.id, bad, "unknown-compute")
@@ -98,7 +98,7 @@ def test_attack_35_keys_that_a_compute_node_never_signed() -> None:
     network, announcement = only_announced(cast)
     honest = cast.compute_identities[2]
     for signer in (cast.trainer_identity, cast.compute_identities[0], stranger()):
-        key = sign(signer, cast.federation.hash, epoch_key_of(honest, network.now_ms))
+        key = sign(signer, cast.federation.id, epoch_key_of(honest, network.now_ms))
         bad = with_computes(cast, announcement, (*body_of(announcement).terms.computes[:2], key))
         refused(network, cast.clients[0], cast.trainer_identity.id, bad, "signature")
 
@@ -254,7 +254,7 @@ def test_what_is_no_invited_round_of_the_trainers_is_dropped_and_its_own_is_take
         refused(network, node, trainer, encode(InvitedRound(frame.announcement, clients)), "invited")
     open_to_all = sign(
         cast.trainer_identity,
-        cast.federation.hash,
+        cast.federation.id,
         msgspec.structs.replace(announced(network, cast).body, invited=b"", round_id=bytes(16)),
     )
     refused(network, node, trainer, encode(InvitedRound(open_to_all, frame.clients)), "invited")
@@ -355,13 +355,11 @@ def test_a_compute_nodes_epoch_never_goes_back(back: int, over: bool, refusal: s
     ended_ms = network.now_ms + 1 - Timing().epoch_grace_ms if over else network.now_ms + Timing().abort_grace_ms
     newer = msgspec.structs.replace(old, epoch=old.epoch + back, expires_ms=network.now_ms + DAY_MS)
     others = tuple(
-        sign(
-            one, cast.federation.hash, msgspec.structs.replace(body_of(encode(key)), expires_ms=network.now_ms + DAY_MS)
-        )
+        sign(one, cast.federation.id, msgspec.structs.replace(body_of(encode(key)), expires_ms=network.now_ms + DAY_MS))
         for one, key in zip(cast.compute_identities[1:], keys[1:], strict=True)
     )
     for number, key in ((1, newer), (2, msgspec.structs.replace(old, expires_ms=ended_ms))):
-        computes = (sign(node, cast.federation.hash, key), *others)
+        computes = (sign(node, cast.federation.id, key), *others)
         payload = with_computes(cast, announcement, computes, round_id=bytes((number,)) * 16, **times)
         if number == 2 and refusal is not None:
             refused(network, cast.clients[0], trainer.id, payload, refusal)

@@ -350,7 +350,7 @@ def test_dca_ledger_tells_the_account_of_the_worst_off_client(
         invite(cast, numbers, network)
 
     async def save() -> None:
-        store = SqliteStore(tmp_path / "trainer.db")
+        store = SqliteStore(tmp_path / "trainer.db", bytes(32))
         records = network.stores[cast.trainer_identity.id].items()
         await store.commit([Persist(table, key, value) for (table, key), value in records])
         await store.close()

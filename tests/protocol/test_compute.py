@@ -40,6 +40,7 @@ from dca_proto.core.messages import (
     Contribution,
     EpochKey,
     FrozenList,
+    HelloWanted,
     ListHeader,
     Query,
     Receipt,
@@ -325,7 +326,7 @@ def test_an_abort_for_other_list_hashes_shows_headers_and_neither_lists_nor_answ
 
 
 def test_one_abort_of_each_node_is_kept_and_given_to_clients_with_a_session_alone() -> None:
-    """A peer with two different aborts crowds out nobody, and a stranger makes a node send nothing."""
+    """A peer with two different aborts crowds out nobody, and a stranger gets the question for its session alone."""
     scene = Scene("aborted")
     (other,) = [one for one in scene.cast.compute_identities if one.id not in (scene.node, scene.peer.id)]
     head = (scene.round_id,)
@@ -338,7 +339,10 @@ def test_one_abort_of_each_node_is_kept_and_given_to_clients_with_a_session_alon
         (client, scene.node), (client, scene.peer.id), (client, other.id)
     ]  # fmt: skip
     assert [body_of(one.payload).detail for one in given[1:]] == ["first", "last"]
-    assert scene.actor.handle(Received(bytes(16), contribution), scene.network.now_ms) == []
+    stranger = (bytes([salt]) * 16 for salt in range(256))
+    posing = next(one for one in stranger if scene.opened.holder(one).id == scene.node)
+    (asked,) = scene.actor.handle(Received(posing, contribution), scene.network.now_ms)
+    assert body_of(asked.payload) == HelloWanted(posing)
 
 
 def test_lists_go_to_each_peer_with_its_own_tags_alone() -> None:

@@ -12,7 +12,7 @@ from dca_proto.core.announcement import _held
 from dca_proto.core.compute_round import ROUNDS, StoredRound
 from dca_proto.core.effects import Channel
 from dca_proto.core.events import Received
-from dca_proto.core.federation import Federation, Member
+from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Announcement, Close, Contribution, Receipt, Sealed
 from dca_proto.core.records import decoded
 from dca_proto.statistics import base
@@ -32,8 +32,7 @@ class Missing:
     def take_away(self) -> None:
         old = self._kept
         if self._what == "federation file":
-            newcomer = Member("second-trainer", bytes(range(32)))
-            self._cast.federation = Federation(old.name, old.enrolment_key, old.computes, (*old.trainers, newcomer))
+            self._cast.federation = Federation(old.name, bytes(range(32)), old.computes, old.trainers)
         else:
             self._statistic = base._REGISTRY.pop("sum")
             forget_validated()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dca_proto.core import facts
 from dca_proto.core.effects import Channel
-from dca_proto.core.federation import Federation, Member
+from dca_proto.core.federation import Federation
 from dca_proto.core.params import Timing
+from dca_proto.core.sealing import Identity
 from dca_proto.testing import Cast, Envelope, Network
 
 EPOCH_MS, GRACE_MS = 10_000_000, 100_000
@@ -69,10 +70,9 @@ def test_a_contribution_after_the_abort_is_answered_with_it_and_brings_the_charg
 
 
 def replaced(cast: Cast) -> Federation:
-    """The federation file after a second trainer has come: another file, another hash."""
-    newcomer = Member("second-trainer", bytes(range(32)))
-    old = cast.federation
-    return Federation(old.name, old.enrolment_key, old.computes, (*old.trainers, newcomer))
+    """A federation of the same members with another enrolment key: another federation."""
+    old, cast.authority = cast.federation, Identity(bytes(range(32)))
+    return Federation(old.name, cast.authority.public_key, old.computes, old.trainers)
 
 
 def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledger() -> None:
@@ -82,12 +82,12 @@ def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledge
     request = cast.request()
     net.command(cast.trainer_identity.id, request)
     net.deliver()
-    assert net.actors[cast.clients[0]].phase(request.round_id) == "sent"
+    waiting = next(client for client in cast.clients if net.actors[client].phase(request.round_id) == "sent")
     cast.federation = replaced(cast)
-    net.restart(cast.clients[0])
-    assert net.actors[cast.clients[0]].phase(request.round_id) == "new"
-    assert {table for table, _ in net.stores[cast.clients[0]]} == {"ledger", "seen", "epoch", "hello"}
-    assert net.actors[cast.clients[0]].ledger.spent().mu > 0
+    net.restart(waiting)
+    assert net.actors[waiting].phase(request.round_id) == "new"
+    assert {table for table, _ in net.stores[waiting]} == {"ledger", "seen", "epoch", "hello"}
+    assert net.actors[waiting].ledger.spent().mu > 0
 
 
 def test_a_trainer_goes_on_when_its_old_federation_file_is_back() -> None:

@@ -115,11 +115,11 @@ def test_remembered_epoch_keys_expire() -> None:
     opened = announced(network, cast)
     over_ms = opened.epochs[0].expires_ms + Timing().epoch_grace_ms - Timing().abort_grace_ms
     later = msgspec.structs.replace(opened.body, close_by_ms=over_ms - 1, commit_by_ms=over_ms)
-    again = open_announcement(sign(cast.trainer_identity, cast.federation.hash, later), cast.federation, LIMITS)
+    again = open_announcement(sign(cast.trainer_identity, cast.federation.id, later), cast.federation, LIMITS)
     assert misses()[1] == 1, "remembered"
     check_time(again, Timing(), over_ms - 2, until_ms=over_ms - 1)
     over = msgspec.structs.replace(later, commit_by_ms=over_ms + 1)
-    again = open_announcement(sign(cast.trainer_identity, cast.federation.hash, over), cast.federation, LIMITS)
+    again = open_announcement(sign(cast.trainer_identity, cast.federation.id, over), cast.federation, LIMITS)
     with pytest.raises(PeerError, match="epoch: found commit_by"):
         check_time(again, Timing(), over_ms - 2, until_ms=over_ms - 1)
 

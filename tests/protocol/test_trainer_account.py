@@ -17,14 +17,14 @@ from dca_proto.core.account import AccountError
 from dca_proto.core.effects import Channel, Persist, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received
-from dca_proto.core.facts import NodeAborted, Released, RoundFailed
+from dca_proto.core.facts import Declined, NodeAborted, Released, RoundFailed
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import (
     Announcement,
     Contribution,
     EpochKey,
 )
-from dca_proto.core.policy import DAY_MS
+from dca_proto.core.policy import DAY_MS, Policy
 from dca_proto.core.price import Price
 from dca_proto.core.request import AskLdpReport
 from dca_proto.core.trainer_round import ROUNDS
@@ -90,7 +90,7 @@ def waiting_scene() -> tuple[Lab, Network, tuple[bytes, bytes], bytes]:
     network, last = Network(), cast.computes[2]
     network.tamper = losing(EpochKey, sender=last)
     cast.network(network)
-    network._retained.pop(last)
+    network._retained.pop((last, Channel.EPOCH))
     network.restart(cast.trainer_identity.id)
     _, request = begin(cast, network)
     network.tamper = lambda one: ()
@@ -230,6 +230,27 @@ def test_reports_of_everybody_add_up_to_the_account_and_no_further() -> None:
     )
 
 
+def test_hardening_13_reports_and_sums_go_side_by_side_where_a_part_is_kept_for_reports() -> None:
+    """Of 1.6, 0.8 for reports: one of 0.8 and a sum of 0.8, both at the clients and in the account; then no more."""
+    limits = {"epsilon_per_period_max": 1.6, "delta_max": 1e-6, "epsilon_for_reports": 0.8}
+    cast = Lab(4, 3, mechanism=NoNoise(), policy=Policy(clients_min=1, honest_min=1, **limits))
+    cast.account = msgspec.structs.replace(TWO_ROUNDS, epsilon_for_reports=0.8)
+    network = cast.network()
+    assert tell(cast, network) == ""
+    begin(cast, network, epsilon=0.8)
+    assert len(results(network)) == 2
+    assert tell(cast, network, epsilon=0.01) == (
+        "the federation's account: found a total of epsilon 1.61 with this round, 0.81 of it for reports of delta 0; "
+        "expected <= 1.6 at delta 1e-06 in 365 days, 0.8 of it kept for these; at most 0 is left; "
+        "ask for less, wait, or raise epsilon of [account]"
+    )
+    assert "at most 0 is left" in refusal(cast, network, epsilon=0.01)
+    cast.account = None
+    network.restart(cast.trainer_identity.id)
+    begin(cast, network, epsilon=0.01)
+    assert {fact.reason for fact in network.reported(Declined)} == {"budget"}, "each client's own ledger says no, too"
+
+
 def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the_most_in_each_kind() -> None:
     """Of four clients two have told reports, two were in a Gaussian round: a batch across both has the room of a client
     that was in both kinds; each pair by itself has what it has left."""
@@ -246,7 +267,8 @@ def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the
     assert tell(cast, network, (1, 2)) == (
         f"the federation's account: found a total of epsilon {both:.4g} with this round; "
         "expected <= 1.6 at delta 1e-06 in 365 days; at most 0 is left; reports of delta 0 and Gaussian rounds cost "
-        "more together than apart: keep them to different periods; ask for less, wait, or raise epsilon of [account]"
+        "more together than apart: keep them to different periods, or set epsilon_for_reports before the first; "
+        "ask for less, wait, or raise epsilon of [account]"
     )
     assert tell(cast, network, (0, 1)) == "", "0.8 and 0.8"
     assert "at most 0.2223 is left" in tell(cast, network, (2, 3), epsilon=0.23), "beside a Gaussian round of 1"

@@ -88,7 +88,7 @@ def test_what_must_not_verify(vector: dict[str, Any]) -> None:
     given = parsed(vector)
     if vector["is"] == "signature":
         with pytest.raises(PeerError, match="signature"):
-            verify(given["public"], given["federation hash"], given["body"], given["signature"])
+            verify(given["public"], given["federation id"], given["body"], given["signature"])
     else:
         with pytest.raises(PeerError, match="ciphertext"):
             decrypt(given["key"], given["nonce"], given["ciphertext"], given["associated"])
@@ -130,8 +130,14 @@ def test_hashes() -> None:
     given, expected = answer("actor id")
     assert Identity(given["seed"]).public_key == given["public"]
     assert actor_id(given["public"]) == expected == blake2b("dca1-id", given["public"], size=16)
+    given, expected = answer("federation id")
+    assert framed("dca4-federation", *given.values()) == expected
+    given, expected = answer("federation file")
+    federation = Federation.from_toml(given["toml"])
+    assert federation.frame.body == expected
     given, expected = answer("federation hash")
-    assert Federation.from_toml(given["toml"]).hash == expected
+    assert framed("dca4-file", *given.values()) == expected == federation.hash
+    assert given["federation id"] == federation.id
 
 
 def test_derived_keys() -> None:
@@ -178,13 +184,13 @@ def test_agreement() -> None:
 def test_signatures_and_sealing() -> None:
     given, expected = answer("signature")
     identity = Identity(given["seed"])
-    assert identity.sign(given["federation hash"], given["body"]) == expected
-    verify(identity.public_key, given["federation hash"], given["body"], expected)
+    assert identity.sign(given["federation id"], given["body"]) == expected
+    verify(identity.public_key, given["federation id"], given["body"], expected)
     bindings.crypto_sign_open(
-        expected + b"dca1-signature" + given["federation hash"] + given["body"], identity.public_key
+        expected + b"dca1-signature" + given["federation id"] + given["body"], identity.public_key
     )
     given, expected = answer("signed")
-    verify(identity.public_key, given["federation hash"], b"\4" + given["body"], expected)
+    verify(identity.public_key, given["federation id"], b"\4" + given["body"], expected)
     given, expected = answer("sealed")
     sealed = msgspec.convert(expected, Sealed)
     receiver = AgreementKey(bytes(range(32, 64)))

@@ -56,7 +56,7 @@ class ReleasesBeyondItsBudget(ClientActor):
     """4: the budget is never asked about."""
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
-        return self._consent.to_terms(opened)
+        return self._consent.to_terms(opened, self._federation)
 
 
 class ReleasesAgain(ClientActor):

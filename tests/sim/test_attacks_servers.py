@@ -40,7 +40,8 @@ def test_each_kind_says_what_it_spoils() -> None:
 def test_attack_26_a_node_drops_honest_clients_up_to_t_minus_c(dropped: int, colluders: int, ends: str) -> None:
     """Documented: up to T - c of them are out of the sum unnoticed, which has its noise all the same; beyond, the
     honest nodes abort with figures, and release nothing."""
-    world, outcome = held(against("drop-clients", dropped, tolerated=2, colluders=colluders))
+    holder_of_two = "compute 2"
+    world, outcome = held(against("drop-clients", dropped, holder_of_two, tolerated=2, colluders=colluders))
     assert results(outcome) == [ends]
     first = outcome.rounds[0]
     if ends == "completed":

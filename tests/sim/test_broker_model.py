@@ -56,7 +56,7 @@ def test_half_a_message_in_parts_is_gone_with_the_receivers_memory() -> None:
 
 def test_what_is_injected_comes_under_any_name_and_nonsense_to_nobody() -> None:
     stage = Stage(2)
-    topic = topic_of("test", Address(Channel.COMPUTE, Stage.id(1)), ROUND, b"someone else....")
+    topic = topic_of("test", Address(Channel.COMPUTE, Stage.id(1)), b"someone else....")
     stage.broker.inject(topic, b"\x00spoofed")
     stage.broker.inject(topic, b"\x07neither whole nor part")
     for odd in ("dca/test/x", "", topic.replace("compute", "nobody"), topic.replace(Stage.id(1).hex(), "zz")):

@@ -95,7 +95,7 @@ def play(world: Stage, *others: Transcript, **told: Any) -> list[Checker]:
     world.simulator.after(
         1_500,
         world.simulator.broker.inject,
-        f"dca/{world.cast.federation.name}/-/compute/{world.computes[0].id.hex()}/{bytes(16).hex()}",
+        f"dca/{world.cast.federation.name}/compute/{world.computes[0].id.hex()}/{bytes(16).hex()}",
         b"\x00\xc1rubbish",
     )
     world.simulator.run(world.simulator.now_ms + HOUR_MS)

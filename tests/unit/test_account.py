@@ -189,6 +189,7 @@ def test_what_else_is_spent_is_composed(answer: Any) -> None:
     assert 1 < found["epsilon_with_also"] < found["epsilon_charged_with_also"]
     charged = compose([found["mu"], mu_of_pure(0.1), mu_of_pure(0.5)])
     assert found["epsilon_charged_with_also"] == pytest.approx(epsilon_of(charged, 1e-6), rel=1e-9)
+    assert found["epsilon_charged_apart_with_also"] == pytest.approx(1.6, rel=1e-6)
     assert found["curve"][3]["epsilon_with_also"] == found["epsilon_with_also"]
     assert [one["kind"] for one in found["also"]] == ["Laplace", "RandomisedResponse"]
 

@@ -44,20 +44,21 @@ def epoch_key(index: int, cast: Cast = CAST, **changes: Any) -> Signed:
     public = AgreementKey(bytes((index + 1,)) * 32).public
     plain = EpochKey(cast.computes[index], 9, public, NOW_MS + 10_000_000)
     signer = changes.pop("signer", cast.compute_identities[index])
-    return sign(signer, cast.federation.hash, msgspec.structs.replace(plain, **changes))
+    return sign(signer, cast.federation.id, msgspec.structs.replace(plain, **changes))
 
 
 def announcement(**changes: Any) -> Announcement:
     keys = changes.pop("keys", tuple(epoch_key(index) for index in range(3)))
     plain = Announcement(
-        b"r" * 16, CAST.trainer_identity.id, "sum", QUESTION, 0, 24, "distributed-discrete-gaussian",
+        b"r" * 16, CAST.trainer_identity.id, 1, CAST.federation.hash, "sum", QUESTION, 0, 24,
+        "distributed-discrete-gaussian",
         0.2, 1.0, 1e-6, SecureSum(3, 8, 0, keys), REPLY.public, b"", NOW_MS + 1000, NOW_MS + 2000,
     )  # fmt: skip
     return msgspec.structs.replace(plain, **changes)
 
 
 def signed(body: Any = None, signer: Identity | None = None, cast: Cast = CAST) -> Signed:
-    return sign(signer or CAST.trainer_identity, cast.federation.hash, announcement() if body is None else body)
+    return sign(signer or CAST.trainer_identity, cast.federation.id, announcement() if body is None else body)
 
 
 def opened(limits: Limits | None = None, **changes: Any) -> OpenedAnnouncement:
@@ -327,7 +328,7 @@ def test_an_invitation_says_nothing_of_the_others_but_hashes() -> None:
 
 def test_an_answer_is_read_by_its_trainer_as_part_of_its_round_only() -> None:
     body = Query(b"r" * 16, bytes(32))
-    answer, round_ = sign(CAST.client_identities[0], CAST.federation.hash, body), opened()
+    answer, round_ = sign(CAST.client_identities[0], CAST.federation.id, body), opened()
     frame = module.decode_frame(seal_answer(answer, round_, seeded("answers")))
     assert open_answer(frame, REPLY, round_.hash) == answer  # type: ignore[arg-type]
     for key, hashed in ((AgreementKey(bytes(32)), round_.hash), (REPLY, opened(mu=0.1).hash)):

@@ -426,7 +426,7 @@ def test_a_store_is_shown_without_its_secrets(run: Run, tmp_path: Path, played: 
 
 
 async def _write_store(path: Path, actor_id: bytes, records: dict[tuple[str, bytes], bytes]) -> None:
-    store = SqliteStore(path)
+    store = SqliteStore(path, bytes(32))
     try:
         await store.view(actor_id).commit([Persist(table, key, value) for (table, key), value in records.items()])
     finally:
@@ -481,7 +481,7 @@ def test_inspect_needs_one_thing_that_is_there_and_free(run: Run, tmp_path: Path
     assert "cannot read nowhere" in refused(run, "inspect", "nowhere")
 
     async def while_in_use() -> str:
-        store = SqliteStore(tmp_path / "s.db")
+        store = SqliteStore(tmp_path / "s.db", bytes(32))
         try:
             await store.commit([Persist("ledger", b"k", b"v")])
             return refused(run, "inspect", "s.db")

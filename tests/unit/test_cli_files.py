@@ -111,7 +111,7 @@ def store(folder: Path) -> Path:
     path = folder / "client.db"
 
     async def fill() -> None:
-        opened = SqliteStore(path)
+        opened = SqliteStore(path, bytes(32))
         try:
             await opened.commit([Persist(ledger.TABLE, bytes(16), msgspec.msgpack.encode(charge))])
         finally:
@@ -135,12 +135,12 @@ def test_records_that_cannot_be_read_are_told_beside_those_that_can(
     assert value.count(b"\xa4mean") == 1
     changed(
         store,
-        "INSERT INTO records VALUES (x'', ?, ?, ?)",
+        "INSERT INTO records VALUES (x'', ?, ?, ?, x'')",
         ledger.TABLE,
         b"bad",
         value.replace(b"mean", b"\xff\xfe\xfdn"),
     )
-    changed(store, "INSERT INTO records VALUES (x'', ?, ?, ?)", client_round.ROUNDS, b"bad", b"\x91" * 5000)
+    changed(store, "INSERT INTO records VALUES (x'', ?, ?, ?, x'')", client_round.ROUNDS, b"bad", b"\x91" * 5000)
     assert main(["inspect", "client.db", "--json"]) == 0
     told = {(one["kind"], "unreadable" in one) for one in json.loads(capsys.readouterr().out)}
     assert told == {(ledger.TABLE, False), (ledger.TABLE, True), (client_round.ROUNDS, True)}
@@ -158,7 +158,7 @@ def test_a_store_whose_columns_are_not_its_own_is_one_line(
     store: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     changed(store, damage)
-    assert "store client.db is damaged: a record's " in refused(capsys, "inspect", "client.db")
+    assert "store client.db is damaged (a record's " in refused(capsys, "inspect", "client.db")
 
 
 def _values(store: Path) -> list[bytes]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -21,6 +23,7 @@ from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
 from dca_proto.core.policy import Policy
 from dca_proto.core.price import Price
+from dca_proto.keyfile import read_identity, write_identity
 from dca_proto.net.store import SqliteStore
 from dca_proto.testing import Cast, Network
 
@@ -48,8 +51,14 @@ SCALED = {"columns": ["x"], "centre": [0.0], "scale": [10.0], "bound": [1.0]}
 MU = accounting.mu_of(1.0, 1e-6)
 
 
+def store_key(path: Path) -> bytes:
+    """That of the identity beside a store, if there is one."""
+    identity = path.with_suffix(".key")
+    return read_identity(identity, path.stem).store_key if identity.exists() else bytes(32)
+
+
 async def save(path: Path, records: dict[tuple[str, bytes], bytes], owner: bytes = b"") -> None:
-    store = SqliteStore(path)
+    store = SqliteStore(path, store_key(path))
     try:
         await store.view(owner).commit([Persist(table, key, value) for (table, key), value in records.items()])
     finally:
@@ -94,10 +103,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: tuple[Cast, 
     (tmp_path / "client.toml").write_text(ROLE.format(role="client", limits="policy") + LIMITS)
     (tmp_path / "trainer.toml").write_text(ROLE.format(role="trainer", limits="account") + ACCOUNT)
     (tmp_path / "compute.toml").write_text(ROLE.format(role="compute", limits="floors"))
-    for name, owner in (
-        ("client", cast.clients[0]), ("trainer", cast.trainer_identity.id), ("compute", cast.computes[0]),
-    ):  # fmt: skip
-        asyncio.run(save(tmp_path / f"{name}.db", network.stores[owner]))
+    for name, identity in (
+        ("client", cast.client_identities[0]),
+        ("trainer", cast.trainer_identity),
+        ("compute", cast.compute_identities[0]),
+    ):
+        write_identity(tmp_path / f"{name}.key", name, identity)
+        asyncio.run(save(tmp_path / f"{name}.db", network.stores[identity.id]))
     return tmp_path
 
 
@@ -186,6 +198,19 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
     assert f"{line}{plain['mu_spent']:.4g}, those at delta 0 converted, whose epsilons are 0.125 in all)" in told
     left = f"left epsilon {plain['epsilon_left']:.4g} at delta 1e-06 in one more round, of 2 in all"
     assert f"{left}, or {plain['pure_left']:.4g} at delta 0; at most 1 in each round" in told
+    assert plain["epsilon_for_reports"] is None
+    policy = folder / "client.toml"
+    policy.write_text(policy.read_text() + "epsilon_for_reports = 0.25\n")
+    plain = json.loads(run("client.toml", "--json", "-")[1])
+    sums = accounting.compose([MU, MU])
+    assert plain["mu_spent"] == pytest.approx(sums)
+    assert plain["epsilon_spent"] == pytest.approx(0.125 + accounting.epsilon_of(sums, 1e-6))
+    assert (plain["epsilon_for_reports"], plain["pure_left"]) == (0.25, 0.125)
+    rest = (accounting.mu_of(1.75, 1e-6) ** 2 - sums**2) ** 0.5
+    assert plain["epsilon_left"] == pytest.approx(accounting.epsilon_of(rest, 1e-6), rel=1e-6)
+    told = " ".join(run("client.toml")[1].split())
+    assert f"mu = {sums:.4g}, and epsilon 0.125 at delta 0)" in told
+    assert "in one more round, and 0.125 at delta 0, of 2 in all, 0.25 of it for reports of delta 0;" in told
 
 
 def at(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
@@ -264,7 +289,7 @@ def test_what_is_no_ledger_is_named(run: Run, folder: Path, played: tuple[Cast, 
 
 def test_a_running_actor_keeps_its_store_to_itself(run: Run, folder: Path) -> None:
     async def while_in_use() -> str:
-        store = SqliteStore(folder / "client.db")
+        store = SqliteStore(folder / "client.db", store_key(folder / "client.db"))
         try:
             await store.commit([Persist("x", b"k", b"v")])
             return refused(run, "client.toml")
@@ -359,3 +384,17 @@ def test_help_has_examples(run: Run) -> None:
     code, told, _ = run("--help")
     assert code == 0
     assert "dca ledger client.toml" in told
+
+
+def test_hardening_2_an_edited_charge_is_not_shown_as_if_nothing_was_spent(run: Run, folder: Path) -> None:
+    """By its TOML file, which names the key, the store is authenticated; by itself it is shown with a warning."""
+    with closing(sqlite3.connect(folder / "client.db")) as connection, connection:
+        key, value = connection.execute("SELECT key, value FROM records WHERE kind = 'ledger'").fetchone()
+        charge = msgspec.structs.replace(msgspec.msgpack.decode(value, type=Charge), returned=True)
+        connection.execute("UPDATE records SET value = ? WHERE key = ?", (msgspec.msgpack.encode(charge), key))
+    line = refused(run, "client.toml")
+    assert f"store {folder / 'client.db'} is damaged (record {key.hex()} of table " in line
+    assert "start with a fresh one (a client enrolled anew), not with an old copy" in line
+    code, shown, _ = run("client.db")
+    assert code == 0
+    assert "the records were not authenticated" in shown

@@ -21,8 +21,8 @@ def announcement(**parameters: object) -> Announcement:
     """One whose numbers decode, whatever they mean."""
     terms = SecureSum(4, 10, 0, (Signed(b"", bytes(64)),) * 2)
     return Announcement(
-        bytes(16), bytes(16), "sum", parameters, 0, 24, "m", 1.0, 2.0, 1e-6, terms, bytes(32), b"",
-        1, 2,
+        bytes(16), bytes(16), 1, bytes(32), "sum", parameters, 0, 24, "m", 1.0, 2.0, 1e-6, terms,
+        bytes(32), b"", 1, 2,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from dca_proto.cli.actors import EXAMPLES
 from dca_proto.config import convert, read_config
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.sealing import Identity
 from dca_proto.device import load
@@ -26,11 +26,14 @@ from dca_proto.request import RoundSettings, open_round
 from dca_proto.table import Table, read_csv
 
 AUTHORITY, CLIENT, FIRST, SECOND, TRAINER, STRANGER = (Identity(bytes([index]) * 32) for index in range(6))
-FEDERATION = Federation(
-    "demo",
-    AUTHORITY.public_key,
-    (Member("hospital-a", FIRST.public_key), Member("hospital-b", SECOND.public_key)),
-    (Member("lab", TRAINER.public_key),),
+FEDERATION = sign_federation(
+    AUTHORITY,
+    Federation(
+        "demo",
+        AUTHORITY.public_key,
+        (Member("hospital-a", FIRST.public_key), Member("hospital-b", SECOND.public_key)),
+        (Member("lab", TRAINER.public_key),),
+    ),
 )
 CLIENT_TEXT = """
 [client]
@@ -159,6 +162,7 @@ NAMES_A_POLICY = CLIENT_TEXT.replace("[broker]", 'policy = "policy.toml"\n[broke
 FULL_POLICY = """
 epsilon_per_round_max = 0.5
 epsilon_per_period_max = 2
+epsilon_for_reports = 0.5
 period_days = 30
 delta_max = 1e-6
 clients_min = 100
@@ -180,9 +184,9 @@ def test_a_policy_may_stand_in_a_file_of_its_own(folder: Path) -> None:
     (folder / "client.toml").write_text(NAMES_A_POLICY)
     policy = load(folder / "client.toml").config.policy
     assert policy == Policy(
-        epsilon_per_round_max=0.5, epsilon_per_period_max=2.0, period_days=30.0, delta_max=1e-6, clients_min=100,
-        honest_min=50, colluders_min=5, colluders_part_min=0.01, computes_min=2, dimension_max=9,
-        statistics=("mean", "regression"), bounds={"x": (0.0, 120.0)}, trainers=(TRAINER.id.hex(),),
+        epsilon_per_round_max=0.5, epsilon_per_period_max=2.0, epsilon_for_reports=0.5, period_days=30.0,
+        delta_max=1e-6, clients_min=100, honest_min=50, colluders_min=5, colluders_part_min=0.01, computes_min=2,
+        dimension_max=9, statistics=("mean", "regression"), bounds={"x": (0.0, 120.0)}, trainers=(TRAINER.id.hex(),),
         trusted_computes=("hospital-a",), rows_of_many=True,
     )  # fmt: skip
     (folder / "client.toml").write_text(f"{CLIENT_TEXT}[policy]\n{FULL_POLICY}")

@@ -6,17 +6,20 @@ import msgspec
 import pytest
 
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.core.messages import Certificate
 from dca_proto.core.sealing import Identity, actor_id
 
 AUTHORITY, CLIENT = Identity(bytes(32)), Identity(b"\1" * 32)
 KEYS = [Identity(bytes([10 + index]) * 32).public_key for index in range(4)]
-FEDERATION = Federation(
-    "hospital-7",
-    AUTHORITY.public_key,
-    (Member("north", KEYS[0]), Member('quo"te\\d', KEYS[1])),
-    (Member("lab", KEYS[2]),),
+FEDERATION = sign_federation(
+    AUTHORITY,
+    Federation(
+        "hospital-7",
+        AUTHORITY.public_key,
+        (Member("north", KEYS[0]), Member('quo"te\\d', KEYS[1])),
+        (Member("lab", KEYS[2]),),
+    ),
 )
 
 

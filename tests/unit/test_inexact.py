@@ -199,7 +199,7 @@ def test_a_real_client_declines_it_by_its_name() -> None:
 def test_an_exact_actors_plan_refuses_it_and_the_other_way_round() -> None:
     cast = Cast(4, 3)
     for offered, asked in ((DistributedDiscreteGaussian(), RoundedGaussian()), (RoundedGaussian(), NoNoise())):
-        announcement = cast.request().announcement(bytes(16), asked.name, (), bytes(32), 0)
+        announcement = cast.request().announcement(bytes(16), (1, bytes(32)), asked.name, (), bytes(32), 0)
         with pytest.raises(UsageError, match=f"{asked.name}' is not offered here; use '{offered.name}'"):
             validate_announcement(announcement, offered, Limits())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member, enrol
+from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.core.sealing import Identity
 from dca_proto.keyfile import (
     certificate_path,
@@ -137,7 +137,7 @@ def authority() -> Identity:
 @pytest.fixture
 def federation(authority: Identity) -> Federation:
     members = [Member(f"m{index}", Identity(bytes([index]) * 32).public_key) for index in range(1, 4)]
-    return Federation("demo", authority.public_key, tuple(members[:2]), (members[2],))
+    return sign_federation(authority, Federation("demo", authority.public_key, tuple(members[:2]), (members[2],)))
 
 
 def test_a_certificate_comes_back_and_can_be_renewed(

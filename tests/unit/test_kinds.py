@@ -32,8 +32,8 @@ OPEN = Policy(clients_min=1, honest_min=1, delta_max=1e-6)
 
 def announcement(terms: Any = SUM, **changes: Any) -> Announcement:
     plain = Announcement(
-        bytes(16), bytes(16), "sum", QUESTION, 1, 24, EXACT.name, MU, 1.0, 1e-6, terms, bytes(32),
-        b"", 1, 2,
+        bytes(16), bytes(16), 1, bytes(32), "sum", QUESTION, 1, 24, EXACT.name, MU, 1.0, 1e-6, terms,
+        bytes(32), b"", 1, 2,
     )  # fmt: skip
     return msgspec.structs.replace(plain, **changes)
 

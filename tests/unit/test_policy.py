@@ -38,8 +38,8 @@ def announcement(**changes: object) -> Announcement:
     question = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
     terms = {name: changes.pop(name) for name in ("fewest", "colluders", "computes") if name in changes}
     plain = Announcement(
-        bytes(16), TRAINER, "sum", question, 0, 24, DistributedDiscreteGaussian.name, 0.0, 1.0, 1e-5,
-        msgspec.structs.replace(TERMS, **terms), bytes(32), b"", 1, 2,
+        bytes(16), TRAINER, 1, bytes(32), "sum", question, 0, 24, DistributedDiscreteGaussian.name,
+        0.0, 1.0, 1e-5, msgspec.structs.replace(TERMS, **terms), bytes(32), b"", 1, 2,
     )  # fmt: skip
     asked = msgspec.structs.replace(plain, **changes)
     allowed = accounting.mu_of(asked.epsilon, asked.delta) if asked.delta else accounting.mu_of_pure(asked.epsilon)
@@ -207,7 +207,10 @@ def test_reports_add_up_to_the_budget_and_no_further() -> None:
 
 def test_a_report_beside_a_gaussian_round_has_to_fit_as_one() -> None:
     """A report of 1 is as good as a Gaussian round of 5.6, and so does not fit beside any; one of 0.7 does."""
-    apart = "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different periods"
+    apart = (
+        "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different periods, "
+        "or set epsilon_for_reports before the first"
+    )
     ledger = spent(accounting.mu_of(0.5, 1e-5), 1)
     total = (ledger.spent() + Price.of_pure(1.0)).epsilon(1e-5)
     left = Policy().allowance.left(ledger, NOW_MS, pure=True)
@@ -330,6 +333,9 @@ def test_a_node_hears_its_trainers_only() -> None:
         {"epsilon_per_period_max": -1.0},
         {"delta_max": 0.0},
         {"delta_max": 1.0},
+        {"epsilon_for_reports": -0.1},
+        {"epsilon_for_reports": 4.0},
+        {"epsilon_for_reports": float("nan")},
         {"period_days": 0.0},
         {"period_days": float("inf")},
         {"delta_max": float("nan")},
@@ -359,7 +365,14 @@ def test_a_policy_that_would_protect_nobody_is_the_callers_error(fields: dict) -
 
 
 @pytest.mark.parametrize(
-    "fields", [{"epsilon": 0.0}, {"delta": 1.0}, {"period_days": -1.0}, {"period_days": float("nan")}]
+    "fields",
+    [
+        {"epsilon": 0.0},
+        {"delta": 1.0},
+        {"period_days": -1.0},
+        {"period_days": float("nan")},
+        {"epsilon_for_reports": 4.0},
+    ],
 )
 def test_an_account_that_can_hold_nothing_is_the_callers_error(fields: dict) -> None:
     (name,) = fields

@@ -88,14 +88,14 @@ def hello(index: int = 0, signer: Identity | None = None, **changes: Any) -> byt
     frame = decode_frame(one.hello)
     assert isinstance(frame, Signed)
     body = msgspec.structs.replace(decode_body(frame.body), **changes)
-    return encode(sign(signer or CAST.client_identities[index], CAST.federation.hash, body))
+    return encode(sign(signer or CAST.client_identities[index], CAST.federation.id, body))
 
 
 def by_hand(secret: bytes, peer: bytes, client: tuple[bytes, int], compute: tuple[bytes, int]) -> bytes:
     """§2.4: BLAKE2b of the point, public keys, federation, ids and epochs, each behind its length."""
     publics = sorted((bindings.crypto_scalarmult_base(secret), peer))
     binding = [part for one, epoch in (client, compute) for part in (one, epoch.to_bytes(4, "big"))]
-    parts = [bindings.crypto_scalarmult(secret, peer), *publics, CAST.federation.hash, *binding]
+    parts = [bindings.crypto_scalarmult(secret, peer), *publics, CAST.federation.id, *binding]
     framed = b"".join(piece for part in parts for piece in (len(part).to_bytes(8, "little"), part))
     return hashlib.blake2b(framed, digest_size=32, person=b"dca4-pair").digest()
 

@@ -6,9 +6,12 @@ import pytest
 
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError
-from dca_proto.core.topics import sender_of, subscriptions, topic_of
+from dca_proto.core.topics import may_be_retained, sender_of, subscriptions, topic_of
 
-ME, YOU, ROUND = bytes(16), b"\xff" * 16, b"\xab" * 16
+ME, YOU = bytes(16), b"\xff" * 16
+
+
+ID = ME.hex()
 
 
 def matches(pattern: str, topic: str) -> bool:
@@ -20,19 +23,22 @@ def matches(pattern: str, topic: str) -> bool:
 @pytest.mark.parametrize("channel", list(Channel))
 def test_a_topic_names_its_sender_last(channel: Channel) -> None:
     to = Address(channel) if channel.is_broadcast else Address(channel, YOU)
-    topic = topic_of("fed", to, ROUND, ME)
+    topic = topic_of("fed", to, ME)
     assert topic.split("/")[-1] == ME.hex()
     assert sender_of(topic) == ME
-    assert topic == f"dca/fed/{'ab' * 16}/{channel.value}/{'all' if channel.is_broadcast else YOU.hex()}/{ME.hex()}"
+    assert topic == f"dca/fed/{channel.value}/{'all' if channel.is_broadcast else YOU.hex()}/{ME.hex()}"
 
 
-def test_what_belongs_to_no_round_says_so() -> None:
-    assert topic_of("fed", Address(Channel.EPOCH), b"", ME).split("/")[2] == "-"
+@pytest.mark.parametrize("channel", list(Channel))
+def test_only_keys_and_federation_files_may_have_been_retained(channel: Channel) -> None:
+    to = Address(channel) if channel.is_broadcast else Address(channel, YOU)
+    assert may_be_retained(topic_of("fed", to, ME)) == (channel in (Channel.EPOCH, Channel.HELLO, Channel.FEDERATION))
+    assert not may_be_retained(f"dca/fed/{channel.value}/{YOU.hex()}/{ME.hex()}")
 
 
 @pytest.mark.parametrize(
-    "topic", ["", "dca", "dca/f/r/client/x", "dca/f/r/client/x/00/more", "abc/f/r/client/x/00", "dca/f/r/nobody/x/00",
-              "dca/f/r/client/x/zz", "dca/f/r/client/x/000"],
+    "topic", ["", "dca", "dca/f/client/x", f"dca/f/client/x/{ID}/more", f"abc/f/client/x/{ID}", f"dca/f/nobody/x/{ID}",
+              f"dca/f/-/client/x/{ID}", f"dca/f/client/x/{'z' * 32}", f"dca/f/client/x/{ID}0"],
 )  # fmt: skip
 def test_another_shape_is_a_peers_error(topic: str) -> None:
     with pytest.raises(PeerError, match="topic"):
@@ -42,9 +48,9 @@ def test_another_shape_is_a_peers_error(topic: str) -> None:
 @pytest.mark.parametrize(
     ("role", "broadcasts"),
     [
-        (Channel.CLIENT, {Channel.ANNOUNCE, Channel.ABORT}),
-        (Channel.COMPUTE, {Channel.ABORT, Channel.HELLO}),
-        (Channel.TRAINER, {Channel.ABORT, Channel.EPOCH}),
+        (Channel.CLIENT, {Channel.FEDERATION, Channel.ANNOUNCE, Channel.ABORT}),
+        (Channel.COMPUTE, {Channel.FEDERATION, Channel.ABORT, Channel.HELLO}),
+        (Channel.TRAINER, {Channel.FEDERATION, Channel.ABORT, Channel.EPOCH}),
     ],
 )
 def test_an_actor_hears_its_inbox_and_its_broadcasts_and_nothing_else(role: Channel, broadcasts: set[Channel]) -> None:
@@ -52,8 +58,8 @@ def test_an_actor_hears_its_inbox_and_its_broadcasts_and_nothing_else(role: Chan
     for channel in Channel:
         for receiver in (ME, YOU):
             to = Address(channel) if channel.is_broadcast else Address(channel, receiver)
-            topic = topic_of("fed", to, ROUND, YOU)
+            topic = topic_of("fed", to, YOU)
             hears = channel in broadcasts or (channel is role and receiver == ME)
             assert any(matches(one, topic) for one in filters) == hears
-    elsewhere = topic_of("other", Address(role, ME), ROUND, YOU)
+    elsewhere = topic_of("other", Address(role, ME), YOU)
     assert not any(matches(one, elsewhere) for one in filters)

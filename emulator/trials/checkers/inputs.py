@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 CODES = frozenset({
     "announcement", "answer", "ask", "certificate", "ciphertext", "computes", "contribution", "deadline", "epoch",
-    "full", "hello", "holder", "invited", "key", "kind", "known-release", "known-round", "late", "ledger",
-    "ledger-rollback", "length", "list", "malformed", "phase", "receipt", "receiver", "release", "releases", "replay",
-    "rounds", "second-contribution", "sender", "session", "sessions", "signature", "size", "topic", "unknown-compute",
-    "unknown-round", "unknown-trainer",
+    "federation", "full", "hello", "holder", "invited", "key", "kind", "known-release", "known-round", "late",
+    "ledger", "ledger-rollback", "length", "list", "malformed", "phase", "receipt", "receiver", "release",
+    "releases", "replay", "revoked", "rounds", "second-contribution", "sender", "session", "sessions", "signature",
+    "size", "topic", "unknown-compute", "unknown-round", "unknown-trainer",
 })  # fmt: skip
 """All codes under which an actor drops a message."""
 

@@ -27,11 +27,11 @@ class Pairs:
     """What every actor's epoch keys are, and what two of them share.
 
     Args:
-        federation_hash: that all keys are bound to.
+        federation_id: that all keys are bound to.
     """
 
-    def __init__(self, federation_hash: bytes) -> None:
-        self._federation_hash = federation_hash
+    def __init__(self, federation_id: bytes) -> None:
+        self._federation_id = federation_id
         self._secrets: dict[bytes, AgreementKey] = {}  # by public key
         self._own = defaultdict[bytes, list[tuple[int, bytes]]](list)  # each actor's epochs and public keys
         self._shared: dict[tuple[bytes, bytes], bytes] = {}
@@ -86,7 +86,7 @@ class Pairs:
         if found is None and own is not None:
             point = crypto_scalarmult(own.secret, public)
             ends = (client, epoch.to_bytes(4, "big"), node.compute, node.epoch.to_bytes(4, "big"))
-            parts = (point, *sorted((node.public, public)), self._federation_hash, *ends)
+            parts = (point, *sorted((node.public, public)), self._federation_id, *ends)
             found = self._shared[node.public, public] = digest(b"dca4-pair", *parts)
         return found
 

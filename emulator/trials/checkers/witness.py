@@ -150,7 +150,7 @@ class Witness(Observer):
         self.tags: defaultdict[Of, dict[bytes, bytes]] = defaultdict(dict)
         self.ends: dict[Of, str] = {}
         self.kept: defaultdict[Of, dict[tuple[bytes, bytes], Kept]] = defaultdict(dict)
-        self.pairs = Pairs(world.cast.federation.hash)
+        self.pairs = Pairs(world.cast.federation.id)
         self.on_release: list[Callable[[Release], None]] = []
         self.on_alone: list[Callable[[Released], None]] = []
         self.gathered: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)

@@ -1,0 +1,280 @@
+"""What a seed makes of messages that were sent: changed, signed and sealed anew, cut in parts, under odd topics."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from dca_proto.core.codec import decode_frame, encode, sign
+from dca_proto.core.masks import contribution_keys
+from dca_proto.core.messages import Contribution, Sealed, Signed
+from dca_proto.core.sealing import SINGLE_USE_NONCE, Identity, encrypt, seal_to
+from dca_proto.net.parts import split
+from emulator.fuzz.mqtt import packet, publish
+
+EDGES: tuple[Any, ...] = (
+    *(0, 1, -1, 2**16, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, -(2**63), 2**64 - 1),
+    *(0.0, -0.0, 0.5, 1e-320, 1e308, float("nan"), float("inf"), float("-inf")),
+    *(b"", b"\0", bytes(16), bytes(32), b"\xff" * 32, bytes(64), bytes(4096)),
+    *("", "x", "\x1b[2J", "é" * 300, None, True, False, [], [[]], {}, {"x": 1}, [0] * 100),
+)
+"""What a field is replaced by."""
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """What was sealed in a message: by whom, for whom, and what it was sealed to."""
+
+    round_id: bytes
+    sender: bytes
+    receiver: bytes
+    public: bytes
+    hash: bytes
+    inner: bytes
+
+
+class Sealable(msgspec.Struct, frozen=True):
+    """A contribution that a client may make: of which round, announcement and client, to whom, and its exact length."""
+
+    round_id: bytes
+    hash: bytes
+    client: bytes
+    holder: bytes
+    pair_key: bytes
+    length: int
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What an attacker knows.
+
+    Attributes:
+        federation_hash: of the file. ids: of actors, whom it may pose as.
+        keys: identities whose signatures it can make. log: (topic, whole payload), of the past.
+        secrets: what it has opened. sealable: what it may seal.
+    """
+
+    federation_hash: bytes
+    ids: Sequence[bytes]
+    keys: Sequence[Identity]
+    log: Sequence[tuple[str, bytes]]
+    secrets: Sequence[Secret] = ()
+    sealable: Sequence[Sealable] = ()
+
+
+class Forger:
+    """Makes inputs of what was sent in rounds that went before.
+
+    Args:
+        rng: draws everything. known: what it makes them of.
+    """
+
+    def __init__(self, rng: random.Random, known: Known) -> None:
+        self.rng = rng
+        self._known = known
+        self._keys = {one.id: one for one in known.keys}
+        self._secrets = [one for one in known.secrets if one.sender in self._keys]
+        ways: tuple[tuple[int, Callable[[bytes], bytes]], ...] = (
+            (3, self._bytes),
+            (3, self._tree),
+            (4, self._signed),
+            (1, self._same),
+            (1, self._noise),
+            (1, self._contribution),
+            (2, self._sealed),
+        )
+        self._ways = [way for weight, way in ways for _ in range(weight)]
+
+    def packets(self, topics: Sequence[str]) -> tuple[str, list[bytes], bool]:
+        """An input for an actor with these filters: its kind, packets, and whether they may spoil the connection."""
+        draw = self.rng.random()
+        if draw < 0.004:
+            return "packet", [self._raw()], True
+        sent, payload = self.rng.choice(self._known.log)
+        for _ in range(8):  # mostly of those that are meant for this actor
+            if any(_fits(one, sent) for one in topics):
+                break
+            sent, payload = self.rng.choice(self._known.log)
+        topic = self._topic(self.rng.choice(topics), bytes.fromhex(sent.rpartition("/")[2]))
+        if draw < 0.15:
+            return "topic", [self._publish(self._odd_topic(topic), b"\0" + payload)], False
+        way = self.rng.choice(self._ways)
+        made = way(payload)
+        if draw < 0.3:
+            return "parts", [self._publish(topic, part) for part in self._parts(made)], False
+        return way.__name__.strip("_"), [self._publish(topic, b"\0" + made)], False
+
+    def _publish(self, topic: str | bytes, payload: bytes) -> bytes:
+        return publish(topic, payload, self.rng.choice((0, 1, 1, 1, 2)), self.rng.choice((0, 1, 2, 65_535)))
+
+    # topics and packets
+
+    def _topic(self, topic_filter: str, sender: bytes) -> str:
+        """A topic that the filter matches, with the true sender or another one."""
+        claimed = sender if self.rng.random() < 0.7 else self.rng.choice(self._known.ids)
+        *head, _ = topic_filter.split("/")
+        return "/".join([*head, claimed.hex()])
+
+    def _odd_topic(self, topic: str) -> str | bytes:
+        parts, rng = topic.split("/"), self.rng
+        place = rng.randrange(len(parts))
+        long = "f" * rng.choice((31, 33, 64, 40_000))
+        odd = ("", "+", "#", "\0", "é", "\ud800", long, parts[place].upper(), "$SYS", "a/b")
+        match rng.randrange(4):
+            case 0:
+                parts[place] = rng.choice(odd)
+            case 1:
+                parts[-1] = rng.choice(odd)
+            case 2:
+                parts.insert(place, rng.choice(odd))
+            case 3:
+                return self._bytes(topic.encode())
+        return "/".join(parts)[:60_000] or "x"
+
+    def _parts(self, payload: bytes) -> list[bytes]:
+        """Parts of a message: lost, repeated, mixed up, damaged, or of nothing."""
+        parts, rng = split(payload, max(64, len(payload) // self.rng.randrange(2, 10) + 25)), self.rng
+        for _ in range(rng.randrange(4)):
+            place = rng.randrange(len(parts))
+            match rng.randrange(5):
+                case 0:
+                    parts[place] = self._bytes(parts[place])
+                case 1 if len(parts) > 1:
+                    del parts[place]
+                case 2:
+                    parts.append(parts[place])
+                case 3:
+                    digest = rng.choice((bytes(16), rng.randbytes(16)))
+                    claimed = b"".join(rng.choice((0, 1, 2, 255, 4095, 65_535)).to_bytes(2, "big") for _ in range(2))
+                    parts.append(b"\1" + digest + claimed + rng.randbytes(rng.randrange(300)))
+                case _:
+                    rng.shuffle(parts)
+        return parts
+
+    def _raw(self) -> bytes:
+        """Bytes of any kind on the connection: packets that are none, or that have no place there."""
+        rng = self.rng
+        topic, payload = rng.choice(self._known.log)
+        match rng.randrange(6):
+            case 0:
+                return rng.randbytes(rng.randrange(1, 200))
+            case 1:
+                return self._bytes(publish(topic, b"\0" + payload, 1))
+            case 2:
+                return packet(rng.randrange(256), rng.randbytes(rng.randrange(40)))
+            case 3:
+                return bytes([rng.randrange(256)]) + b"\xff" * rng.randrange(6) + rng.randbytes(20)
+            case 4:
+                return packet(rng.choice((0x20, 0x40, 0x50, 0x62, 0x70, 0x90, 0xB0)), bytes(rng.randrange(5)))
+            case _:
+                return publish(topic, payload)[: rng.randrange(1, 30)]
+
+    # messages
+
+    def _same(self, payload: bytes) -> bytes:
+        return payload
+
+    def _noise(self, payload: bytes) -> bytes:
+        return self.rng.randbytes(self.rng.randrange(200))
+
+    def _bytes(self, payload: bytes) -> bytes:
+        """Bits flipped, bytes changed, cut, repeated or put in."""
+        data, rng = bytearray(payload), self.rng
+        for _ in range(rng.randrange(1, 5)):
+            place = rng.randrange(len(data) + 1)
+            match rng.randrange(6):
+                case 0 if place < len(data):
+                    data[place] ^= 1 << rng.randrange(8)
+                case 1 if place < len(data):
+                    data[place] = rng.randrange(256)
+                case 2:
+                    data[place:place] = rng.randbytes(rng.randrange(1, 9))
+                case 3 if rng.random() < 0.3:
+                    del data[place:]
+                case 4:
+                    data[place:place] = data[place : place + rng.randrange(40)]
+                case _:
+                    del data[place : place + rng.randrange(3)]
+        return bytes(data)
+
+    def _tree(self, payload: bytes) -> bytes:
+        """A well-formed MessagePack array with some values changed."""
+        tree = msgspec.msgpack.decode(payload)
+        for _ in range(self.rng.randrange(1, 3)):
+            self._change(tree)
+        return msgspec.msgpack.encode(tree)
+
+    def _change(self, tree: Any) -> None:
+        """Change one value somewhere below."""
+        rng = self.rng
+        while True:
+            places = list(range(len(tree)) if isinstance(tree, list) else tree)
+            if not places:
+                return
+            place = rng.choice(places)
+            inner = tree[place]
+            if isinstance(inner, list | dict) and inner and rng.random() < 0.8:
+                tree = inner
+                continue
+            alike = [edge for edge in EDGES if type(edge) is type(inner)]
+            match rng.randrange(10):
+                case 0 | 1 | 2 if isinstance(inner, bytes):
+                    tree[place] = rng.randbytes(len(inner))
+                case 3 if isinstance(inner, bytes):
+                    tree[place] = self._bytes(inner)
+                case 0 | 1 | 2 if isinstance(inner, int | float) and abs(inner) < 2**62:
+                    tree[place] = inner + rng.choice((-1, 1, 1000, 10**6, -(10**6)))
+                case 4 if isinstance(tree, list):
+                    tree.insert(place, copy.deepcopy(rng.choice((inner, *EDGES))))
+                case 5:
+                    tree[place] = copy.deepcopy(rng.choice(EDGES))
+                case _ if alike:
+                    tree[place] = copy.deepcopy(rng.choice(alike))
+            return
+
+    def _signed(self, payload: bytes) -> bytes:
+        """A message whose body is changed, and signed by whoever it seems to come from, if that key is here."""
+        tree = msgspec.msgpack.decode(payload)
+        rng = self.rng
+        inside = (one for one in (tree, *tree) if isinstance(one, list) and one and one[0] == 1)
+        frame = next(inside, None)
+        if frame is None:
+            return self._tree(payload)
+        frame[1] = self._tree(frame[1])
+        identity = rng.choice(list(self._keys.values()))
+        named = [one for one in self._keys.values() if one.id in frame[1] or one.public_key in frame[1]]
+        if named and rng.random() < 0.9:
+            identity = named[0]
+        frame[2] = sign(identity, self._known.federation_hash, frame[1]).signature
+        return msgspec.msgpack.encode(tree)
+
+    def _sealed(self, payload: bytes) -> bytes:
+        """A sealed answer or list, opened, changed, signed and sealed anew."""
+        if not self._secrets:
+            return self._tree(payload)
+        one = self.rng.choice(self._secrets)
+        frame = decode_frame(one.inner)
+        assert isinstance(frame, Signed), "what is sealed is signed"
+        body = self._tree(frame.body)
+        signed = encode(sign(self._keys[one.sender], self._known.federation_hash, body))
+        inner = self.rng.choice((signed, signed, signed, self._bytes(one.inner), one.inner))
+        sealed = seal_to(one.public, inner, one.hash, self.rng.randbytes)
+        return encode(Sealed(one.round_id, *sealed))
+
+    def _contribution(self, payload: bytes) -> bytes:
+        """A contribution with any plaintext, rightly sealed."""
+        if not self._known.sealable:
+            return self._tree(payload)
+        one, identity = self.rng.choice(self._known.sealable), self.rng.randbytes(16)
+        hidden = self.rng.randbytes(max(0, one.length + self.rng.choice((0, 0, 0, 1, -1, 8, -8, 1000))))
+        bound = b"".join((one.hash, one.client, one.holder, identity))
+        seal = contribution_keys(one.pair_key, one.hash, identity).seal
+        ciphertext = encrypt(seal, SINGLE_USE_NONCE, hidden, bound)
+        return encode(Contribution(one.round_id, identity, ciphertext))
+
+
+def _fits(topic_filter: str, topic: str) -> bool:
+    levels = zip(topic_filter.split("/"), topic.split("/"), strict=True)
+    return all(level in ("+", other) for level, other in levels)

@@ -1,0 +1,155 @@
+"""MQTT 3.1.1, byte by byte: packets, and a small broker that feeds its clients whatever it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dca_proto.net.filters import FilterTree
+
+PATIENCE_S = 60.0
+
+
+def packet(head: int, body: bytes) -> bytes:
+    """An MQTT packet."""
+    size, left = b"", len(body)
+    while left or not size:
+        left, low = left >> 7, left & 127
+        size += bytes([low | (left > 0) << 7])
+    return bytes([head]) + size + body
+
+
+def publish(topic: str | bytes, payload: bytes, qos: int = 0, number: int = 1) -> bytes:
+    """A PUBLISH packet."""
+    name = topic.encode(errors="surrogatepass") if isinstance(topic, str) else topic
+    place = number.to_bytes(2, "big") if qos else b""
+    return packet(0x30 | qos << 1, len(name).to_bytes(2, "big") + name + place + payload)
+
+
+class Broker:
+    """Just enough of MQTT 3.1.1: it carries what its clients publish, with QoS 0, and what a fuzzer feeds them.
+
+    Attributes:
+        url: where it listens. log: (topic, payload) of all that was published while `is_logging`.
+        is_over: an actor has ended; nobody is waited for.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, bytes]] = []
+        self.is_logging, self.is_over = True, False
+        self._filters: FilterTree[str] = FilterTree()
+        self._retained: dict[str, bytes] = {}
+        self._connections: dict[str, asyncio.StreamWriter] = {}
+        self._changed = asyncio.Event()
+        self._alive: set[str] = set()  # whose PINGRESP came since `settle` asked
+
+    async def __aenter__(self) -> Broker:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"mqtt://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def feed(self, name: str, data: bytes) -> None:
+        """Send bytes to a client that is subscribed, now or once it is back."""
+        connection = await self._connected(name)
+        if connection is not None:
+            connection.write(data)
+            await asyncio.gather(connection.drain(), return_exceptions=True)
+
+    async def settle(self, name: str) -> None:
+        """Wait until a client has read all that was fed, or is gone."""
+        self._alive.discard(name)
+        connection = await self._connected(name)
+        if connection is not None:
+            connection.write(packet(0xC0, b""))
+        while name not in self._alive and self._connections.get(name) is connection and not self.is_over:
+            await self._wait()
+
+    def cut(self, name: str) -> None:
+        """End a client's connection: what was fed may have left it in the middle of a packet."""
+        connection = self._connections.pop(name, None)
+        if connection is not None:
+            connection.transport.abort()
+
+    def end(self, _: object) -> None:
+        """An actor has ended."""
+        self.is_over = True
+        self._changed.set()
+
+    async def _connected(self, name: str) -> asyncio.StreamWriter | None:
+        while name not in self._connections and not self.is_over:
+            await self._wait()
+        return self._connections.get(name)
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await asyncio.wait_for(self._changed.wait(), PATIENCE_S)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = ""
+        try:
+            while True:
+                head, body = await _read(reader)
+                if head >> 4 == 1:
+                    name = body[12 : 12 + int.from_bytes(body[10:12], "big")].decode()
+                self._answer(name, writer, head, body)
+                self._changed.set()
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        finally:
+            if self._connections.get(name) is writer:
+                del self._connections[name]
+            self._changed.set()
+            writer.close()
+
+    def _answer(self, name: str, writer: asyncio.StreamWriter, head: int, body: bytes) -> None:
+        match head >> 4:
+            case 1:
+                writer.write(packet(0x20, b"\0\0"))
+            case 3:
+                self._carry(writer, body, retain=bool(head & 1))
+            case 5:
+                writer.write(packet(0x62, body))  # PUBREC: PUBREL
+            case 8:
+                self._subscribe(name, writer, body)
+            case 12:
+                writer.write(packet(0xD0, b""))
+            case 13:
+                self._alive.add(name)
+
+    def _subscribe(self, name: str, writer: asyncio.StreamWriter, body: bytes) -> None:
+        own: FilterTree[None] = FilterTree()
+        at, count = 2, 0
+        while at < len(body):
+            size = int.from_bytes(body[at : at + 2], "big")
+            topic_filter = body[at + 2 : at + 2 + size].decode()
+            own.add(topic_filter, None)
+            self._filters.add(topic_filter, name)
+            at, count = at + 3 + size, count + 1
+        writer.write(packet(0x90, body[:2] + b"\1" * count))
+        self._connections[name] = writer
+        for topic, payload in self._retained.items():
+            if any(True for _ in own.matching(topic)):
+                writer.write(publish(topic, payload))
+
+    def _carry(self, writer: asyncio.StreamWriter, body: bytes, *, retain: bool) -> None:
+        at = 2 + int.from_bytes(body[:2], "big")
+        topic, number, payload = body[2:at].decode(), body[at : at + 2], body[at + 2 :]
+        writer.write(packet(0x40, number))
+        if self.is_logging:
+            self.log.append((topic, payload))
+        if retain:
+            self._retained[topic] = payload
+        for name in dict.fromkeys(self._filters.matching(topic)):
+            if name in self._connections:
+                self._connections[name].write(publish(topic, payload))
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    (head,) = await reader.readexactly(1)
+    size, shift, more = 0, 0, 128
+    while more & 128:
+        (more,) = await reader.readexactly(1)
+        size, shift = size | (more & 127) << shift, shift + 7
+    return head, await reader.readexactly(size)

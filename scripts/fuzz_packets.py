@@ -1,0 +1,287 @@
+#!/usr/bin/env python
+"""Fuzz topics, packets, parts and messages through transport, runner and actor; exit code 4 where anything escapes.
+
+Production actors (three Compute nodes, five clients, a trainer) run over their MQTT transport on loopback. A small
+broker in the same process carries their rounds and feeds each of them what a seed makes of everything that was sent.
+
+    strangers   no key but that of one enrolled client: a round held afterwards must end with the right sum
+    insiders    whoever has all keys: rounds may fail, actors may not
+
+Nothing may escape: no exception but those that the actors count, no task that ends, no message that kills a connection.
+
+Examples:
+
+    scripts/fuzz_packets.py                            a million inputs
+    scripts/fuzz_packets.py --inputs 5000 --seed 7 --json -
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from dca_proto.cli.progress import PatientBar
+from dca_proto.core.announcement import open_announcement, open_answer
+from dca_proto.core.codec import decode_frame, encode
+from dca_proto.core.effects import Channel
+from dca_proto.core.facts import RoundCompleted, RoundFailed
+from dca_proto.core.kinds import SecureSum
+from dca_proto.core.mechanism import GRID_LAPLACE
+from dca_proto.core.messages import Sealed
+from dca_proto.core.params import Limits
+from dca_proto.core.policy import Policy
+from dca_proto.core.request import AskLdpReport, AskNodeRelease
+from dca_proto.core.topics import subscriptions
+from dca_proto.logs import configure_logs
+from dca_proto.net.backoff import Backoff
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.runner import Runner
+from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.store import MemoryStore
+from dca_proto.testing import Cast, NoNoise
+from emulator.fuzz.forger import Forger, Known, Sealable, Secret
+from emulator.fuzz.mqtt import PATIENCE_S, Broker
+
+CLIENTS, HOSTILE = 5, 4
+BATCH = 50
+QUICK = Backoff(first_s=0.001, most_s=0.002)
+POLICY = Policy(
+    clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=1000, delta_max=1e-3,
+    rows_of_many=True, dimension_max=64,
+)  # fmt: skip
+
+
+# --- the federation that is attacked ----------------------------------------------------------------------------------
+
+
+class Attacked:
+    """A live federation on the small broker.
+
+    Attributes:
+        escaped: exceptions that nobody caught, and tasks that ended.
+    """
+
+    def __init__(self, name: str, broker: Broker, escaped: list[str]) -> None:
+        rows = [np.array([[(index + 1) / 16]]) for index in range(CLIENTS)]
+        self.cast = Cast(CLIENTS, 3, name=name, rows=rows, mechanism=NoNoise(), policy=POLICY)
+        self.broker, self.escaped = broker, escaped
+        self.ended: dict[bytes, RoundCompleted | RoundFailed] = {}
+        self._ended = asyncio.Event()
+        self.runners: dict[str, Runner] = {}
+        self.filters: dict[str, tuple[str, ...]] = {}
+        self._transports: dict[str, MqttTransport] = {}
+        self.actors: dict[bytes, Any] = {}
+        roles = (Channel.COMPUTE, Channel.CLIENT, Channel.TRAINER)
+        made = (
+            [self.cast.compute(i) for i in range(3)],
+            [self.cast.client(i) for i in range(CLIENTS)],
+            [self.cast.trainer()],
+        )
+        for role, actors in zip(roles, made, strict=True):
+            for actor in actors:
+                self._add(role, actor)
+        self.tasks = {name: asyncio.create_task(runner.run()) for name, runner in self.runners.items()}
+        for task in self.tasks.values():
+            task.add_done_callback(broker.end)
+
+    def _add(self, role: Channel, actor: Any) -> None:
+        name, federation = actor.id.hex(), self.cast.federation.name
+        self.actors[actor.id] = actor
+        self.filters[name] = subscriptions(federation, role, actor.id)
+        self._transports[name] = MqttTransport(
+            BrokerSettings(url=self.broker.url), name, self.filters[name], rng=random.Random(name), backoff=QUICK
+        )
+        self.runners[name] = Runner(
+            actor, self._transports[name], MemoryStore(), federation=federation, on_report=self._report
+        )
+
+    def _report(self, fact: object) -> None:
+        if isinstance(fact, RoundCompleted | RoundFailed):
+            self.ended[fact.round_id] = fact
+            self._ended.set()
+
+    async def hold(self, wait: bool = True, **changes: Any) -> RoundCompleted | RoundFailed | None:
+        """Ask for a round, and wait for its end."""
+        request = self.cast.request(**changes)
+        self.runners[self.cast.trainer_identity.id.hex()].command(request)
+        while wait and request.round_id not in self.ended:
+            self._ended.clear()
+            await asyncio.wait_for(self._ended.wait(), PATIENCE_S)
+        return self.ended.get(request.round_id)
+
+    async def prepare(self) -> None:
+        """Rounds of each kind: one that ended well, one that was aborted, and one that stays open."""
+        hour = {"clients_expected": CLIENTS + 2, "collect_window_ms": 3_000_000}
+        assert isinstance(await self.hold(tolerated=1), RoundCompleted)
+        assert isinstance(await self.hold(tolerated=0, clients_expected=7, collect_window_ms=300), RoundFailed)
+        kinds: tuple[dict[str, Any], ...] = (
+            {"ask": AskNodeRelease(), "rows_max": 3},
+            {"ask": AskLdpReport(mechanism=GRID_LAPLACE), "delta": 0.0},
+        )
+        for kind in kinds:
+            assert isinstance(await self.hold(**kind), RoundCompleted)
+            await self.hold(wait=False, **kind, **hour)
+        await self.hold(wait=False, tolerated=0, **hour)
+        await asyncio.sleep(0.3)
+
+    async def quiet(self, name: str) -> None:
+        """Wait until an actor has handled what has reached it."""
+        inbox, runner = self._transports[name]._inbox, self.runners[name]
+        while (inbox._waiting or runner._received) and not self.tasks[name].done():  # noqa: ASYNC110 - no such event
+            await asyncio.sleep(0)
+
+    def check(self) -> None:
+        """Note whose task has ended."""
+        for name, task in self.tasks.items():
+            if task.done():
+                self.escaped.append(f"actor {name} ended: {task.exception()!r}")
+
+    def dropped(self) -> Counter[str]:
+        """All that was counted and dropped, at any layer."""
+        layers = (*self._transports.values(), *self.runners.values(), *self.actors.values())
+        return sum((one.dropped for one in layers), Counter())
+
+    async def close(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.wait(self.tasks.values())
+
+    def forger(self, seed: int, *, insider: bool) -> Forger:
+        """Who makes the inputs: with the keys of the hostile client, or of all."""
+        cast = self.cast
+        log = [(topic, payload[1:]) for topic, payload in self.broker.log if payload[:1] == b"\0"]
+        everybody = (*cast.client_identities, *cast.compute_identities, cast.trainer_identity)
+        keys = everybody if insider else cast.client_identities[HOSTILE:]
+        ids = [*(one.id for one in everybody), bytes(16)]
+        known = Known(cast.federation.hash, ids, keys, log, list(self._secrets(log)), list(self._sealable(log)))
+        return Forger(random.Random(seed), known)
+
+    def _announced(self, log: Iterable[tuple[str, bytes]]) -> dict[bytes, Any]:
+        found = {}
+        for topic, payload in log:
+            if "/announce/" in topic:
+                frame = decode_frame(payload)
+                opened = open_announcement(getattr(frame, "announcement", frame), self.cast.federation, Limits())
+                found[opened.body.round_id] = opened
+        return found
+
+    def _secrets(self, log: Iterable[tuple[str, bytes]]) -> Iterable[Secret]:
+        rounds = self._announced(log)
+        for topic, payload in log:
+            frame = decode_frame(payload)
+            if not isinstance(frame, Sealed):
+                continue
+            sender, receiver = (bytes.fromhex(one) for one in reversed(topic.split("/")[3:]))
+            opened, actor = rounds[frame.round_id], self.actors[receiver]
+            if receiver in opened.computes:
+                key = actor._keys.key(opened.epochs[opened.computes.index(receiver)].epoch)
+            else:
+                key = actor._rounds[frame.round_id].reply_key
+            inner = encode(open_answer(frame, key, opened.hash))
+            yield Secret(frame.round_id, sender, receiver, key.public, opened.hash, inner)
+
+    def _sealable(self, log: Iterable[tuple[str, bytes]]) -> Iterable[Sealable]:
+        client = self.actors[self.cast.clients[HOSTILE]]
+        for round_id, opened in self._announced(log).items():
+            if isinstance(opened.body.terms, SecureSum):
+                for node, key in zip(opened.computes, client._session.pair_keys(opened.epochs), strict=True):
+                    yield Sealable(round_id, opened.hash, client.id, node, key, 4 + 8 * len(opened.computes) + 8)
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+async def fuzz(seed: int, inputs: int, advance: Callable[[float], None]) -> dict[str, Any]:
+    """Feed `inputs` inputs, half of them of strangers, and say what came of it."""
+    escaped: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: escaped.append(_told(context)))
+    figures: dict[str, Any] = {"seed": seed, "inputs": inputs}
+    for who in ("strangers", "insiders"):
+        async with Broker() as broker:
+            attacked = Attacked(f"fuzz-{who}-{seed}", broker, escaped)
+            await attacked.prepare()
+            broker.is_logging = False
+            forger = attacked.forger(seed, insider=who == "insiders")
+            kinds = await _feed(attacked, forger, inputs // 2, advance)
+            figures[who] = {"kinds": dict(kinds), "dropped": dict(attacked.dropped().most_common())}
+            if who == "strangers" and not escaped:
+                figures["sum"] = await _last_round(attacked, escaped)
+            attacked.check()
+            await attacked.close()
+    return {**figures, "escaped": escaped[:20], "ok": not escaped}
+
+
+def _told(context: dict[str, Any]) -> str:
+    return f"{context.get('message')}: {context.get('exception')!r}"
+
+
+async def _feed(attacked: Attacked, forger: Forger, inputs: int, advance: Callable[[float], None]) -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    names = itertools.cycle(attacked.filters)
+    while kinds.total() < inputs and not attacked.escaped:
+        name = next(names)
+        for _ in range(min(BATCH, inputs - kinds.total())):
+            kind, packets, spoils = forger.packets(attacked.filters[name])
+            kinds[kind] += 1
+            await attacked.broker.feed(name, b"".join(packets))
+            if spoils:
+                await asyncio.sleep(0.001)
+                attacked.broker.cut(name)
+        await attacked.broker.settle(name)
+        await attacked.quiet(name)
+        attacked.check()
+        advance(BATCH)
+    return kinds
+
+
+async def _last_round(attacked: Attacked, escaped: list[str]) -> float | None:
+    """A round among those who are left: the honest clients must be in it, and nobody's number may be wrong."""
+    told = await attacked.hold(tolerated=1, clients_expected=CLIENTS, collect_window_ms=10_000, commit_window_ms=20_000)
+    if not isinstance(told, RoundCompleted):
+        escaped.append(f"the round after the strangers failed: {told}")
+        return None
+    value = float(told.aggregate.value[0])
+    honest = sum(range(1, CLIENTS)) / 16
+    if value not in (honest, honest + CLIENTS / 16):
+        escaped.append(f"the sum after the strangers is {value}, expected {honest} with or without {CLIENTS / 16}")
+    return value
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", help="write the figures to this file, or - for standard output")
+    asked = parser.parse_args()
+    configure_logs(level=50)
+    began = time.monotonic()
+    with PatientBar(Console(stderr=True), asked.inputs, "inputs") as bar:
+        figures = asyncio.run(fuzz(asked.seed, asked.inputs, bar.advance))
+    figures["seconds"] = round(time.monotonic() - began, 1)
+    text = json.dumps(figures, indent=2) + "\n"
+    if asked.json == "-":
+        sys.stdout.write(text)
+    elif asked.json:
+        Path(asked.json).write_text(text)
+    print(
+        f"seed {asked.seed}: {asked.inputs} inputs in {figures['seconds']} s; "
+        + ("nothing escaped" if figures["ok"] else f"ESCAPED: {figures['escaped']}"),
+        file=sys.stderr,
+    )
+    return 0 if figures["ok"] else 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""A short run of scripts/fuzz_packets.py, and that it notices what escapes."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from dca_proto.core import compute
+from dca_proto.core.messages import Frame
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_packets.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fuzz_packets", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(script: ModuleType, seed: int, inputs: int) -> dict[str, Any]:
+    return asyncio.run(asyncio.wait_for(script.fuzz(seed, inputs, lambda done: None), 60))
+
+
+def test_hardening_no_packet_topic_part_or_message_ends_an_actor(script: ModuleType) -> None:
+    figures = run(script, 1, 1000)
+    assert figures["escaped"] == []
+    assert figures["sum"] in (10 / 16, 15 / 16)
+    for who in ("strangers", "insiders"):
+        assert {"packet", "topic", "parts", "signed", "sealed", "contribution"} <= figures[who]["kinds"].keys()
+        assert {"malformed", "topic", "not subscribed"} <= figures[who]["dropped"].keys()
+
+
+def test_the_fuzzer_notices_an_actor_that_ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a decoding error of the library that nobody turns into a peer's error."""
+    monkeypatch.setattr(compute, "decode_frame", functools.partial(msgspec.msgpack.decode, type=Frame))
+    escaped = run(script, 1, 400)["escaped"]
+    assert "ended" in escaped[0]
+    assert "Error" in escaped[0]

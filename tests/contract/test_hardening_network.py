@@ -1,0 +1,226 @@
+"""Topics and packets as hostile input: nothing that comes, and nothing that cannot be sent, ends an actor."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+from test_mqtt import ScriptedBroker, transport
+from test_runner import ECHO, FEDERATION, PEER, Stage, settle
+
+from dca_proto.core.effects import Address, Channel, Effect, Send
+from dca_proto.core.errors import UsageError
+from dca_proto.core.events import Event, Received
+from dca_proto.logs import CHARS_MAX, printable
+from dca_proto.net.backoff import Backoff
+from dca_proto.net.inbox import TOPIC_CHARS_MAX, Inbox, InboxLimits
+from dca_proto.net.parts import Assembler, PartLimits, split
+
+MIB = 1 << 20
+
+
+# what cannot be sent
+
+
+@pytest.mark.parametrize("error", [ValueError("Invalid topic."), UsageError("a message has too many bytes")])
+def test_hardening_a_message_that_cannot_be_sent_ends_no_actor(error: ValueError) -> None:
+    def answer(event: Event) -> Sequence[Effect]:
+        return [Send(Address(Channel.CLIENT, PEER), b"", event.payload)] if isinstance(event, Received) else []
+
+    async def scene(stage: Stage) -> None:
+        deliver = stage.runner._transport.publish
+
+        async def publish(topic: str, payload: bytes, retain: bool = False) -> None:
+            if payload == b"bad":
+                raise error
+            await deliver(topic, payload, retain)
+
+        stage.runner._transport.publish = publish  # type: ignore[method-assign]
+        for payload in (b"bad", b"good"):
+            await stage.tell(payload)
+        assert (await stage.peer.receive()).payload == b"good"
+        assert stage.runner.dropped == {"unsendable": 1}
+
+    Stage(answer).play(scene)
+
+
+@pytest.mark.parametrize("claimed", [b"", b"\xff", bytes(40_000)])
+def test_hardening_an_answer_to_a_sender_of_any_length_ends_no_actor(claimed: bytes) -> None:
+    """A topic of more than 65,535 bytes would be refused by the MQTT library, with an exception."""
+
+    def answer(event: Event) -> Sequence[Effect]:
+        if not isinstance(event, Received):
+            return []
+        return [Send(Address(Channel.CLIENT, one), b"", b"answer") for one in (claimed, PEER)]
+
+    async def scene(stage: Stage) -> None:
+        await stage.tell(b"question")
+        assert (await stage.peer.receive()).payload == b"answer"
+        await settle()
+        assert stage.runner.dropped == {"unsendable": 1}
+
+    Stage(answer).play(scene)
+
+
+@pytest.mark.parametrize("claimed", ["", "0", "ff" * 15, "ff" * 17, "FF" * 16, "zz" * 16, "f" * 65_000, "é" * 16])
+def test_hardening_a_topic_of_another_shape_reaches_no_actor(claimed: str) -> None:
+    async def scene(stage: Stage) -> None:
+        for payload in (b"\x00whole", b"\x01" + bytes(17) + b"\x01\x00\x02piece"):
+            stage.broker.publish(f"dca/{FEDERATION}/compute/{ECHO.hex()}/{claimed}", payload, False)
+        await stage.tell(b"fine")
+        await settle()
+        assert [event.payload for event in stage.actor.events if isinstance(event, Received)] == [b"fine"]
+        assert stage.runner.dropped + stage.runner._transport._inbox.dropped
+
+    Stage(lambda event: ()).play(scene)
+
+
+# what the MQTT library makes of packets
+
+
+class Feeding(ScriptedBroker):
+    """Sends packets behind its SUBACK, and counts connections."""
+
+    def __init__(self, *packets: bytes) -> None:
+        super().__init__()
+        self._packets, self.connections = packets, 0
+
+    def _answer(self, kind: int, body: bytes) -> bytes | None:
+        self.connections += kind == 1
+        answer = super()._answer(kind, body)
+        if kind == 8 and answer:
+            return answer + b"".join(self._packets)
+        return b"\xd0\x00" if kind == 4 else answer  # whatever was acknowledged
+
+
+def published(topic: bytes, payload: bytes) -> bytes:
+    """A PUBLISH packet of QoS 0."""
+    body, size = len(topic).to_bytes(2, "big") + topic + payload, b""
+    left = len(body)
+    while left or not size:
+        left, low = left >> 7, left & 127
+        size += bytes([low | (left > 0) << 7])
+    return b"\x30" + size + body
+
+
+HOSTILE_TOPICS = (b"\xff\xfe", b"x/+", b"x/#", b"#", b"x/\x00", b"\xed\xa0\x80", b"x/" + b"y" * 65_000, b"$SYS/x")
+
+
+def test_hardening_no_topic_ends_the_connection() -> None:
+    """The library raises for topics that are no text, or have a wildcard; a broker would deliver them for ever."""
+
+    async def scene() -> None:
+        feed = [published(topic, b"\x00no") for topic in HOSTILE_TOPICS]
+        async with Feeding(*feed, published(b"x/a", b"\x00yes")) as broker:
+            a = transport(broker.url, "a", "x/a")
+            await a.open()
+            assert (await a.receive()).payload == b"yes"
+            assert (broker.connections, a.dropped.total()) == (1, len(HOSTILE_TOPICS))
+            await a.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+class Displaced(ScriptedBroker):
+    """Ends each connection once it stands, as a broker does when another copy of the identity connects."""
+
+    connections = 0
+
+    def _answer(self, kind: int, body: bytes) -> bytes | None:
+        self.connections += kind == 1
+        return None if kind == 4 else super()._answer(kind, body)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            for _ in range(2):
+                writer.write(self._answer(*await self._packet(reader)) or b"")
+            await asyncio.sleep(0.005)  # the connection stands
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+class Noted(Backoff, frozen=True):
+    """Short waits; notes when they begin anew."""
+
+    begun: list[int] = []  # noqa: RUF012 - shared on purpose
+
+    def waits(self, rng: random.Random) -> Iterator[float]:
+        self.begun.append(1)
+        return itertools.repeat(0.001)
+
+
+@pytest.mark.parametrize(("most_s", "anew"), [(3600.0, 1), (0.0, 6)])
+def test_hardening_two_copies_of_one_identity_back_off_from_each_other(most_s: float, anew: int) -> None:
+    """Waits go on growing over connections that are ended at once; only a lasting one lets them begin anew."""
+
+    async def scene() -> None:
+        async with Displaced() as broker:
+            backoff = Noted(most_s=most_s, begun=[])
+            a = transport(broker.url, "a", "x/+", backoff=backoff)
+            await a.open()
+            while broker.connections < 6:  # noqa: ASYNC110 - the scripted broker has no event to wait for
+                await asyncio.sleep(0.001)
+            await a.close()
+            assert len(backoff.begun) in ((1,) if anew == 1 else (anew - 1, anew, anew + 1))
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+# memory
+
+
+def test_hardening_one_sender_holds_no_more_in_partial_messages_than_one_message_may_have() -> None:
+    """Nothing completes, whatever the sizes of its parts; what others send comes through."""
+    limits, rng = PartLimits(message_bytes_max=100_000), random.Random(3)
+    assembler = Assembler(limits)
+    most = limits.message_bytes_max + 4096 * 128 + 1024
+    for number in range(3000):
+        head = b"\x01" + rng.randbytes(16 if number % 3 else 0).ljust(16, b"x") + rng.randrange(8).to_bytes(2, "big")
+        assembler.add("flooder", head + (8).to_bytes(2, "big") + bytes(rng.randrange(1, 30_000)))
+        assert assembler.bytes_held <= most
+    payload = rng.randbytes(90_000)
+    assert [assembler.add("honest", wire) for wire in split(payload, 1024)][-1] == payload
+    assert sum(assembler._bytes_of.values()) == assembler.bytes_held
+
+
+def test_hardening_a_node_holds_a_bounded_amount_of_what_is_not_handled() -> None:
+    """In all, and of one sender: a hostile client costs a node less than 50 MiB."""
+    limits = InboxLimits()
+    assert limits.bytes_max + limits.parts.held_bytes_max <= 384 * MIB
+    assert limits.bytes_max // 16 + limits.parts.message_bytes_max <= 32 * MIB
+
+
+def test_hardening_no_sender_fills_an_inbox_alone() -> None:
+    async def scene() -> None:
+        inbox = Inbox(("x/+",), InboxLimits(bytes_max=160_000))
+        for _ in range(1000):
+            inbox.offer("x/hostile", bytes(1001))
+        inbox.offer("x/honest", b"\x00heard")
+        taken = [await inbox.take() for _ in range(len(inbox._waiting))]
+        assert taken[-1].payload == b"heard"
+        assert len(taken) == 1 + 10_000 // 1512
+        assert inbox.dropped == {"too many of one sender": 1000 - 10_000 // 1512}
+        inbox.offer("x/hostile", b"\x00" + bytes(50_000))
+        assert len((await inbox.take()).payload) == 50_000  # one large message, where nothing of it waits
+        assert not inbox._bytes_of
+
+    asyncio.run(scene())
+
+
+def test_hardening_long_topics_hold_no_memory() -> None:
+    inbox = Inbox(("x/+",))
+    inbox.offer("x/" + "y" * TOPIC_CHARS_MAX, b"\x01" + bytes(16) + b"\x00\x00\x00\x02" + b"piece")
+    assert (inbox.dropped, inbox._assembler.bytes_held) == ({"topic": 1}, 0)
+
+
+# logs
+
+
+def test_hardening_logs_cut_what_came_from_outside() -> None:
+    assert len(printable("x" * 10**6)) <= CHARS_MAX + 50
+    assert printable("short\n") == "short\\n"

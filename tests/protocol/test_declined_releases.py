@@ -1,0 +1,99 @@
+"""Node releases that data nodes decline: what becomes of the charge in the trainer's account (DESIGN §5.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hospitals import OPEN, Hospitals, by_id
+from lab import trainer_of
+from scene import begin, body_of, failures, results, until_the_end
+
+from dca_proto.core import facts
+from dca_proto.core.events import Received
+from dca_proto.core.messages import Sealed
+from dca_proto.core.policy import Allowance
+from dca_proto.testing import Envelope
+
+NARROW = msgspec.structs.replace(OPEN, epsilon_per_round_max=0.5)
+DECLINED = (
+    "no data node released anything; 2 declined (epsilon: found 1 at delta 1e-06; accepts <= 0.5 at delta 1e-05); "
+    "its charge came back to the account"
+)
+
+
+@pytest.mark.parametrize("everybody", [True, False])
+def test_hardening_10_where_all_decline_the_account_gets_its_charge_back(everybody: bool) -> None:
+    """Each has signed that it declines, and so released nothing. All are the invited ones, or as many as expected."""
+    cast = Hospitals(2, policy=NARROW)
+    changes = {} if everybody else {"invited": cast.clients, "clients_expected": 0}
+    network, request = begin(cast, **changes)
+    (failure,) = failures(network)
+    assert (failure.reason, failure.declined) == (DECLINED, True)
+    assert network.reported(facts.ChargeReturned, cast.trainer_identity.id)
+    account = trainer_of(cast, network).ledger
+    assert not account.is_charged(request.round_id)
+    network.restart(cast.trainer_identity.id)
+    assert not trainer_of(cast, network).ledger.is_charged(request.round_id)
+    assert failures(network)[1] == failure, "told again, in the same words"
+    assert not trainer_of(cast, network).is_settling(network.now_ms)
+    begin(cast, network, invited=cast.clients[:2], clients_expected=1)
+    assert trainer_of(cast, network).ledger.charges[-1].returned, "the second decline came after the end"
+
+
+def test_hardening_10_a_policy_that_is_widened_lets_the_next_round_through() -> None:
+    cast = Hospitals(2, policy=NARROW)
+    cast.account = Allowance(epsilon=1.0, delta=1e-6)  # room for one round
+    network, _ = begin(cast)
+    cast.policy = OPEN
+    for client in cast.clients:
+        network.restart(client)
+    begin(cast, network)
+    assert [node.contributors for node in results(network)[0].nodes] == [index + 2 for index in by_id(cast)]
+    assert [charge.returned for charge in trainer_of(cast, network).ledger.charges] == [True, False]
+
+
+def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count_again() -> None:
+    """Of three, two are expected. The third has a wider policy, and its release comes after both declines."""
+    cast = Hospitals(3)
+    closed = cast.client
+
+    def client(index: int, records: Any = ()) -> Any:
+        cast.policy = OPEN if index == 2 else NARROW
+        return closed(index, records)
+
+    cast.client = client  # type: ignore[method-assign]
+    network, late, held_back = cast.network(), cast.clients[2], []
+
+    def tamper(one: Envelope) -> list[Envelope]:
+        if one.sender != late or not isinstance(body_of(one.payload), Sealed):
+            return [one]
+        held_back.append(one)
+        return []
+
+    network.tamper = tamper
+    _, request = begin(cast, network, clients_expected=2)
+    trainer = cast.trainer_identity.id
+    assert trainer_of(cast, network).phase(request.round_id) == "returned"
+    for _ in range(2):
+        network.handle(trainer, Received(late, held_back[0].payload))
+        assert trainer_of(cast, network).ledger.is_charged(request.round_id)
+        assert trainer_of(cast, network).phase(request.round_id) == "failed"
+    network.restart(trainer)
+    for one in [one for one in network.sent if one.sender in cast.clients[:2]]:
+        network.handle(trainer, Received(one.sender, one.payload))
+    assert len(network.reported(facts.Declined, trainer)) == 4, "the restarted trainer hears both declines again"
+    assert trainer_of(cast, network).ledger.is_charged(request.round_id)
+    assert "so the account keeps the charge" in failures(network)[-1].reason
+    assert results(network) == []
+
+
+def test_who_is_silent_may_have_released_so_the_account_keeps_the_charge() -> None:
+    cast = Hospitals(3, policy=msgspec.structs.replace(OPEN, rows_of_many=False))
+    network = cast.network()
+    network.down.add(cast.clients[1])
+    _, request = begin(cast, network, invited=cast.clients[:2], clients_expected=0)
+    until_the_end(network)
+    assert failures(network)[0].reason.endswith("so the account keeps the charge")
+    assert trainer_of(cast, network).ledger.is_charged(request.round_id)

@@ -1,0 +1,410 @@
+"""Revocation, and changes of a federation: what the newest signed file says holds within a round (DESIGN §2.7)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from scene import begin, exact_cast, exact_sum, failures, ignored, losing, refused, results, until_the_end
+
+from dca_proto.core import facts
+from dca_proto.core.client import ClientActor
+from dca_proto.core.codec import encode, sign
+from dca_proto.core.effects import Address, Channel
+from dca_proto.core.errors import UsageError
+from dca_proto.core.events import Received
+from dca_proto.core.federation import Federation, Member, newest_file, sign_federation
+from dca_proto.core.messages import Answer, Close, Contribution
+from dca_proto.core.policy import Refusal
+from dca_proto.core.sealing import Identity
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.testing import Cast, Network
+
+NEW_NODE, NEW_TRAINER, THIEF = (Identity(bytes([index]) * 32) for index in (71, 72, 73))
+
+
+class Withholding(Network):
+    """A network whose broker keeps federation files from some members."""
+
+    kept_from: tuple[bytes, ...] = ()
+
+    def _receivers(self, to: Address) -> list[bytes]:
+        found = super()._receivers(to)
+        return [one for one in found if one not in self.kept_from] if to.channel is Channel.FEDERATION else found
+
+
+class PlaysOn(ClientActor):
+    """A client that takes part although it is revoked."""
+
+    def _consider(self, opened: Any, now_ms: int) -> Any:
+        return self._consent._to_terms(opened, self._federation)
+
+
+def following(cast: Cast, file: Federation | None = None, **changes: Any) -> Federation:
+    """The file after one, by default after the federation's."""
+    file = file or cast.federation
+    return sign_federation(cast.authority, msgspec.structs.replace(file, **{"number": file.number + 1, **changes}))
+
+
+def without(cast: Cast, *clients: int) -> Federation:
+    """The next file, in which some clients are revoked."""
+    return following(cast, revoked=tuple(sorted(cast.clients[index] for index in clients)))
+
+
+def payload_of(file: Federation) -> bytes:
+    return encode(file.frame)
+
+
+def hand(network: Network, member: bytes, file: Federation) -> None:
+    """A member is given a file, and publishes it."""
+    network.handle(member, Received(bytes(16), payload_of(file)))
+
+
+def numbers(network: Network) -> set[int]:
+    return {actor.federation.number for actor in network.actors.values()}
+
+
+def codes(network: Network, member: bytes) -> set[str]:
+    return {fact.code for fact in network.reported(facts.Dropped, member)}
+
+
+def last_sum(network: Network) -> float:
+    (value,) = results(network)[-1].value
+    return float(value)
+
+
+# --- a client is revoked ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["a trainer's restart", "a node's restart", "a message"])
+def test_a_client_that_is_revoked_between_rounds_is_not_in_the_next_and_the_others_go_on(by: str) -> None:
+    cast = exact_cast(5)
+    network, _ = begin(cast, tolerated=2)
+    until_the_end(network, 0.1)
+    assert last_sum(network) == exact_sum(range(5))
+    certificates = [cast.certificate(index) for index in (0, 1, 2, 4)]
+    hellos = [one.payload for one in network.sent if one.to.channel is Channel.HELLO]
+    if by == "a message":
+        hand(network, cast.computes[1], without(cast, 3))
+    else:
+        cast.federation = without(cast, 3)
+        network.restart(cast.trainer_identity.id if "trainer" in by else cast.computes[0])
+    network.deliver()
+    assert numbers(network) == {2}
+    begin(cast, network, tolerated=2)
+    until_the_end(network, 0.1)
+    assert last_sum(network) == exact_sum([0, 1, 2, 4])
+    assert [fact.reason for fact in network.reported(facts.Declined, cast.clients[3])] == ["revoked"]
+    assert {network.actors[node]._sessions.count_valid(network.now_ms) for node in cast.computes} == {4}
+    file = network.actors[cast.computes[0]].federation
+    assert all(file.check_certificate(one, network.now_ms) for one in certificates)
+    assert hellos == [one.payload for one in network.sent if one.to.channel is Channel.HELLO], "no new sessions"
+
+
+def hostile(cast: Cast) -> Withholding:
+    """All actors, client 3 of which plays on when it is revoked."""
+    network = Withholding()
+    cast.network(network)
+    network.actors[cast.clients[3]].__class__ = PlaysOn
+    network.deliver()
+    return network
+
+
+def test_a_revoked_client_that_plays_on_is_in_no_sum_and_is_asked_for_nothing() -> None:
+    cast = exact_cast(5)
+    network = hostile(cast)
+    hand(network, cast.computes[0], without(cast, 3))
+    network.deliver()
+    sent = len(network.sent)
+    begin(cast, network, tolerated=2)
+    until_the_end(network, 0.1)
+    assert any(one.sender == cast.clients[3] for one in network.sent[sent:]), "it sent its contribution"
+    assert not [one for one in network.sent[sent:] if one.to.id == cast.clients[3]], "nobody answered it"
+    assert last_sum(network) == exact_sum([0, 1, 2, 4])
+
+
+def test_a_revoked_client_has_no_new_session() -> None:
+    cast = exact_cast(5)
+    network = hostile(cast)
+    hello = next(e.payload for e in network.sent if e.sender == cast.clients[3] and e.to.channel is Channel.HELLO)
+    hand(network, cast.computes[0], without(cast, 3))
+    refused(network, cast.computes[0], cast.clients[3], hello, "revoked")
+    network.restart(cast.computes[0])
+    refused(network, cast.computes[0], cast.clients[3], hello, "revoked")
+
+
+@pytest.mark.parametrize("knowing", [0, 1, 2])
+def test_one_node_that_knows_keeps_a_revoked_client_out_and_the_round_goes_on(knowing: int) -> None:
+    """A broker withholds the file from the trainer, from all clients, and from all nodes but one."""
+    cast = exact_cast(5)
+    network = hostile(cast)
+    network.kept_from = tuple(network.actors)
+    hand(network, cast.computes[knowing], without(cast, 3))
+    network.deliver()
+    begin(cast, network, tolerated=2)
+    until_the_end(network, 0.1)
+    assert numbers(network) == {1, 2}
+    assert last_sum(network) == exact_sum([0, 1, 2, 4])
+
+
+def test_a_client_that_is_revoked_while_its_contribution_is_kept_is_objected_to() -> None:
+    cast = exact_cast(5)
+    network = hostile(cast)
+    network.tamper = losing(Close)
+    begin(cast, network, tolerated=2)
+    assert len(network.reported(facts.ContributionKept)) == 5
+    hand(network, cast.computes[0], without(cast, 3))
+    network.tamper = lambda envelope: (envelope,)
+    until_the_end(network, 0.1)
+    assert last_sum(network) == exact_sum([0, 1, 2, 4])
+
+
+def test_a_revoked_client_reports_and_declines_to_nobody() -> None:
+    cast = exact_cast(5)
+    network = hostile(cast)
+    hand(network, cast.computes[0], without(cast, 3))
+    network.deliver()
+    decline = Refusal("columns", "none", "some")
+    network.actors[cast.clients[3]]._consider = lambda *_: decline
+    begin(cast, network, tolerated=2)
+    assert "revoked" in codes(network, cast.trainer_identity.id)
+    assert not network.reported(facts.Declined, cast.trainer_identity.id)
+
+
+# --- members that know different files --------------------------------------------------------------------------------
+
+
+def test_a_member_that_lacks_the_trainers_file_waits_for_it_and_says_so() -> None:
+    cast = exact_cast(5)
+    network = hostile(cast)
+    late = (cast.computes[2], cast.clients[0])
+    network.kept_from = late
+    file = without(cast, 3)
+    hand(network, cast.trainer_identity.id, file)
+    network.deliver()
+    begin(cast, network)
+    for member in late:
+        assert codes(network, member) == {"federation"}
+        (detail,) = {fact.detail for fact in network.reported(facts.Dropped, member)}
+        assert file.title in detail
+        assert cast.federation.title in detail
+    assert not network.actors[cast.clients[0]].ledger.spent().mu
+    network.kept_from = ()
+    for member in late:
+        network.handle(member, Received(cast.trainer_identity.id, payload_of(file)))
+    until_the_end(network, 0.1)  # the trainer has repeated its announcement
+    assert last_sum(network) == exact_sum([0, 1, 2, 4])
+
+
+def test_a_file_that_is_withheld_for_good_stops_rounds_of_a_trainer_that_knows_it() -> None:
+    cast = exact_cast(5)
+    network = hostile(cast)
+    network.kept_from = (cast.computes[2],)
+    hand(network, cast.trainer_identity.id, without(cast, 3))
+    begin(cast, network, tolerated=2)
+    until_the_end(network, 0.1)
+    assert not results(network)
+    assert "compute-2" in failures(network)[0].reason
+
+
+# --- what is no newer file --------------------------------------------------------------------------------------------
+
+
+def test_old_files_are_ignored_also_after_a_restart_with_an_old_copy() -> None:
+    cast = exact_cast(4)
+    network = cast.network()
+    network.deliver()
+    first, second = cast.federation, without(cast, 3)
+    third = following(cast, second)
+    hand(network, cast.computes[0], third)
+    network.deliver()
+    for member in network.actors:
+        ignored(network, member, cast.computes[0], payload_of(second))
+        ignored(network, member, cast.computes[0], payload_of(third))
+    assert cast.federation == first, "all restart with the first file"
+    for member in list(network.actors):
+        if member != cast.clients[3]:
+            assert network.restart(member).federation == third
+
+
+def forgeries(cast: Cast) -> Iterable[tuple[str, Federation]]:
+    """What a member may be sent, and why it takes none of it."""
+    next_file = without(cast, 3)
+    bad = bytes(64)
+    yield "signature", msgspec.structs.replace(next_file, signature=bad)
+    member_signed = msgspec.structs.replace(
+        next_file, signature=sign(cast.compute_identities[0], cast.federation.id, next_file.frame.body).signature
+    )
+    yield "signature", member_signed
+    yield "signature", msgspec.structs.replace(next_file, number=9)
+    other = sign_federation(THIEF, msgspec.structs.replace(next_file, enrolment_key=THIEF.public_key))
+    yield "signature", other
+    renamed = sign_federation(cast.authority, msgspec.structs.replace(next_file, name="other"))
+    yield "signature", renamed
+    yield "federation", following(cast, number=2, revoked=(bytes(16),))
+    yield "federation", following(cast, number=3)
+
+
+@pytest.mark.parametrize("case", range(7))
+def test_files_that_nobody_takes(case: int) -> None:
+    cast = exact_cast(4)
+    network = cast.network()
+    network.deliver()
+    code, file = list(forgeries(cast))[case]
+    if code == "federation":  # two files of the enrolment key contradict each other
+        hand(network, cast.computes[0], without(cast, 3))
+        network.deliver()
+    for member in network.actors:
+        refused(network, member, THIEF.id, payload_of(file), code)
+
+
+def test_two_files_of_one_number_stop_the_start_in_words() -> None:
+    cast = exact_cast(4)
+    network = cast.network()
+    hand(network, cast.computes[0], without(cast, 3))
+    cast.federation = without(cast, 2)
+    with pytest.raises(UsageError, match=r"federation file 2 .* two files of one number"):
+        network.restart(cast.computes[0])
+
+
+def test_a_damaged_file_in_a_store_stops_the_start() -> None:
+    cast = exact_cast(4)
+    frame = without(cast, 3).frame
+    damaged = msgspec.structs.replace(frame, body=frame.body[:-1] + bytes([frame.body[-1] ^ 1]))
+    with pytest.raises(UsageError, match="table 'federation' cannot be read"):
+        newest_file(cast.federation, [("federation", cast.federation.id, encode(damaged))])
+
+
+def test_a_member_that_moves_to_another_federation_leaves_the_old_file_behind() -> None:
+    cast, other = exact_cast(4), exact_cast(4, name="other")
+    kept = [("federation", cast.federation.id, payload_of(without(cast, 3)))]
+    assert newest_file(other.federation, kept) == other.federation
+    assert newest_file(cast.federation, kept).number == 2
+
+
+# --- Compute nodes and trainers come and go ---------------------------------------------------------------------------
+
+
+def members_with(cast: Cast, network: Network, node: Identity, replaced: int | None = None) -> Federation:
+    """The next file, with a new node (in the place of another one), which has an empty store."""
+    kept = [one for index, one in enumerate(cast.federation.computes) if index != replaced]
+    gone = () if replaced is None else (cast.computes[replaced],)
+    file = following(cast, computes=(*kept, Member("newcomer", node.public_key)), revoked=gone)
+    cast.compute_identities = [one for one in cast.compute_identities if one.id not in gone] + [node]
+    cast.federation = file
+    network.add(Channel.COMPUTE, functools.partial(cast.compute, len(cast.compute_identities) - 1))
+    network.deliver()
+    return file
+
+
+def hellos_of(network: Network) -> int:
+    return sum(one.to.channel is Channel.HELLO for one in network.sent)
+
+
+def test_a_new_node_takes_part_without_new_certificates_or_sessions() -> None:
+    cast = exact_cast(5, 2)
+    network, _ = begin(cast)
+    until_the_end(network, 0.1)
+    before = hellos_of(network)
+    members_with(cast, network, NEW_NODE)
+    assert numbers(network) == {2}
+    _, request = begin(cast, network)
+    until_the_end(network, 0.1)
+    assert len(request.ask.computes) == 3
+    assert last_sum(network) == exact_sum(range(5))
+    assert hellos_of(network) == before
+    assert [len(actor.ledger.charges) for actor in (network.actors[one] for one in cast.clients)] == [2] * 5
+
+
+def test_a_replaced_node_is_believed_no_more_and_its_successor_is() -> None:
+    cast = exact_cast(5, 3)
+    network, _ = begin(cast)
+    until_the_end(network, 0.1)
+    old = cast.computes[1]
+    members_with(cast, network, NEW_NODE, replaced=1)
+    network.deliver()
+    begin(cast, network)
+    until_the_end(network, 0.1)
+    assert last_sum(network) == exact_sum(range(5))
+    epoch = [one.payload for one in network.sent if one.sender == old and one.to.channel is Channel.EPOCH][-1]
+    refused(network, cast.trainer_identity.id, old, epoch, "unknown-compute")
+
+
+@pytest.mark.parametrize("phase", ["collecting", "frozen", "answered"])
+def test_a_round_of_a_node_that_goes_ends_cleanly_at_all(phase: str) -> None:
+    cast = exact_cast(5, 3)
+    network = cast.network()
+    lost = {"collecting": (Contribution,), "frozen": (), "answered": (Answer,)}[phase]
+    network.tamper = losing(*lost)
+    if phase == "frozen":
+        network.tamper = lambda e: () if e.to.channel is Channel.COMPUTE and e.sender in cast.computes else (e,)
+    _, request = begin(cast, network)
+    network.advance(network.now_ms + 1000)
+    nodes = [network.actors[one] for one in cast.computes]
+    assert {node.phase(request.round_id) for node in nodes} == {phase}
+    network.tamper = lambda envelope: (envelope,)
+    members_with(cast, network, NEW_NODE, replaced=1)
+    assert {node.phase(request.round_id) for node in nodes} == {"aborted"}
+    until_the_end(network, 0.1)
+    assert not results(network)
+    assert "federation file 2" in failures(network)[0].reason
+    begin(cast, network)
+    until_the_end(network, 0.1)
+    assert last_sum(network) == exact_sum(range(5))
+
+
+def test_a_request_that_waits_for_a_node_that_goes_fails_in_words() -> None:
+    cast = exact_cast(5, 3)
+    network = Network()
+    network.tamper = lambda e: () if e.sender == cast.computes[1] else (e,)
+    cast.network(network)
+    network._retained.clear()
+    network.restart(cast.trainer_identity.id)
+    for node in cast.computes:
+        network.restart(node)
+    network.command(cast.trainer_identity.id, cast.request())
+    members_with(cast, network, NEW_NODE, replaced=1)
+    until_the_end(network, 0.1)
+    (failed,) = failures(network)
+    assert "no epoch key" in failed.reason
+
+
+def test_a_new_trainer_holds_a_round_that_all_take_part_in() -> None:
+    cast = exact_cast(5)
+    network, _ = begin(cast)
+    until_the_end(network, 0.1)
+    cast.federation = following(cast, trainers=(*cast.federation.trainers, Member("second", NEW_TRAINER.public_key)))
+
+    def newcomer(records: Iterable[tuple[str, bytes, bytes]] = ()) -> TrainerActor:
+        return TrainerActor(NEW_TRAINER, cast.federation, **cast._common(records, "second"))
+
+    network.add(Channel.TRAINER, newcomer)
+    network.deliver()
+    network.command(NEW_TRAINER.id, cast.request())
+    until_the_end(network, 0.1)
+    assert [len(network.reported(facts.RoundCompleted, one)) for one in (cast.trainer_identity.id, NEW_TRAINER.id)] == [
+        1,
+        1,
+    ]
+
+
+def test_a_revoked_trainer_is_heard_no_more_and_its_open_round_returns_what_it_cost() -> None:
+    cast = exact_cast(5)
+    network = cast.network()
+    network.tamper = losing(Answer)
+    _, request = begin(cast, network)
+    network.tamper = lambda envelope: (envelope,)
+    file = following(cast, trainers=(Member("second", NEW_TRAINER.public_key),), revoked=(cast.trainer_identity.id,))
+    hand(network, cast.computes[0], file)
+    network.deliver()
+    assert {network.actors[node].phase(request.round_id) for node in cast.computes} == {"aborted"}
+    assert len(network.reported(facts.ChargeReturned)) >= 5
+    announcements = [e for e in network.sent if e.to.channel is Channel.ANNOUNCE]
+    del network.actors[cast.clients[0]]._rounds[request.round_id]
+    refused(network, cast.clients[0], cast.trainer_identity.id, announcements[-1].payload, "unknown-trainer")
+    network.command(cast.trainer_identity.id, cast.request())
+    until_the_end(network, 0.1)
+    assert not results(network)

@@ -1,0 +1,124 @@
+"""What a peer, or who poses as one, gets for a message: no more than it has proved, and once in a while."""
+
+from __future__ import annotations
+
+import pytest
+from scene import announced, begin, body_of, exact_cast, losing, passing, sends, sent
+from wiretap import keys_of
+
+from dca_proto.core import sealing
+from dca_proto.core.codec import decode_frame, encode
+from dca_proto.core.early import Early
+from dca_proto.core.effects import Send
+from dca_proto.core.events import Received, TimerFired
+from dca_proto.core.events import Timer as TimerName
+from dca_proto.core.machine import Pace
+from dca_proto.core.masks import ask_tag
+from dca_proto.core.messages import Abort, AbortWanted, Close, Contribution, HelloWanted, Receipt
+from dca_proto.core.params import PACED_MAX
+from dca_proto.testing import Cast, Network
+
+
+def aborted() -> tuple[Cast, Network, bytes]:
+    """A round that all three nodes aborted, before its `commit_by`, and its id."""
+    cast = exact_cast(4, 3)
+    network = cast.network()
+    network.tamper = losing(Close)
+    _, request = begin(cast, network)
+    network.tamper = lambda one: ()
+    for node in cast.computes:
+        network.handle(node, TimerFired(TimerName("commit", request.round_id)))
+    return cast, network, request.round_id
+
+
+def answers(network: Network, receiver: bytes, sender: bytes, payload: bytes) -> list[Send]:
+    return sends(network.actors[receiver].handle(Received(sender, payload), network.now_ms))
+
+
+def test_hardening_an_aborted_round_sends_no_aborts_for_a_contribution_that_proves_nothing() -> None:
+    """66 bytes in a member's name were answered with 173, each time. Now: a question for its session, once a second."""
+    cast, network, round_id = aborted()
+    victim, opened = cast.clients[0], announced(network, cast)
+    holder = opened.holder(victim).id
+    size = len(decode_frame(sent(network, Contribution, sender=victim)[0].payload).ciphertext)
+    got = []
+    for salt in range(500):
+        forged = encode(Contribution(round_id, salt.to_bytes(16, "big"), bytes(size if salt % 2 else 8)))
+        got += answers(network, holder, victim, forged)
+    assert [type(body_of(one.payload)) for one in got] == [HelloWanted]
+
+
+def test_hardening_an_aborted_round_sends_its_aborts_once_a_second_to_a_client_that_proves_itself() -> None:
+    cast, network, _ = aborted()
+    client, opened = cast.clients[0], announced(network, cast)
+    holder = opened.holder(client).id
+    own = sent(network, Contribution, sender=client)[0].payload
+    given = answers(network, holder, client, own)
+    assert [type(body_of(one.payload)) for one in given] == [Abort]
+    assert [answers(network, holder, client, own) for _ in range(100)] == [[]] * 100
+    network.now_ms += cast.timing.again_ms
+    assert answers(network, holder, client, own) == given
+
+
+def test_hardening_who_asks_for_the_aborts_of_a_known_round_proves_itself_too() -> None:
+    cast, network, _ = aborted()
+    client, opened = cast.clients[0], announced(network, cast)
+    (keys, *_) = keys_of(network.actors[client], opened)
+    node = cast.computes[0]
+    assert answers(network, node, client, encode(AbortWanted(opened.frame, bytes(16)))) == []
+    assert network.actors[node].dropped["ask"] == 1
+    right = encode(AbortWanted(opened.frame, ask_tag(keys[0], opened.hash)))
+    assert [type(body_of(one.payload)) for one in answers(network, node, client, right)] == [Abort]
+
+
+def test_hardening_a_repeated_announcement_is_answered_once_a_second() -> None:
+    """Everybody who may listen has it, and a broker without access lists lets everybody repeat it."""
+    cast = exact_cast(4, 3)
+    network = cast.network()
+    network.tamper = losing(Receipt, Close)
+    begin(cast, network)
+    trainer, payload = cast.trainer_identity.id, encode(announced(network, cast).frame)
+    for actor in (cast.clients[0], cast.computes[0]):
+        for _ in range(3):
+            network.now_ms += cast.timing.again_ms
+            assert [len(answers(network, actor, trainer, payload)) for _ in range(100)] == [1] + [0] * 99
+
+
+def test_hardening_a_clock_that_is_set_back_holds_up_no_answer() -> None:
+    pace = Pace(1000)
+    assert [pace.is_due(b"x", now_ms) for now_ms in (5_000, 5_999, 6_000, 100, 200, 1_100)] == [1, 0, 1, 1, 0, 1]
+
+
+def test_hardening_who_is_answered_is_remembered_within_bounds() -> None:
+    pace = Pace(1000)
+    for number in range(PACED_MAX + 10):
+        assert pace.is_due(number.to_bytes(16, "big"), 0)
+    assert len(pace._last) == 10
+
+
+def test_hardening_contributions_before_their_announcement_take_little_memory() -> None:
+    early, made = Early(), Contribution(bytes(16), bytes(16), bytes(1 << 20))
+    kept = [early.keep(number.to_bytes(16, "big"), made, 0) for number in range(100)]
+    assert sum(kept) <= 8
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_hardening_macs_are_compared_in_constant_time(says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receipts and questions for aborts go through `hmac.compare_digest`: what it says is what counts."""
+    cast, network, _ = aborted()
+    client, opened = cast.clients[0], announced(network, cast)
+    holder = opened.holder(client).id
+    (keys, *_) = keys_of(network.actors[client], opened)
+    tag = bytes(16) if says else ask_tag(keys[cast.computes.index(holder)], opened.hash)
+    ask = encode(AbortWanted(opened.frame, tag))
+    fresh, other = exact_cast(4, 3), Network()
+    other.tamper = losing(Receipt)
+    begin(fresh, fresh.network(other))
+    other.tamper = passing
+    one, node = fresh.clients[0], announced(other, fresh).holder(fresh.clients[0]).id
+    (receipt,) = sent(other, Receipt, sender=node, to=one)[:1]
+    frame = decode_frame(receipt.payload)
+    shown = encode(Receipt(frame.round_id, frame.contribution, bytes(16) if says else frame.tag))
+    monkeypatch.setattr(sealing.hmac, "compare_digest", lambda mac, claimed: says)
+    assert bool(answers(network, holder, client, ask)) == says
+    assert bool(other.actors[one].handle(Received(node, shown), other.now_ms)[1:]) == says
