@@ -22,16 +22,7 @@ from dca_proto.core.announcement import (
     seal_answer,
 )
 from dca_proto.core.charges import check_reused
-from dca_proto.core.client_round import (
-    ANNOUNCEMENTS,
-    DECLINED,
-    KEPT,
-    MISSED,
-    ROUNDS,
-    SENT,
-    Round,
-    StoredRound,
-)
+from dca_proto.core.client_round import ANNOUNCEMENTS, DECLINED, KEPT, MISSED, ROUNDS, SENT, Round, StoredRound
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.core.compose import Composer, Rows
 from dca_proto.core.consent import Consent

@@ -84,12 +84,7 @@ class ComputeActor(Committing):
         self._keys = Keyring(records, self._timing, self._identity, self._random)
         self._charges = SeenCharges(records)
         self._sessions = Sessions(
-            records,
-            self._federation,
-            own=self.id,
-            keys=self._keys,
-            limits=self._limits,
-            timing=self._timing,
+            records, self._federation, own=self.id, keys=self._keys, limits=self._limits, timing=self._timing
         )
         self._rounds = restored_rounds(records, self.id, self._load)
         self._open = {current.id for current in self._rounds.values() if current.phase not in ENDS}
@@ -177,8 +172,7 @@ class ComputeActor(Committing):
 
     def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, now_ms: int) -> list[Effect]:
         verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)
-        count = m.Sessions(self._sessions.count_valid(now_ms))
-        return [self._signed_to(Address(Channel.TRAINER, sender), b"", count)]
+        return [self._signed_to(Address(Channel.TRAINER, sender), b"", m.Sessions(self._sessions.count_valid(now_ms)))]
 
     # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
 
@@ -341,8 +335,7 @@ class ComputeActor(Committing):
         to = Address(Channel.TRAINER, current.stored.trainer)
         if current.phase in ENDS:
             return [Send(to, current.id, current.stored.word)] if current.stored.word else []
-        count = len((current.stored.entries and current.listed) or current.kept)
-        current.reported = count
+        current.reported = count = len((current.stored.entries and current.listed) or current.kept)
         return [self._signed_to(to, current.id, m.Progress(current.id, current.hash, count))]
 
     def _on_abort_wanted(self, sender: bytes, wanted: m.AbortWanted, now_ms: int) -> list[Effect]:

@@ -52,8 +52,7 @@ class Committing(Actor):
 
     def _freeze(self, current: Round, now_ms: int) -> list[Effect]:
         """No further contribution: the list is stored, then sent to every peer."""
-        current.sort_kept()
-        entries = current.kept_entries()
+        entries = current.sorted_entries()
         hashed = list_hash(current.hash, self.id, entries)
         count = len(current.kept)
         header = self._sign(m.ListHeader(current.id, current.hash, hashed, count))
@@ -72,13 +71,7 @@ class Committing(Actor):
         """The own list for one peer, sealed to its epoch key."""
         assert current.stored.header is not None, "a frozen list is signed"
         place = current.stored.computes.index(peer)
-        body = m.FrozenList(
-            current.id,
-            peer,
-            current.stored.header,
-            current.stored.entries,
-            current.tags_for(place),
-        )
+        body = m.FrozenList(current.id, peer, current.stored.header, current.stored.entries, current.tags_for(place))
         public = current.opened.epochs[place].public
         sealed = seal_to(public, encode(self._sign(body)), current.hash, self._random)
         return Send(Address(Channel.COMPUTE, peer), current.id, encode(m.Sealed(current.id, *sealed)))
@@ -212,13 +205,7 @@ class Committing(Actor):
             for compute, answer in zip(current.stored.computes, answers, strict=True)
         )
         partial = m.PartialSum(
-            current.id,
-            current.hash,
-            chosen.hash,
-            chosen.count,
-            hashes,
-            clients,
-            ring_to_bytes(vector),
+            current.id, current.hash, chosen.hash, chosen.count, hashes, clients, ring_to_bytes(vector)
         )
         word = seal_answer(self._sign(partial), current.opened, self._random)
         return [
@@ -230,13 +217,7 @@ class Committing(Actor):
     # --- aborts and ends ------------------------------------------------------------------------------------------
 
     def _abort(
-        self,
-        current: Round,
-        reason: str,
-        detail: str,
-        evidence: Sequence[m.Signed] = (),
-        *,
-        contributors: int = 0,
+        self, current: Round, reason: str, detail: str, evidence: Sequence[m.Signed] = (), *, contributors: int = 0
     ) -> list[Effect]:
         """The final word that nothing was and nothing will be released."""
         body = m.Abort(

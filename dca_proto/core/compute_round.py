@@ -170,12 +170,9 @@ class Round(ActorRound[StoredRound]):
         """Ids of the other Compute nodes."""
         return [compute for compute in self.stored.computes if compute != own]
 
-    def sort_kept(self) -> None:
-        """What is kept, in the order of a list."""
+    def sorted_entries(self) -> bytes:
+        """The own list: the entries of what is kept, which is put in order."""
         self.kept = dict(sorted(self.kept.items()))
-
-    def kept_entries(self) -> bytes:
-        """The own list, once it is sorted."""
         return b"".join([kept.entry for kept in self.kept.values()])
 
     @cached_property
@@ -205,7 +202,7 @@ class Round(ActorRound[StoredRound]):
     def restore_words(self, own: bytes) -> None:
         """What follows from the stored words of an open round."""
         if self.phase in (FROZEN, ANSWERED):
-            self.sort_kept()
+            self.sorted_entries()
             self.lists[own] = self.own_list(own)
         if self.phase == ANSWERED:
             assert self.stored.answer is not None, "it was stored with the phase"

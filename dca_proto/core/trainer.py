@@ -207,12 +207,7 @@ class TrainerActor(Actor):
         request.check(self._federation, self._mechanism, self._limits, self._timing)
 
     def check_job(
-        self,
-        prices: Iterable[Price],
-        now_ms: int,
-        beside: Iterable[OpenRound] = (),
-        *,
-        invited: Collection[bytes] = (),
+        self, prices: Iterable[Price], now_ms: int, beside: Iterable[OpenRound] = (), *, invited: Collection[bytes] = ()
     ) -> None:
         """Refuse a job of several rounds that would exceed the account, before its first.
 

@@ -289,8 +289,8 @@ class ListingTwice(HostileCompute):
 
     def _load(self, *given: Any) -> NodeRound:
         current = super()._load(*given)
-        entries, tags = current.kept_entries, current.tags_for
-        current.kept_entries = lambda: entries()[:ENTRY_BYTES] + entries()  # type: ignore[method-assign]
+        entries, tags = current.sorted_entries, current.tags_for
+        current.sorted_entries = lambda: entries()[:ENTRY_BYTES] + entries()  # type: ignore[method-assign]
         current.tags_for = lambda place: tags(place)[:TAG_BYTES] + tags(place)  # type: ignore[method-assign]
         return current
 
