@@ -123,7 +123,6 @@ class Runner:
         """Open the transport and run.
 
         Raises:
-            TransportError: the broker cannot be reached at the start.
             UsageError: the broker refuses us, the store cannot be written, or a command was wrong.
         """
         log.info("actor started", actor=self._actor.id.hex())

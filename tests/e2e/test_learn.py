@@ -24,6 +24,7 @@ from dca_proto.cli.learn_view import Teller, iteration_row, show
 from dca_proto.core import facts
 from dca_proto.learning.runner import HeldRound
 from dca_proto.net.broker import Broker
+from dca_proto.net.transport import Connected
 from dca_proto.testing import Cast
 from inference.jobs.base import Stage
 from inference.variational.progress import Iteration
@@ -77,7 +78,7 @@ class Actors:
             await self._all
 
     def _note(self, fact: object) -> None:
-        if isinstance(fact, device.Connected):
+        if isinstance(fact, Connected):
             self._connected.release()
 
 
