@@ -22,7 +22,7 @@ from scene import (
 )
 
 from dca_proto.core.events import Received
-from dca_proto.core.facts import Dropped, LedgerReused, NodeAborted, Released
+from dca_proto.core.facts import Declined, Dropped, LedgerReused, NodeAborted, Released
 from dca_proto.core.fixedpoint import ring_from_bytes
 from dca_proto.core.messages import Close, Contribution, PartialSum
 from dca_proto.testing import Cast, Network, Records
@@ -119,8 +119,8 @@ def test_a_node_that_starts_between_close_by_and_commit_by_takes_no_contribution
 
 
 def test_attack_39_clients_refuse_a_lower_epoch() -> None:
-    """An old copy, with the clocks of its time, offers its old key: whoever saw a newer one drops the announcement that
-    names it. So what an old copy could still open ends with its epoch."""
+    """An old copy, with the clocks of its time, offers its old key: whoever saw a newer one refuses the announcement
+    that names it. So what an old copy could still open ends with its epoch."""
     cast = Cast(6, 3)
     network = cast.network()
     network.deliver()
@@ -139,7 +139,9 @@ def test_attack_39_clients_refuse_a_lower_epoch() -> None:
     older, *newer = [key.epoch for key in announced(network, cast).epochs]
     assert {older + 2} == set(newer)
     dropped = {(who, fact.code) for who, fact in network.facts[before:] if isinstance(fact, Dropped)}
-    assert {(actor, "epoch") for actor in (*cast.clients[:3], *cast.computes[1:])} <= dropped
+    declined = {(who, fact.reason) for who, fact in network.facts[before:] if isinstance(fact, Declined)}
+    assert {(node, "epoch") for node in cast.computes[1:]} <= dropped
+    assert {(client, "epoch") for client in cast.clients[:3]} <= declined
     assert len(results(network)) == 1
 
 
