@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scene import (
     announced,
     begin,
@@ -21,10 +22,12 @@ from scene import (
     until_the_end,
 )
 
+from dca_proto.core.announcement import open_epoch_key
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Declined, Dropped, LedgerReused, NodeAborted, Released
 from dca_proto.core.fixedpoint import ring_from_bytes
-from dca_proto.core.messages import Close, Contribution, PartialSum
+from dca_proto.core.messages import Close, Contribution, PartialSum, Signed
+from dca_proto.core.trainer_waiting import Waiting
 from dca_proto.testing import Cast, Network, Records
 
 
@@ -118,9 +121,15 @@ def test_a_node_that_starts_between_close_by_and_commit_by_takes_no_contribution
     assert (current.phase, current.kept, current.stored.entries) == ("frozen", {}, b"")
 
 
-def test_attack_39_clients_refuse_a_lower_epoch() -> None:
+def take_any_key(waiting: Waiting, sender: bytes, frame: Signed, now_ms: int) -> None:
+    """As a hostile trainer does."""
+    waiting._keys[sender] = (open_epoch_key(frame, waiting._federation), frame)
+
+
+def test_attack_39_clients_refuse_a_lower_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """An old copy, with the clocks of its time, offers its old key: whoever saw a newer one refuses the announcement
     that names it. So what an old copy could still open ends with its epoch."""
+    monkeypatch.setattr(Waiting, "note", take_any_key)
     cast = Cast(6, 3)
     network = cast.network()
     network.deliver()
