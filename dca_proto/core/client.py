@@ -233,7 +233,7 @@ class ClientActor(Actor):
         current = Round(StoredRound(NEW), opened)
         wrong = self._seen.wrong(opened.epochs, now_ms)
         if wrong is not None:
-            found = f"epoch {wrong[0].epoch} of Compute node {self._federation.compute(wrong[0].compute).name}"
+            found = f"epoch {wrong[0].epoch} of Compute node {self._federation.name_of(wrong[0].compute)}"
             return self._refuse(current, Refusal("epoch", found, wrong[1]), now_ms)
         seen = self._seen.note(opened.epochs, now_ms)
         validated = self._consider(opened, now_ms)
