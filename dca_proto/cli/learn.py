@@ -28,6 +28,7 @@ from dca_proto.cli.output import (
 from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.rounding import at_least, at_most, claim_words
 from dca_proto.core.sealing import actor_id
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.device import Device, complete, load
@@ -302,7 +303,7 @@ class _Run:
         """The plan; a round for each share of the budget is planned as its participants will."""
         task = self._task
         stages = list(task.job.plan(task.schema, task.own, self._conditions()))
-        said = f"job: epsilon {task.settings.epsilon:g}, delta {task.delta:g}"
+        said = f"job: {claim_words(task.settings.epsilon, task.delta)}"
         self._drafts = check_plan(self._job(), stages, task.terms, said)
         if stages[0].batch and task.settings.clients > len(self._invite):
             raise UsageError(
@@ -340,7 +341,7 @@ class _Run:
 
     def _say_plan(self, stages: list[Stage]) -> None:
         task = self._task
-        terms = f"epsilon {task.settings.epsilon:g}, delta {task.delta:g} {plan_words(stages)}"
+        terms = f"{claim_words(task.settings.epsilon, task.delta)} {plan_words(stages)}"
         say(self._console, "job", f"{task.job.name}: {task.job.model(task.schema, task.own)}")
         n = task.settings.clients
         who = f"N = {n}, T = {task.settings.tolerate}"
@@ -406,14 +407,16 @@ class _Run:
         counts = [one["contributors"] or 0 for one in summary["rounds"]]
         most = sum(counts) if self._task.reports else max(counts)
         who = _COUNTED[self._task.kind]
-        return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {most} {who}"
+        return f"{claim_words(summary['epsilon'], summary['delta'])}, {most} {who}"
 
     def _say_account(self) -> None:
         """What the trainer's account has left."""
         account = self._actor.config.account
         plain = as_plain(book_of(self._actor.config), account.delta, _now_ms())
-        left = f"epsilon {plain['epsilon_left']:.4g} is left in one more round, of {account.epsilon:g} in all"
-        say(self._console, "account", f"{left}, at delta {account.delta:g} in {account.period_days:g} days")
+        left = (
+            f"epsilon {at_most(plain['epsilon_left'])} is left in one more round, of {at_least(account.epsilon)} in all"
+        )
+        say(self._console, "account", f"{left}, at delta {at_least(account.delta)} in {account.period_days:g} days")
         changeable = self._task.job.changeable
         free = f"another {', '.join(changeable)} costs nothing; " if changeable else ""
         say(self._console, "journal", f"{self._path}; {free}to learn anew, at a new price, name another --journal")

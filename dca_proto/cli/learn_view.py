@@ -23,6 +23,7 @@ from dca_proto.cli.output import say
 from dca_proto.core import facts
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
+from dca_proto.core.rounding import claim_words
 from dca_proto.core.wording import to_install
 from dca_proto.learning.runner import HeldRound
 from dca_proto.outcome import plain_reports
@@ -269,7 +270,7 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         say(console, "test", f"{score['name']} {score['private']:.4g} ({others})")
     if summary["private"]:
         whose = "row's" if summary.get("settings", {}).get("kind") == NODE_RELEASE else "participant's"
-        spent = f"at most epsilon {summary['epsilon']:g}, delta {summary['delta']:g} of every {whose} budget"
+        spent = f"at most {claim_words(summary['epsilon'], summary['delta'])} of every {whose} budget"
         say(console, "spent", spent + (f"; {BY_ITSELF}" if summary.get("reports") else ""))
     else:
         say(console, "spent", "nothing is claimed: this is not private")

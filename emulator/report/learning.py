@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from emulator.report.figures import count, counted, number, short
+from emulator.report.figures import claimed, count, counted, number
 from emulator.report.learned import (
     Coefficient,
     HeldOut,
@@ -154,7 +154,8 @@ def _answer(run: Learning) -> str:
         return f"{held}{early}"
     whom = "row" if run.nodes else "client"
     own = "" if run.reports is None else " Each report is private by itself."
-    return f"{held}{early} They cost each {whom} at most epsilon {short(run.epsilon)} at delta {short(run.delta)}.{own}"
+    spent = f"at most epsilon {claimed(run.epsilon)} at delta {claimed(run.delta)}"
+    return f"{held}{early} They cost each {whom} {spent}.{own}"
 
 
 def _facts(run: Learning) -> Iterator[tuple[str, str]]:
@@ -164,7 +165,7 @@ def _facts(run: Learning) -> Iterator[tuple[str, str]]:
     if run.repair is not None:
         yield "repair of the noisy matrix", run.repair
     if run.epsilon is not None:
-        yield "epsilon of all rounds", short(run.epsilon)
+        yield "epsilon of all rounds", claimed(run.epsilon)
     if run.test is not None:
         yield from baseline_fact(run.test)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from emulator.report.bars import Bar, bars
-from emulator.report.figures import UNKNOWN, count, counted, listed, number, seconds, short, size
+from emulator.report.figures import UNKNOWN, claimed, count, counted, listed, number, seconds, size
 from emulator.report.lanes import Lane, Mark, Piece, lanes
 from emulator.report.learned import (
     baseline_fact,
@@ -97,9 +97,9 @@ def _answer(run: Swarm) -> str:
     if not run.private:
         return f"{held} No epsilon can be claimed: {'; '.join(run.not_private_because) or 'no reason is given'}."
     whom = "row" if run.has_nodes else "client"
-    spent = f"Each {whom} spent at most epsilon {short(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
-    of = f" of {short(run.epsilon)}" if spent and run.epsilon is not None else ""
-    at = f" at delta {short(run.delta)}" if spent and run.delta is not None else ""
+    spent = f"Each {whom} spent at most epsilon {claimed(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
+    of = f" of {claimed(run.epsilon)}" if spent and run.epsilon is not None else ""
+    at = f" at delta {claimed(run.delta)}" if spent and run.delta is not None else ""
     if not run.is_summed:
         own = "data node adds the whole noise for one row itself" if run.has_nodes else "report is private by itself"
         return f"{held} {spent}{of}{at}{'.' if spent else ''} Each {own}."
@@ -119,7 +119,7 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
     yield from _who(run)
     if run.epsilon_spent is not None:
         per = "row" if run.has_nodes else "client"
-        yield f"epsilon spent per {per}", f"{short(run.epsilon_spent)} of {short(run.epsilon or 0)}"
+        yield f"epsilon spent per {per}", f"{claimed(run.epsilon_spent)} of {claimed(run.epsilon or 0)}"
     if run.job is not None:
         yield "job", run.job
     if run.repair is not None:

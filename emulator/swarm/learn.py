@@ -26,6 +26,7 @@ from dca_proto.cli.output import (
 from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.job import JobTerms
+from dca_proto.core.rounding import at_least, claim_words
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.device import complete
 from dca_proto.learning.runner import RETRIES
@@ -189,7 +190,7 @@ class _Run:
             colluders=options.colluders,
             computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes)),
         )
-        said = f"--epsilon {options.budget.epsilon:g} --delta {options.delta:g}"
+        said = f"--epsilon {at_least(options.budget.epsilon)} --delta {at_least(options.delta)}"
         job = lesson.job.make(lesson.train.schema, lesson.settings, conditions)
         check_plan(job, stages, terms, said, options.mechanism)
         return stages
@@ -305,7 +306,7 @@ class _Run:
         self._say("federation", self._who())
         held_out = "" if lesson.test is None else f"; {len(lesson.test.y)} rows held out"
         self._say("model", f"{lesson.job.model(lesson.train.schema, lesson.settings)}{held_out}")
-        plan = f"epsilon {options.budget.epsilon:g}, delta {options.delta:g} {plan_words(self._stages)}"
+        plan = f"{claim_words(options.budget.epsilon, options.delta)} {plan_words(self._stages)}"
         self._say("plan", f"a trial that is not private: {'; '.join(self._doubts)}" if self._doubts else plan)
 
     def _who(self) -> str:
@@ -382,6 +383,6 @@ def _caption(summary: dict[str, Any]) -> str:
         return f"not private: {'; '.join(summary['not_private_because'])}"
     most = max(row["contributors"] or 0 for row in summary["rounds"])  # of mini-batches, none is everybody
     if summary["reports"]:
-        return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {summary['reported']} reports"
+        return f"{claim_words(summary['epsilon'], summary['delta'])}, {summary['reported']} reports"
     of = f"{most} rows of {len(summary['nodes'])} data nodes" if "nodes" in summary else f"{most} contributors"
-    return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {of}"
+    return f"{claim_words(summary['epsilon'], summary['delta'])}, {of}"

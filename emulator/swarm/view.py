@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from dca_proto.cli.learn_view import BY_ITSELF
+from dca_proto.core.rounding import at_least
 from dca_proto.request import LDP_REPORT, NODE_RELEASE
 from inference.jobs.estimates import INTERVAL_NOTE, rows_of, sampling_words, table_of
 
@@ -273,6 +274,11 @@ def _trial_lines(summary: dict[str, Any]) -> list[Line]:
     return [("not private", f"{'; '.join(summary['not_private_because'])}: no privacy may be claimed (a trial only)")]
 
 
+def _spent(summary: dict[str, Any], per: str = "client") -> str:
+    of = f"epsilon {at_least(summary['epsilon_spent'])} of {at_least(summary['epsilon'])}"
+    return f"{of} per {per}, delta {at_least(summary['delta'])}"
+
+
 def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
     if summary.get("round_kind") == NODE_RELEASE:
         return _node_privacy_lines(summary)
@@ -286,8 +292,7 @@ def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
     return [
         (
             "spent",
-            f"epsilon {summary['epsilon_spent']:.3g} of {summary['epsilon']:.3g} per client, "
-            f"delta {summary['delta']:.1g}; nobody saw a single client's numbers",
+            f"{_spent(summary)}; nobody saw a single client's numbers",
         ),
         (
             "holds for",
@@ -303,8 +308,7 @@ def _node_privacy_lines(summary: dict[str, Any]) -> list[Line]:
     return [
         (
             "spent",
-            f"epsilon {summary['epsilon_spent']:.3g} of {summary['epsilon']:.3g} per row, "
-            f"delta {summary['delta']:.1g}; each row is one person's, at one data node",
+            f"{_spent(summary, 'row')}; each row is one person's, at one data node",
         ),
         (
             "holds for",
@@ -318,8 +322,7 @@ def _report_privacy_lines(summary: dict[str, Any]) -> list[Line]:
     return [
         (
             "spent",
-            f"epsilon {summary['epsilon_spent']:.3g} of {summary['epsilon']:.3g} per client, "
-            f"delta {summary['delta']:.1g}; {BY_ITSELF}",
+            f"{_spent(summary)}; {BY_ITSELF}",
         ),
         (
             "holds for",
