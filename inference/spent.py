@@ -1,4 +1,4 @@
-"""What rounds cost together, as a ledger has it (`dca_proto.core.price`): Gaussian rounds in μ, ε-private reports in ε."""
+"""What rounds cost together, as a ledger has it (`dca_proto.core.price`)."""
 
 from __future__ import annotations
 

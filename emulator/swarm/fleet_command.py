@@ -53,7 +53,7 @@ def _say_plan(console: Console, options: FleetOptions) -> None:
         f"T = {options.tolerated} (c = {options.colluders} reserved for colluders), "
         f"K = {options.dropped} drop in each round",
     )
-    doubted, budget = doubts(True, options.mechanism), options.budget
+    doubted, budget = doubts((), options.mechanism), options.budget
     cost = f"{claim_words(budget.epsilon, budget.delta)} in all"
     counted = f"{options.rounds} rounds" if options.rounds > 1 else "1 round"
     numbers = f"{options.dimension} numbers" if options.dimension > 1 else "1 number"

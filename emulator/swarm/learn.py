@@ -131,7 +131,7 @@ class _Run:
         self._options = options
         self._console = console
         self._rows = deal(lesson.train.rows, lesson.clients)
-        self._doubts = doubts(lesson.train.schema.private, options.mechanism)
+        self._doubts = doubts(lesson.train.schema.read_columns, options.mechanism)
         self._iterations: list[Iteration] = []
         self._view: View | None = None
         self._result: Any = None

@@ -326,7 +326,8 @@ def test_bounds_from_data_claim_nothing(dca: Dca, table: Path, embedded_broker: 
 
 def claims_nothing(result: dict[str, Any], done: Done, because: str) -> None:
     """No epsilon, delta or mu in the object for programs, and no figure of one on the screen, but the reason."""
-    assert (result["private"], result["not_private_because"]) == (False, [because])
+    (reason,) = result["not_private_because"]
+    assert (result["private"], reason.startswith(because)) == (False, True)
     claims = [value for name, value in leaves(result) if re.search("epsilon|delta|mu$", name)]
     assert claims == [None] * 7, "ε, δ and ε spent; ε and μ of both rounds"
     assert not re.search(r"(epsilon|delta|mu|ε|δ|μ)\W+\d", done.stdout + done.stderr, re.IGNORECASE)

@@ -36,6 +36,7 @@ PARAMETERS: dict[str, Any] = {
     "target_square": True,
 }
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-1, 1), "y": Interval(0, 200)})
+READ = replace(SCHEMA, bounds={name: replace(one, public=False) for name, one in SCHEMA.bounds.items()})
 
 
 def rows_of(n: int, seed: int = 1) -> np.ndarray:
@@ -159,7 +160,7 @@ def test_a_result_counts_all_contributors_and_is_private_where_all_are() -> None
     result = result_of(parts, fitted, SCHEMA, "noise-aware")
     assert (result.contributors, result.private, result.repair) == (50, True, "noise-aware")
     assert not result_of([parts[0], replace(parts[1], private=False)], fitted, SCHEMA, "absolute").private
-    assert not result_of(parts, fitted, replace(SCHEMA, private=False), "absolute").private
+    assert not result_of(parts, fitted, READ, "absolute").private
 
 
 def test_draws_have_the_posteriors_moments_in_own_units() -> None:
