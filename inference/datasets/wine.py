@@ -120,7 +120,7 @@ BOUNDS = {
     "chlorides": Interval(0, 1, "as sodium chloride: the OIV limit"),
     "free sulfur dioxide": Interval(0, 200, "a part of the total; half of what the sweetest wines may have"),
     "total sulfur dioxide": Interval(0, 400, "the EU limit of the sweetest wines; of dry ones it is 150 to 200"),
-    "density": Interval(0.98, 1.04, "water with 15 % of alcohol; with 100 g/l of sugar"),
+    "density": Interval(0.98, 1.06, "water with 15 % of alcohol; with 150 g/l of sugar"),
     "pH": Interval(2.5, 4.5, "as sour as lemonade; above 4.5 wine spoils"),
     "sulphates": Interval(0, 2.5, "as potassium sulphate: the OIV limit of special wines; of others it is 1"),
     "alcohol": Interval(7, 16, "EU rules ask for 8.5 at least, and for 15 at most of wine that is not fortified"),
