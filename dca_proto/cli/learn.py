@@ -42,6 +42,7 @@ from dca_proto.outcome import abort_line
 from inference.datasets import from_csv
 from inference.jobs import NAMES
 from inference.jobs.base import Conditions, Stage, plan_words, uses
+from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import parse_words
 from inference.problem import Problem, stream
@@ -389,7 +390,7 @@ class _Run:
         task, outputs = self._task, self._outputs
         learned = task.job.summary(result, None, None, self._test, task.schema)
         summary = {"kind": "learn", "ok": True, "error": None, **self._about(), **learned}
-        write_json(summary, outputs.json_to)
+        write_json(separated(summary), outputs.json_to)
         if outputs.plot is not None:
             with whole_file(outputs.plot) as place:
                 title = task.job.picture_title(task.schema)

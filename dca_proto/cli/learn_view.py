@@ -29,7 +29,7 @@ from dca_proto.learning.runner import HeldRound
 from dca_proto.outcome import plain_reports
 from dca_proto.request import NODE_RELEASE
 from inference.jobs.base import Stage
-from inference.jobs.estimates import INTERVAL_NOTE, rows_of, sampling_words, table_of
+from inference.jobs.estimates import INTERVAL_NOTE, UNCOVERED, rows_of, sampling_words, table_of
 from inference.variational.progress import Iteration
 
 NARRATED_MAX = 4  # rounds whose phases are told; of more, only their ends are
@@ -261,12 +261,12 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         say(console, "sampling", sampling_words(summary["sampling"]))
     test = summary["test"]
     if test and "rmse_private" in test:
-        others = f"predicting the mean {test['rmse_zero']:.4g}; {test['rows']} rows of your own"
+        others = f"predicting the mean {test['rmse_zero']:.4g}; {test['rows']} rows of your own; {UNCOVERED}"
         say(console, "test", f"RMSE {test['rmse_private']:.4g} ({others})")
     if summary.get("stopped"):
         say(console, "stopped", f"before all planned rounds were held: {summary['stopped']}")
     for score in (test or {}).get("scores", []):
-        others = f"constant prediction {score['constant']:.4g}; {test['rows']} rows of your own"
+        others = f"constant prediction {score['constant']:.4g}; {test['rows']} rows of your own; {UNCOVERED}"
         say(console, "test", f"{score['name']} {score['private']:.4g} ({others})")
     if summary["private"]:
         whose = "row's" if summary.get("settings", {}).get("kind") == NODE_RELEASE else "participant's"

@@ -48,6 +48,7 @@ from emulator.swarm.view import (
     times_table,
 )
 from inference.jobs.base import Conditions, LearningJob, Stage, plan_words, uses
+from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
 from inference.problem import Problem, stream
 from inference.variational.progress import Iteration
@@ -63,6 +64,7 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
         job, settings: by whom. train, test: rows for the clients, and those that are held out.
         clients: N, among whom the training rows are dealt; J, where they are data nodes. Where clients report, each
             has one of the rows.
+        reference: whether the same model without privacy is shown beside the result.
         output: the folder of the result's files. json_to: a further file, or - for stdout.
     """
 
@@ -72,6 +74,7 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     test: Problem | None
     clients: int
     output: Path
+    reference: bool = True
     json_to: str | None = None
 
     @property
@@ -159,7 +162,8 @@ class _Run:
         self._stages = self._planned()
         if options.reports:  # how many are asked at a time follows from the plan
             self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
-        self._reference = lesson.job.reference(lesson.train, lesson.settings)
+        reference = lesson.job.reference(lesson.train, lesson.settings)  # refuses rows that cannot be learned from
+        self._reference = reference if lesson.reference else None
 
     def _check_sums(self) -> None:
         """N, M, T, c and K."""
@@ -326,7 +330,7 @@ class _Run:
 
     def show(self, summary: dict[str, Any]) -> None:
         """Files in the folder and the object for programs, then tables on the console."""
-        write_json(summary, self._lesson.json_to)
+        write_json(separated(summary), self._lesson.json_to)
         if summary["ok"] or self.unfinished is not None:
             self._write_files(summary)
         self._console.print(rounds_table(summary), times_table(summary))
@@ -370,7 +374,7 @@ class _Run:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"cannot make folder {output}: {error.strerror}") from None
-        write_json(summary, str(output / RESULT))
+        write_json(separated(summary), str(output / RESULT))
         if not summary["ok"]:
             return
         title = self._lesson.job.picture_title(self._lesson.train.schema)
