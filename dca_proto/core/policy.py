@@ -307,7 +307,8 @@ def _check_privacy(where: str, epsilons: dict[str, float], delta_name: str, delt
 def _check_part(where: str, part: float, epsilon: float) -> None:
     if not 0 <= part < epsilon:
         raise UsageError(
-            f"{where}: epsilon_for_reports is {part:g}; give a part of epsilon {epsilon:g}, at least 0 and below it"
+            f"{where}: epsilon_for_reports is {at_least(part)}; give a part of epsilon {at_least(epsilon)}, "
+            "at least 0 and below it"
         )
 
 

@@ -165,9 +165,10 @@ class Price(msgspec.Struct, frozen=True, gc=False):
         return _SHAVED * math.sqrt(max(0.0, (allowed - spent) * (allowed + spent) - _SLACK * allowed**2))
 
 
-def _decimal(epsilon: float) -> float:
-    """A sum of decimals without the dust that floats leave, 2^-50 of it."""
-    return float(f"{epsilon:.15g}")
+def _decimal(value: float) -> float:
+    """A sum of decimals without the dust that floats leave, at most 2^-50 of it."""
+    short = float(f"{value:.15g}")
+    return short if abs(short - value) <= _ROUNDING * abs(value) else value
 
 
 def total(prices: Iterable[Price]) -> Price:

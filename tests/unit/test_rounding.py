@@ -290,8 +290,8 @@ def test_a_refusal_for_the_budget(epsilon: float, delta: float) -> None:
 
 PRIVATE = re.compile(r"(?:^|[^a-z])(?:epsilon|delta|mu|eps|pure)(?:$|[^a-z])|claimed|meant", re.IGNORECASE)
 LIKELY = re.compile(r"\{[^{}]*(?:epsilon|delta|mu|eps|pure|claimed|meant)[^{}]*:[^{}]+\}", re.IGNORECASE)
-NO_FIGURE = ("scale * told.epsilon", "minutes(", "self.pure", "'epsilon, ")
-"""A width, a time, a float brought to 15 digits, heads of columns."""
+NO_FIGURE = ("scale * told.epsilon", "minutes(", "'epsilon, ")
+"""A width, a time, heads of columns."""
 
 
 def formatted(tree: ast.AST) -> Iterator[tuple[int, str]]:
