@@ -53,32 +53,6 @@ Records = list[tuple[str, bytes, bytes]]
 Report = Callable[[object], None]
 
 
-class Connected(msgspec.Struct, frozen=True):
-    """Fact: the actor is connected and subscribed for the first time; what is sent from now on reaches it."""
-
-    url: str
-
-
-class _Transport(MqttTransport):
-    """Reports when it is open."""
-
-    def __init__(self, config: Config, actor_id: bytes, on_report: Report | None) -> None:
-        super().__init__(
-            config.broker,
-            actor_id.hex(),
-            subscriptions(config.federation.name, Channel(config.role), actor_id),
-            rng=random.Random(),  # noqa: S311 - the jitter of reconnects
-            limits=CLIENT_LIMITS if config.role == "client" else None,
-        )
-        self._url = config.broker.url
-        self._on_report = on_report
-
-    async def open(self) -> None:
-        await super().open()
-        if self._on_report is not None:
-            self._on_report(Connected(self._url))
-
-
 class Parts(msgspec.Struct, frozen=True):
     """An actor that is ready to run, with its connection and its database."""
 
@@ -113,7 +87,6 @@ class Device:
             on_report: called with every fact.
 
         Raises:
-            TransportError: the broker cannot be reached at the start.
             UsageError: the broker refuses the actor, or its store cannot be used.
         """
         async with self.open(on_report) as parts:
@@ -178,7 +151,15 @@ class Device:
     @contextlib.asynccontextmanager
     async def open(self, on_report: Report | None = None) -> AsyncIterator[Parts]:
         """The actor as its store left it; the store is closed at the end. Raises `UsageError`."""
-        transport = _Transport(self.config, self.id, on_report)
+        config = self.config
+        transport = MqttTransport(
+            config.broker,
+            self.id.hex(),
+            subscriptions(config.federation.name, Channel(config.role), self.id),
+            rng=random.Random(),  # noqa: S311 - the jitter of reconnects
+            limits=CLIENT_LIMITS if config.role == "client" else None,
+            on_report=on_report,
+        )
         store = SqliteStore(self.config.files.store, self._store_key)
         try:
             records = [(record.table, record.key, record.value) for record in store.load()]

@@ -19,9 +19,11 @@ import structlog
 
 from dca_proto.core import facts
 from dca_proto.core.sealing import ID_BYTES
+from dca_proto.net.transport import Disconnected
 
 # one per client or message at a server: only with `verbose`
 _QUIET = (facts.SessionKept, facts.ContributionKept, facts.ReleaseKept, facts.Arrived)
+_WARNINGS = (Disconnected,)
 _ALARMS = (facts.LedgerReused,)  # somebody has to look at the device
 _UNTOLD = (facts.RoundCompleted,)  # the result is the trainer's to print, not a log's
 
@@ -69,6 +71,8 @@ class FactLog:
             count = self._dropped[fact.code]
             if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
                 log.warning("Dropped", count=count, **fields)
+        elif isinstance(fact, _WARNINGS):
+            log.warning(type(fact).__name__, **fields)
         elif isinstance(fact, _ALARMS):
             log.error(type(fact).__name__, **fields)
         elif isinstance(fact, _QUIET):

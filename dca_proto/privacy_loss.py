@@ -35,12 +35,13 @@ import msgspec
 
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.core.rounding import at_least
 from dca_proto.core.wording import to_install
 
 DELTA_MIN = 1e-12
 """Below this, what the grid's tails leave out (1e-15 for each release) would tell."""
 _EPSILON_MIN, _EPSILON_MAX = 1e-9, 100.0  # of one release, and of μ from below: less is lost in the grid
-_RANGE = f"{_EPSILON_MIN:g} to {{:g}}"
+_RANGE = f"{at_least(_EPSILON_MIN)} to {{:g}}"
 _STEPS_MAX = 1024  # a finer Laplace is taken for one of so many steps
 _GRID = 2**17  # grid points for the range of losses, on each side of zero
 _TAIL = -50.0  # ln of the mass that a Gaussian's grid leaves out; it counts as infinite loss
@@ -119,7 +120,7 @@ def epsilon_of(releases: Iterable[Release], delta: float) -> float:
     _require("delta", delta, 0 <= delta < 1, "in [0, 1)")
     if delta < DELTA_MIN and pure < math.inf:
         return pure
-    _require("delta", delta, delta >= DELTA_MIN, f"at least {DELTA_MIN:g} where a release is Gaussian")
+    _require("delta", delta, delta >= DELTA_MIN, f"at least {at_least(DELTA_MIN)} where a release is Gaussian")
     return min(pure, float(_composed(given).get_epsilon_for_delta(delta * (1 - _ROUNDING) - _NOISE)))
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dca_proto.core.rounding import at_least
 from inference.errors import DataError
 from inference.linear_regression import Posterior, SufficientStatistics, posterior, summarise
 from inference.problem import Problem, Schema
@@ -108,7 +109,7 @@ class InputPerturbation:
     def fit(self, train: Problem) -> RegressionResult:
         """Learn from these rows. Raises `DataError` for a μ that is not above 0."""
         if not self.mu > 0:
-            raise DataError(f"mu is {self.mu:g}; expected a number above 0")
+            raise DataError(f"mu is {at_least(self.mu)}; expected a number above 0")
         schema, n = train.schema, len(train.y)
         z = np.clip((train.rows - schema.centres) / schema.half_widths, -1, 1)
         variance = 4 * z.shape[1] / self.mu**2

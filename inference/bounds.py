@@ -28,6 +28,7 @@ class Interval:
     Attributes:
         lower, upper: finite, ``lower < upper``.
         reason: why these, for people.
+        public: False where the rows themselves say what they are, as a minimum and maximum do, published or not.
 
     Raises:
         DataError: if they are no interval.
@@ -36,6 +37,7 @@ class Interval:
     lower: float
     upper: float
     reason: str = ""
+    public: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.upper - self.lower < inf:
@@ -110,14 +112,15 @@ def _interval(column: str, ends: object) -> Interval:
 def bounds_from_data(columns: Sequence[str], rows: NDArray[np.float64]) -> dict[str, Interval]:
     """Bounds read from the rows themselves, shape ``(n, len(columns))``: **not private**, for trials only.
 
-    Whoever uses them must mark the result ``private=False`` and claim no epsilon (`datasets.from_csv` does).
+    They are marked so, and a schema with them claims no epsilon.
     """
     reason = "read from the data: not private"
     low, high = rows.min(axis=0), rows.max(axis=0)
     flat = [column for column, a, b in zip(columns, low, high, strict=True) if a == b]
     if flat:
         raise DataError(f"column {flat[0]!r} holds one value only, so its data give no bounds; leave it out")
-    return {column: Interval(float(a), float(b), reason) for column, a, b in zip(columns, low, high, strict=True)}
+    ends = zip(columns, low, high, strict=True)
+    return {column: Interval(float(a), float(b), reason, public=False) for column, a, b in ends}
 
 
 class MissingBoundsError(DataError):

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.core import accounting
 from dca_proto.core.wording import to_install
 from inference.errors import DataError
 
@@ -178,7 +179,7 @@ def attributes(*aggregates: NoisyAggregate) -> dict[str, object]:
         "statistics": " ".join(aggregate.statistic for aggregate in aggregates),
         "contributors": min(aggregate.contributors for aggregate in aggregates),
         "private": private,
-        "mu": math.hypot(*mus) if private and mus else None,
+        "mu": accounting.compose(mus) if private and mus else None,
         "epsilon": first.epsilon if private and len(aggregates) == 1 else None,
         "delta": first.delta if private else None,
     }

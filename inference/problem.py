@@ -27,7 +27,6 @@ class Schema:
         features, target: column names.
         bounds: public bounds of each of them, in the column's own units.
         units: units by column name, for people; a column without one is a plain number.
-        private: False where the bounds were read from the data, so that no epsilon may be claimed.
         alone: whether the target may be without features, as a column that is described and not predicted.
     """
 
@@ -35,7 +34,6 @@ class Schema:
     target: str
     bounds: Mapping[str, Interval]
     units: Mapping[str, str] = field(default_factory=dict)
-    private: bool = True
     alone: bool = False
 
     def __post_init__(self) -> None:
@@ -49,6 +47,16 @@ class Schema:
     def columns(self) -> tuple[str, ...]:
         """Features, then the target."""
         return (*self.features, self.target)
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """Columns whose bounds come from the rows themselves."""
+        return tuple(column for column in self.columns if not self.bounds[column].public)
+
+    @property
+    def private(self) -> bool:
+        """Whether all bounds are public; else no epsilon may be claimed."""
+        return not self.read_columns
 
     def slope_unit(self, feature: str) -> str:
         """Of a coefficient, such as "points per kg/m²"; a column without a unit gives its name."""
@@ -83,6 +91,10 @@ class Problem:
     def take(self, indices: NDArray[np.int64]) -> Problem:
         """The problem with these rows only."""
         return replace(self, X=self.X[indices], y=self.y[indices])
+
+    def bounded(self, bounds: Mapping[str, Interval]) -> Problem:
+        """The problem with these bounds of the columns that they name."""
+        return replace(self, schema=replace(self.schema, bounds={**self.schema.bounds, **bounds}))
 
     def select(self, features: tuple[str, ...]) -> Problem:
         """The problem with these features only, in this order. Raises `DataError` for one that it has not."""

@@ -1,40 +1,11 @@
-"""What rounds cost together: Gaussian rounds compose exactly in the Gaussian DP parameter (Dong, Roth and Su 2022).
-
-μ² = Σ μ_r²,     δ(ε) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)      (their corollaries 3.3 and 2.13)
-
-Rounds of ε-private reports, whose δ is 0, add up in ε; beside Gaussian rounds each counts with the μ that it is within,
-as in a ledger (`dca_proto.core.price`).
-"""
+"""What rounds cost together, as a ledger has it (`dca_proto.core.price`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, hypot
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.errors import DataError
-
-
-def epsilon_of(mu: float, delta: float) -> float:
-    """The smallest ε >= 0 at which a μ-Gaussian DP mechanism is (ε, δ)-DP.
-
-    Raises:
-        DataError: μ is not above 0, or δ not inside (0, 1).
-    """
-    from scipy.optimize import brentq
-
-    if not (mu > 0 and 0 < delta < 1):
-        raise DataError(f"mu is {mu:g} and delta {delta:g}; expected mu above 0 and delta between 0 and 1")
-    if _delta(0.0, mu) <= delta:
-        return 0.0
-    above = mu * mu / 2 + mu * 40  # there Φ(μ/2 - ε/μ) is below any δ
-    return float(brentq(lambda epsilon: _delta(epsilon, mu) - delta, 0.0, above, xtol=1e-12))
-
-
-def _delta(epsilon: float, mu: float) -> float:
-    from scipy.special import log_ndtr
-
-    return exp(log_ndtr(mu / 2 - epsilon / mu)) - exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+from dca_proto.core.price import Price, total
 
 
 def together(aggregates: Sequence[NoisyAggregate]) -> tuple[float, float] | None:
@@ -42,11 +13,17 @@ def together(aggregates: Sequence[NoisyAggregate]) -> tuple[float, float] | None
 
     None where one of them was not private, so that nothing can be claimed.
     """
-    mus = [one.mu for one in aggregates if one.mu is not None]
-    if not aggregates or len(mus) < len(aggregates):
+    prices = [_price(one.mu, one.epsilon, one.delta) for one in aggregates]
+    known = [price for price in prices if price is not None]
+    if not known or len(known) < len(prices):
         return None
     delta = max(one.delta or 0.0 for one in aggregates)
-    (only, *others) = aggregates
-    if not others and only.epsilon is not None:
-        return only.epsilon, delta
-    return epsilon_of(hypot(*mus), delta) if delta else sum(one.epsilon or 0.0 for one in aggregates), delta
+    if len(known) == 1 and aggregates[0].epsilon is not None:
+        return aggregates[0].epsilon, delta
+    return total(known).epsilon(delta), delta
+
+
+def _price(mu: float | None, epsilon: float | None, delta: float | None) -> Price | None:
+    if mu is None or epsilon is None:
+        return None
+    return Price.of_mu(mu) if delta else Price.of_pure(epsilon)

@@ -39,6 +39,7 @@ import numpy as np
 
 from dca_proto.core.budget import Budget
 from dca_proto.core.job import JobTerms
+from dca_proto.core.rounding import at_least
 from dca_proto.logs import configure_logs
 from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
@@ -219,7 +220,14 @@ def _row(group: tuple[Any, ...], own: list[dict[str, Any]]) -> list[str]:
     numbers = [np.median(aucs), np.quantile(aucs, 0.05), aucs.min(), np.median([one["auc_nonprivate"] for one in own])]
     likelihood = float(np.median([one["log_likelihood"] for one in own]))
     label = f"{data} {source}" + (f" 1/{parts}" if parts > 1 else "")
-    return [label, f"{epsilon:g}", str(len(own)), said, *(f"{value:.4f}" for value in numbers), f"{likelihood:.2f}"]
+    return [
+        label,
+        at_least(epsilon),
+        str(len(own)),
+        said,
+        *(f"{value:.4f}" for value in numbers),
+        f"{likelihood:.2f}",
+    ]
 
 
 def _checks(held: list[dict[str, Any]]) -> list[Check]:

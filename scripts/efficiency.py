@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments.efficiency import (
     AWARE_NAME,
     DELTA,
@@ -65,7 +66,7 @@ def _curve(axes: Any, line: Line, *, aware: bool) -> None:
         label = "dashed: noise-aware repair" if place == len(EPSILONS) - 1 else None
         axes.plot(line.n, line.median, color=colour, linestyle="--", linewidth=1, label=label)
         return
-    label = f"ε = {line.epsilon:g}, slope {line.slope:.3f}"
+    label = f"ε = {at_least(line.epsilon)}, slope {line.slope:.3f}"
     axes.fill_between(line.n, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
     axes.plot(line.n[: first + 1], line.median[: first + 1], markerfacecolor="white", linewidth=1, **style)
     axes.plot(line.n[first:], line.median[first:], label=label, linewidth=1.5, **style)
@@ -80,15 +81,15 @@ def run(options: argparse.Namespace) -> int:
     if options.plot:
         draw(options.plot, found, errors)
     rows = table(
-        f"error of private against non-private estimates, δ = {DELTA:g}",
+        f"error of private against non-private estimates, δ = {at_least(DELTA)}",
         "estimator", "ε", "from n", "slope", "95 % interval", "n·error",
     )  # fmt: skip
     for line in found:
         shown = (f"{line.slope:.3f}", f"{line.slope_low:.3f} to {line.slope_high:.3f}", f"{line.constant:.3g}")
-        rows.add_row(line.estimator, f"{line.epsilon:g}", str(line.fitted_from), *shown)
+        rows.add_row(line.estimator, at_least(line.epsilon), str(line.fitted_from), *shown)
     checks = [
         Check(
-            f"{line.estimator}, ε = {line.epsilon:g}",
+            f"{line.estimator}, ε = {at_least(line.epsilon)}",
             f"slope within {TOLERANCE} of {SLOPE:g}",
             f"{line.slope:.3f}",
             abs(line.slope - SLOPE) <= TOLERANCE,

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments.gdsc import (
     DELTA,
     EPSILONS,
@@ -93,7 +94,7 @@ def experiment(given: argparse.Namespace, folder: Path) -> int:
         "cells": results,
     }
     shape = "SIMULATED data of the shape of GDSC" if gdsc.simulated else "GDSC"
-    title = f"{shape}; drugs: {len(drugs)}, runs: {runs}, d = {len(genes)}, δ = {given.delta:g}"
+    title = f"{shape}; drugs: {len(drugs)}, runs: {runs}, d = {len(genes)}, δ = {at_least(given.delta)}"
     title += "; NOT PRIVATE" if given.centred_as_published else ""
     if given.plot:
         draw(figures, given.plot, title)

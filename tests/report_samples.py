@@ -7,6 +7,8 @@ from typing import Any
 
 from scaling_samples import scaling
 
+from inference.jobs.estimates import separated
+
 INVARIANTS = (
     "one partial sum per round",
     "enough contributions",
@@ -22,6 +24,11 @@ INVARIANTS = (
 
 def swarm() -> dict[str, Any]:
     """A regression learned in two rounds."""
+    return separated(whole_swarm())
+
+
+def whole_swarm() -> dict[str, Any]:
+    """The same as the command has it before it writes it."""
     return {
         "kind": "swarm",
         "clients": 342,
@@ -119,10 +126,10 @@ def aborted_swarm() -> dict[str, Any]:
     }
     for key in ("absent", "absent_clients", "sensitivity", "epsilon", "mu"):
         del lost[key]
-    run = swarm()
+    run = whole_swarm()
     del run["coefficients"], run["intercept"]
     reason = "compute-2 aborted: too-few: 300 contributed, 308 were needed; its charge came back to the account"
-    return {
+    found = {
         **run,
         "ok": False,
         "error": reason,
@@ -134,12 +141,13 @@ def aborted_swarm() -> dict[str, Any]:
         "dropped": 42,
         "epsilon_spent": 0.0,
     }
+    return separated(found)
 
 
 def fleet() -> dict[str, Any]:
     """One round of ten thousand."""
     run = swarm()
-    for key in ("coefficients", "intercept", "test"):
+    for key in ("coefficients", "intercept", "not_covered_by_epsilon"):
         del run[key]
     one = {
         **round_("sum", 10, 2.0, 0.4, 26.0, absent=[]),
@@ -357,18 +365,24 @@ def iterative_swarm() -> dict[str, Any]:
     """A classifier learned in mini-batches, one round of which was aborted."""
     steps = [{**round_("gradient", 4, 0.9, 0.1, 20.0, absent=[]), **RELEASED} for _ in range(13)]
     aborted = dict.fromkeys(("contributors", "noise_variance", "value")) | {"ok": False, "needed": 90}
-    return {
-        **swarm(),
+    run = {
+        **whole_swarm(),
         "job": "logistic",
         "batch": 100,
         "test": scores(0.99),
         "iterations": iterations(),
         "rounds": [round_("moments", 6, 0.9, 0.1, 20.0, absent=[]), *steps, {**steps[0], **aborted}],
     }
+    return separated(run)
 
 
 def learned() -> dict[str, Any]:
     """What a real federation's trainer has learned, without anything to compare it with."""
+    return separated(whole_learned())
+
+
+def whole_learned() -> dict[str, Any]:
+    """The same as the command has it before it writes it."""
     held = {"number": 1, "name": "moments", "ok": True, "attempts": 1, "contributors": 38, "clients": 40}
     alone = {"nonprivate": None, "nonprivate_sd": None}
     return {

@@ -18,6 +18,7 @@ FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_LINES_MAX = 60, 450, 500
 STDLIB = set(sys.stdlib_module_names)
 DEVICE = {"numpy", "nacl", "msgspec", "aiomqtt", "structlog"}
 CORE = {"numpy", "nacl", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.aggregate"}
+FIGURES = {f"dca_proto.core.{name}" for name in ("accounting", "price", "rounding", "wording")}
 NOT_ON_A_DEVICE = ("typer", "rich", "scipy", "sklearn", "matplotlib", "amqtt", "mpmath", "dp_accounting", "numpyro")
 
 # Which modules may import what, by their longest prefix here. The standard library is open to all.
@@ -41,9 +42,9 @@ LAYERS = {
     "dca_proto.cli.account_plot": {"numpy", "matplotlib", "dca_proto"},
     "dca_proto.privacy_loss": {"msgspec", "dp_accounting", "dca_proto.core"},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
-                  "dca_proto.core.wording", "inference"},
+                  *FIGURES, "inference"},
     "inference.local": {"numpy", "scipy", "matplotlib", "jax", "numpyro", "dca_proto.aggregate",
-                        "dca_proto.core.wording", "inference"},
+                        *FIGURES, "inference"},
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", "dca_proto.core",
                  "dca_proto.statistics", "dca_proto.testing"},
 }  # fmt: skip
@@ -81,7 +82,7 @@ LAYERS |= {
     "emulator.trials.display": TRIALS | {"rich", "dca_proto.cli.output"},
     "emulator.trials.command": TRIALS | {"typer", "rich", "dca_proto.cli"},
 }
-PAGE = {"msgspec", "emulator.report", "dca_proto.core.errors", "dca_proto.core.wording"}
+PAGE = {"msgspec", "emulator.report", "dca_proto.core.errors", "dca_proto.core.rounding", "dca_proto.core.wording"}
 LAYERS |= {"emulator.report": PAGE, "emulator.report.command": PAGE | {"typer", "rich", "dca_proto.cli"}}
 
 SCALING = AUDIT | {"dca_proto.aggregate", "dca_proto.cli.output"}

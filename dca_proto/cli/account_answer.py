@@ -15,6 +15,7 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.forecast import forecast
 from dca_proto.core.price import Price, total
 from dca_proto.core.request import OpenRound
+from dca_proto.core.rounding import at_least, at_most
 from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.regression import Regression
@@ -62,14 +63,14 @@ def warnings(budget: Budget, clients: int) -> list[str]:
     found = []
     if budget.delta * clients >= 1:
         found.append(
-            f"delta {budget.delta:g} is 1/N = {1 / clients:.2g} or more: a delta of at least 1/N allows to publish "
-            f"somebody's data whole; take one far below, such as {10 ** -math.ceil(math.log10(clients) + 2):g}"
+            f"delta {at_least(budget.delta)} is 1/N = {1 / clients:.2g} or more: a delta of at least 1/N allows to "
+            f"publish somebody's data whole; take one far below, such as {10 ** -math.ceil(math.log10(clients) + 2):g}"
         )
     if budget.epsilon > _EPSILON_LARGE:
         found.append(
-            f"epsilon {budget.epsilon:g} promises little: a result is no more than e^{budget.epsilon:g} = "
-            f"10^{budget.epsilon / math.log(10):.3g} times as likely with one client's data as with any other's, and "
-            f"so may tell them apart; take {_EPSILON_LARGE:g} at most, better 1"
+            f"epsilon {(epsilon := at_least(budget.epsilon))} promises little: a result is no more than e^{epsilon} = "
+            f"10^{at_least(budget.epsilon / math.log(10))} times as likely with one client's data as with any "
+            f"other's, and so may tell them apart; take {at_most(_EPSILON_LARGE)} at most, better 1"
         )
     return found
 

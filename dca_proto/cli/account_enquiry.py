@@ -15,6 +15,7 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import EXACT
 from dca_proto.core.params import Limits
 from dca_proto.core.request import AskSecureSum, OpenRound
+from dca_proto.core.rounding import at_least
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.wording import nearest
 from dca_proto.statistics import resolve
@@ -111,7 +112,7 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
         except UsageError as error:
             if len(self.questions) == 1:
                 raise
-            raise UsageError(f"round {number}, {question[0]} at epsilon {cost.epsilon:.4g}: {error}") from None
+            raise UsageError(f"round {number}, {question[0]} at epsilon {at_least(cost.epsilon)}: {error}") from None
 
 
 def asked_otherwise(request: OpenRound, clients: int, tolerated: int) -> OpenRound:

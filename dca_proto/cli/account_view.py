@@ -10,6 +10,7 @@ from rich.table import Table
 from dca_proto.cli.account_answer import DATA
 from dca_proto.cli.account_enquiry import Enquiry
 from dca_proto.cli.output import say
+from dca_proto.core.rounding import at_least, claim_words
 
 _SHOWN_MAX = 12  # coordinates up to which each one's noise is shown
 _GAIN_SHOWN = 0.01  # of the noise; less is not worth telling
@@ -50,25 +51,28 @@ def show(console: Console, enquiry: Enquiry, answer: dict[str, Any]) -> None:
     say(console, "signal", _signal_in_words(answer))
     console.print(_curve_table(answer["curve"]))
     if enquiry.also:
-        together = f"epsilon {answer['epsilon_with_also']:.4g} at delta {enquiry.budget.delta:g}"
+        together = f"epsilon {at_least(answer['epsilon_with_also'])} at delta {at_least(enquiry.budget.delta)}"
+        charged = f"epsilon {at_least(answer['epsilon_charged_with_also'])}"
         pure = sum(getattr(one, "epsilon", 0.0) for one in enquiry.also)
-        apart = f", or {answer['epsilon_charged_apart_with_also']:.4g} with epsilon_for_reports = {pure:g} in [policy]"
+        if pure:
+            apart = at_least(answer["epsilon_charged_apart_with_also"])
+            charged += f", or {apart} with epsilon_for_reports = {at_least(pure)} in [policy]"
         say(
             console,
             "also",
             f"together with what else is spent on the same clients, it costs them at most {together}; their ledgers, "
-            f"charged for all of it, would count epsilon {answer['epsilon_charged_with_also']:.4g}{apart * bool(pure)}",
+            f"charged for all of it, would count {charged}",
         )
 
 
 def _budget_in_words(answer: dict[str, Any]) -> str:
     """What may be spent, and what these rounds spend where that is less."""
-    budget = f"epsilon {answer['epsilon']:g}, delta {answer['delta']:g} of every client in all"
-    whole = f"{budget} (mu {answer['mu_budget']:.4g})"
+    budget = f"{claim_words(answer['epsilon'], answer['delta'])} of every client in all"
+    whole = f"{budget} (mu {at_least(answer['mu_budget'])})"
     if answer["mu"] > _LEFT_SHOWN * answer["mu_budget"]:
         return whole
     rounds = "this round spends" if len(answer["rounds"]) == 1 else "these rounds spend"
-    return f"{whole}, of which {rounds} epsilon {answer['epsilon_spent']:.4g} (mu {answer['mu']:.4g})"
+    return f"{whole}, of which {rounds} epsilon {at_least(answer['epsilon_spent'])} (mu {at_least(answer['mu'])})"
 
 
 def _table(rounds: list[dict[str, Any]], needed: int) -> Table:
@@ -78,8 +82,8 @@ def _table(rounds: list[dict[str, Any]], needed: int) -> Table:
         table.add_column(told["statistic"], justify="right")
     rows = [
         ("share of the budget (of mu²)", lambda r: f"{100 * r['share']:.3g} %"),
-        ("mu of the round", lambda r: f"{r['mu']:.4g}"),
-        ("  quoted as epsilon", lambda r: f"{r['epsilon']:.4g}"),
+        ("mu of the round", lambda r: at_least(r['mu'])),
+        ("  quoted as epsilon", lambda r: at_least(r['epsilon'])),
         ("dimension d", lambda r: f"{r['dimension']}"),
         ("sensitivity Δ, L2, when one client's data are replaced", lambda r: f"{r['sensitivity']:.4g}"),
         ("noise multiplier σ_std/Δ", lambda r: f"{r['noise_multiplier']:.4g}"),
@@ -130,10 +134,10 @@ def _curve_table(curve: list[dict[str, float]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("the whole job, at delta")
     for point in curve[1::2]:
-        table.add_column(f"{point['delta']:g}", justify="right")
-    table.add_row("epsilon", *(f"{point['epsilon']:.4g}" for point in curve[1::2]))
+        table.add_column(at_least(point["delta"]), justify="right")
+    table.add_row("epsilon", *(at_least(point["epsilon"]) for point in curve[1::2]))
     if curve[0]["epsilon_with_also"] is not None:
-        table.add_row("with what else is spent", *(f"{point['epsilon_with_also']:.4g}" for point in curve[1::2]))
+        table.add_row("with what else is spent", *(at_least(point["epsilon_with_also"]) for point in curve[1::2]))
     return table
 
 

@@ -20,6 +20,7 @@ from dca_proto.config import convert
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
 from dca_proto.core.mechanism import LOCAL_MECHANISMS
+from dca_proto.core.rounding import at_least, at_most, claim_words
 from dca_proto.device import Device, complete, load
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.outcome import abort_line, estimates, outcome
@@ -231,8 +232,8 @@ def _account_line(actor: Device) -> str:
     """What the account has left now that the round is over."""
     account = actor.config.account
     plain = as_plain(book_of(actor.config), account.delta, time.time_ns() // 1_000_000)
-    left = f"epsilon {plain['epsilon_left']:.4g} is left in one more round, of {account.epsilon:g} in all"
-    return f"account    {left}, at delta {account.delta:g} in {account.period_days:g} days"
+    left = f"epsilon {at_most(plain['epsilon_left'])} is left in one more round, of {at_least(account.epsilon)} in all"
+    return f"account    {left}, at delta {at_least(account.delta)} in {account.period_days:g} days"
 
 
 def _resume(actor: Device, json_to: str | None) -> None:
@@ -280,9 +281,9 @@ def _result_table(aggregate: NoisyAggregate) -> Table:
 
 def _result_lines(aggregate: NoisyAggregate) -> list[str]:
     claim = "nothing is claimed: this is not private"
-    if aggregate.private:
+    if aggregate.epsilon is not None and aggregate.delta is not None:
         whose = "every row's budget" if aggregate.nodes else "every participant's budget"
-        claim = f"epsilon {aggregate.epsilon:g}, delta {aggregate.delta:g} of {whose}"
+        claim = f"{claim_words(aggregate.epsilon, aggregate.delta)} of {whose}"
     source = (
         f"{aggregate.contributors} of {aggregate.clients} clients "
         f"(n_min = {aggregate.fewest}, c = {aggregate.colluders})"

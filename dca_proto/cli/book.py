@@ -151,7 +151,7 @@ def as_plain(book: Book, delta: float, now_ms: int) -> Plain:
         "delta": delta,
         "period_days": None if allowance is None else allowance.period_days,
         "mu_spent": math.sqrt(spent.gaussian) if kept else spent.mu,
-        "pure_spent": spent.pure,
+        "pure_spent": spent.pure_epsilon,
         "epsilon_spent": spent.epsilon(delta, apart=bool(kept)),
         "epsilon_allowed": None if allowance is None else allowance.epsilon,
         "epsilon_for_reports": kept or None,

@@ -18,6 +18,7 @@ from dca_proto.cli import trial, verbatim
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.core.policy import Allowance, Floors, Policy
+from dca_proto.core.rounding import at_least
 from dca_proto.core.sealing import Identity, actor_id
 from dca_proto.keyfile import (
     certificate_path,
@@ -208,15 +209,16 @@ def _limits_text(role: str) -> str:
     section, limits = {
         "client": (
             "policy",
-            f"at most epsilon {policy.epsilon_per_round_max:g} in a round and {policy.epsilon_per_period_max:g} in "
-            f"{policy.period_days:g} days, at delta {policy.delta_max:g}; n_min >= {policy.clients_min}; "
+            f"at most epsilon {at_least(policy.epsilon_per_round_max)} in a round and "
+            f"{at_least(policy.epsilon_per_period_max)} in {policy.period_days:g} days, "
+            f"at delta {at_least(policy.delta_max)}; n_min >= {policy.clients_min}; "
             f"n_min - 1 - c >= {policy.honest_min}",
         ),
         "compute": ("floors", f"n_min >= {floors.clients_min}; n_min - 1 - c >= {floors.honest_min}"),
         "trainer": (
             "account",
-            f"all rounds together at most epsilon {account.epsilon:g} in {account.period_days:g} days, "
-            f"at delta {account.delta:g}",
+            f"all rounds together at most epsilon {at_least(account.epsilon)} in {account.period_days:g} days, "
+            f"at delta {at_least(account.delta)}",
         ),
     }[role]
     return f"# without [{section}]: {limits}\n# to change that, see `dca {role} --help`"

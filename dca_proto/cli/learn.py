@@ -28,6 +28,7 @@ from dca_proto.cli.output import (
 from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
+from dca_proto.core.rounding import at_least, at_most, claim_words
 from dca_proto.core.sealing import actor_id
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.device import Device, complete, load
@@ -41,6 +42,7 @@ from dca_proto.outcome import abort_line
 from inference.datasets import from_csv
 from inference.jobs import NAMES
 from inference.jobs.base import Conditions, Stage, plan_words, uses
+from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import parse_words
 from inference.problem import Problem, stream
@@ -302,7 +304,7 @@ class _Run:
         """The plan; a round for each share of the budget is planned as its participants will."""
         task = self._task
         stages = list(task.job.plan(task.schema, task.own, self._conditions()))
-        said = f"job: epsilon {task.settings.epsilon:g}, delta {task.delta:g}"
+        said = f"job: {claim_words(task.settings.epsilon, task.delta)}"
         self._drafts = check_plan(self._job(), stages, task.terms, said)
         if stages[0].batch and task.settings.clients > len(self._invite):
             raise UsageError(
@@ -340,7 +342,7 @@ class _Run:
 
     def _say_plan(self, stages: list[Stage]) -> None:
         task = self._task
-        terms = f"epsilon {task.settings.epsilon:g}, delta {task.delta:g} {plan_words(stages)}"
+        terms = f"{claim_words(task.settings.epsilon, task.delta)} {plan_words(stages)}"
         say(self._console, "job", f"{task.job.name}: {task.job.model(task.schema, task.own)}")
         n = task.settings.clients
         who = f"N = {n}, T = {task.settings.tolerate}"
@@ -388,7 +390,7 @@ class _Run:
         task, outputs = self._task, self._outputs
         learned = task.job.summary(result, None, None, self._test, task.schema)
         summary = {"kind": "learn", "ok": True, "error": None, **self._about(), **learned}
-        write_json(summary, outputs.json_to)
+        write_json(separated(summary), outputs.json_to)
         if outputs.plot is not None:
             with whole_file(outputs.plot) as place:
                 title = task.job.picture_title(task.schema)
@@ -406,14 +408,16 @@ class _Run:
         counts = [one["contributors"] or 0 for one in summary["rounds"]]
         most = sum(counts) if self._task.reports else max(counts)
         who = _COUNTED[self._task.kind]
-        return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {most} {who}"
+        return f"{claim_words(summary['epsilon'], summary['delta'])}, {most} {who}"
 
     def _say_account(self) -> None:
         """What the trainer's account has left."""
         account = self._actor.config.account
         plain = as_plain(book_of(self._actor.config), account.delta, _now_ms())
-        left = f"epsilon {plain['epsilon_left']:.4g} is left in one more round, of {account.epsilon:g} in all"
-        say(self._console, "account", f"{left}, at delta {account.delta:g} in {account.period_days:g} days")
+        left = (
+            f"epsilon {at_most(plain['epsilon_left'])} is left in one more round, of {at_least(account.epsilon)} in all"
+        )
+        say(self._console, "account", f"{left}, at delta {at_least(account.delta)} in {account.period_days:g} days")
         changeable = self._task.job.changeable
         free = f"another {', '.join(changeable)} costs nothing; " if changeable else ""
         say(self._console, "journal", f"{self._path}; {free}to learn anew, at a new price, name another --journal")

@@ -23,12 +23,13 @@ from dca_proto.cli.output import say
 from dca_proto.core import facts
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
+from dca_proto.core.rounding import claim_words
 from dca_proto.core.wording import to_install
 from dca_proto.learning.runner import HeldRound
 from dca_proto.outcome import plain_reports
 from dca_proto.request import NODE_RELEASE
 from inference.jobs.base import Stage
-from inference.jobs.estimates import INTERVAL_NOTE, rows_of, sampling_words, table_of
+from inference.jobs.estimates import INTERVAL_NOTE, UNCOVERED, rows_of, sampling_words, table_of
 from inference.variational.progress import Iteration
 
 NARRATED_MAX = 4  # rounds whose phases are told; of more, only their ends are
@@ -260,16 +261,16 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         say(console, "sampling", sampling_words(summary["sampling"]))
     test = summary["test"]
     if test and "rmse_private" in test:
-        others = f"predicting the mean {test['rmse_zero']:.4g}; {test['rows']} rows of your own"
+        others = f"predicting the mean {test['rmse_zero']:.4g}; {test['rows']} rows of your own; {UNCOVERED}"
         say(console, "test", f"RMSE {test['rmse_private']:.4g} ({others})")
     if summary.get("stopped"):
         say(console, "stopped", f"before all planned rounds were held: {summary['stopped']}")
     for score in (test or {}).get("scores", []):
-        others = f"constant prediction {score['constant']:.4g}; {test['rows']} rows of your own"
+        others = f"constant prediction {score['constant']:.4g}; {test['rows']} rows of your own; {UNCOVERED}"
         say(console, "test", f"{score['name']} {score['private']:.4g} ({others})")
     if summary["private"]:
         whose = "row's" if summary.get("settings", {}).get("kind") == NODE_RELEASE else "participant's"
-        spent = f"at most epsilon {summary['epsilon']:g}, delta {summary['delta']:g} of every {whose} budget"
+        spent = f"at most {claim_words(summary['epsilon'], summary['delta'])} of every {whose} budget"
         say(console, "spent", spent + (f"; {BY_ITSELF}" if summary.get("reports") else ""))
     else:
         say(console, "spent", "nothing is claimed: this is not private")

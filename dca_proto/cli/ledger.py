@@ -17,6 +17,7 @@ from dca_proto.cli.book import Book, Plain, as_plain, read_book
 from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.core.rounding import at_least, at_most
 from dca_proto.statistics import REPLACE_ONE_ROW
 
 DELTA = 1e-5
@@ -35,7 +36,7 @@ The actor must have stopped: a running one keeps its store to itself. Nothing is
 def ledger(
     file: Annotated[Path, typer.Argument(help="A client's or a trainer's TOML file, or its store.", metavar="FILE")],
     delta: Annotated[
-        float | None, typer.Option(help=f"State totals at this delta; by default the policy's, or {DELTA:g}.")
+        float | None, typer.Option(help=f"State totals at this delta; by default the policy's, or {at_least(DELTA)}.")
     ] = None,
     json_to: Annotated[str | None, typer.Option("--json", help="Write everything to a file, or - for stdout.")] = None,
 ) -> None:
@@ -62,7 +63,9 @@ def ledger(
     require_json_target(json_to)
     book = read_book(file)
     if delta is not None and book.allowance is not None:
-        raise UsageError(f"--delta goes with a store; the limits in {file} are at delta {book.allowance.delta:g}")
+        raise UsageError(
+            f"--delta goes with a store; the limits in {file} are at delta {at_least(book.allowance.delta)}"
+        )
     stated = delta if delta is not None else DELTA if book.allowance is None else book.allowance.delta
     accounting.epsilon_of(0.0, stated)  # a delta out of range is the caller's mistake
     plain = as_plain(book, stated, time.time_ns() // 1_000_000)
@@ -96,7 +99,11 @@ def _charges(plain: Plain) -> Table:
         counts = f"counts for {one['invited']}" if one["invited"] else "counts"
         counts += ", of one row" if one["relation"] == REPLACE_ONE_ROW else ""
         state = counts if one["counts"] else "returned" if one["returned"] else "past its period"
-        figures = (f"{one['epsilon']:.4g}", f"{one['delta']:.4g}", f"{one['mu']:.4g}" if one["delta"] else "")
+        figures = (
+            at_least(one["epsilon"]),
+            at_least(one["delta"]),
+            at_least(one["mu"]) if one["delta"] else "",
+        )
         table.add_row(str(one["number"]), *_what(one), *figures, state)
     return table
 
@@ -131,19 +138,24 @@ def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
     worst = ", of the worst-off client" if any(one["invited"] for one in plain["charges"]) else ""
     kept = plain["epsilon_for_reports"]
     pure = kept or any(one["counts"] and one["delta"] == 0 for one in plain["charges"])
-    of = f"{counted} charge{'' if counted == 1 else 's'}, mu = {plain['mu_spent']:.4g}"
+    of = f"{counted} charge{'' if counted == 1 else 's'}, mu = {at_least(plain['mu_spent'])}"
     if pure:
         of += ", and epsilon" if kept else ", those at delta 0 converted, whose epsilons are"
-        of += f" {plain['pure_spent']:.4g} {'at delta 0' if kept else 'in all'}"
+        of += f" {at_least(plain['pure_spent'])} {'at delta 0' if kept else 'in all'}"
     of += worst
-    at = f"at delta {plain['delta']:g}"
+    at = f"at delta {at_least(plain['delta'])}"
     if book.allowance is None:
-        return [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} in all ({of}); its TOML file tells what is left")]
+        return [
+            (
+                "spent",
+                f"epsilon {at_least(plain['epsilon_spent'])} {at} in all ({of}); its TOML file tells what is left",
+            )
+        ]
     period = f"in the last {book.allowance.period_days:g} days"
-    lines = [("spent", f"epsilon {plain['epsilon_spent']:.4g} {at} {period} ({of})")]
-    left = f"epsilon {plain['epsilon_left']:.4g} {at} in one more round"
-    of = f", of {book.allowance.epsilon:g} in all"
-    reports = f", {'and' if kept else 'or'} {plain['pure_left']:.4g} at delta 0" if pure else ""
-    left += f"{reports}{of}, {kept:g} of it for reports of delta 0" if kept else of + reports
+    lines = [("spent", f"epsilon {at_least(plain['epsilon_spent'])} {at} {period} ({of})")]
+    left = f"epsilon {at_most(plain['epsilon_left'])} {at} in one more round"
+    of = f", of {at_least(book.allowance.epsilon)} in all"
+    reports = f", {'and' if kept else 'or'} {at_most(plain['pure_left'])} at delta 0" if pure else ""
+    left += f"{reports}{of}, {at_least(kept)} of it for reports of delta 0" if kept else of + reports
     limit = f"; at most {book.per_round:g} in each round" if book.per_round is not None else ""
     return [*lines, ("left", left + limit)]

@@ -12,8 +12,9 @@ from rich.status import Status
 
 from dca_proto.core import closing, facts
 from dca_proto.core.federation import Federation
-from dca_proto.device import Connected
+from dca_proto.core.rounding import at_least
 from dca_proto.logs import printable
+from dca_proto.net.transport import Connected, Disconnected
 
 _WHY_CLOSED = {
     closing.ALL: "all that were expected have come",
@@ -105,13 +106,15 @@ class Narrator:
 
     def _of_others(self, fact: object) -> str:
         match fact:
-            case Connected(url):
-                return f"connected to {url}"
+            case Connected(url, away_s):
+                return f"connected to {url}" + (f" after {away_s:.3g} seconds without" if away_s else "")
+            case Disconnected(_, reason):
+                return f"{reason}; trying again"
             case facts.DataFailed(round_id, statistic, error):
                 which = f"the data, or rows of them, failed with {error}"
                 return f"round {_short(round_id)}: {which} and count as zero in {statistic}"
             case facts.Contributed(round_id, statistic, mu, pure):
-                charged = f"epsilon = {pure:.4g} at delta 0" if pure else f"mu = {mu:.4g}"
+                charged = f"epsilon = {at_least(pure)} at delta 0" if pure else f"mu = {at_least(mu)}"
                 return f"round {_short(round_id)}: contributed to {statistic}, charged {charged}"
             case facts.LedgerReused(round_id, compute, charge, highest):
                 seen = f"{self._name(compute)} has seen charge {charge} before, and up to {highest}"

@@ -33,6 +33,7 @@ from fractions import Fraction
 from dca_proto.core.errors import UsageError
 from dca_proto.core.noise import MAX_VARIANCE, MIN_VARIANCE
 from dca_proto.core.params import Limits
+from dca_proto.core.rounding import at_least, at_most
 
 _LOG_ERROR = 1e-12
 _SMOOTHING = 9  # s² of the lemma, s = 3
@@ -97,7 +98,9 @@ def epsilon_of(mu: float, delta: float) -> float:
     target = math.log(delta)
     if mu == 0 or _log_delta_bound(0.0, mu) <= target:
         return 0.0
-    return _bisect(lambda epsilon: _log_delta_bound(epsilon, mu) > target)[1]
+    found = _bisect(lambda epsilon: _log_delta_bound(epsilon, mu) > target)[1]
+    short = float(f"{found:.12g}")  # as 1 is, of the largest μ that is (1, δ)-private
+    return short if short < found and _log_delta_bound(short, mu) <= target else found
 
 
 @functools.lru_cache(maxsize=1024)
@@ -107,7 +110,9 @@ def mu_of_pure(epsilon: float) -> float:
     Raises:
         UsageError: ε not positive, or above 500.
     """
-    _require("epsilon", epsilon, _EPSILON_MIN <= epsilon <= PURE_MAX, f"above 0 and at most {PURE_MAX:g} at delta 0")
+    _require(
+        "epsilon", epsilon, _EPSILON_MIN <= epsilon <= PURE_MAX, f"above 0 and at most {at_most(PURE_MAX)} at delta 0"
+    )
     return _bisect(lambda mu: pure_of_mu(mu) < epsilon)[1]
 
 
@@ -149,7 +154,7 @@ def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -
         UsageError: an argument out of range, no honest share, or S outside what the sampler draws.
     """
     _require("sensitivity", sensitivity, 0 < sensitivity <= 2**63, "above 0 and at most 2^63 grid units")
-    _require("mu", mu, _MU_MIN <= mu <= MU_MAX, f"{_MU_MIN} to {MU_MAX:g}: ask for another epsilon")
+    _require("mu", mu, _MU_MIN <= mu <= MU_MAX, f"{_MU_MIN} to {at_most(MU_MAX)}: ask for another epsilon")
     _require("dimension", dimension, 1 <= dimension <= _DIMENSION_MAX, "1 to 2^40")
     _require("N - T - 1", honest, honest >= 1, "at least 1 honest noise share: take more clients or a smaller T")
     total = (Fraction(sensitivity) / Fraction(mu)) ** 2 * (1 + _WIDENING) + _SMOOTHING
@@ -159,7 +164,7 @@ def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -
     remedy = _finer(sensitivity, mu, total, honest, dimension) if variance < MIN_VARIANCE else _coarser(variance, total)
     raise UsageError(
         f"a noise share's standard deviation is {math.sqrt(variance):.6g} grid units (sensitivity "
-        f"{sensitivity:.6g}, mu {mu:.6g}, {honest} honest shares), expected 8 to 2^40: {remedy}"
+        f"{sensitivity:.6g}, mu {at_least(mu)}, {honest} honest shares), expected 8 to 2^40: {remedy}"
     )
 
 

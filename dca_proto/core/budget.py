@@ -19,6 +19,7 @@ import msgspec
 from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.price import Price
+from dca_proto.core.rounding import at_least
 
 _ROUNDING = 1 - 2.0**-40  # each round stays this much below its share, so that floats never add up to too much
 _SUM_ERROR = 1e-9  # what shares that were written down in decimals may exceed 1 by; far below what _ROUNDING keeps back
@@ -73,8 +74,8 @@ class Budget(msgspec.Struct, frozen=True):
         if epsilon == 0:
             least = (accounting.mu_of(1e-6, self.delta) / self.mu) ** 2
             raise UsageError(
-                f"a share of {part:g} of epsilon {self.epsilon:g} needs no epsilon at delta {self.delta:g}; "
-                f"give the round a share above {1.01 * least:.3g}, or lower delta"
+                f"a share of {part:g} of epsilon {at_least(self.epsilon)} needs no epsilon at delta "
+                f"{at_least(self.delta)}; give the round a share above {1.01 * least:.3g}, or lower delta"
             )
         return RoundCost(mu, epsilon, self.delta)
 

@@ -192,9 +192,12 @@ class ClientActor(Actor):
         self._check_room(opened)
         check_invitation(invitation, self.id, body)
         check_time(opened, self._timing, now_ms, until_ms=body.close_by_ms)
-        self._seen.check(opened.epochs, now_ms)
-        seen = self._seen.note(opened.epochs)
         current = Round(StoredRound(NEW), opened, self.id)
+        wrong = self._seen.wrong(opened.epochs, now_ms)
+        if wrong is not None:
+            found = f"epoch {wrong[0].epoch} of Compute node {self._federation.name_of(wrong[0].compute)}"
+            return self._refuse(current, Refusal("epoch", found, wrong[1]), now_ms)
+        seen = self._seen.note(opened.epochs, now_ms)
         validated = self._consider(opened, now_ms)
         if isinstance(validated, Refusal):
             return [*seen, *self._refuse(current, validated, now_ms)]

@@ -193,7 +193,7 @@ class ComputeActor(Committing):
         self._seen.check(opened.epochs, now_ms)
         check_invited(announced(decode_frame(payload))[1], body, self._limits)
         current = self._begin(opened, terms, payload)
-        seen = self._seen.note(opened.epochs)
+        seen = self._seen.note(opened.epochs, now_ms)
         stored = Persist(ANNOUNCEMENTS, current.id, payload)
         if not current.is_loaded:
             return [*seen, *self._abort(current, "announcement", "this node cannot work out the round's numbers")]

@@ -92,6 +92,8 @@ class Keyring:
 class SeenEpochs:
     """The highest epoch seen of each Compute node: a lower one is of a copy that was restored, or of a replay.
 
+    One more than an epoch ahead of the clock is not believed, nor is one that a clock ahead has left behind.
+
     Args:
         records: (table, key, value) of the store. timing: how long a key outlives its epoch.
     """
@@ -102,32 +104,36 @@ class SeenEpochs:
         stored = ((key, sized(SEEN, value, _EPOCH_BYTES)) for table, key, value in records if table == SEEN)
         self._seen = {key: epoch_of(value) for key, value in stored}
         self._noted: tuple[EpochKey, ...] | None = None  # the last ones, which a process holds once
-        self._noted_until_ms = 0
+        self._noted_ms = self._noted_until_ms = 0
 
     def check(self, keys: tuple[EpochKey, ...], now_ms: int) -> None:
-        """Refuse an epoch below one seen before, unless it is the one before it, in its grace; and one far ahead.
+        """Refuse what `wrong` names. Raises `PeerError("epoch")`."""
+        wrong = self.wrong(keys, now_ms)
+        if wrong is not None:
+            raise PeerError("epoch", found=f"epoch {wrong[0].epoch}", expected=wrong[1])
 
-        Raises:
-            PeerError: ``epoch``.
-        """
+    def wrong(self, keys: tuple[EpochKey, ...], now_ms: int) -> tuple[EpochKey, str] | None:
+        """A key far ahead, or below one seen before (but for the one before it, in its grace); and what is expected."""
+        if keys is self._noted and self._noted_ms <= now_ms < self._noted_until_ms:
+            return None
         ahead = now_ms // self._epoch_ms + 1
-        if keys is self._noted and now_ms < self._noted_until_ms:
-            return
         for key in keys:
             if key.epoch > ahead:
-                raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"at most {ahead} by this clock")
+                return key, f"at most {ahead} by this clock; one of the two clocks is wrong"
             least = min(self._seen.get(key.compute, 0), ahead)  # what a clock ahead left behind locks nobody out
             in_grace = key.epoch == least - 1 and now_ms < key.expires_ms + self._grace_ms
             if key.epoch < least and not in_grace:
-                raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"{least} or later")
+                return key, f"{least} or later, as this node has shown before"
+        return None
 
-    def note(self, keys: tuple[EpochKey, ...]) -> list[Write]:
-        """Remember those that are higher."""
-        if keys is self._noted:
+    def note(self, keys: tuple[EpochKey, ...], now_ms: int) -> list[Write]:
+        """Remember those that are higher than what was seen, or than what a clock ahead left. For keys not `wrong`."""
+        if keys is self._noted and self._noted_ms <= now_ms:
             return []
-        self._noted = keys
+        self._noted, self._noted_ms = keys, now_ms
         self._noted_until_ms = min((key.expires_ms for key in keys), default=0)
-        newer = [key for key in keys if key.epoch > self._seen.get(key.compute, 0)]
+        ahead = now_ms // self._epoch_ms + 1
+        newer = [key for key in keys if not key.epoch <= self._seen.get(key.compute, 0) <= ahead]
         self._seen.update((key.compute, key.epoch) for key in newer)
         return [Persist(SEEN, key.compute, epoch_bytes(key.epoch)) for key in newer]
 

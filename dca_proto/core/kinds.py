@@ -21,6 +21,7 @@ from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, LocalMechanism, Mechanism
 from dca_proto.core.price import Price
+from dca_proto.core.rounding import at_least
 from dca_proto.core.wire import COMPUTES_MAX, Count, Signed, Wire
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
@@ -139,8 +140,8 @@ class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
         price = Price.of_pure(asked.epsilon)
         if asked.delta != 0 or asked.mu != price.mu:
             raise UsageError(
-                f"mechanism {asked.mechanism!r} is private by epsilon alone: found delta {asked.delta:g} and mu "
-                f"{asked.mu!r}, expected delta 0 and mu {price.mu!r}"
+                f"mechanism {asked.mechanism!r} is private by epsilon alone: found delta {at_least(asked.delta)} and "
+                f"mu {asked.mu!r}, expected delta 0 and mu {price.mu!r}"
             )
         return price
 
@@ -167,13 +168,12 @@ def check_mu(mu: float, epsilon: float, delta: float) -> None:
     Raises:
         UsageError: with the largest μ that may be announced.
     """
-    largest = accounting.mu_of(epsilon, delta)
+    largest, quoted = accounting.mu_of(epsilon, delta), f"epsilon {at_least(epsilon)} at delta {at_least(delta)}"
     if not 0 < mu <= largest:
-        quoted = f"epsilon {epsilon:g} at delta {delta:g}"
         raise UsageError(f"mu is {mu!r}, expected above 0 and at most {largest!r}, which is {quoted}")
     if mu > accounting.MU_MAX:
         most = math.floor(accounting.epsilon_of(accounting.MU_MAX, delta))
         raise UsageError(
-            f"epsilon {epsilon:g} at delta {delta:g} is more than can be planned with, {most}; that protects nobody "
+            f"{quoted} is more than can be planned with, {most}; that protects nobody "
             "either: lower epsilon to 10 at most, better to 1"
         )

@@ -29,6 +29,7 @@ from dca_proto.core.ledger import Cost, Ledger
 from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
 from dca_proto.core.price import Price
+from dca_proto.core.rounding import at_least, at_most
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.statistics import Statistic
 
@@ -94,12 +95,12 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         together, kept = spent + price, self.epsilon_for_reports
         if together.within(self.epsilon, self.delta, kept):
             return None
-        found = f"a total of epsilon {self.epsilon_of(together):.4g} with this round"
-        allowed = f"<= {self.epsilon:g} at delta {self.delta:g} in {self.period_days:g} days"
+        found = f"a total of epsilon {at_least(self.epsilon_of(together))} with this round"
+        allowed = f"<= {at_most(self.epsilon)} at delta {at_most(self.delta)} in {self.period_days:g} days"
         if kept:
-            found += f", {together.pure:.4g} of it for reports of delta 0"
-            allowed += f", {kept:g} of it kept for these"
-        allowed += f"; at most {self._left(spent, price.is_pure):.4g} is left"
+            found += f", {at_least(together.pure_epsilon)} of it for reports of delta 0"
+            allowed += f", {at_most(kept)} of it kept for these"
+        allowed += f"; at most {at_most(self._left(spent, price.is_pure))} is left"
         if together.gaussian and together.pure and not kept:
             allowed += (
                 "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different "
@@ -210,10 +211,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             yield Refusal("dimension", f"d = {round_.dimension}", f"d <= {self.dimension_max}")
         yield from asked.terms.refusals(self, missing)
         if not asked.delta <= self.delta_max:
-            yield Refusal("delta", f"{asked.delta:g}", f"<= {self.delta_max:g}")
+            yield Refusal("delta", at_least(asked.delta), f"<= {at_most(self.delta_max)}")
         if not round_.price.within(self.epsilon_per_round_max, self.delta_max):
-            expected = f"<= {self.epsilon_per_round_max:g} at delta {self.delta_max:g}"
-            yield Refusal("epsilon", f"{asked.epsilon:g} at delta {asked.delta:g}", expected)
+            expected = f"<= {at_most(self.epsilon_per_round_max)} at delta {at_most(self.delta_max)}"
+            yield Refusal("epsilon", f"{at_least(asked.epsilon)} at delta {at_least(asked.delta)}", expected)
 
     def refusals_of_sum(self, terms: SecureSum, missing: frozenset[str]) -> Iterator[Refusal]:
         """What is wrong with those on whom a secure sum relies."""
@@ -296,17 +297,18 @@ def _check_size(terms: SecureSum, clients_min: int, honest_min: int) -> Refusal 
 def _check_privacy(where: str, epsilons: dict[str, float], delta_name: str, delta: float) -> None:
     """Refuse an ε or a δ that no budget can have."""
     if not 0 < delta < 1:
-        raise UsageError(f"{where}: {delta_name} is {delta:g}; give a number above 0 and below 1, such as 1e-5")
+        raise UsageError(f"{where}: {delta_name} is {at_least(delta)}; give a number above 0 and below 1, such as 1e-5")
     for name, epsilon in epsilons.items():
         if not 0 < epsilon < math.inf:
-            raise UsageError(f"{where}: {name} is {epsilon:g}; give a finite number above 0, such as 1")
+            raise UsageError(f"{where}: {name} is {at_least(epsilon)}; give a finite number above 0, such as 1")
         accounting.mu_of(epsilon, delta)
 
 
 def _check_part(where: str, part: float, epsilon: float) -> None:
     if not 0 <= part < epsilon:
         raise UsageError(
-            f"{where}: epsilon_for_reports is {part:g}; give a part of epsilon {epsilon:g}, at least 0 and below it"
+            f"{where}: epsilon_for_reports is {at_least(part)}; give a part of epsilon {at_least(epsilon)}, "
+            "at least 0 and below it"
         )
 
 

@@ -120,11 +120,16 @@ class Price(msgspec.Struct, frozen=True, gc=False):
             UsageError: δ outside [0, 1).
         """
         if apart:
-            return self.pure + Price(self.gaussian).epsilon(delta)
+            return self.pure_epsilon + Price(self.gaussian).epsilon(delta)
         if delta == 0:
-            return math.inf if self.gaussian else self.pure
+            return math.inf if self.gaussian else self.pure_epsilon
         together = accounting.epsilon_of(self.mu, delta)
-        return together if self.gaussian else min(self.pure, together)
+        return together if self.gaussian else min(self.pure_epsilon, together)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """Σε of the ε-private releases for people: that of the decimals they were given as (0.1 + 0.2 = 0.3)."""
+        return _decimal(self.pure)
 
     def within(self, epsilon: float, delta: float, for_reports: float = 0.0) -> bool:
         """Whether (1) or (2) holds, so that the releases together are (ε, δ)-private; δ in [0, 1).
@@ -150,14 +155,20 @@ class Price(msgspec.Struct, frozen=True, gc=False):
     def left_pure(self, epsilon: float, delta: float, for_reports: float = 0.0) -> float:
         """The ε of the largest further ε-private release that fits (as `within`); 0.0 where none does."""
         if for_reports:
-            return max(for_reports - self.pure, 0.0)
+            return max(_decimal(for_reports - self.pure), 0.0)
         converted = accounting.pure_of_mu(self._rest(epsilon, delta))
-        return converted if self.gaussian else max(epsilon - self.pure, converted)
+        return converted if self.gaussian else max(_decimal(epsilon - self.pure), converted)
 
     def _rest(self, epsilon: float, delta: float) -> float:
         """The μ of what (2) leaves, or 0.0."""
         allowed, spent = accounting.mu_of(epsilon, delta), self.mu
         return _SHAVED * math.sqrt(max(0.0, (allowed - spent) * (allowed + spent) - _SLACK * allowed**2))
+
+
+def _decimal(value: float) -> float:
+    """A sum of decimals without the dust that floats leave, at most 2^-50 of it."""
+    short = float(f"{value:.15g}")
+    return short if abs(short - value) <= _ROUNDING * abs(value) else value
 
 
 def total(prices: Iterable[Price]) -> Price:

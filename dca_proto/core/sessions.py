@@ -220,7 +220,7 @@ class Sessions:
         """Keep a client's Hello, verified, if it is the newest; nothing where it is known. Raises `PeerError`."""
         hashed = hello_hash(payload)
         slot = self.slots.get(sender)
-        stored = StoredSession(len(self._stored)) if slot is None else self._stored[slot]
+        stored = StoredSession(len(self._stored)) if slot is None else self._sane(self._stored[slot], now_ms)
         newest = Session(body.epoch, body.serial, hashed, body.public, body.expires_ms, body.certificate.expires_ms)
         if stored.current is not None and newest.rank <= stored.current.rank:
             if hashed in (stored.current.hash, stored.previous.hash if stored.previous else b""):
@@ -236,6 +236,12 @@ class Sessions:
             self._stored[slot], self._ends[slot] = kept, self._ends_ms(newest)
             self._forget_agreed(slot)
         return [Persist(SESSIONS, sender, encode(kept))]
+
+    def _sane(self, stored: StoredSession, now_ms: int) -> StoredSession:
+        """A client's record without sessions that two clocks that ran ahead have left: none could displace them."""
+        latest = now_ms // self._timing.epoch_ms + 1
+        kept = [one for one in (stored.current, stored.previous) if one is not None and one.epoch <= latest]
+        return StoredSession(stored.slot, *kept)
 
     def _check(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> None:
         if actor_id(body.certificate.client_key) != sender:

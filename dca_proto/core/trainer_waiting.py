@@ -32,16 +32,21 @@ class Waiting:
         self.federation = federation
         self._timing = timing
         self._keys: dict[bytes, tuple[EpochKey, Signed]] = {}
+        self._ahead: dict[bytes, str] = {}  # what nodes published whose clock, or ours, is wrong
         self.sessions: dict[bytes, int] = {}
 
     def note(self, sender: bytes, frame: Signed, now_ms: int) -> None:
-        """Keep a published key. Raises `PeerError` for a forged one, and for an older one unless that is far ahead."""
+        """Keep a published key. Raises `PeerError` for a forged one, an older one, and one far ahead of the clock."""
         key = open_epoch_key(frame, self.federation)
         if sender != key.compute:
             raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
-        known, ahead = self._keys.get(sender), now_ms // self._timing.epoch_ms + 1
-        if known is not None and key.epoch < known[0].epoch <= ahead:
+        known, latest = self._keys.get(sender), now_ms // self._timing.epoch_ms + 1
+        if key.epoch > latest:
+            self._ahead[sender] = f"epoch {key.epoch}, expected at most {latest} by this clock"
+            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"at most {latest} by this clock")
+        if known is not None and key.epoch < known[0].epoch <= latest:
             raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {known[0].epoch}")
+        self._ahead.pop(sender, None)
         self._keys[sender] = (key, frame)
 
     def reserved(self, beside: Iterable[OpenRound]) -> list[Cost]:
@@ -89,6 +94,10 @@ class Waiting:
         if request is None:
             return None
         silent = self.missing(request, now_ms) or self.uncounted(request)
-        names = ", ".join(self.federation.name_of(one) for one in silent)
-        reason = f"no epoch key that outlasts the round, or no count of sessions, from Compute node {names}; is it up?"
+        names = {one: self.federation.name_of(one) for one in silent}
+        listed = ", ".join(names.values())
+        reason = f"no epoch key that outlasts the round, or no count of sessions, from Compute node {listed}; is it up?"
+        wrong = [f"{name} shows {self._ahead[one]}" for one, name in names.items() if one in self._ahead]
+        if wrong:
+            reason = f"Compute node {'; '.join(wrong)}: one of the two clocks is wrong"
         return RoundFailed(round_id, reason, None, None)

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import LocalReports
 from dca_proto.core.errors import PeerError, UsageError
+from dca_proto.core.rounding import at_least, at_most
 from dca_proto.local.estimate import LocalEstimate
 from dca_proto.local.values import integers, within
 
@@ -101,12 +102,13 @@ class Categorical:
         p, q = map(float, self.probabilities)
         if not q < p:
             raise UsageError(
-                f"epsilon {self.epsilon:g} is too small for {self.categories} categories, expected at least {least:.1g}"
+                f"epsilon {at_least(self.epsilon)} is too small for {self.categories} categories, expected at least "
+                f"{at_least(least, 1)}"
             )
         if not p < 1:
             raise UsageError(
-                f"epsilon {self.epsilon:g} is too large: reports would hardly ever differ from what is held; expected "
-                f"at most {EPSILON_MAX:g}"
+                f"epsilon {at_least(self.epsilon)} is too large: reports would hardly ever differ from what is held; "
+                f"expected at most {at_most(EPSILON_MAX)}"
             )
 
     def _checked(self, values: ArrayLike) -> NDArray[np.int64]:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.mechanism import GRID_LAPLACE
+from dca_proto.core.rounding import at_least
 from dca_proto.local.additive import Additive
 from dca_proto.local.chance import HEAD_BITS, Chance
 from dca_proto.local.stream import Stream
@@ -69,7 +70,7 @@ class GridLaplace(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=T
         if self.sensitivity.l1 > largest:
             raise UsageError(
                 f"the L1 sensitivity is {self.sensitivity.l1} grid units, expected at most {largest:.3g} at epsilon "
-                f"{self.epsilon:g}: use fewer fraction bits, or a larger epsilon"
+                f"{at_least(self.epsilon)}: use fewer fraction bits, or a larger epsilon"
             )
 
     @property

@@ -8,6 +8,7 @@ import msgspec
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.mechanism import LocalMechanism
+from dca_proto.core.rounding import at_least
 from dca_proto.local.gaussian import AnalyticGaussian
 from dca_proto.local.laplace import GridLaplace
 from dca_proto.local.response import RandomisedResponse
@@ -57,7 +58,9 @@ def mechanism_of(
     kind = _KINDS[name]
     fields = kind.__struct_fields__
     if "delta" not in fields and delta != 0:
-        raise UsageError(f"delta is {delta:g}, expected 0: a report by {name} is epsilon-private without any delta")
+        raise UsageError(
+            f"delta is {at_least(delta)}, expected 0: a report by {name} is epsilon-private without any delta"
+        )
     if "categories" in fields:
         _check_categories(name, statistic, rows_max)
     figures: dict[str, Any] = {

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.rounding import at_most
 
 EPSILON_MAX = 100.0
 """Above it nothing is protected that would be worth a mechanism."""
@@ -38,7 +39,7 @@ def within(what: str, table: NDArray[np.int64], low: int, high: int, advice: str
 def require_epsilon(epsilon: float) -> None:
     """Refuse an ε that is not positive, not finite, or so large that it protects nothing."""
     if not (isinstance(epsilon, float | int) and math.isfinite(epsilon) and 0 < epsilon <= EPSILON_MAX):
-        raise UsageError(f"epsilon is {epsilon}, expected a number above 0 and at most {EPSILON_MAX:g}")
+        raise UsageError(f"epsilon is {epsilon}, expected a number above 0 and at most {at_most(EPSILON_MAX)}")
 
 
 def require_categories(categories: int, largest: int) -> None:

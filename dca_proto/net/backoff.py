@@ -20,3 +20,31 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         while True:
             yield wait_s * (0.5 + 0.5 * rng.random())
             wait_s = min(2 * wait_s, self.most_s)
+
+
+class Retries:
+    """The waits of one connection. They begin anew only after it has lasted twice the longest of them.
+
+    Two copies of one identity end each other's connections. Each try of theirs succeeds, so without this they would
+    go on several times a second.
+
+    Attributes:
+        short: how many connections in a row have not lasted.
+    """
+
+    def __init__(self, backoff: Backoff, rng: random.Random) -> None:
+        self._backoff = backoff
+        self._rng = rng
+        self._waits = backoff.waits(rng)
+        self.short = 0
+
+    def ended(self, lasted_s: float) -> None:
+        """Note how long a connection lasted."""
+        self.short += 1
+        if lasted_s >= 2 * self._backoff.most_s:
+            self.short = 0
+            self._waits = self._backoff.waits(self._rng)
+
+    def wait_s(self) -> float:
+        """How long to wait before the next try, in seconds."""
+        return next(self._waits)

@@ -26,6 +26,9 @@ class Clock(Protocol):
     def now_ms(self) -> int:
         """Unix milliseconds."""
 
+    def steady_ms(self) -> int:
+        """Milliseconds since some moment, which nobody sets."""
+
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         """Call back at `at_ms`, or earlier for a new look at the clock."""
 
@@ -35,6 +38,9 @@ class SystemClock:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def steady_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         wait_s = min(max(at_ms - self.now_ms(), 0) / 1000, _LOOK_AGAIN_S)

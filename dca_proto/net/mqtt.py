@@ -14,28 +14,31 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import random
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiomqtt
+import msgspec
 import structlog
 from paho.mqtt import client as mqtt
 from paho.mqtt.reasoncodes import ReasonCode
 
 from dca_proto.core.errors import DcaError, TransportError, UsageError
-from dca_proto.net.backoff import Backoff
+from dca_proto.net.backoff import Backoff, Retries
 from dca_proto.net.inbox import Inbox, InboxLimits, closed
 from dca_proto.net.parts import split
 from dca_proto.net.settings import BrokerSettings
-from dca_proto.net.transport import Message
+from dca_proto.net.transport import Connected, Disconnected, Message
 
 _QOS = 1
 _ANSWER_TIMEOUT_S = 10.0  # for CONNACK and SUBACK
 _GRACE_S = 1.0
+_SUSPICIOUS = 3  # connections in a row that ended soon
 _RETRY_S = 0.05
 _REFUSED = {4, 5, 134, 135}  # bad user name or password, not authorised: of MQTT 3.1.1, and as paho renames them
 _SUBSCRIPTION_REFUSED = 0x80
@@ -101,6 +104,7 @@ class MqttTransport:
         limits: bounds on what waits to be received.
         backoff: how long to wait between reconnects.
         answer_timeout_s: how long the broker may take to accept a connection.
+        on_report: called with `Connected` and `Disconnected`; by default they are logged.
 
     Raises:
         UsageError: TLS or password files cannot be used.
@@ -116,12 +120,13 @@ class MqttTransport:
         limits: InboxLimits | None = None,
         backoff: Backoff | None = None,
         answer_timeout_s: float = _ANSWER_TIMEOUT_S,
+        on_report: Callable[[Connected | Disconnected], None] | None = None,
     ) -> None:
         self._settings = settings
         self._client_id = client_id
         self._subscriptions = subscriptions
-        self._rng = rng
-        self._backoff = backoff or Backoff()
+        self._retries = Retries(backoff or Backoff(), rng)
+        self._report = on_report or _log
         self._answer_timeout_s = answer_timeout_s
         self._password = settings.read_password()
         self._tls = settings.tls_context()
@@ -133,7 +138,12 @@ class MqttTransport:
 
     async def open(self) -> None:
         self._inbox.check()
-        client = await self._connect()
+        try:
+            client = await self._connect()
+        except TransportError as error:
+            client = await self._connect_again(error, final=UsageError)
+        else:
+            self._report(Connected(self._settings.url))
         self._keeper = asyncio.create_task(self._keep_connected(client))
         await asyncio.sleep(0)  # from its first turn on, the keeper cleans up after itself even when cancelled
 
@@ -180,50 +190,58 @@ class MqttTransport:
         return self._client
 
     async def _keep_connected(self, client: aiomqtt.Client) -> None:
-        """Deliver, and connect again for ever.
-
-        The waits begin anew only after a connection that outlived the longest of them. Else two copies of one identity,
-        of which each connection ends the other's, would do so several times a second.
-        """
+        """Deliver, and connect again for ever, also to a broker that refuses us now: it may have run out of memory."""
         now = asyncio.get_running_loop().time
-        waits = self._backoff.waits(self._rng)
-        try:
-            while True:
-                since = now()
-                try:
-                    await self._deliver(client)
-                finally:
-                    await _leave(client)
-                if now() - since >= self._backoff.most_s:
-                    waits = self._backoff.waits(self._rng)
-                client = await self._reconnect(waits)
-        except DcaError as error:
-            log.error("broker refused", client=self._client_id, error=str(error))
-            self._fail(error)
+        while True:
+            since = now()
+            try:
+                lost = await self._deliver(client)
+            finally:
+                await _leave(client)
+            self._retries.ended(now() - since)
+            client = await self._connect_again(lost)
 
-    async def _deliver(self, client: aiomqtt.Client) -> None:
-        """Deliver until the connection is lost, and let publishes that wait for an answer start over."""
+    async def _deliver(self, client: aiomqtt.Client) -> TransportError:
+        """Deliver until the connection is lost, let publishes that wait for an answer start over, and say why."""
         self._client = client
         self._changed.set()
         try:
             await anext(client.messages)  # none comes: it raises what ends the connection
+            reason = "it ended"
         except aiomqtt.MqttError as error:
-            log.info("connection lost", client=self._client_id, error=str(error))
+            reason = _in_words(error)
         finally:
             self._client = None
             self._changed.clear()
             now = asyncio.get_running_loop().time()
             for scope in self._unacknowledged:
                 scope.reschedule(now)
+        return TransportError(f"lost the connection to broker {self._settings.url}: {reason}")
 
-    async def _reconnect(self, waits: Iterator[float]) -> aiomqtt.Client:
-        for wait_s in waits:
-            await asyncio.sleep(wait_s)
+    async def _connect_again(self, reason: DcaError, *, final: type[DcaError] | tuple[()] = ()) -> aiomqtt.Client:
+        """Report the loss, try until there is a connection, and report that. Raises what is `final`."""
+        now = asyncio.get_running_loop().time
+        since, told = now(), ""
+        while True:
+            if str(reason) != told:
+                told = str(reason)
+                self._report(Disconnected(self._settings.url, told + self._suspicion()))
+            await asyncio.sleep(self._retries.wait_s())
             try:
-                return await self._connect()
-            except TransportError as error:
-                log.info("still disconnected", client=self._client_id, error=str(error))
-        raise AssertionError("waits are endless")
+                client = await self._connect()
+            except final:
+                raise
+            except DcaError as error:
+                reason = error
+            else:
+                self._report(Connected(self._settings.url, now() - since))
+                return client
+
+    def _suspicion(self) -> str:
+        """What connections that all end soon may mean."""
+        if self._retries.short < _SUSPICIOUS:
+            return ""
+        return f"; {self._retries.short} connections have ended soon: does another process use this identity?"
 
     async def _connect(self) -> aiomqtt.Client:
         client = self._new_client()
@@ -268,15 +286,38 @@ class MqttTransport:
         if isinstance(error, aiomqtt.MqttCodeError) and _value(error.rc) in _REFUSED:
             name = self._settings.username or "none given"
             return UsageError(f"broker {url} refused user name ({name}) or password: check username and password_file")
-        reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+        reason = _in_words(error)
         if "timed out" in reason:
             return TransportError(f"cannot reach broker at {url}: no answer; does it speak MQTT, and TLS as we do?")
         advice = "check ca" if "CERTIFICATE" in reason else "is it running?"
-        return TransportError(f"cannot reach broker at {url}: {reason[:1].lower()}{reason[1:]}; {advice}")
+        return TransportError(f"cannot reach broker at {url}: {reason}; {advice}")
 
     def _fail(self, failure: DcaError) -> None:
         self._inbox.fail(failure)
         self._changed.set()
+
+
+async def require_broker(url: str) -> None:
+    """See that a broker for a trial answers, before anything is started that would wait for it.
+
+    Raises:
+        TransportError: it cannot be reached. UsageError: it refuses us.
+    """
+    name = os.urandom(16).hex()
+    settings = BrokerSettings(url=url, session_expiry_s=0)
+    probe = MqttTransport(settings, name, (name,), rng=random.Random(), answer_timeout_s=_ANSWER_TIMEOUT_S)  # noqa: S311
+    await _leave(await probe._connect())
+
+
+def _log(fact: Connected | Disconnected) -> None:
+    """A loss is a warning."""
+    tell = log.warning if isinstance(fact, Disconnected) else log.info
+    tell(type(fact).__name__, **msgspec.structs.asdict(fact))
+
+
+def _in_words(error: aiomqtt.MqttError) -> str:
+    reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+    return reason[:1].lower() + reason[1:]
 
 
 def _value(code: int | ReasonCode | None) -> int:

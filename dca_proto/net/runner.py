@@ -31,6 +31,7 @@ from dca_proto.net.store import Store
 from dca_proto.net.transport import Message, Transport
 
 log = structlog.get_logger("dca.runner")
+_JUMP_MS = 5_000
 
 
 class Actor(Protocol):
@@ -98,6 +99,7 @@ class Runner:
         self._on_report = on_report or _ignore
         self._limits = limits or RunnerLimits()
         self._timers = Timers()
+        self._ahead_ms: int | None = None  # of the steady clock, at the last look
         self._alarm: Alarm | None = None
         self._owned: deque[Event] = deque([Started()])  # from ourselves and the owner
         self._received: deque[Received] = deque()
@@ -123,7 +125,6 @@ class Runner:
         """Open the transport and run.
 
         Raises:
-            TransportError: the broker cannot be reached at the start.
             UsageError: the broker refuses us, the store cannot be written, or a command was wrong.
         """
         log.info("actor started", actor=self._actor.id.hex())
@@ -151,7 +152,7 @@ class Runner:
         """The effects of the events that are ready; None if there were none."""
         effects: list[Effect] = []
         for handled in range(self._limits.batch_events_max):
-            now_ms = self._clock.now_ms()
+            now_ms = self._look()
             event = self._next_event(now_ms)
             if event is None:
                 return effects if handled else None
@@ -164,6 +165,18 @@ class Runner:
                     case _:
                         effects.append(effect)
         return effects
+
+    def _look(self) -> int:
+        """The time. A clock that was set is reported; set back, the actor starts up anew, for its timers are ahead."""
+        now_ms = self._clock.now_ms()
+        ahead_ms = now_ms - self._clock.steady_ms()
+        jump_ms = 0 if self._ahead_ms is None else ahead_ms - self._ahead_ms
+        self._ahead_ms = ahead_ms
+        if abs(jump_ms) >= _JUMP_MS:
+            log.warning("clock set, or machine asleep", actor=self._actor.id.hex(), by_s=jump_ms / 1000)
+        if jump_ms <= -_JUMP_MS:
+            self._owned.append(Started())
+        return now_ms
 
     def _next_event(self, now_ms: int) -> Event | None:
         if self._owned:

@@ -27,14 +27,32 @@ class Message(msgspec.Struct, frozen=True):
         return f"Message({self.topic!r}, <{len(self.payload)} bytes>)"
 
 
+class Connected(msgspec.Struct, frozen=True):
+    """Fact: the actor is connected and subscribed; what is sent from now on reaches it.
+
+    Attributes:
+        url: of the broker. away_s: how long it was not, in seconds; 0 where the first try succeeded.
+    """
+
+    url: str
+    away_s: float = 0.0
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """Fact: the actor has no connection, for that reason, and tries again until it has."""
+
+    url: str
+    reason: str
+
+
 class Transport(Protocol):
     """A connection of one actor to the broker."""
 
     async def open(self) -> None:
-        """Connect and subscribe.
+        """Connect and subscribe; where the broker cannot be reached, try again until it can.
 
         Raises:
-            TransportError: the broker cannot be reached; trying again may help.
+            TransportError: the transport is closed.
             UsageError: the broker refused the user name or password.
         """
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
+from dca_proto.core.rounding import claim_words
 from dca_proto.core.sealing import Random
 from dca_proto.testing import seeded
 from emulator.audit.adversary import Adversary, Experiment, experiment, survey_runs, watch
@@ -178,6 +179,6 @@ def _attack(plan: Audit, world: World, random: Random, console: Console) -> tupl
 def _title(plan: Audit, verdict: str) -> str:
     setting, fault = plan.setting, f"planted fault: {plan.programme.name}" if plan.programme.name else ""
     swarm = "one data node" if setting.is_release else f"N = {setting.clients}, T = {setting.tolerated}"
-    point = f"{swarm}, epsilon {setting.epsilon:g}, delta {setting.delta:g}"
+    point = f"{swarm}, {claim_words(setting.epsilon, setting.delta)}"
     first = f"Audit: the claim {'is ' * (verdict != 'stands')}{verdict}" if verdict != "not covered" else "Audit"
     return f"{first} ({fault or f'coalition {setting.coalition}'})\n{point}, {plan.runs:,} rounds of each world"

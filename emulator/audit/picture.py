@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from dca_proto.core.rounding import at_least, at_most, claim_words
 from emulator.audit.adversary import Samples
 from emulator.audit.curves import CUTS, histograms, trade_off
 from emulator.audit.finding import Finding
@@ -73,14 +74,15 @@ def _trade_off(axes: Any, samples: Samples, finding: Finding) -> None:
     allowed = gaussian_trade_off(rates, finding.mu_claimed)
     axes.fill_between(rates, 0, allowed, color="0.9", linewidth=0, label="more than the claim allows")
     region = approximate_trade_off(rates, finding.epsilon_claimed, finding.delta)
-    pair = f"epsilon {finding.epsilon_claimed:g}, delta {finding.delta:g} alone"
+    pair = f"{claim_words(finding.epsilon_claimed, finding.delta)} alone"
     axes.plot(rates, region, color=_GREEN, linestyle="-.", linewidth=1.5, label=pair)
     axes.plot(*trade_off(samples), color=_ORANGE, linewidth=3.5, label="the coalition's guesses")
-    claim = f"claim, mu = {finding.mu_claimed:.3g}"
+    claim = f"claim, mu = {at_least(finding.mu_claimed)}"
     axes.plot(rates, allowed, color="black", linestyle="--", linewidth=1.5, label=claim)
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.set(xlabel="x' taken for x (false positives)", ylabel="x taken for x' (false negatives)")
     axes.set_title(
-        f"epsilon proved: {finding.epsilon_lower_gdp:.3g} of {finding.epsilon_claimed:g} claimed", fontsize=10
+        f"epsilon proved: {at_most(finding.epsilon_lower_gdp)} of {at_least(finding.epsilon_claimed)} claimed",
+        fontsize=10,
     )
     axes.legend(frameon=False, loc="upper right", fontsize=9)

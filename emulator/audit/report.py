@@ -9,6 +9,7 @@ import msgspec
 from rich import box
 from rich.table import Table
 
+from dca_proto.core.rounding import at_least, at_most, claim_words
 from emulator.audit.adversary import Samples
 from emulator.audit.curves import as_data
 from emulator.audit.finding import DOUBT, FALSE_ALARM, KINDS, NOT_COVERED, REFUTED, Finding
@@ -79,13 +80,14 @@ def sentence(setting: Setting, finding: Finding) -> str:
     sure = _percent(finding.confidence)
     if finding.verdict == REFUTED:
         return (
-            f"The claim of epsilon {setting.epsilon:g} does not hold: {_reasons(finding, finding.evidence)}. A correct "
-            f"program would be accused so less than once in {1 / FALSE_ALARM:,.0f} audits."
+            f"The claim of epsilon {at_least(setting.epsilon)} does not hold: {_reasons(finding, finding.evidence)}. "
+            f"A correct program would be accused so less than once in {1 / FALSE_ALARM:,.0f} audits."
         )
     learned = (
-        f"The coalition can prove mu {finding.mu_lower:.3g} of the {finding.mu_claimed:.3g} that is claimed, which as "
-        f"Gaussian DP is epsilon {finding.epsilon_lower_gdp:.3g} of {setting.epsilon:g} ({sure} confidence); the noise "
-        f"that it cannot remove has {finding.variance_ratio:.4g} times the variance that the claim needs "
+        f"The coalition can prove mu {at_most(finding.mu_lower)} of the {at_least(finding.mu_claimed)} that is "
+        f"claimed, which as Gaussian DP is epsilon {at_most(finding.epsilon_lower_gdp)} of "
+        f"{at_least(setting.epsilon)} ({sure} confidence); the noise that it cannot remove has "
+        f"{finding.variance_ratio:.4g} times the variance that the claim needs "
         f"({low:.4g} to {high:.4g}){_elsewhere(finding)}."
     )
     if finding.verdict == NOT_COVERED:
@@ -130,7 +132,7 @@ def _claim(setting: Setting) -> str:
     whose = "row of a data node that releases alone" if setting.is_release else "client"
     swarm = f"N = {setting.clients}, T = {setting.tolerated} (c = {setting.colluders}), M = {setting.computes}"
     return (
-        f"epsilon {setting.epsilon:g}, delta {setting.delta:g} for each {whose}{rounds}; "
+        f"{claim_words(setting.epsilon, setting.delta)} for each {whose}{rounds}; "
         f"{f'{ROWS} rows' if setting.is_release else swarm}; {setting.statistic} of {setting.columns} "
         f"column{'s' * (setting.columns > 1)} within ±{setting.bound:g}"
     )
@@ -195,9 +197,9 @@ def figures_table(finding: Finding) -> Table:
         low, high = finding.least_variance_interval
         least = (f"{finding.least_variance:.4g}", f"{low:.4g} to {high:.4g}", f"≥ {finding.variance_floor:.4g}")
         table.add_row(f"least on any of {finding.lines} lines", *least)
-    claimed, likely = f"≤ {finding.epsilon_claimed:g}", f"≥ {FALSE_ALARM / KINDS:g}"
-    table.add_row("epsilon, as Gaussian DP", "", f"≥ {finding.epsilon_lower_gdp:.3g}", claimed)
-    table.add_row("epsilon, of any mechanism", "", f"≥ {finding.epsilon_lower_cp:.3g}", claimed)
+    claimed, likely = f"≤ {at_least(finding.epsilon_claimed)}", f"≥ {FALSE_ALARM / KINDS:g}"
+    table.add_row("epsilon, as Gaussian DP", "", f"≥ {at_most(finding.epsilon_lower_gdp)}", claimed)
+    table.add_row("epsilon, of any mechanism", "", f"≥ {at_most(finding.epsilon_lower_cp)}", claimed)
     if finding.uniformity_p is not None:
         table.add_row("masked values seen are uniform, p", f"{finding.uniformity_p:.2g}", "", likely)
     if finding.same_law_p is not None:
@@ -207,12 +209,13 @@ def figures_table(finding: Finding) -> Table:
 
 def _reasons(finding: Finding, evidence: tuple[str, ...]) -> str:
     ratio, where = finding.least_variance / finding.variance_floor, ""
+    mu_lower, mu_claimed = at_most(finding.mu_lower), at_least(finding.mu_claimed)
     if finding.lines > 1:
         where = f" ({_line(finding.least_line)})"
     said = {
         "variance": f"the noise that cannot be removed has {ratio:.3g} times the variance needed{where}",
-        "epsilon-gdp": f"the coalition proves mu {finding.mu_lower:.3g} where {finding.mu_claimed:.3g} is claimed",
-        "epsilon-cp": f"whatever the noise, it proves epsilon {finding.epsilon_lower_cp:.3g}",
+        "epsilon-gdp": f"the coalition proves mu {mu_lower} where {mu_claimed} is claimed",
+        "epsilon-cp": f"whatever the noise, it proves epsilon {at_most(finding.epsilon_lower_cp)}",
         "uniformity": "what it sees of a masked contribution is not uniform",
         "same-law": "the real actors' rounds have another law than the ideal functionality that is claimed for them",
     }

@@ -10,6 +10,7 @@ import msgspec
 from rich import box
 from rich.table import Table
 
+from dca_proto.core.rounding import at_least, at_most, claim_words
 from emulator.collusion.coalition import Case
 from emulator.collusion.dependence import ALARM
 from emulator.collusion.finding import HOLDS, REFUTED, Finding
@@ -25,7 +26,7 @@ def case_lines(case: Case, runs: int, seed: int) -> Iterator[Line]:
     yield (
         "claim",
         (
-            f"epsilon {setting.epsilon:g}, delta {setting.delta:g} for each client; N = {setting.clients}, "
+            f"{claim_words(setting.epsilon, setting.delta)} for each client; N = {setting.clients}, "
             f"T = {setting.tolerated} (c = {setting.colluders}), M = {setting.computes}; "
             f"a sum of {setting.dimension} column{'s' * (setting.dimension > 1)}"
         ),
@@ -55,10 +56,10 @@ def figures_table(finding: Finding) -> Table:
 def _rows(finding: Finding) -> Iterator[tuple[str, str, str, str]]:
     noise, measured, view = finding.noise, finding.measured, finding.view
     if finding.released or finding.recovered:
-        spread, epsilons = ("", "") if measured is None else (_span(measured.interval), _span(measured.epsilon))
+        spread, epsilons = ("", "") if measured is None else (_span(measured.interval), _epsilons(*measured.epsilon))
         yield "noises that hide the client", f"{noise.noises_left}", "", f"≥ {noise.noises_needed}"
         yield "variance of the noise left", f"{noise.left:.4g}", spread, f"≥ {noise.floor:.4g}"
-        yield "epsilon that it means", f"{noise.meant:.4g}", epsilons, f"≤ {noise.claimed:g}"
+        yield "epsilon that it means", at_least(noise.meant), epsilons, f"≤ {at_least(noise.claimed)}"
     if not finding.released:
         yield "contributions", f"{finding.contributors}", "aborted", f"≥ {finding.needed}"
     if finding.recovered is not None:
@@ -92,7 +93,7 @@ def _all_nodes(case: Case, finding: Finding) -> str:
         f"The documented break: all M = {case.setting.computes} Compute nodes together take all masks off "
         f"a contribution{aborted} and have its value with its own noise alone: {example} for {truth}, with a standard "
         f"deviation of {found.deviation:.3g}. That noise alone, of {noise.noises_needed} needed, means epsilon "
-        f"{noise.meant:.4g} where {noise.claimed:g} is claimed for as long as one node is honest."
+        f"{at_least(noise.meant)} where {at_least(noise.claimed)} is claimed for as long as one node is honest."
     )
 
 
@@ -108,13 +109,13 @@ def _noise_left(case: Case, finding: Finding) -> str:
     if finding.verdict == HOLDS:
         return (
             f"The claim holds: {unknown} hide the client where {noise.noises_needed} are needed, {ratio}, which means "
-            f"epsilon {noise.meant:.4g} of {noise.claimed:g}.{_worse(case)}"
+            f"epsilon {at_least(noise.meant)} of {at_least(noise.claimed)}.{_worse(case)}"
         )
     missing = case.coalition.clients + case.coalition.left_out
     return (
-        f"A documented break: {missing} clients collude or drop, and the claim of epsilon {noise.claimed:g} is for at "
-        f"most T + 1 = {setting.tolerated + 1}, the curious one among them; {unknown} where {noise.noises_needed} are "
-        f"needed, {ratio}, which means epsilon {noise.meant:.4g}."
+        f"A documented break: {missing} clients collude or drop, and the claim of epsilon {at_least(noise.claimed)} is "
+        f"for at most T + 1 = {setting.tolerated + 1}, the curious one among them; {unknown} where "
+        f"{noise.noises_needed} are needed, {ratio}, which means epsilon {at_least(noise.meant)}."
     )
 
 
@@ -182,6 +183,10 @@ def as_json(case: Case, finding: Finding, seed: int, seconds: float) -> dict[str
         "why": sentence(case, finding),
         "seconds": seconds,
     }
+
+
+def _epsilons(low: float, high: float) -> str:
+    return f"{at_most(low)} to {at_least(high)}"
 
 
 def _span(interval: tuple[float, float]) -> str:

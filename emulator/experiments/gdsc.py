@@ -34,6 +34,7 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.forecast import EXACT
 from dca_proto.core.job import JobTerms
 from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.rounding import at_least
 from emulator.experiments.picture import COLOURS, MARKERS, drawing, zero_line
 from emulator.experiments.unnoised import Silent, Unnoised
 from emulator.ideal import IdealSwarm
@@ -221,7 +222,7 @@ def draw(figures: dict[str, Any], path: Path, title: str) -> None:
                 style = {"color": COLOURS[place], "marker": MARKERS[place], "capsize": 3}
                 axes.errorbar(beside, one["mean"], one["sd"], label=method, **style)
             zero_line(axes, 0.0)
-            axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+            axes.set_xticks(epsilons, [at_least(epsilon) for epsilon in epsilons])
             axes.set_xlabel("ε")
             axes.legend(frameon=False, fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.14))
         panels[0, 0].set_ylabel("rank correlation with LN_IC50")

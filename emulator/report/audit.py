@@ -12,7 +12,7 @@ import msgspec
 
 from emulator.report.bars import Bar, bars
 from emulator.report.collusion import members, said
-from emulator.report.figures import count, number, percent, seconds, short
+from emulator.report.figures import claimed, count, number, percent, proved, seconds
 from emulator.report.markup import Child, table
 from emulator.report.page import Page, Section, Verdict, note
 from emulator.report.plot import Axis, Point, Series, plot
@@ -88,13 +88,13 @@ def page(run: Audit) -> Page:
     ]
     return Page(
         kind="Audit of the privacy claim",
-        title=title.replace("{}", short(run.epsilon_claimed)),
+        title=title.replace("{}", claimed(run.epsilon_claimed)),
         badge=run.verdict,
         verdict=verdict,
         answer=run.sentence,
         facts=[
-            ("claimed", f"epsilon {short(run.epsilon_claimed)}, delta {short(run.delta)}"),
-            ("proved, as Gaussian DP", f"epsilon ≥ {number(run.epsilon_lower_gdp)}"),
+            ("claimed", f"epsilon {claimed(run.epsilon_claimed)}, delta {claimed(run.delta)}"),
+            ("proved, as Gaussian DP", f"epsilon ≥ {proved(run.epsilon_lower_gdp)}"),
             ("noise left, of what is needed", f"{number(_ratio(run), 4)} times"),
             ("rounds of each world", count(run.runs)),
             ("audited", run.audited),
@@ -139,9 +139,11 @@ def _trade_off(run: Audit) -> Iterator[Child]:
     y = Axis("x taken for x' (false negatives)", 0.0, 1.0)
     allowed = [(0.0, 1.0), *((rate, _gaussian(rate, run.mu_claimed)) for rate in _RATES), (1.0, 0.0)]
     pair = [(rate, _approximate(rate, run.epsilon_claimed, run.delta)) for rate in (0.0, *_RATES, 1.0)]
-    claim = f"claim, mu {number(run.mu_claimed)}; below it is more than it allows"
+    claim = f"claim, mu {claimed(run.mu_claimed)}; below it is more than it allows"
     series = [Series(claim, allowed, -1, "dashed", filled=True)]
-    series.append(Series(f"epsilon {short(run.epsilon_claimed)}, delta {short(run.delta)} alone", pair, 2, "dotted"))
+    series.append(
+        Series(f"epsilon {claimed(run.epsilon_claimed)}, delta {claimed(run.delta)} alone", pair, 2, "dotted")
+    )
     if run.trade_off is not None:
         found = list(zip(run.trade_off.false_positives, run.trade_off.false_negatives, strict=False))
         series.append(Series("the coalition's guesses", found, 1))
@@ -162,9 +164,9 @@ def _approximate(positives: float, epsilon: float, delta: float) -> float:
 
 def _proved(run: Audit) -> Iterator[Child]:
     rows = [
-        Bar("claimed", run.epsilon_claimed, f"epsilon ≤ {number(run.epsilon_claimed)}", 1),
-        Bar("proved, as Gaussian DP", run.epsilon_lower_gdp, f"epsilon ≥ {number(run.epsilon_lower_gdp)}", 0),
-        Bar("proved, of any mechanism", run.epsilon_lower_cp, f"epsilon ≥ {number(run.epsilon_lower_cp)}", 2),
+        Bar("claimed", run.epsilon_claimed, f"epsilon ≤ {claimed(run.epsilon_claimed)}", 1),
+        Bar("proved, as Gaussian DP", run.epsilon_lower_gdp, f"epsilon ≥ {proved(run.epsilon_lower_gdp)}", 0),
+        Bar("proved, of any mechanism", run.epsilon_lower_cp, f"epsilon ≥ {proved(run.epsilon_lower_cp)}", 2),
     ]
     yield bars(
         rows, caption=f"Lower bounds at {percent(run.confidence)} confidence; beyond the claim they speak against it."

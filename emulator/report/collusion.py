@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from emulator.report.bars import Bar, bars
-from emulator.report.figures import UNKNOWN, count, listed, number, short
+from emulator.report.figures import UNKNOWN, claimed, count, listed, number
 from emulator.report.markup import Child, element, table
 from emulator.report.page import Page, Section, note
 from emulator.report.types import Amount, Count, Real
@@ -86,8 +86,8 @@ def page(run: Collusion) -> Page:
     ]
     return Page(
         kind="What a coalition sees",
-        title=f"The claim of epsilon {short(run.epsilon.claimed)} {'is broken by' if run.broken else 'holds against'} "
-        f"{members(run.coalition)}",
+        title=f"The claim of epsilon {claimed(run.epsilon.claimed)} "
+        f"{'is broken by' if run.broken else 'holds against'} {members(run.coalition)}",
         badge=run.verdict or ("broken" if run.broken else "holds"),
         verdict="bad" if run.broken else "good",
         answer=run.why or "",
@@ -107,8 +107,8 @@ def said(value: Any, depth: int = 0) -> str:
             return ", ".join(f"{key}: {said(one, depth + 1)}" for key, one in [*value.items()][:_PARTS_MAX]) or "nobody"
         case list():
             return ", ".join(said(one, depth + 1) for one in value[:_PARTS_MAX]) or "nobody"
-        case float():
-            return short(value)
+        case float():  # a setting, as it was given
+            return f"{value:.15g}"
         case None:
             return UNKNOWN
     return str(value)
@@ -129,9 +129,9 @@ def _several(name: str, one: Any) -> str:
 
 
 def _facts(run: Collusion) -> Iterator[tuple[str, str]]:
-    yield "epsilon claimed", short(run.epsilon.claimed)
+    yield "epsilon claimed", claimed(run.epsilon.claimed)
     meant = run.epsilon.meant
-    yield "epsilon that the noise left means", "no bound" if meant is None else number(meant, 4)
+    yield "epsilon that the noise left means", "no bound" if meant is None else claimed(meant, 4)
     yield "noise left, of the floor", _ratio(run.noise)
     if run.view is not None:
         yield "its view depends on the data", said(run.view.depends_on_data)

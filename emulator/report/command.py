@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
 from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
 from dca_proto.core.errors import UsageError
+from emulator.report.learned import Learned
 from emulator.report.page import render
 from emulator.report.reading import read_run
 
@@ -33,6 +35,9 @@ def report(
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write where the page is to a file, or - for stdout.")
     ] = None,
+    no_reference: Annotated[
+        bool, typer.Option("--no-reference", help="Leave out what epsilon does not cover.")
+    ] = False,
 ) -> None:
     """Write one HTML page that shows a run: a swarm, an emulation, a sweep, a coalition, a scaling sweep or an audit.
 
@@ -45,7 +50,10 @@ def report(
     require_writable(target)
     if target.exists() and target.samefile(run):
         raise UsageError(f"--output {target} is the run itself; name another file")
-    text = render(found.kind.page(found.value), run.name)
+    value = found.value
+    if no_reference and isinstance(value, Learned):
+        value = msgspec.structs.replace(value, not_covered_by_epsilon=None)
+    text = render(found.kind.page(value), run.name)
     with whole_file(target) as place:
         place.write_text(text, encoding="utf-8")
     say(Console(stderr=json_to == STDOUT), "page", str(target))

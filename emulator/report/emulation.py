@@ -11,7 +11,7 @@ import msgspec
 
 from emulator.report.bars import Bar, bars
 from emulator.report.collusion import said
-from emulator.report.figures import UNKNOWN, count, counted, listed, number, seconds, short
+from emulator.report.figures import UNKNOWN, claimed, count, counted, listed, number, seconds
 from emulator.report.lanes import Lane, Mark, Piece, lanes
 from emulator.report.markup import Child, code, element, table
 from emulator.report.page import Page, Section, folded, note
@@ -143,7 +143,7 @@ def _answer(run: Emulation) -> str:
     done = [one for one in run.outcome.rounds if one.result == "completed"]
     if done:
         last = done[-1]
-        spent = f", for epsilon {short(last.epsilon)}" if last.epsilon is not None else ""
+        spent = f", for epsilon {claimed(last.epsilon)}" if last.epsilon is not None else ""
         needed = f"; at least {count(last.needed)} were needed" if last.needed is not None else ""
         parts.append(f"{count(last.contributors)} of {count(last.clients)} clients are in the last sum{spent}{needed}.")
     if run.outcome.live is not None:
@@ -230,7 +230,7 @@ def _end_ms(run: Emulation) -> float:
 def _rounds(run: Emulation) -> Iterator[Child]:
     rows = [
         (one.round_id[:8] or UNKNOWN, one.result, count(one.clients), count(one.contributors), count(one.needed),
-         number(one.epsilon), one.reason or "")
+         claimed(one.epsilon), one.reason or "")
         for one in run.outcome.rounds[:200]
     ]  # fmt: skip
     if rows:

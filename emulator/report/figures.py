@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from dca_proto.core.rounding import at_least, at_most
+
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7
 _PLACES_MAX = 6
@@ -51,6 +53,16 @@ def short(value: float, digits: int = 3) -> str:
     """The same, without zeros that end a fraction: for ticks, and for what was asked for."""
     text = number(value, digits)
     return text.rstrip("0").rstrip(".") if "." in text and "·" not in text else text
+
+
+def claimed(value: float | None, digits: int = 3) -> str:
+    """A privacy figure that is spent, claimed or allowed, rounded up: 0.564 · 2 · 1.49·10⁻⁵."""
+    return UNKNOWN if value is None else short(float(at_least(value, digits)), digits)
+
+
+def proved(value: float | None, digits: int = 3) -> str:
+    """A privacy figure that an attack proves, rounded down."""
+    return UNKNOWN if value is None else short(float(at_most(value, digits)), digits)
 
 
 def count(value: int | None) -> str:

@@ -10,25 +10,32 @@ from emulator.report.bars import Bar, bars
 from emulator.report.figures import UNKNOWN, counted, interval_words, number
 from emulator.report.intervals import Estimate, Row, intervals
 from emulator.report.markup import Child, element, table
+from emulator.report.nodes import Sampling
 from emulator.report.page import note
 from emulator.report.plot import Axis, Series, axis_over, plot
 from emulator.report.types import Amount, Count, Real
 
 _ROWS_MAX = 60
 Interval = tuple[Real, Real]
+INTERCEPT = "intercept"
+UNCOVERED = "not covered by epsilon"
+WITHOUT_PRIVACY = f"without privacy, {UNCOVERED}"
 
 
-class Coefficient(msgspec.Struct, frozen=True):
-    """A posterior mean with its standard deviation and 95 % interval, with privacy and without, as far as known."""
+class Reference(msgspec.Struct, frozen=True):
+    """The same estimate without privacy."""
 
-    estimate: Real | None
-    estimate_sd: Amount | None
-    nonprivate: Real | None
-    nonprivate_sd: Amount | None
-    name: str = "intercept"
+    nonprivate: Real | None = None
+    nonprivate_interval_95: Interval | None = None
+    name: str = INTERCEPT
+
+
+class Coefficient(Reference, frozen=True):
+    """A posterior mean with its 95 % interval, with privacy and without, as far as known."""
+
+    estimate: Real | None = None
     unit: str = ""
     interval_95: Interval | None = None
-    nonprivate_interval_95: Interval | None = None
     naive: Real | None = None
     naive_interval_95: Interval | None = None
 
@@ -68,20 +75,79 @@ class Iteration(msgspec.Struct, frozen=True):
     value: Real | None
 
 
+class NotCovered(msgspec.Struct, frozen=True):
+    """What comes from rows as they are, so that no epsilon covers it."""
+
+    coefficients: list[Reference] = []
+    estimates: list[Reference] = []
+    intercept: Reference | None = None
+    test: HeldOut | None = None
+    iterations: list[Iteration] = []
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job's result has, whoever held its rounds."""
+
+    private: bool = True
+    epsilon: Amount | None = None
+    delta: Amount | None = None
+    coefficients: list[Coefficient] = []
+    estimates: list[Coefficient] = []
+    intercept: Coefficient | None = None
+    iterations: list[Iteration] = []
+    not_covered_by_epsilon: NotCovered | None = None
+    warnings: list[str] = []
+    repair: str | None = None
+    sampling: Sampling | None = None
+    reports: str | None = None
+    naive_title: str | None = None
+    interval_note: str | None = None
+
+    @property
+    def test(self) -> HeldOut | None:
+        """Errors or scores on rows that were held out."""
+        return self._apart.test
+
+    @property
+    def course(self) -> list[Iteration]:
+        """The score over the iterations."""
+        return self._apart.iterations or self.iterations
+
+    @property
+    def every_estimate(self) -> list[Coefficient]:
+        """Every estimate, the intercept last, beside the one without privacy where that is known."""
+        others = {one.name: one for one in [*self._apart.coefficients, *self._apart.estimates]}
+        found = [_beside(one, others.get(one.name)) for one in [*self.coefficients, *self.estimates]]
+        return [*found, _beside(self.intercept, self._apart.intercept)] if self.intercept else found
+
+    @property
+    def _apart(self) -> NotCovered:
+        return self.not_covered_by_epsilon or NotCovered()
+
+
+def _beside(one: Coefficient, other: Reference | None) -> Coefficient:
+    """An estimate with the one without privacy from the block, and from nowhere else."""
+    known = other or Reference()
+    interval = known.nonprivate_interval_95
+    return msgspec.structs.replace(one, nonprivate=known.nonprivate, nonprivate_interval_95=interval)
+
+
 def score_words(test: HeldOut) -> str:
     """The first score in words."""
     if not test.every_score:
         return "no score was recorded"
     first = test.every_score[0]
     if first.nonprivate is None:
-        return f"test {first.name} {_known(first.private)} ({_known(first.constant)} by a constant prediction)"
-    return f"test {first.name} {_known(first.private)} ({_known(first.nonprivate)} without privacy)"
+        beside = f"{_known(first.constant)} by a constant prediction"
+    else:
+        beside = f"{_known(first.nonprivate)} without privacy"
+    return f"test {first.name} {_known(first.private)} ({beside}; {UNCOVERED})"
 
 
 def estimate_words(found: Sequence[Coefficient]) -> str:
     """The first estimate in words."""
     first = found[0]
-    other = "" if first.nonprivate is None else f" ({_known(first.nonprivate)} without privacy)"
+    other = "" if first.nonprivate is None else f" ({_known(first.nonprivate)} {WITHOUT_PRIVACY})"
     return f"{first.name} {_words(first.estimate, first.interval_95)}{other}"
 
 
@@ -93,7 +159,7 @@ def baseline_fact(test: HeldOut) -> Iterator[tuple[str, str]]:
     """What is reached without learning anything."""
     for one in test.every_score[:1]:
         label = "error of predicting the mean" if one.name == "error" else f"{one.name} of a constant prediction"
-        yield label, _known(one.constant)
+        yield f"{label}, {UNCOVERED}", _known(one.constant)
 
 
 def warned(warnings: Sequence[str]) -> Iterator[Child]:
@@ -114,8 +180,9 @@ def course(iterations: Sequence[Iteration], test: HeldOut | None) -> Iterator[Ch
     series = [Series(name, known, 0, "solid", "disc")]
     for one in goal:
         assert one.nonprivate is not None, "chosen so"
-        series.append(Series("without privacy", [(x.low, one.nonprivate), (x.high, one.nonprivate)], 1, "dashed"))
+        series.append(Series(WITHOUT_PRIVACY, [(x.low, one.nonprivate), (x.high, one.nonprivate)], 1, "dashed"))
     caption = "How well the parameters of each iteration do; each has cost one round."
+    caption += f" Scores on held-out rows are {UNCOVERED}." if test else ""
     yield plot(series, x, axis_over(name, heights, log=False), caption=caption)
 
 
@@ -160,7 +227,7 @@ def scores(test: HeldOut, names: tuple[str, str]) -> Iterator[Child]:
         labels = (*names, "predicting the mean" if one.name == "error" else "a constant prediction")
         known = [(label, value, tone) for tone, (label, value) in enumerate(zip(labels, kinds, strict=True))
                  if value is not None]  # fmt: skip
-        rows = f"on {counted(test.rows, 'row')} that nobody learned from."
+        rows = f"on {counted(test.rows, 'row')} that nobody learned from: {UNCOVERED}."
         if one.name == "error":
             caption = f"Root mean square error {rows}"
         else:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from emulator.report.figures import count, counted, number, short
+from emulator.report.figures import claimed, count, counted, number
 from emulator.report.learned import (
-    Coefficient,
-    HeldOut,
-    Iteration,
+    WITHOUT_PRIVACY,
+    Learned,
     baseline_fact,
     compared,
     course,
@@ -22,13 +21,13 @@ from emulator.report.learned import (
     warned,
 )
 from emulator.report.markup import Child, table
-from emulator.report.nodes import Node, Sampling, released, worth
+from emulator.report.nodes import Node, released, worth
 from emulator.report.page import Page, Section, Verdict
 from emulator.report.reports import Reports, told
 from emulator.report.types import Amount, Count
 
 _ROUNDS_MAX = 100
-_NAMES = ("private", "without privacy")
+_NAMES = ("private", WITHOUT_PRIVACY)
 
 
 class NodeRelease(msgspec.Struct, frozen=True):
@@ -63,7 +62,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return f"{count(self.contributors)} of {count(self.clients)}"
 
 
-class Learning(msgspec.Struct, frozen=True, kw_only=True):
+class Learning(Learned, frozen=True, kw_only=True):
     """What the page reads of `dca learn --json`."""
 
     ok: bool
@@ -71,32 +70,13 @@ class Learning(msgspec.Struct, frozen=True, kw_only=True):
     federation: str
     rounds: list[Held]
     error: str | None = None
-    private: bool = True
-    epsilon: Amount | None = None
-    delta: Amount | None = None
-    coefficients: list[Coefficient] = []
-    estimates: list[Coefficient] = []
-    intercept: Coefficient | None = None
-    iterations: list[Iteration] = []
-    test: HeldOut | None = None
     stopped: str | None = None
-    warnings: list[str] = []
-    repair: str | None = None
-    sampling: Sampling | None = None
-    reports: str | None = None
-    naive_title: str | None = None
-    interval_note: str | None = None
 
     @property
     def nodes(self) -> list[Node]:
         """What data nodes released in the last round, as they stand there."""
         last = self.rounds[-1].nodes if self.rounds else []
         return [Node(number, one.rows, one.noise_sd) for number, one in enumerate(last, 1)]
-
-    @property
-    def every_estimate(self) -> list[Coefficient]:
-        """Every estimate, the intercept last."""
-        return [*self.coefficients, *self.estimates, *([self.intercept] if self.intercept else [])]
 
 
 def page(run: Learning) -> Page:
@@ -118,7 +98,7 @@ def page(run: Learning) -> Page:
         Section("Draws", [*worth(run.sampling)]),
         Section("Data nodes", [*released(run.nodes)]),
         Section("Reports", [*told(run.reports, run.rounds, [one.name for one in run.estimates])]),
-        Section("Iterations", [*course(run.iterations, run.test)]),
+        Section("Iterations", [*course(run.course, run.test)]),
         Section("Rounds", [*_rounds(run)]),
     ]
     return Page(
@@ -154,7 +134,8 @@ def _answer(run: Learning) -> str:
         return f"{held}{early}"
     whom = "row" if run.nodes else "client"
     own = "" if run.reports is None else " Each report is private by itself."
-    return f"{held}{early} They cost each {whom} at most epsilon {short(run.epsilon)} at delta {short(run.delta)}.{own}"
+    spent = f"at most epsilon {claimed(run.epsilon)} at delta {claimed(run.delta)}"
+    return f"{held}{early} They cost each {whom} {spent}.{own}"
 
 
 def _facts(run: Learning) -> Iterator[tuple[str, str]]:
@@ -164,7 +145,7 @@ def _facts(run: Learning) -> Iterator[tuple[str, str]]:
     if run.repair is not None:
         yield "repair of the noisy matrix", run.repair
     if run.epsilon is not None:
-        yield "epsilon of all rounds", short(run.epsilon)
+        yield "epsilon of all rounds", claimed(run.epsilon)
     if run.test is not None:
         yield from baseline_fact(run.test)
 

@@ -7,8 +7,8 @@ import math
 import msgspec
 
 from emulator.report.figures import UNKNOWN
-from emulator.report.learned import Coefficient, HeldOut, Iteration
-from emulator.report.nodes import Node, Sampling
+from emulator.report.learned import Learned
+from emulator.report.nodes import Node
 from emulator.report.reports import Reports
 from emulator.report.types import Amount, Count, Real, Traffic
 
@@ -69,7 +69,7 @@ class Sessions(msgspec.Struct, frozen=True):
     wall_s: Amount
 
 
-class Swarm(msgspec.Struct, frozen=True, kw_only=True):
+class Swarm(Learned, frozen=True, kw_only=True):
     """What the page reads of `dca swarm --json`; the optional parts are a learning job's, or a fleet's.
 
     Of data nodes' rounds, clients are data nodes, and contributors their rows. `reports` is the mechanism of a job on
@@ -84,40 +84,26 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     colluders: Count = 0
     batch: Count | None = None
     unknown_noises: Count | None = None
-    epsilon: Amount | None = None
     epsilon_spent: Amount | None = None
-    delta: Amount | None = None
-    private: bool = True
-    not_private_because: list[str] = []
+    not_private_because: list[str] = msgspec.field(default_factory=list)
     error: str | None = None
     broker: str = UNKNOWN
     broker_version: str | None = None
     job: str | None = None
-    repair: str | None = None
-    coefficients: list[Coefficient] = []
-    estimates: list[Coefficient] = []
-    intercept: Coefficient | None = None
-    iterations: list[Iteration] = []
-    test: HeldOut | None = None
-    warnings: list[str] = []
     contributors: Count | None = None
     dropped: Count | None = None
     wall_s: Amount | None = None
     connections: str | None = None
     processes: Count | None = None
-    roles: dict[str, Traffic] = {}
+    roles: dict[str, Traffic] = msgspec.field(default_factory=dict)
     peak_rss_mb: Amount | None = None
     connect_s: Amount | None = None
     sessions: Sessions | None = None
-    core_s_by_role: dict[str, Amount] = {}
-    peak_rss_mb_by_process: dict[str, Amount] = {}
+    core_s_by_role: dict[str, Amount] = msgspec.field(default_factory=dict)
+    peak_rss_mb_by_process: dict[str, Amount] = msgspec.field(default_factory=dict)
     round_kind: str = SECURE_SUM
-    nodes: list[Node] = []
-    sampling: Sampling | None = None
-    reports: str | None = None
+    nodes: list[Node] = msgspec.field(default_factory=list)
     reported: Count | None = None
-    naive_title: str | None = None
-    interval_note: str | None = None
 
     @property
     def is_summed(self) -> bool:

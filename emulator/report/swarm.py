@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from emulator.report.bars import Bar, bars
-from emulator.report.figures import UNKNOWN, count, counted, listed, number, seconds, short, size
+from emulator.report.figures import UNKNOWN, claimed, count, counted, listed, number, seconds, size
 from emulator.report.lanes import Lane, Mark, Piece, lanes
 from emulator.report.learned import (
+    WITHOUT_PRIVACY,
     baseline_fact,
     compared,
     course,
@@ -49,7 +50,7 @@ def page(run: Swarm) -> Page:
         Section("Draws", [*worth(run.sampling)]),
         Section("Data nodes", [*released(run.nodes)]),
         Section("Reports", [*told(run.reports, run.rounds, [one.name for one in run.estimates])]),
-        Section("Iterations", [*course(run.iterations, run.test)]),
+        Section("Iterations", [*course(run.course, run.test)]),
         Section("Rounds in time", [*_timeline(run)]),
         Section("Messages and bytes", [*_traffic(run)]),
         Section("Who dropped out", [*_drops(run)]),
@@ -77,8 +78,8 @@ def _headline(run: Swarm) -> _Headline:
     if not run.ok:
         return _Headline(f"No result: {run.error or 'the reason was not recorded'}", "ended without a result", "bad")
     badge: tuple[str, Verdict] = ("private", "good") if run.private else ("not private", "bad")
-    if run.test is None and run.estimates:
-        return _Headline(f"Learned from {who}: {estimate_words(run.estimates)}", *badge)
+    if run.test is None and run.every_estimate:
+        return _Headline(f"Learned from {who}: {estimate_words(run.every_estimate)}", *badge)
     if run.test is None:
         return _Headline(f"{who} are in the last sum{_last(run)}", *badge)
     return _Headline(f"Learned from {who}: {score_words(run.test)}", *badge)
@@ -97,9 +98,9 @@ def _answer(run: Swarm) -> str:
     if not run.private:
         return f"{held} No epsilon can be claimed: {'; '.join(run.not_private_because) or 'no reason is given'}."
     whom = "row" if run.has_nodes else "client"
-    spent = f"Each {whom} spent at most epsilon {short(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
-    of = f" of {short(run.epsilon)}" if spent and run.epsilon is not None else ""
-    at = f" at delta {short(run.delta)}" if spent and run.delta is not None else ""
+    spent = f"Each {whom} spent at most epsilon {claimed(run.epsilon_spent)}" if run.epsilon_spent is not None else ""
+    of = f" of {claimed(run.epsilon)}" if spent and run.epsilon is not None else ""
+    at = f" at delta {claimed(run.delta)}" if spent and run.delta is not None else ""
     if not run.is_summed:
         own = "data node adds the whole noise for one row itself" if run.has_nodes else "report is private by itself"
         return f"{held} {spent}{of}{at}{'.' if spent else ''} Each {own}."
@@ -119,7 +120,7 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
     yield from _who(run)
     if run.epsilon_spent is not None:
         per = "row" if run.has_nodes else "client"
-        yield f"epsilon spent per {per}", f"{short(run.epsilon_spent)} of {short(run.epsilon or 0)}"
+        yield f"epsilon spent per {per}", f"{claimed(run.epsilon_spent)} of {claimed(run.epsilon or 0)}"
     if run.job is not None:
         yield "job", run.job
     if run.repair is not None:
@@ -311,8 +312,8 @@ def _places(values: list[float]) -> list[Point]:
 
 
 def _learned(run: Swarm) -> Iterator[Child]:
-    names = ("private" if run.private else "as learned, not private", "without privacy")
-    found = [*run.coefficients, *run.estimates, *([run.intercept] if run.intercept else [])]
+    names = ("private" if run.private else "as learned, not private", WITHOUT_PRIVACY)
+    found = run.every_estimate
     yield from estimates(found, names, run.interval_note)
     yield from compared(found, names, run.naive_title)
     if run.test is not None:

@@ -104,6 +104,10 @@ def swarm(
     processes: Annotated[int | None, typer.Option(help="With --dimension: P, that run clients, by default 2.")] = None,
     rounds: Annotated[int | None, typer.Option(help="With --dimension: how many are held, by default 1.")] = None,
     seed: Annotated[int, typer.Option(help="Of data splits, drops and waiting times; never of keys or noise.")] = 0,
+    no_reference: Annotated[
+        bool,
+        typer.Option("--no-reference", help="Leave out what epsilon does not cover; hold out no rows, learn from all."),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option(help="Folder for result.json and coefficients.png, by default run.")
     ] = None,
@@ -116,7 +120,7 @@ def swarm(
     mechanism = RoundedGaussian() if fast_noise else EXACT
     learning = {"job": job, "nodes": nodes, "set": sets, "dataset": dataset, "data-folder": data_folder, "csv": csv,
                 "target": target, "bounds": bounds, "bounds-from-data": bounds_from_data or None,
-                "features": features, "output": output}  # fmt: skip
+                "features": features, "no-reference": no_reference or None, "output": output}  # fmt: skip
     _refuse_the_others(dimension, learning, {"processes": processes, "rounds": rounds})
     if dimension is not None:
         number = CLIENTS if clients is None else clients
@@ -147,7 +151,7 @@ def swarm(
     )
     if nodes is not None:
         _refuse(context, SUMS, _WITH_NODES)
-    lesson = _lesson(job, sets, data, nodes, clients, seed, output or Path("run"), json_to)
+    lesson = _lesson(job, sets, data, nodes, clients, seed, output or Path("run"), json_to, not no_reference)
     kind = lesson.job.kinds[0] if nodes is None else NodeReleaseRequest
     if kind is LdpReportRequest:
         _refuse(context, (*SHARED, "fast_noise"), f"in job {lesson.job.name!r} {_WITH_REPORTS}")
@@ -189,11 +193,13 @@ def _lesson(
     seed: int,
     output: Path,
     json_to: str | None,
+    reference: bool,
 ) -> Lesson:
     """What is to be learned, of which data; nothing is started yet.
 
     Args:
-        nodes: J, where clients are data nodes. clients: N, where they are not.
+        nodes: J, where clients are data nodes. clients: N, where they are not. reference: whether the result is held
+            against the same model without privacy, and against rows that are held out.
     """
     found = find(job or NAMES[0])
     if nodes is not None:
@@ -203,7 +209,7 @@ def _lesson(
     check_outputs(output, json_to)
     problem = problem_of(data, alone=not found.scored)
     train, test = problem, None
-    if found.scored:
+    if found.scored and reference:
         train, test = split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)
     if found.reports(settings) and clients is not None:
         train = first_rows(train, clients)
@@ -213,6 +219,7 @@ def _lesson(
         train=train,
         test=test,
         clients=len(train.y) if clients is None else clients,
+        reference=reference,
         output=output,
         json_to=json_to,
     )

@@ -34,7 +34,7 @@ from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.net.broker import Broker, BrokerOptions, Kind, launch_broker
 from dca_proto.net.live import LiveTrainer
-from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.mqtt import MqttTransport, require_broker
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
 from emulator.swarm import usage
@@ -59,7 +59,6 @@ from inference.datasets import stream
 
 _CONNECTING_MAX = 96  # in all processes together: mosquitto's backlog is 100
 _ANSWER_TIMEOUT_S = 120.0  # of a broker that thousands connect to
-_PROBE_TIMEOUT_S = 10.0  # of one that is asked for the first time
 _SETTLING_S = 10.0
 _LOOK_S = 0.05
 
@@ -206,7 +205,7 @@ class Fleet:
             self.broker_url, self.broker_kind, self.broker_version = broker.url, broker.kind, broker.version
             self._watched.append(asyncio.create_task(broker.ended()))
         else:
-            await self._require_broker()
+            await require_broker(self.broker_url)
         if self._on_start is not None:
             self._on_start(self)
         self._stack.push_async_callback(self._stop_workers)
@@ -271,21 +270,10 @@ class Fleet:
             on_report=lambda fact: self._timeline.note(identity.id, fact),
         )
 
-    def _connection(
-        self, name: str, filters: tuple[str, ...], answer_timeout_s: float = _ANSWER_TIMEOUT_S
-    ) -> MqttTransport:
+    def _connection(self, name: str, filters: tuple[str, ...]) -> MqttTransport:
         settings = BrokerSettings(url=self.broker_url, session_expiry_s=0, keepalive_s=KEEPALIVE_S)
         rng = random.Random(self._options.seed)  # noqa: S311 - waiting times only
-        return MqttTransport(settings, name, filters, rng=rng, answer_timeout_s=answer_timeout_s)
-
-    async def _require_broker(self) -> None:
-        """See that a broker that is not ours answers, before processes are started."""
-        topic_filter = f"dca/{self._federation.name}"
-        probe = self._connection(os.urandom(ID_BYTES).hex(), (topic_filter,), _PROBE_TIMEOUT_S)
-        try:
-            await probe.open()
-        finally:
-            await probe.close()
+        return MqttTransport(settings, name, filters, rng=rng, answer_timeout_s=_ANSWER_TIMEOUT_S)
 
     # --- rounds ---------------------------------------------------------------------------------------------------
 

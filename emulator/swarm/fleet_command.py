@@ -8,6 +8,7 @@ from rich.console import Console
 
 from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
 from dca_proto.core.errors import RoundAborted
+from dca_proto.core.rounding import claim_words
 from dca_proto.device import complete
 from emulator.swarm.fleet import Fleet, hold_rounds
 from emulator.swarm.fleet_options import FleetOptions
@@ -52,8 +53,8 @@ def _say_plan(console: Console, options: FleetOptions) -> None:
         f"T = {options.tolerated} (c = {options.colluders} reserved for colluders), "
         f"K = {options.dropped} drop in each round",
     )
-    doubted, budget = doubts(True, options.mechanism), options.budget
-    cost = f"epsilon {budget.epsilon:g}, delta {budget.delta:g} in all"
+    doubted, budget = doubts((), options.mechanism), options.budget
+    cost = f"{claim_words(budget.epsilon, budget.delta)} in all"
     counted = f"{options.rounds} rounds" if options.rounds > 1 else "1 round"
     numbers = f"{options.dimension} numbers" if options.dimension > 1 else "1 number"
     terms = f"not private: {'; '.join(doubted)}" if doubted else cost

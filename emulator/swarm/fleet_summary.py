@@ -104,7 +104,7 @@ def summarise(
       their receipts; ``exact``: the true sum beside ``value``; ``failed``: how many
       neither declined nor contributed and were not made to vanish; ``vanished_clients``: those that were, by number.
     """
-    doubted = doubts(True, options.mechanism)
+    doubted = doubts((), options.mechanism)
     rows = [_round(log, one, options, not doubted) for log, one in zip(rounds, counts, strict=True)]
     last = rows[-1]
     return {

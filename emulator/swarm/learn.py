@@ -26,6 +26,7 @@ from dca_proto.cli.output import (
 from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.job import JobTerms
+from dca_proto.core.rounding import at_least, claim_words
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.device import complete
 from dca_proto.learning.runner import RETRIES
@@ -47,6 +48,7 @@ from emulator.swarm.view import (
     times_table,
 )
 from inference.jobs.base import Conditions, LearningJob, Stage, plan_words, uses
+from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
 from inference.problem import Problem, stream
 from inference.variational.progress import Iteration
@@ -62,6 +64,7 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
         job, settings: by whom. train, test: rows for the clients, and those that are held out.
         clients: N, among whom the training rows are dealt; J, where they are data nodes. Where clients report, each
             has one of the rows.
+        reference: whether the same model without privacy is shown beside the result.
         output: the folder of the result's files. json_to: a further file, or - for stdout.
     """
 
@@ -71,6 +74,7 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     test: Problem | None
     clients: int
     output: Path
+    reference: bool = True
     json_to: str | None = None
 
     @property
@@ -130,7 +134,7 @@ class _Run:
         self._options = options
         self._console = console
         self._rows = deal(lesson.train.rows, lesson.clients)
-        self._doubts = doubts(lesson.train.schema.private, options.mechanism)
+        self._doubts = doubts(lesson.train.schema.read_columns, options.mechanism)
         self._iterations: list[Iteration] = []
         self._view: View | None = None
         self._result: Any = None
@@ -158,7 +162,8 @@ class _Run:
         self._stages = self._planned()
         if options.reports:  # how many are asked at a time follows from the plan
             self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
-        self._reference = lesson.job.reference(lesson.train, lesson.settings)
+        reference = lesson.job.reference(lesson.train, lesson.settings)  # refuses rows that cannot be learned from
+        self._reference = reference if lesson.reference else None
 
     def _check_sums(self) -> None:
         """N, M, T, c and K."""
@@ -189,7 +194,7 @@ class _Run:
             colluders=options.colluders,
             computes=tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes)),
         )
-        said = f"--epsilon {options.budget.epsilon:g} --delta {options.delta:g}"
+        said = f"--epsilon {at_least(options.budget.epsilon)} --delta {at_least(options.delta)}"
         job = lesson.job.make(lesson.train.schema, lesson.settings, conditions)
         check_plan(job, stages, terms, said, options.mechanism)
         return stages
@@ -305,7 +310,7 @@ class _Run:
         self._say("federation", self._who())
         held_out = "" if lesson.test is None else f"; {len(lesson.test.y)} rows held out"
         self._say("model", f"{lesson.job.model(lesson.train.schema, lesson.settings)}{held_out}")
-        plan = f"epsilon {options.budget.epsilon:g}, delta {options.delta:g} {plan_words(self._stages)}"
+        plan = f"{claim_words(options.budget.epsilon, options.delta)} {plan_words(self._stages)}"
         self._say("plan", f"a trial that is not private: {'; '.join(self._doubts)}" if self._doubts else plan)
 
     def _who(self) -> str:
@@ -325,7 +330,7 @@ class _Run:
 
     def show(self, summary: dict[str, Any]) -> None:
         """Files in the folder and the object for programs, then tables on the console."""
-        write_json(summary, self._lesson.json_to)
+        write_json(separated(summary), self._lesson.json_to)
         if summary["ok"] or self.unfinished is not None:
             self._write_files(summary)
         self._console.print(rounds_table(summary), times_table(summary))
@@ -369,7 +374,7 @@ class _Run:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"cannot make folder {output}: {error.strerror}") from None
-        write_json(summary, str(output / RESULT))
+        write_json(separated(summary), str(output / RESULT))
         if not summary["ok"]:
             return
         title = self._lesson.job.picture_title(self._lesson.train.schema)
@@ -382,6 +387,6 @@ def _caption(summary: dict[str, Any]) -> str:
         return f"not private: {'; '.join(summary['not_private_because'])}"
     most = max(row["contributors"] or 0 for row in summary["rounds"])  # of mini-batches, none is everybody
     if summary["reports"]:
-        return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {summary['reported']} reports"
+        return f"{claim_words(summary['epsilon'], summary['delta'])}, {summary['reported']} reports"
     of = f"{most} rows of {len(summary['nodes'])} data nodes" if "nodes" in summary else f"{most} contributors"
-    return f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, {of}"
+    return f"{claim_words(summary['epsilon'], summary['delta'])}, {of}"

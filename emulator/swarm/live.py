@@ -50,7 +50,7 @@ from dca_proto.learning.runner import learn
 from dca_proto.net.broker import BrokerOptions, Kind, launch_broker
 from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
 from dca_proto.net.live import LiveTrainer
-from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.mqtt import MqttTransport, require_broker
 from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.shared import SharedConnection
@@ -287,6 +287,8 @@ class Swarm:
             launched = launch_broker(self._directory / "broker", BrokerOptions(kind=kind))
             broker = await self._stack.enter_async_context(launched)
             self.broker_url, self.broker_kind, self.broker_version = broker.url, broker.kind, broker.version
+        else:
+            await require_broker(self.broker_url)
         store = SqliteStore(self._directory / "actors.db", os.urandom(KEY_BYTES))  # never opened again
         self._stack.push_async_callback(store.close)
         self._actors = [*self._computes(store), *self._clients(store)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, NoisyAggregate
@@ -13,12 +13,17 @@ from dca_proto.core.price import Price, total
 from dca_proto.request import KINDS
 from emulator.swarm.live import Swarm, SwarmOptions
 from emulator.swarm.timeline import RoundLog
+from inference.jobs.base import listed
 
 
-def doubts(public_bounds: bool, mechanism: Mechanism) -> tuple[str, ...]:
-    """Why no epsilon may be claimed; empty where one may."""
-    reasons = {"the bounds were read from the data": public_bounds, "the noise is inexact": mechanism.private}
-    return tuple(reason for reason, is_sound in reasons.items() if not is_sound)
+def doubts(read_columns: Sequence[str], mechanism: Mechanism) -> tuple[str, ...]:
+    """Why no epsilon may be claimed; empty where one may.
+
+    Args:
+        read_columns: whose bounds come from the data themselves.
+    """
+    bounds = [f"the bounds were read from the data ({listed(read_columns)})"] if read_columns else []
+    return (*bounds, *(() if mechanism.private else ("the noise is inexact",)))
 
 
 def summarise(

@@ -10,8 +10,9 @@ from rich import box
 from rich.table import Table
 
 from dca_proto.cli.learn_view import BY_ITSELF
+from dca_proto.core.rounding import at_least
 from dca_proto.request import LDP_REPORT, NODE_RELEASE
-from inference.jobs.estimates import INTERVAL_NOTE, rows_of, sampling_words, table_of
+from inference.jobs.estimates import INTERVAL_NOTE, UNCOVERED, WITHOUT_PRIVACY, rows_of, sampling_words, table_of
 
 _SHOWN_ABSENT = 4
 _SHOWN_ROUNDS = 4
@@ -199,9 +200,9 @@ def estimates_table(summary: dict[str, Any]) -> Table:
     entries = rows_of(summary)
     if len(entries) > _SHOWN_ESTIMATES and summary.get("coefficients"):
         entries = sorted(entries, key=_strength, reverse=True)[:_SHOWN_ESTIMATES]
-    title, names, rows = table_of(summary, entries, compared=True)
-    every = len(rows_of(summary))
-    of = f"{len(rows)} of {every}; " if len(rows) < every else ""
+    every = rows_of(summary)
+    title, names, rows = table_of(summary, entries, compared=any(row["nonprivate"] is not None for row in every))
+    of = f"{len(rows)} of {len(every)}; " if len(rows) < len(every) else ""
     return _table(f"{of}{title}", names, rows, texts=(0, *(names.index(name) for name in ("unit",) if name in names)))
 
 
@@ -216,7 +217,8 @@ def scores_table(summary: dict[str, Any]) -> Table | None:
         return None
     label = "private" if summary["private"] else "not private"
     rows = [(one["name"], *(_figure(one[kind]) for kind in ("private", "nonprivate", "constant"))) for one in scores]
-    return _table(f"{summary['test']['rows']} held-out rows", ("", label, "without privacy", "constant"), rows)
+    title = f"{summary['test']['rows']} held-out rows: {UNCOVERED}"
+    return _table(title, ("", label, WITHOUT_PRIVACY, "constant"), rows)
 
 
 def _figure(value: float | None) -> str:
@@ -246,6 +248,9 @@ def _score_lines(summary: dict[str, Any]) -> list[Line]:
         lines += _error_lines(test)
     for one in (test or {}).get("scores", [])[:1]:
         lines += _score_line(one, test["rows"])
+    if test or any(row["nonprivate"] is not None for row in rows_of(summary)):
+        what = f"by epsilon: errors and scores on held-out rows, and what is {WITHOUT_PRIVACY}"
+        lines.append(("not covered", f"{what}, come from rows as they are; --no-reference leaves them out"))
     return lines
 
 
@@ -273,6 +278,11 @@ def _trial_lines(summary: dict[str, Any]) -> list[Line]:
     return [("not private", f"{'; '.join(summary['not_private_because'])}: no privacy may be claimed (a trial only)")]
 
 
+def _spent(summary: dict[str, Any], per: str = "client") -> str:
+    of = f"epsilon {at_least(summary['epsilon_spent'])} of {at_least(summary['epsilon'])}"
+    return f"{of} per {per}, delta {at_least(summary['delta'])}"
+
+
 def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
     if summary.get("round_kind") == NODE_RELEASE:
         return _node_privacy_lines(summary)
@@ -286,8 +296,7 @@ def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
     return [
         (
             "spent",
-            f"epsilon {summary['epsilon_spent']:.3g} of {summary['epsilon']:.3g} per client, "
-            f"delta {summary['delta']:.1g}; nobody saw a single client's numbers",
+            f"{_spent(summary)}; nobody saw a single client's numbers",
         ),
         (
             "holds for",
@@ -303,8 +312,7 @@ def _node_privacy_lines(summary: dict[str, Any]) -> list[Line]:
     return [
         (
             "spent",
-            f"epsilon {summary['epsilon_spent']:.3g} of {summary['epsilon']:.3g} per row, "
-            f"delta {summary['delta']:.1g}; each row is one person's, at one data node",
+            f"{_spent(summary, 'row')}; each row is one person's, at one data node",
         ),
         (
             "holds for",
@@ -318,8 +326,7 @@ def _report_privacy_lines(summary: dict[str, Any]) -> list[Line]:
     return [
         (
             "spent",
-            f"epsilon {summary['epsilon_spent']:.3g} of {summary['epsilon']:.3g} per client, "
-            f"delta {summary['delta']:.1g}; {BY_ITSELF}",
+            f"{_spent(summary)}; {BY_ITSELF}",
         ),
         (
             "holds for",

@@ -30,7 +30,7 @@ from dca_proto.core import facts
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel
-from dca_proto.core.errors import DcaError, TransportError
+from dca_proto.core.errors import DcaError
 from dca_proto.core.federation import Federation, enrol
 from dca_proto.core.forecast import EXACT
 from dca_proto.core.machine import Actor
@@ -40,7 +40,6 @@ from dca_proto.core.policy import Policy
 from dca_proto.core.sealing import KEY_BYTES, Identity
 from dca_proto.core.topics import subscriptions
 from dca_proto.logs import configure_logs
-from dca_proto.net.backoff import Backoff
 from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.runner import Runner
@@ -74,30 +73,7 @@ MECHANISMS: dict[str, Mechanism] = {one.name: one for one in (EXACT, RoundedGaus
 COLUMN = "category"
 KEEPALIVE_S = 1800  # a process with thousands of actors may be busy for long
 _ANSWER_TIMEOUT_S = 120.0  # and so may the broker
-_TRIES = 5
 _WORD_EVERY_S = 0.1
-
-
-class PatientTransport:
-    """A connection that is tried some times more before its actor gives up: a broker under a ramp may refuse at first.
-
-    Args:
-        inner: the real one. rng: draws the waits between tries.
-    """
-
-    def __init__(self, inner: Transport, rng: random.Random) -> None:
-        self._inner = inner
-        self._rng = rng
-        self.publish, self.receive, self.close = inner.publish, inner.receive, inner.close
-
-    async def open(self) -> None:
-        waits = Backoff().waits(self._rng)
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._inner.open()
-            except TransportError:
-                await asyncio.sleep(next(waits))
-        return await self._inner.open()
 
 
 class Worker:
@@ -218,8 +194,7 @@ class Worker:
 
     def _connection(self, name: str, filters: tuple[str, ...], limits: InboxLimits | None) -> Transport:
         settings = BrokerSettings(url=self._setting.url, session_expiry_s=0, keepalive_s=KEEPALIVE_S)
-        inner = MqttTransport(settings, name, filters, rng=self._rng, limits=limits, answer_timeout_s=_ANSWER_TIMEOUT_S)
-        return PatientTransport(inner, self._rng)
+        return MqttTransport(settings, name, filters, rng=self._rng, limits=limits, answer_timeout_s=_ANSWER_TIMEOUT_S)
 
     # --- what the parent is told ----------------------------------------------------------------------------------
 

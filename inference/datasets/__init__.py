@@ -10,8 +10,9 @@ General layout:
     gdsc                         drug sensitivity of cell lines, from files that one has to ask for (not in `load`)
     workbook                     reads the .xlsx files among them
 
-Bounds are constants from what is published of a data set, each with its reason; they are never read from the rows. What
-lies outside is projected to them by the client that holds it. Options of a data set are arguments of its own function.
+Bounds are constants from what is known of a measurement, each with its reason; they are never read from the rows, and
+are no minimum or maximum that somebody else read from them. A client projects what lies outside into them.
+Options of a data set are arguments of its own function.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ Nash, Sellers, Talbot, Cawthorn and Ford 1994, "The Population Biology of Abalon
 Fisheries Division, Technical Report 48; doi 10.24432/C55C7W, CC BY 4.0. Lengths and weights come divided by 200: a
 length of 1 is 200 mm, a weight of 1 is 200 g.
 
-Bounds, means and standard deviations are those of the table "Statistics for numeric domains" in ``abalone.names``,
-which UCI publishes with the data; the height's is not, since that table's maximum is a slip of the pen.
+Bounds are what is known of the species. The table "Statistics for numeric domains" in ``abalone.names`` has the minimum
+and maximum of these very animals, which is not private: `PUBLISHED`, for repeating published experiments. The height's
+is not from there, since that maximum is a slip of the pen.
 """
 
 from __future__ import annotations
@@ -53,8 +54,24 @@ NAMES_TABLE = {
 PUBLISHED_MEANS = {column: row[2] for column, row in NAMES_TABLE.items()}
 """Of the seven measures and the rings; nothing is published of the sexes but how they are coded."""
 
-BOUNDS = {column: Interval(row[0], row[1], "range in abalone.names") for column, row in NAMES_TABLE.items()} | {
-    "height": Interval(0, 0.41, "no shell is higher than half as long as the longest, 0.815 (abalone.names)")
+PUBLISHED = {
+    column: Interval(row[0], row[1], "range in abalone.names", public=False) for column, row in NAMES_TABLE.items()
+} | {
+    "height": Interval(
+        0, 0.41, "no shell is higher than half as long as the longest, 0.815 (abalone.names)", public=False
+    )
+}
+
+# Shells of the blacklip abalone (Haliotis rubra) grow to some 200 mm, and animals of that size weigh up to 1 kg.
+BOUNDS = {
+    "length": Interval(0, 1, "shells of the species grow to some 200 mm"),
+    "diameter": Interval(0, 1, "at right angles to the length, and shorter"),
+    "height": Interval(0, 0.5, "a flat shell: at most half as high as the longest is long"),
+    "whole weight": Interval(0, 5, "large animals weigh up to 1 kg"),
+    "shucked weight": Interval(0, 2.5, "the meat: half of the whole"),
+    "viscera weight": Interval(0, 1.25, "a quarter of the whole"),
+    "shell weight": Interval(0, 2, "two fifths of the whole"),
+    TARGET: Interval(0, 40, "about a ring a year; abalones live for 30 to 40 years"),
 }
 UNITS = dict.fromkeys(MEASURES[:3], "200 mm") | dict.fromkeys(MEASURES[3:], "200 g") | {TARGET: "rings"}
 

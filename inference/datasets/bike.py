@@ -34,7 +34,7 @@ PARTS = COLUMNS[14:16]
 TARGET = "cnt"
 
 CODED = "the code of its description (Readme.txt)"
-NORMALISED = "a share of the largest value, by its description (Readme.txt)"
+NORMALISED = "a share of the largest value in these rows, by its description (Readme.txt)"
 FLEET = "the operator had some 1,100 to 1,700 bicycles in these years, and hardly all are rented in the same hour"
 BOUNDS = (
     {
@@ -47,9 +47,16 @@ BOUNDS = (
         "workingday": Interval(0, 1, CODED),
         "weathersit": Interval(1, 4, CODED),
     }
-    | {name: Interval(0, 1, NORMALISED) for name in ("temp", "atemp", "hum", "windspeed")}
+    | {
+        "temp": Interval(-0.5, 1.25, "from -20 to 50 °C"),
+        "atemp": Interval(-0.6, 1.2, "from -30 to 60 °C"),
+        "hum": Interval(0, 1, "a percentage"),
+        "windspeed": Interval(0, 2, "a hurricane is faster than 118 km/h"),
+    }
     | {name: Interval(0, 1000, FLEET) for name in (*PARTS, TARGET)}
 )
+SHARES = {name: Interval(0, 1, NORMALISED, public=False) for name in ("temp", "atemp", "windspeed")}
+"""Bounds that follow from how these columns were divided, for repeating published experiments: not private."""
 UNITS = {
     "hr": "h",
     "temp": "41 °C",

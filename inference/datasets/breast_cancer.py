@@ -1,7 +1,7 @@
 """Breast cancer (Wisconsin, diagnostic): 30 measures of the cell nuclei of 569 tumours, from scikit-learn.
 
-Street, Wolberg and Mangasarian 1993; doi 10.24432/C5DW2B. Bounds are the summary statistics of scikit-learn's
-documentation of the data set, which lists minimum and maximum of each measure, rounded.
+Street, Wolberg and Mangasarian 1993; doi 10.24432/C5DW2B. Of each tumour's nuclei, ten measures: their mean, the
+standard error of that mean, and the mean of the three largest. Bounds follow from what a measure is.
 """
 
 from __future__ import annotations
@@ -12,52 +12,28 @@ from inference.bounds import Interval
 from inference.problem import Problem, Schema
 
 TARGET = "benign"
-MEAN = {
-    "radius": (6.981, 28.11),
-    "texture": (9.71, 39.28),
-    "perimeter": (43.79, 188.5),
-    "area": (143.5, 2501.0),
-    "smoothness": (0.053, 0.163),
-    "compactness": (0.019, 0.345),
-    "concavity": (0.0, 0.427),
-    "concave points": (0.0, 0.201),
-    "symmetry": (0.106, 0.304),
-    "fractal dimension": (0.05, 0.097),
+# Lengths are in pixels of the microscope's pictures, in which a nucleus is well within a circle of radius 50.
+# The others are ratios or shares as Street et al. define them in section 2.
+MEASURES = {
+    "radius": (50, "no nucleus is larger"),
+    "texture": (128, "standard deviation of grey values of 8 bits"),
+    "perimeter": (315, "of a circle of radius 50"),
+    "area": (7900, "of a circle of radius 50"),
+    "smoothness": (0.5, "how far a radius is from its neighbours' mean, as a part of it"),
+    "compactness": (2, "perimeter² / (4π area) less 1: 2 of an ellipse seven times as long as wide"),
+    "concavity": (2, "depth of dents, beside the radius"),
+    "concave points": (1, "a share of the outline"),
+    "symmetry": (1, "a relative difference"),
+    "fractal dimension": (0.5, "of the outline, less 1: a plane curve's is below 2"),
 }
-ERROR = {
-    "radius": (0.112, 2.873),
-    "texture": (0.36, 4.885),
-    "perimeter": (0.757, 21.98),
-    "area": (6.802, 542.2),
-    "smoothness": (0.002, 0.031),
-    "compactness": (0.002, 0.135),
-    "concavity": (0.0, 0.396),
-    "concave points": (0.0, 0.053),
-    "symmetry": (0.008, 0.079),
-    "fractal dimension": (0.001, 0.03),
-}
-WORST = {
-    "radius": (7.93, 36.04),
-    "texture": (12.02, 49.54),
-    "perimeter": (50.41, 251.2),
-    "area": (185.2, 4254.0),
-    "smoothness": (0.071, 0.223),
-    "compactness": (0.027, 1.058),
-    "concavity": (0.0, 1.252),
-    "concave points": (0.0, 0.291),
-    "symmetry": (0.156, 0.664),
-    "fractal dimension": (0.055, 0.208),
-}
-RANGES = (
-    {f"mean {name}": ends for name, ends in MEAN.items()}
-    | {f"{name} error": ends for name, ends in ERROR.items()}
-    | {f"worst {name}": ends for name, ends in WORST.items()}
+ERROR_PART = 6  # the standard error of 10 nuclei or more is at most a sixth of a range: (range/2)/√(10 - 1)
+BOUNDS = (
+    {f"mean {name}": Interval(0, high, reason) for name, (high, reason) in MEASURES.items()}
+    | {f"{name} error": Interval(0, high / ERROR_PART, reason) for name, (high, reason) in MEASURES.items()}
+    | {f"worst {name}": Interval(0, high, reason) for name, (high, reason) in MEASURES.items()}
 )
-FEATURES = tuple(RANGES)
-REASON = "range in scikit-learn's documentation of the data set (summary statistics)"
-BOUNDS = {name: Interval(low, high, REASON) for name, (low, high) in RANGES.items()} | {
-    TARGET: Interval(0, 1, "0 malignant, 1 benign")
-}
+FEATURES = tuple(BOUNDS)
+BOUNDS |= {TARGET: Interval(0, 1, "0 malignant, 1 benign")}
 
 
 def breast_cancer() -> Problem:

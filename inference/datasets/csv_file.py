@@ -29,7 +29,7 @@ def from_csv(
         path: the file, UTF-8, comma separated.
         target: the column to predict. features: those to predict it from; None for all others.
         bounds: public bounds of the target and the features; more are ignored.
-        trial_bounds: read the bounds from the data instead; the schema is then marked ``private=False``.
+        trial_bounds: read the bounds from the data instead; the schema is then not private.
         alone: whether the target may be without features, as a column that is described and not predicted.
 
     Raises:
@@ -48,7 +48,7 @@ def from_csv(
     if trial_bounds:
         given = bounds_from_data(columns, rows)
     used = {column: given[column] for column in columns}
-    schema = Schema(chosen, target, used, private=not trial_bounds, alone=alone)
+    schema = Schema(chosen, target, used, alone=alone)
     return Problem(path.stem, schema, rows[:, :-1], rows[:, -1])
 
 

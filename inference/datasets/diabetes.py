@@ -16,7 +16,8 @@ DIABETES_BOUNDS = {
     "bmi": Interval(15, 40, "WHO classes of adults: below 16 is severe thinness, from 40 on obesity of class III"),
     "bp": Interval(60, 130, "mean arterial pressure: organs need 60 mmHg; 130 mmHg is 180/105, severe hypertension"),
     "s5": Interval(3.2, 6.2, "ln of serum triglycerides: 25 mg/dl is very low, 500 mg/dl severe hypertriglyceridaemia"),
-    "progression": Interval(25, 346, "the range of the score that the data set's documentation states"),
+    # No scale of this score was published; those who conduct such a study know theirs.
+    "progression": Interval(0, 400, "points from 0 on; their scale was not published, and 400 stands for its end"),
 }
 DIABETES_UNITS = {"bmi": "kg/m²", "bp": "mmHg", "s5": "ln(mg/dl)", "progression": "points"}
 

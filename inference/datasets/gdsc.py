@@ -92,7 +92,7 @@ class Gdsc:
         """The regression of one drug: rows of norm 1, lines that were not tested left out.
 
         Args:
-            centred_as_published: subtract the means of these very rows; the schema is then marked ``private=False``.
+            centred_as_published: subtract the means of these very rows; the schema is then not private.
 
         Raises:
             DataError: the drug is unknown.
@@ -119,9 +119,9 @@ def _schema(genes: tuple[str, ...], middle: float, from_data: bool) -> Schema:
     reason = (
         "the mean of these rows: not private" if from_data else "the largest concentration tested, give or take e^7.5"
     )
-    target = Interval(middle - RESPONSE_HALF_WIDTH, middle + RESPONSE_HALF_WIDTH, reason)
+    target = Interval(middle - RESPONSE_HALF_WIDTH, middle + RESPONSE_HALF_WIDTH, reason, public=not from_data)
     bounds = {gene: Interval(-1, 1, "rows have norm 1") for gene in genes} | {RESPONSE: target}
-    return Schema(genes, RESPONSE, bounds, {RESPONSE: "ln(µM)"}, private=not from_data)
+    return Schema(genes, RESPONSE, bounds, {RESPONSE: "ln(µM)"})
 
 
 def read_gdsc(folder: Path, genes: Sequence[str] = GENES) -> Gdsc:

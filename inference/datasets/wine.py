@@ -3,8 +3,8 @@
 Cortez, Cerdeira, Almeida, Matos and Reis 2009, "Modeling wine preferences by data mining from physicochemical
 properties", Decision Support Systems 47(4); doi 10.24432/C56S3T, CC BY 4.0.
 
-Bounds and means are those of the paper's Table 1. It describes these very wines, so it is public without our doing:
-what was published with the data nobody can take back.
+Bounds are what law and chemistry say of any wine. The paper's Table 1 has the minimum and maximum of these very wines,
+which is not private: `PUBLISHED`, for repeating published experiments.
 """
 
 from __future__ import annotations
@@ -102,14 +102,35 @@ PUBLISHED_MEANS = {
 """Mean of each feature by colour; the paper gives none of the quality."""
 
 
-def schema(colour: Colour) -> Schema:
-    """Public bounds: Table 1, and the scale that the tasters had."""
-    reason = f"range of {colour} wines in Cortez et al. 2009, Table 1"
-    bounds = {name: Interval(low, high, reason) for name, (low, high, _) in zip(FEATURES, TABLE_1[colour], strict=True)}
-    bounds[TARGET] = Interval(
-        0, 10, "tasters graded from 0 (very bad) to 10 (excellent): Cortez et al. 2009, section 2.1"
-    )
-    return Schema(FEATURES, TARGET, bounds, UNITS)
+PUBLISHED = {
+    colour: {
+        name: Interval(low, high, f"range of {colour} wines in Cortez et al. 2009, Table 1", public=False)
+        for name, (low, high, _) in zip(FEATURES, table, strict=True)
+    }
+    for colour, table in TABLE_1.items()
+}
+
+# Limits of the European Union are those of Regulations 1308/2013 (annex VII) and 2019/934 (annexes I B and I C).
+# OIV limits are the "maximum acceptable limits" of its International Code of Oenological Practices.
+BOUNDS = {
+    "fixed acidity": Interval(3, 20, "as tartaric acid: EU rules ask for 3.5 at least; lemon juice has 50"),
+    "volatile acidity": Interval(0, 2, "as acetic acid: the EU limit is 1.2, beyond which wine is vinegar"),
+    "citric acid": Interval(0, 2, "the EU limit is 1"),
+    "residual sugar": Interval(0, 50, "by EU labels dry up to 4 and sweet from 45"),
+    "chlorides": Interval(0, 1, "as sodium chloride: the OIV limit"),
+    "free sulfur dioxide": Interval(0, 200, "a part of the total; half of what the sweetest wines may have"),
+    "total sulfur dioxide": Interval(0, 400, "the EU limit of the sweetest wines; of dry ones it is 150 to 200"),
+    "density": Interval(0.98, 1.06, "water with 15 % of alcohol; with 150 g/l of sugar"),
+    "pH": Interval(2.5, 4.5, "as sour as lemonade; above 4.5 wine spoils"),
+    "sulphates": Interval(0, 2.5, "as potassium sulphate: the OIV limit of special wines; of others it is 1"),
+    "alcohol": Interval(7, 16, "EU rules ask for 8.5 at least, and for 15 at most of wine that is not fortified"),
+    TARGET: Interval(0, 10, "tasters graded from 0 (very bad) to 10 (excellent): Cortez et al. 2009, section 2.1"),
+}
+
+
+def schema() -> Schema:
+    """Public bounds of wines of any colour."""
+    return Schema(FEATURES, TARGET, BOUNDS, UNITS)
 
 
 def wine(colour: Colour, folder: Path | None = None, *, as_published: bool = False) -> Problem:
@@ -121,7 +142,7 @@ def wine(colour: Colour, folder: Path | None = None, *, as_published: bool = Fal
             else.
     """
     rows = np.loadtxt(find(SOURCES[colour], folder), delimiter=";", skiprows=1)
-    problem = Problem(f"wine-{colour}", schema(colour), rows[:, :-1], rows[:, -1])
+    problem = Problem(f"wine-{colour}", schema(), rows[:, :-1], rows[:, -1])
     return _off_by_one(problem) if as_published else problem
 
 

@@ -55,6 +55,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.core.rounding import at_least
 from inference.distributed_regression.observed import Observed, check_observed
 from inference.errors import DataError, unknown
 
@@ -200,7 +201,7 @@ def _check(epsilon: float, delta: float, p: float, budgets: str, eigenvalue: str
         if choice not in known:
             raise unknown(name, choice, None, known)
     if not 0 < epsilon < math.inf:
-        raise DataError(f"epsilon is {epsilon:g}; give a finite number above 0")
+        raise DataError(f"epsilon is {at_least(epsilon)}; give a finite number above 0")
     _check_probability("delta", delta)
     _check_probability("p", p)
 

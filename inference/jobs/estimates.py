@@ -9,6 +9,9 @@ reports also have what the reports give without a model of their noise (`with_na
 under `NAIVE`.
 
 What is not known is None: a real federation's trainer has no rows to compute the non-private one from.
+
+Figures that come from rows as they are have no noise, so no ε covers them: estimates without privacy, and scores on
+rows that were held out. What is written to a file has them in a block of their own (`separated`).
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ Row = dict[str, Any]
 NAIVE = "naive_title"
 INTERVAL_NOTE = "interval_note"
 """Under which a summary says what its intervals leave out, if anything."""
+NOT_COVERED = "not_covered_by_epsilon"
+WITHOUT_PRIVACY = "without privacy"
+UNCOVERED = "not covered by epsilon"
+HELD_OUT = "held-out"  # how names of scores begin that are of rows as they are
 LEVEL = 0.95  # of all intervals
 TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 BY_SD = "private standard deviation"
@@ -119,6 +126,36 @@ def score(name: str, private: float, nonprivate: float | None, constant: float, 
     }
 
 
+def separated(summary: Row) -> Row:
+    """A summary as it is written: what comes from rows as they are stands under `NOT_COVERED`, None if there is none.
+
+    Args:
+        summary: of a job, with iterations if it has any.
+    """
+    kept, apart = dict(summary), dict[str, Any]()
+    for key in ("coefficients", "estimates"):
+        if key in kept:
+            pairs = [_parted(row) for row in kept[key]]
+            kept[key], others = [own for own, _ in pairs], [other for _, other in pairs if other]
+            apart |= {key: others} if others else {}
+    if kept.get("intercept"):
+        kept["intercept"], other = _parted(kept["intercept"])
+        apart |= {"intercept": other} if other else {}
+    test, iterations = kept.pop("test", None), kept.get("iterations", [])
+    apart |= {"test": test} if test else {}
+    if any(one["name"].startswith(HELD_OUT) for one in iterations):
+        apart["iterations"] = kept.pop("iterations")
+    why = "computed from rows as they are, without noise"
+    return {**kept, NOT_COVERED: {"why": why, **apart} if apart else None}
+
+
+def _parted(row: Row) -> tuple[Row, Row]:
+    """A row without its estimate without privacy, and that with the row's name; empty where it is not known."""
+    own = {key: value for key, value in row.items() if not key.startswith("nonprivate")}
+    other = {key: value for key, value in row.items() if key == "name" or key not in own}
+    return own, {} if row.get("nonprivate") is None else other
+
+
 def digits(value: float, count: int) -> str:
     """A figure for people, rounded to so many significant digits: 150 and not 1.5e+02."""
     return f"{float(f'{value:.{count}g}'):.6g}"
@@ -159,7 +196,7 @@ def table_of(summary: Row, rows: Sequence[Row], *, compared: bool) -> tuple[str,
     naive = summary.get(NAIVE)
     kinds = {"estimate": "private" if summary["private"] else "not private"}
     kinds |= {"naive": naive} if naive else {}
-    kinds |= {"nonprivate": "without privacy"} if compared else {}
+    kinds |= {"nonprivate": f"not covered by ε:\n{WITHOUT_PRIVACY}"} if compared else {}
     told = [[_words(row, kind) for kind in kinds] for row in rows]
     title = "posterior: mean [95 % interval]"
     if rows and all(row["interval_95"] is None for row in rows):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inference.jobs.estimates import NAIVE, Row, interval_key, interval_words, rows_of
+from inference.jobs.estimates import NAIVE, UNCOVERED, WITHOUT_PRIVACY, Row, interval_key, interval_words, rows_of
 
 ROWS_MAX = 60  # more would be no picture
 WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 1.1, 0.17, 0.75  # in inches; a row's for each of its estimates
@@ -63,7 +63,7 @@ def _kinds(summary: Row, private: bool) -> list[_Kind]:
     known = [_Kind("estimate", "private" if private else "not private", "#0072B2", "o")]
     if summary.get(NAIVE):
         known.append(_Kind("naive", summary[NAIVE], "#009E73", "D"))
-    return [*known, _Kind("nonprivate", "without privacy", "#D55E00", "s")]
+    return [*known, _Kind("nonprivate", f"{WITHOUT_PRIVACY} ({UNCOVERED})", "#D55E00", "s")]
 
 
 def _groups(rows: list[Row]) -> list[list[Row]]:

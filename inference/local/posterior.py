@@ -7,15 +7,16 @@ be below 1.1, as in the paper's experiments (section 4.3): above it the chains h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.core.rounding import at_least
 from inference.draws import InferenceData, Mixing, about_mixing, inference_data, mixing, tails_of
 from inference.errors import DataError
 from inference.local.picture import panels_of, plot_posterior
@@ -222,6 +223,10 @@ class LocalPosterior:
         return plot_posterior(panels, path, title=self.model, level=level, caption=caption or self._caption())
 
     def _caption(self) -> str:
-        said = {"epsilon": "ε = {:g}", "delta": "δ = {:.2g}", "n": "n = {:,}"}
-        parts = [text.format(self.attrs[name]) for name, text in said.items() if self.attrs.get(name)]
+        said: dict[str, Callable[[Any], str]] = {
+            "epsilon": lambda epsilon: f"ε = {at_least(epsilon)}",
+            "delta": lambda delta: f"δ = {at_least(delta)}",
+            "n": lambda n: f"n = {n:,}",
+        }
+        parts = [words(self.attrs[name]) for name, words in said.items() if self.attrs.get(name)]
         return ", ".join([str(self.attrs.get("mechanism", "")), *parts]).strip(", ")

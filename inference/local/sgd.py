@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
+from dca_proto.core.rounding import at_least
 from inference.errors import DataError, unknown
 from inference.local.terms import GAUSSIAN
 from inference.problem import Schema
@@ -100,7 +101,9 @@ def group_size(dimension: int, epsilon: float) -> int:
         DataError: no coefficient, or an ε that is not finite and above 0.
     """
     if dimension < 1 or not 0 < epsilon < inf:
-        raise DataError(f"{dimension} coefficients at epsilon {epsilon:g}; expected 1 or more, at a finite one above 0")
+        raise DataError(
+            f"{dimension} coefficients at epsilon {at_least(epsilon)}; expected 1 or more, at a finite one above 0"
+        )
     return ceil(dimension * max(log(dimension), 1.0) / epsilon**2)
 
 

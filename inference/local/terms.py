@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
+from dca_proto.core.rounding import at_least
 from inference.errors import DataError
 
 Array = NDArray[np.float64]
@@ -80,11 +81,13 @@ def _check_terms(told: LocalReports, mechanisms: Sequence[str]) -> None:
         wanted = " or ".join(repr(name) for name in mechanisms)
         raise DataError(f"reports are by the mechanism {told.mechanism!r}; this model takes those by {wanted}")
     if not 0 < told.epsilon < inf:
-        raise DataError(f"reports claim epsilon {told.epsilon:g}; expected a finite number above 0")
+        raise DataError(f"reports claim epsilon {at_least(told.epsilon)}; expected a finite number above 0")
     if told.mechanism == GAUSSIAN and not 0 < told.delta < 1:
-        raise DataError(f"reports by {GAUSSIAN!r} claim delta {told.delta:g}; expected a number between 0 and 1")
+        raise DataError(
+            f"reports by {GAUSSIAN!r} claim delta {at_least(told.delta)}; expected a number between 0 and 1"
+        )
     if told.mechanism != GAUSSIAN and told.delta != 0:
-        raise DataError(f"reports by {told.mechanism!r} claim delta {told.delta:g}; that mechanism's is 0")
+        raise DataError(f"reports by {told.mechanism!r} claim delta {at_least(told.delta)}; that mechanism's is 0")
     if told.mechanism in (LAPLACE, GAUSSIAN) and not 0 < told.noise_scale < inf:
         raise DataError(f"reports claim noise of scale {told.noise_scale:g}; expected a finite number above 0")
 
@@ -113,8 +116,9 @@ def check_noise(told: LocalReports, scale: float, width: float) -> None:
         check_gaussian(told, scale, width)
     elif not close([scale * told.epsilon], [width], width):
         raise DataError(
-            f"Laplace noise of scale {scale:.4g} at epsilon {told.epsilon:g} is for bounds {scale * told.epsilon:.4g} "
-            f"apart, and these are {width:.4g} apart; give the bounds and the epsilon that the clients used"
+            f"Laplace noise of scale {scale:.4g} at epsilon {at_least(told.epsilon)} is for bounds "
+            f"{scale * told.epsilon:.4g} apart, and these are {width:.4g} apart; give the bounds and the "
+            "epsilon that the clients used"
         )
 
 
@@ -123,8 +127,9 @@ def check_gaussian(told: LocalReports, sd: float, sensitivity: float) -> None:
     most, least = (_log_delta(told.epsilon, sensitivity / (sd * slack)) for slack in (1 - GRID, 1 + GRID))
     if not least <= log(told.delta) <= most:
         raise DataError(
-            f"Gaussian noise of standard deviation {sd:.4g} is not that of epsilon {told.epsilon:g} and delta "
-            f"{told.delta:g} at the sensitivity {sensitivity:.4g}; give the bounds and terms that the clients used"
+            f"Gaussian noise of standard deviation {sd:.4g} is not that of epsilon {at_least(told.epsilon)} and delta "
+            f"{at_least(told.delta)} at the sensitivity {sensitivity:.4g}; give the bounds and terms that the "
+            "clients used"
         )
 
 
@@ -186,7 +191,7 @@ def check_odds(told: LocalReports, p: float, q: float) -> None:
     if not abs(log(odds) - told.epsilon) <= SAME * max(told.epsilon, SAME):
         raise DataError(
             f"p = {p:.6g} and q = {q:.6g} of {told.mechanism!r} are those of epsilon {log(odds):.6g}, and the reports "
-            f"claim {told.epsilon:g}; give the terms that the clients used"
+            f"claim {at_least(told.epsilon)}; give the terms that the clients used"
         )
 
 

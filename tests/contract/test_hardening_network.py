@@ -8,16 +8,19 @@ import random
 from collections.abc import Iterator, Sequence
 
 import pytest
-from test_mqtt import ScriptedBroker, transport
+from test_mqtt import QUICK, ScriptedBroker, Told, transport
 from test_runner import ECHO, FEDERATION, PEER, Stage, settle
 
 from dca_proto.core.effects import Address, Channel, Effect, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Event, Received
 from dca_proto.logs import CHARS_MAX, printable
-from dca_proto.net.backoff import Backoff
+from dca_proto.net.backoff import Backoff, Retries
 from dca_proto.net.inbox import TOPIC_CHARS_MAX, Inbox, InboxLimits
+from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.parts import Assembler, PartLimits, split
+from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.transport import Disconnected
 
 MIB = 1 << 20
 
@@ -167,6 +170,29 @@ def test_hardening_two_copies_of_one_identity_back_off_from_each_other(most_s: f
                 await asyncio.sleep(0.001)
             await a.close()
             assert len(backoff.begun) in ((1,) if anew == 1 else (anew - 1, anew, anew + 1))
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_hardening_waits_begin_anew_after_a_connection_twice_as_long_as_the_longest() -> None:
+    retries, waits = Retries(Backoff(first_s=1, most_s=8), random.Random(1)), []
+    for lasted_s in (0.1, 3, 15.9, 0, 0, 16, 0.1):
+        retries.ended(lasted_s)
+        waits.append(retries.wait_s())
+    for wait_s, top_s in zip(waits, (1, 2, 4, 8, 8, 1, 2), strict=True):
+        assert top_s / 2 <= wait_s <= top_s
+
+
+def test_hardening_a_second_process_is_suspected_where_connections_all_end_soon() -> None:
+    async def scene() -> None:
+        async with Displaced() as broker:
+            told = Told()
+            settings = BrokerSettings(url=broker.url)
+            a = MqttTransport(settings, "a", ("x/+",), rng=random.Random(1), backoff=QUICK, on_report=told)
+            await a.open()
+            lost = [(await told.next(Disconnected))[-1].reason for _ in range(3)]
+            await a.close()
+            assert ["another process" in reason for reason in lost] == [False, False, True]
 
     asyncio.run(asyncio.wait_for(scene(), 10))
 

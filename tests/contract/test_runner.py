@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer, Write
 from dca_proto.core.errors import TransportError, UsageError
@@ -28,10 +29,18 @@ class HandClock:
 
     def __init__(self) -> None:
         self.ms = 1_000
+        self.set_ms = 0  # by how much it was set in all
         self._alarms: list[list[object]] = []
 
     def now_ms(self) -> int:
         return self.ms
+
+    def steady_ms(self) -> int:
+        return self.ms - self.set_ms
+
+    def set(self, by_ms: int) -> None:
+        self.set_ms += by_ms
+        self.advance(by_ms)
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> HandClock.Alarm:
         alarm = HandClock.Alarm(at_ms, callback)
@@ -381,3 +390,43 @@ def test_the_store_holds_what_was_persisted() -> None:
         assert store.load() == [Record("seen", b"k", b"")]
 
     Stage(echo, store).play(scene)
+
+
+def test_hardening_4_a_clock_that_is_set_is_logged_and_one_set_back_starts_the_actors_timers_anew() -> None:
+    """Timers that were set by a clock an hour ahead would fire an hour late."""
+    tick = Timer("tick")
+
+    def answer(event: Event) -> Sequence[Effect]:
+        due = isinstance(event, Started) or event == TimerFired(tick)
+        return [SetTimer(tick, stage.clock.now_ms() + 1_000)] if due else ()
+
+    def count(kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in stage.actor.events)
+
+    async def wake() -> None:
+        await stage.tell(b"any message")
+        await settle()
+
+    async def scene(stage: Stage) -> None:
+        with capture_logs() as logs:
+            await wake()
+            stage.clock.set(4_000)
+            stage.clock.set(-4_000)
+            await wake()
+            assert [one["event"] for one in logs] == []
+            stage.clock.set(3_600_000)
+            await wake()
+            fired = count(TimerFired)
+            assert count(Started) == 1
+            stage.clock.set(-3_600_000)
+            await wake()
+            assert count(Started) == 2
+            stage.clock.advance(1_000)
+            await settle()
+            assert count(TimerFired) == fired + 1
+        told = [(one["log_level"], one["event"], one["by_s"]) for one in logs]
+        assert told == [("warning", "clock set, or machine asleep", by_s) for by_s in (3600.0, -3600.0)]
+        assert {one["actor"] for one in logs} == {ECHO.hex()}
+
+    stage = Stage(answer)
+    stage.play(scene)

@@ -25,9 +25,10 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, TransportError, UsageError
 from dca_proto.core.request import OpenRound
+from dca_proto.net import mqtt
 from dca_proto.net.broker import Broker
 from emulator.inexact import RoundedGaussian
-from emulator.swarm import fleet, usage
+from emulator.swarm import usage
 from emulator.swarm.fleet import Fleet, _Progress, run_fleet
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.fleet_summary import exact_counts
@@ -173,7 +174,7 @@ def test_a_broker_that_is_not_there_is_told_in_one_line() -> None:
 
 
 def test_a_server_that_does_not_answer_is_told_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "_PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(mqtt, "_ANSWER_TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"mqtt://127.0.0.1:{silent.getsockname()[1]}"
         began_s = time.monotonic()

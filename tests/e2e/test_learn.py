@@ -24,6 +24,7 @@ from dca_proto.cli.learn_view import Teller, iteration_row, show
 from dca_proto.core import facts
 from dca_proto.learning.runner import HeldRound
 from dca_proto.net.broker import Broker
+from dca_proto.net.transport import Connected
 from dca_proto.testing import Cast
 from inference.jobs.base import Stage
 from inference.variational.progress import Iteration
@@ -77,7 +78,7 @@ class Actors:
             await self._all
 
     def _note(self, fact: object) -> None:
-        if isinstance(fact, device.Connected):
+        if isinstance(fact, Connected):
             self._connected.release()
 
 
@@ -129,10 +130,11 @@ def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn
         ("regression", CLIENTS, False)
     ]
     (slope,) = result["coefficients"]
-    assert (slope["name"], slope["unit"], slope["nonprivate"]) == ("x", "kg per cm", None)
+    assert (slope["name"], slope["unit"]) == ("x", "kg per cm")
+    assert set(result["not_covered_by_epsilon"]) == {"why", "test"}, "a trainer has no rows of clients"
     # false alarm: beyond 7 posterior standard deviations, below 1e-11
     assert abs(slope["estimate"] - 2) < 7 * slope["estimate_sd"] + 0.1
-    assert result["test"]["rows"] == 3
+    assert result["not_covered_by_epsilon"]["test"]["rows"] == 3
     assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
     assert "epsilon 30, delta 1e-05 of every participant's budget" in done.stderr
     assert re.search(r"^repair +noise-aware$", done.stderr, re.MULTILINE)

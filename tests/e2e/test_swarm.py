@@ -66,10 +66,15 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert (result["mechanism"], result["not_private_because"]) == ("distributed-discrete-gaussian", [])
     assert (result["clients"], result["computes"], result["tolerated"], result["colluders"]) == (31, 3, 3, 0)
     assert (result["job"], result["settings"]["centre"]) == ("regression", "public")
-    assert set(result["test"]) >= {"rmse_private", "rmse_nonprivate", "rmse_zero"}
-    figures = {"estimate", "estimate_sd", "interval_95", "nonprivate", "nonprivate_sd", "nonprivate_interval_95"}
+    figures = {"estimate", "estimate_sd", "interval_95"}
     assert [set(one) for one in result["coefficients"]] == [{"name", "unit", "standard", *figures}] * 2
     assert set(result["intercept"]) == figures
+    apart, others = result["not_covered_by_epsilon"], {"nonprivate", "nonprivate_sd", "nonprivate_interval_95"}
+    assert set(apart) == {"why", "coefficients", "intercept", "test"}
+    assert [set(one) for one in apart["coefficients"]] == [{"name", *others}] * 2
+    assert set(apart["intercept"]) == others
+    assert set(apart["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
+    assert "not covered by epsilon: errors and scores on held-out rows" in " ".join(done.stderr.split())
     assert [one["name"] for one in result["rounds"]] == ["second-moments", "regression"]
     for one in result["rounds"]:
         assert (one["dropped"], one["contributors"]) == (2, 29)
@@ -185,10 +190,10 @@ def test_another_job_learns_in_mini_batches(
     assert [(one["name"], one["contributors"]) for one in result["rounds"]] == [("moments", 24)] + 6 * [
         ("gradient", 12)
     ]
-    assert [one["number"] for one in result["iterations"]] == [1, 2, 3, 4, 5, 6]
+    assert [one["number"] for one in result["not_covered_by_epsilon"]["iterations"]] == [1, 2, 3, 4, 5, 6]
     # each client was in the first round and in three of the six others, so all of the budget is spent and no more
     assert result["epsilon_spent"] == pytest.approx(60, rel=0.01)
-    auc, _ = result["test"]["scores"]
+    auc, _ = result["not_covered_by_epsilon"]["test"]["scores"]
     assert (auc["name"], auc["constant"]) == ("AUC", 0.5)
     assert len(re.findall(r"^round \d +gradient: 12 of 12 contributed, .*; held-out", done.stderr, re.MULTILINE)) == 6
     assert re.search(r"^test +AUC ", done.stderr, re.MULTILINE)
@@ -223,7 +228,7 @@ def test_one_drop_too_many_aborts(
     assert re.match(r"next +raise --tolerate to 5 or lower --drop to [24]", advice)
     assert f"{31 - int(drop)} clients contributed, at least {needed} were needed" in last
     result = json.loads(done.stdout)
-    assert (result["ok"], result["test"], len(result["rounds"])) == (False, None, 1)
+    assert (result["ok"], result["not_covered_by_epsilon"], len(result["rounds"])) == (False, None, 1)
     assert 0 <= result["epsilon_spent"] < 8, "what was charged counts until it is given back"
     assert not (tmp_path / "run").exists()
 
@@ -235,8 +240,9 @@ def test_a_seed_fixes_splits_and_drops_but_no_keys(dca: Dca, table: Path, embedd
         assert done.returncode == 0, done.stderr
         results.append(json.loads(done.stdout))
     first, second = results
-    assert first["test"]["rmse_nonprivate"] == second["test"]["rmse_nonprivate"]
-    assert first["test"]["rmse_private"] != second["test"]["rmse_private"]
+    errors = [one["not_covered_by_epsilon"]["test"] for one in results]
+    assert errors[0]["rmse_nonprivate"] == errors[1]["rmse_nonprivate"]
+    assert errors[0]["rmse_private"] != errors[1]["rmse_private"]
     dropped = [[one["absent_clients"] for one in result["rounds"]] for result in results]
     assert dropped[0] == dropped[1]
     assert dropped[0][0] != dropped[0][1], "each round draws anew"
@@ -316,6 +322,21 @@ def test_a_missing_plot_library_is_seen_before_the_work(dca: Dca, monkeypatch: p
     assert (done.returncode, "this needs matplotlib" in done.stderr) == (2, True)
 
 
+def test_what_epsilon_does_not_cover_is_left_out_on_request(
+    dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path
+) -> None:
+    """Neither in files nor on the screen; no row is held out, so that each is some client's."""
+    done = dca(*own(table, "--no-reference", "--broker", embedded_broker.url, "--drop", "0", "--json", "-"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["private"], result["not_covered_by_epsilon"], result["clients"]) == (True, None, 40)
+    assert json.loads((tmp_path / "run/result.json").read_text()) == result
+    for name, _ in leaves(result):
+        assert not re.search("nonprivate|rmse|score", name)
+    assert not re.search("without privacy|held-out|held out|predicting the mean|not covered", done.stderr)
+    assert re.search(r"^ +private +unit", done.stderr, re.MULTILINE)
+
+
 def test_bounds_from_data_claim_nothing(dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path) -> None:
     known = ("--csv", str(table), "--target", "y", "--bounds-from-data")
     done = dca(*known, "--broker", embedded_broker.url, "--drop", "0", "--json", "-")
@@ -326,7 +347,8 @@ def test_bounds_from_data_claim_nothing(dca: Dca, table: Path, embedded_broker: 
 
 def claims_nothing(result: dict[str, Any], done: Done, because: str) -> None:
     """No epsilon, delta or mu in the object for programs, and no figure of one on the screen, but the reason."""
-    assert (result["private"], result["not_private_because"]) == (False, [because])
+    (reason,) = result["not_private_because"]
+    assert (result["private"], reason.startswith(because)) == (False, True)
     claims = [value for name, value in leaves(result) if re.search("epsilon|delta|mu$", name)]
     assert claims == [None] * 7, "ε, δ and ε spent; ε and μ of both rounds"
     assert not re.search(r"(epsilon|delta|mu|ε|δ|μ)\W+\d", done.stdout + done.stderr, re.IGNORECASE)
@@ -409,7 +431,7 @@ BAD = [
     (["--epsilon", "nan"], "epsilon"),
     (["--epsilon", "inf"], "epsilon"),
     (["--epsilon", "1e-9"], "--epsilon 1e-09"),
-    (["--epsilon", "1e6"], "--epsilon 1e+06"),
+    (["--epsilon", "1e6"], "--epsilon 1000000"),
     (["--delta", "0"], "delta"),
     (["--delta", "1"], "delta"),
     (["--connections", "zip"], "each or shared"),
@@ -421,8 +443,8 @@ BAD = [
     (["--clients", "many"], "integer"),
     (["--job", "regresion"], "did you mean 'regression'?"),
     (["--set", "repare=absolute"], "did you mean 'repair'?"),
-    (["--job", "logistic"], "needs the two that are its bounds, 25 and 346"),
-    (["--job", "bernoulli"], "bernoulli: column 'progression' has bounds 25:346"),
+    (["--job", "logistic"], "needs the two that are its bounds, 0 and 400"),
+    (["--job", "bernoulli"], "bernoulli: column 'progression' has bounds 0:400"),
     (["--job", "mixture", "--set", "batch=500"], "a batch of 500 of 343 clients"),
     (["--data-folder", ".", "--csv", "{table}"], "--csv and --data-folder exclude each other"),
     (["--job", "mixture", "--dimension", "3"], "--job, --output go with learning"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scene import (
     announced,
     begin,
@@ -21,10 +22,12 @@ from scene import (
     until_the_end,
 )
 
+from dca_proto.core.announcement import open_epoch_key
 from dca_proto.core.events import Received
-from dca_proto.core.facts import Dropped, LedgerReused, NodeAborted, Released
+from dca_proto.core.facts import Declined, Dropped, LedgerReused, NodeAborted, Released
 from dca_proto.core.fixedpoint import ring_from_bytes
-from dca_proto.core.messages import Close, Contribution, PartialSum
+from dca_proto.core.messages import Close, Contribution, PartialSum, Signed
+from dca_proto.core.trainer_waiting import Waiting
 from dca_proto.testing import Cast, Network, Records
 
 
@@ -118,9 +121,15 @@ def test_a_node_that_starts_between_close_by_and_commit_by_takes_no_contribution
     assert (current.phase, current.kept, current.stored.entries) == ("frozen", {}, b"")
 
 
-def test_attack_39_clients_refuse_a_lower_epoch() -> None:
-    """An old copy, with the clocks of its time, offers its old key: whoever saw a newer one drops the announcement that
-    names it. So what an old copy could still open ends with its epoch."""
+def take_any_key(waiting: Waiting, sender: bytes, frame: Signed, now_ms: int) -> None:
+    """As a hostile trainer does."""
+    waiting._keys[sender] = (open_epoch_key(frame, waiting.federation), frame)
+
+
+def test_attack_39_clients_refuse_a_lower_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old copy, with the clocks of its time, offers its old key: whoever saw a newer one refuses the announcement
+    that names it. So what an old copy could still open ends with its epoch."""
+    monkeypatch.setattr(Waiting, "note", take_any_key)
     cast = Cast(6, 3)
     network = cast.network()
     network.deliver()
@@ -139,7 +148,9 @@ def test_attack_39_clients_refuse_a_lower_epoch() -> None:
     older, *newer = [key.epoch for key in announced(network, cast).epochs]
     assert {older + 2} == set(newer)
     dropped = {(who, fact.code) for who, fact in network.facts[before:] if isinstance(fact, Dropped)}
-    assert {(actor, "epoch") for actor in (*cast.clients[:3], *cast.computes[1:])} <= dropped
+    declined = {(who, fact.reason) for who, fact in network.facts[before:] if isinstance(fact, Declined)}
+    assert {(node, "epoch") for node in cast.computes[1:]} <= dropped
+    assert {(client, "epoch") for client in cast.clients[:3]} <= declined
     assert len(results(network)) == 1
 
 

@@ -32,7 +32,8 @@ from scene import (
 from wiretap import keys_of
 
 from dca_proto.core.codec import decode_frame, encode
-from dca_proto.core.effects import Address, Channel, Send
+from dca_proto.core.effects import Address, Channel, Persist, Report, Send
+from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Received, Started, Timer, TimerFired
 from dca_proto.core.facts import Declined, LedgerReused, NodeAborted
 from dca_proto.core.federation import enrol
@@ -364,12 +365,17 @@ def test_attack_49_epochs_far_in_the_future_are_refused_and_never_remembered() -
     far = msgspec.structs.replace(
         opened.epochs[0], epoch=opened.epochs[0].epoch + 2, expires_ms=network.now_ms + DAY_MS
     )
-    for actor in (cast.clients[0], cast.computes[1]):
+    for actor in (cast.computes[1], cast.clients[0]):
         before = dict(network.actors[actor]._seen._seen)
         computes = (decode_frame(forged(cast, node, far)), *opened.body.terms.computes[1:])
         terms = msgspec.structs.replace(opened.body.terms, computes=computes)
         body = msgspec.structs.replace(opened.body, round_id=bytes(16), terms=terms)
-        refused(network, actor, cast.trainer_identity.id, forged(cast, cast.trainer_identity, body), "epoch")
+        payload = forged(cast, cast.trainer_identity, body)
+        if actor == cast.clients[0]:
+            effects = network.handle(actor, Received(cast.trainer_identity.id, payload))
+            assert [one.fact.reason for one in effects if isinstance(one, Report)] == ["epoch"], "it declines"
+        else:
+            refused(network, actor, cast.trainer_identity.id, payload, "epoch")
         assert network.actors[actor]._seen._seen == before
 
 
@@ -381,8 +387,9 @@ def test_attack_49_what_a_clock_ahead_left_behind_is_no_floor() -> None:
     key = msgspec.structs.replace(opened, compute=node, epoch=1001, expires_ms=1002 * DAY_MS)
     seen.check([key], now_ms)
     seen.check([msgspec.structs.replace(key, epoch=1000, expires_ms=1001 * DAY_MS)], now_ms)
-    with pytest.raises(Exception, match="epoch"):
+    with pytest.raises(PeerError, match="epoch"):
         seen.check([msgspec.structs.replace(key, epoch=999, expires_ms=1000 * DAY_MS)], now_ms)
+    assert seen.note((key,), now_ms) == [Persist("seen", node, (1001).to_bytes(4, "big"))], "and is replaced"
 
 
 def test_attack_49_a_clients_clock_ahead_of_a_round_is_late_and_behind_is_no_harm() -> None:

@@ -361,8 +361,11 @@ def test_a_compute_nodes_epoch_never_goes_back(back: int, over: bool, refusal: s
     for number, key in ((1, newer), (2, msgspec.structs.replace(old, expires_ms=ended_ms))):
         computes = (sign(node, cast.federation.id, key), *others)
         payload = with_computes(cast, announcement, computes, round_id=bytes((number,)) * 16, **times)
-        if number == 2 and refusal is not None:
+        if number == 2 and over:
             refused(network, cast.clients[0], trainer.id, payload, refusal)
+        elif number == 2 and refusal is not None:
+            network.handle(cast.clients[0], Received(trainer.id, payload))
+            assert [fact.reason for fact in network.reported(Declined, cast.clients[0])] == [refusal]
         else:
             network.handle(cast.clients[0], Received(trainer.id, payload))
             network.restart(cast.clients[0])  # it is remembered durably

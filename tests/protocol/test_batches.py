@@ -46,6 +46,7 @@ from dca_proto.core.ledger import Cost, worst
 from dca_proto.core.messages import Close, Contribution, Decline, Invitation, Progress
 from dca_proto.core.params import Limits
 from dca_proto.core.price import Price, total
+from dca_proto.core.rounding import at_least, at_most
 from dca_proto.core.trainer_round import ROUNDS, StoredRound
 from dca_proto.net.store import SqliteStore
 from dca_proto.testing import Cast, Network, NoNoise, seeded
@@ -298,8 +299,9 @@ def test_epochs_cost_each_client_its_own_rounds_and_no_more_are_let_through() ->
     left = trainer_of(cast, network)._account._allowance.left(ledger, network.now_ms)
     assert refusal(cast, network, (0, 5), tolerated=0) == (
         "the federation's account: found a total of epsilon "
-        f"{accounting.epsilon_of(MU * 3**0.5, 1e-6):.4g} with this round; expected <= 1.6 at delta 1e-06 in 365 days; "
-        f"at most {left:.4g} is left; ask for less, wait, or raise epsilon of [account]"
+        f"{at_least(accounting.epsilon_of(MU * 3**0.5, 1e-6))} with this round; "
+        f"expected <= 1.6 at delta 1e-06 in 365 days; "
+        f"at most {at_most(left)} is left; ask for less, wait, or raise epsilon of [account]"
     ), "client 0 was in two rounds"
     with pytest.raises(AccountError):
         trainer_of(cast, network).check_request(cast.request(), network.now_ms)

@@ -27,6 +27,7 @@ from dca_proto.core.messages import (
 from dca_proto.core.policy import DAY_MS, Policy
 from dca_proto.core.price import Price
 from dca_proto.core.request import AskLdpReport
+from dca_proto.core.rounding import at_least, at_most
 from dca_proto.core.trainer_round import ROUNDS
 from dca_proto.testing import Cast, Network, NoNoise
 
@@ -54,8 +55,8 @@ def test_two_rounds_are_held_and_the_third_is_refused_in_figures_before_anything
     assert 0 < left < 1
     said = refusal(cast, network)
     assert said == (
-        f"the federation's account: found a total of epsilon {total:.4g} with this round; "
-        f"expected <= 1.6 at delta 1e-06 in 365 days; at most {left:.4g} is left; "
+        f"the federation's account: found a total of epsilon {at_least(total)} with this round; "
+        f"expected <= 1.6 at delta 1e-06 in 365 days; at most {at_most(left)} is left; "
         "ask for less, wait, or raise epsilon of [account]"
     )
     begin(cast, network, epsilon=left)
@@ -265,7 +266,7 @@ def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the
     assert ledger.spent() == ledger.spent(of=cast.clients[1:3]) == Price.of_pure(0.8) + Price.of_mu(MU)
     both = (ledger.spent() + Price.of_pure(0.8)).epsilon(1e-6)
     assert tell(cast, network, (1, 2)) == (
-        f"the federation's account: found a total of epsilon {both:.4g} with this round; "
+        f"the federation's account: found a total of epsilon {at_least(both)} with this round; "
         "expected <= 1.6 at delta 1e-06 in 365 days; at most 0 is left; reports of delta 0 and Gaussian rounds cost "
         "more together than apart: keep them to different periods, or set epsilon_for_reports before the first; "
         "ask for less, wait, or raise epsilon of [account]"

@@ -23,6 +23,7 @@ from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.ledger import Charge
 from dca_proto.core.policy import Policy
 from dca_proto.core.price import Price
+from dca_proto.core.rounding import at_least, at_most
 from dca_proto.keyfile import read_identity, write_identity
 from dca_proto.net.store import SqliteStore
 from dca_proto.testing import Cast, Network
@@ -140,9 +141,9 @@ def test_a_client_is_told_what_was_asked_given_and_declined(run: Run) -> None:
     lines = [" ".join(line.split()) for line in told.splitlines()]
     assert lines[0].startswith("client of federation booked, ")
     assert [line.split()[0] for line in lines if line.endswith(("counts", "returned"))] == ["1", "2", "3"]
-    assert "2 2023-11-14 22:13:21 sum trainer 1 1e-06 0.2367 returned" in lines
-    assert f"spent epsilon {spent:.4g} at delta 1e-06 in the last 36500 days (2 charges, mu = 0.3348)" in lines
-    assert "left epsilon 1.284 at delta 1e-06 in one more round, of 2 in all; at most 1 in each round" in lines
+    assert "2 2023-11-14 22:13:21 sum trainer 1 1e-06 0.2368 returned" in lines
+    assert f"spent epsilon {at_least(spent)} at delta 1e-06 in the last 36500 days (2 charges, mu = 0.3348)" in lines
+    assert "left epsilon 1.283 at delta 1e-06 in one more round, of 2 in all; at most 1 in each round" in lines
     assert any(line.endswith("bounds x within -10 to 10 x within -1 to 1") for line in lines)
     assert any(line.endswith("epsilon 1.5 at delta 1e-06 <= 1 at delta 1e-06") for line in lines)
     assert "in all 1 x bounds, 1 x epsilon, 1 x delta" in lines
@@ -194,10 +195,10 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
     assert plain["pure_left"] == pytest.approx(accounting.pure_of_mu(rest), rel=1e-6)
     told = " ".join(run("client.toml")[1].split())
     assert "4 2023-11-14 22:13:20 sum 00000000 0.125 0 counts" in told
-    line = f"spent epsilon {plain['epsilon_spent']:.4g} at delta 1e-06 in the last 36500 days (3 charges, mu = "
-    assert f"{line}{plain['mu_spent']:.4g}, those at delta 0 converted, whose epsilons are 0.125 in all)" in told
-    left = f"left epsilon {plain['epsilon_left']:.4g} at delta 1e-06 in one more round, of 2 in all"
-    assert f"{left}, or {plain['pure_left']:.4g} at delta 0; at most 1 in each round" in told
+    line = f"spent epsilon {at_least(plain['epsilon_spent'])} at delta 1e-06 in the last 36500 days (3 charges, mu = "
+    assert f"{line}{at_least(plain['mu_spent'])}, those at delta 0 converted, whose epsilons are 0.125 in all)" in told
+    left = f"left epsilon {at_most(plain['epsilon_left'])} at delta 1e-06 in one more round, of 2 in all"
+    assert f"{left}, or {at_most(plain['pure_left'])} at delta 0; at most 1 in each round" in told
     assert plain["epsilon_for_reports"] is None
     policy = folder / "client.toml"
     policy.write_text(policy.read_text() + "epsilon_for_reports = 0.25\n")
@@ -209,7 +210,7 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
     rest = (accounting.mu_of(1.75, 1e-6) ** 2 - sums**2) ** 0.5
     assert plain["epsilon_left"] == pytest.approx(accounting.epsilon_of(rest, 1e-6), rel=1e-6)
     told = " ".join(run("client.toml")[1].split())
-    assert f"mu = {sums:.4g}, and epsilon 0.125 at delta 0)" in told
+    assert f"mu = {at_least(sums)}, and epsilon 0.125 at delta 0)" in told
     assert "in one more round, and 0.125 at delta 0, of 2 in all, 0.25 of it for reports of delta 0;" in told
 
 
@@ -233,7 +234,7 @@ def test_a_trainers_account_counts_every_announced_round(
 
 
 @pytest.mark.parametrize(
-    ("name", "spent"), [("client", "2 charges, mu = 0.3348"), ("trainer", "3 charges, mu = 0.357")]
+    ("name", "spent"), [("client", "2 charges, mu = 0.3348"), ("trainer", "3 charges, mu = 0.3571")]
 )
 def test_a_store_by_itself_tells_what_is_spent_at_a_delta(run: Run, name: str, spent: str) -> None:
     plain = json.loads(run(f"{name}.db", "--delta", "1e-7", "--json", "-")[1])

@@ -161,7 +161,7 @@ def test_csv_without_bounds_names_the_columns(tmp_path: Path) -> None:
 def test_trial_bounds_are_marked_as_not_private(tmp_path: Path) -> None:
     problem = from_csv(write(tmp_path, "age,weight\n40,70\n50,80\n"), "weight", None, trial_bounds=True)
     assert not problem.schema.private
-    assert problem.schema.bounds["age"] == Interval(40, 50, "read from the data: not private")
+    assert problem.schema.bounds["age"] == Interval(40, 50, "read from the data: not private", public=False)
 
 
 def test_schema_refuses_no_features_and_repeated_columns() -> None:

@@ -31,6 +31,7 @@ from inference.problem import Schema
 from inference.released import plausible_prior, posterior_of, statistics_of
 
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-1, 1), "y": Interval(-100, 300)})
+READ = replace(SCHEMA, bounds={name: replace(one, public=False) for name, one in SCHEMA.bounds.items()})
 
 
 @parametrize_with_checks([PrivateLinearRegression()])  # no failure is expected
@@ -169,7 +170,7 @@ def test_what_an_aborted_round_cost_counts_where_the_rounds_know_it() -> None:
     assert fitted.epsilon_ == pytest.approx(epsilon_of(np.sqrt(2) * mu_of(2.0, 1e-5), 1e-5), rel=1e-6)
     assert fitted.epsilon_ > 2.9
     assert fitted.delta_ == 1e-5
-    schema = replace(SCHEMA, private=False)
+    schema = READ
     fitted = PrivateLinearRegression(schema=schema, projection=False).fit(Costly(swarm(X, y)))
     assert (fitted.private_, fitted.epsilon_) == (False, None), "nothing is claimed of what is not private"
 
@@ -197,7 +198,10 @@ def test_rounds_need_a_schema_that_is_private_for_a_claim() -> None:
     X, y = rows(300, 7)
     with pytest.raises(DataError, match="rounds need public bounds; give schema"):
         PrivateLinearRegression().fit(swarm(X, y))
-    fitted = PrivateLinearRegression(schema=replace(SCHEMA, private=False), projection=False).fit(swarm(X, y))
+    fitted = PrivateLinearRegression(
+        schema=READ,
+        projection=False,
+    ).fit(swarm(X, y))
     assert (fitted.private_, fitted.epsilon_) == (False, None)
 
 

@@ -30,6 +30,7 @@ from emulator.inexact import RoundedGaussian
 from inference.algorithm2 import ESTIMATE, STD_SHARE, regression_with_projection
 from inference.bounds import Interval
 from inference.datasets.abalone import schema as abalone_schema
+from inference.datasets.wine import PUBLISHED
 from inference.datasets.wine import schema as wine_schema
 from inference.problem import Problem, Schema
 from inference.repair import NOISE_AWARE
@@ -201,9 +202,9 @@ def test_a_published_run_is_what_its_formulas_say() -> None:
 
 
 def test_what_is_assumed_is_a_mean_and_a_range() -> None:
-    whole = Problem("wine-red", wine_schema("red"), np.zeros((2, 11)), np.array([3.0, 8.0]))
+    whole = Problem("wine-red", wine_schema(), np.zeros((2, 11)), np.array([3.0, 8.0])).bounded(PUBLISHED["red"])
     known = data.assumed("wine-red", whole)
-    assert known.private
+    assert not known.private, "the range is that of the rows, whoever published it"
     assert (known.bounds["pH"].centre, known.bounds["pH"].half_width) == pytest.approx((3.3, 0.75 * 1.3))
     assert known.bounds["quality"].centre == pytest.approx(5.6)
     assert data.error_unit(whole) == 2.0

@@ -195,7 +195,7 @@ def test_points_beside_intervals_and_units_that_differ_are_said() -> None:
     point = row("a", "kg per cm", Figure(1.0), normal(1.0, 0.1))
     title, names, cells = table_of({"private": False}, [point], compared=True)
     assert title == "estimates; without privacy: mean [95 % interval], kg per cm"
-    assert names == ["", "not private", "without privacy"]
+    assert names == ["", "not private", "not covered by ε:\nwithout privacy"]
     assert cells == [["a", "1", "1.000 [0.80, 1.20]"]]
     other = row("b", "kg per s", Figure(1.0), None)
     title, names, cells = table_of({"private": True}, [point, other], compared=False)

@@ -128,7 +128,7 @@ def is_refused(seen: SeenEpochs, epoch: int, now_ms: int, compute: bytes = NODE)
 
 def test_an_older_epoch_than_one_that_was_seen_is_refused_but_in_its_grace() -> None:
     seen = SeenEpochs((), timing())
-    assert seen.note([epoch_key(7)]) == [Persist(SEEN, NODE, key_bytes(7))]
+    assert seen.note([epoch_key(7)], 7000) == [Persist(SEEN, NODE, key_bytes(7))]
     assert not is_refused(seen, 7, 7500)
     assert not is_refused(seen, 6, 7199), "in the grace of epoch 6"
     assert is_refused(seen, 6, 7200)
@@ -148,12 +148,14 @@ def test_what_a_clock_far_ahead_left_behind_locks_nobody_out() -> None:
     seen = SeenEpochs([(SEEN, NODE, key_bytes(1000))], timing())
     assert not is_refused(seen, 8, 7500), "as the next epoch by this clock"
     assert is_refused(seen, 6, 7500)
+    assert seen.note([epoch_key(7)], 7500) == [Persist(SEEN, NODE, key_bytes(7))]
+    assert is_refused(seen, 5, 7500), "it guards again"
 
 
 def test_only_a_higher_epoch_is_remembered_and_restored() -> None:
     seen = SeenEpochs((), timing())
-    assert len(seen.note([epoch_key(7), epoch_key(3, OTHER)])) == 2
-    assert seen.note([epoch_key(7), epoch_key(2, OTHER)]) == []
+    assert len(seen.note([epoch_key(7), epoch_key(3, OTHER)], 7000)) == 2
+    assert seen.note([epoch_key(7), epoch_key(2, OTHER)], 7000) == []
     again = SeenEpochs([(SEEN, NODE, key_bytes(7)), ("epoch", key_bytes(1), bytes(32))], timing())
     assert is_refused(again, 5, 7000)
     with pytest.raises(UsageError, match="table 'seen' cannot be read"):

@@ -67,7 +67,7 @@ def rows(n: int = 400, *, label: bool = False, private: bool = False, seed: int 
 
 def wines(n: int = 200) -> Problem:
     """Made-up rows of wine's columns."""
-    known, rng = wine_schema("red"), np.random.default_rng(6)
+    known, rng = wine_schema(), np.random.default_rng(6)
     names = (*known.features, data.COLOUR)
     bounds = {**known.bounds, data.COLOUR: Interval(0, 1)}
     schema = Schema(names, known.target, bounds)

@@ -13,6 +13,7 @@ from rich.console import Console
 from dca_proto.cli.narrator import Narrator
 from dca_proto.core import facts
 from dca_proto.logs import FactLog, configure_logs
+from dca_proto.net.transport import Connected, Disconnected
 from dca_proto.testing import Cast
 
 
@@ -51,6 +52,26 @@ def test_a_flood_fills_no_log_and_a_peers_text_steers_no_terminal(capsys: pytest
     lines = capsys.readouterr().err.splitlines()
     assert [json.loads(line)["count"] for line in lines] == [2**power for power in range(10)]
     assert json.loads(lines[0])["detail"] == "\\x1b[2J"
+
+
+def test_hardening_9_a_loss_is_a_warning_and_a_return_says_how_long_it_took(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(json=True)
+    terminal = io.StringIO()
+    told = (Disconnected("mqtt://h", "cannot reach it"), Connected("mqtt://h", 12.345), Connected("mqtt://h"))
+    for tell in (FactLog(), Narrator(Console(file=terminal, width=200), Cast(3, 2).federation)):
+        for fact in told:
+            tell(fact)
+    logged = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["event"], line["level"], line.get("away_s")) for line in logged] == [
+        ("Disconnected", "warning", None),
+        ("Connected", "info", 12.345),
+        ("Connected", "info", 0.0),
+    ]
+    assert [line[10:] for line in terminal.getvalue().splitlines()] == [
+        "cannot reach it; trying again",
+        "connected to mqtt://h after 12.3 seconds without",
+        "connected to mqtt://h",
+    ]
 
 
 def test_facts_are_told_in_sentences() -> None:

@@ -16,6 +16,7 @@ from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.policy import DAY_MS, Allowance, Floors, Policy, Refusal
 from dca_proto.core.price import Price
+from dca_proto.core.rounding import at_least, at_most
 from dca_proto.core.validated import validate_announcement
 from dca_proto.statistics import Statistic
 
@@ -118,8 +119,8 @@ def test_a_budget_refusal_says_what_it_would_come_to_what_is_allowed_and_what_is
     assert 0 < left < 1
     assert found(Policy(), ledger) == Refusal(
         "budget",
-        f"a total of epsilon {total:.4g} with this round",
-        f"<= 4 at delta 1e-05 in 365 days; at most {left:.4g} is left",
+        f"a total of epsilon {at_least(total)} with this round",
+        f"<= 4 at delta 1e-05 in 365 days; at most {at_most(left)} is left",
     )
 
 
@@ -218,8 +219,8 @@ def test_a_report_beside_a_gaussian_round_has_to_fit_as_one() -> None:
     assert 0.7 < left < 0.75
     assert found(Policy(), ledger, **REPORTS) == Refusal(
         "budget",
-        f"a total of epsilon {total:.4g} with this round",
-        f"<= 4 at delta 1e-05 in 365 days; at most {left:.4g} is left{apart}, or raise epsilon_per_period_max",
+        f"a total of epsilon {at_least(total)} with this round",
+        f"<= 4 at delta 1e-05 in 365 days; at most {at_most(left)} is left{apart}, or raise epsilon_per_period_max",
     )
     assert refusal(Policy(), ledger, **{**REPORTS, "epsilon": left}) is None
     assert refusal(Policy(), ledger, **{**REPORTS, "epsilon": left * 1.0001}) == "budget"

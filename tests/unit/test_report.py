@@ -105,7 +105,7 @@ def test_the_policy_lets_in_nothing_but_the_style_of_the_page(write: Write) -> N
 def test_a_swarm_shows_result_budget_contributors_phases_drops_noise_and_coefficients(write: Write) -> None:
     text = shown(write, swarm())
     for said in (
-        "Learned from 336 of 342 clients: test error 57.4 (52.6 without privacy)",
+        "Learned from 336 of 342 clients: test error 57.4 (52.6 without privacy; not covered by epsilon)",
         "Each client spent at most epsilon 2 of 2 at delta 1·10⁻⁵.",
         "At least 308 contributions were needed",
         "336 6 quiet 1.78 s 18.0 ms 1.80 s",

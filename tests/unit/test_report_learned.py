@@ -23,13 +23,13 @@ def text_of(run: dict[str, Any]) -> str:
 def test_an_iterative_swarm_shows_its_scores_and_puts_rounds_of_a_sort_together() -> None:
     text = text_of(SAMPLES["iterative-swarm"]())
     for said in (
-        "test AUC 0.975 (0.990 without privacy)",
+        "test AUC 0.975 (0.990 without privacy; not covered by epsilon)",
         "How well the parameters of each iteration do",
         "gradient ×13",
         "gradient, aborted",
         "clients of a mini-batch (B)",
         "At least 66 contributions were needed in each round",
-        "AUC on 99 rows that nobody learned from. Higher is better.",
+        "AUC on 99 rows that nobody learned from: not covered by epsilon. Higher is better.",
         "AUC of a constant prediction",
     ):
         assert said in text, said
@@ -44,7 +44,7 @@ def test_the_repair_that_was_used_is_a_fact(name: str) -> None:
 def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with() -> None:
     text = text_of(SAMPLES["learned"]())
     for said in (
-        "Learned from 38 clients: test AUC 0.975 (0.500 by a constant prediction)",
+        "Learned from 38 clients: test AUC 0.975 (0.500 by a constant prediction; not covered by epsilon)",
         "They cost each client at most epsilon 4 at delta",
         "It stopped before all that were planned: too few.",
         "3.10 [0.9, 5.3]",
@@ -60,7 +60,7 @@ def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with(
         "intercept": None,
     }
     assert "No result: too few contributed" in text_of(failed)
-    plain = {**SAMPLES["learned"](), "test": None}
+    plain = {**SAMPLES["learned"](), "not_covered_by_epsilon": None}
     assert "Learned from 38 clients: a 3.10 [0.9, 5.3]" in text_of(plain)
 
 

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from dca_proto.core.budget import Budget
+from dca_proto.core.rounding import at_least
 from emulator.experiments.distributed.kernels import SAMPLED, split_rhat
 from emulator.experiments.distributed.releases import local_round
 from emulator.experiments.distributed.simulated import complete_rows, inverse_wishart
@@ -210,7 +211,7 @@ def settings() -> dict[str, Any]:
     return {
         "chains": CHAINS,
         "warmup_draws_thin": {"others": list(DEFAULT_LENGTH), **lengths},
-        "thin_of_judged": {f"{epsilon:g}": thin for epsilon, thin in THIN_OF_JUDGED.items()},
+        "thin_of_judged": {at_least(epsilon): thin for epsilon, thin in THIN_OF_JUDGED.items()},
         "d": D,
         "nodes": NODES,
         "rows": ROWS,
@@ -288,7 +289,7 @@ def _judged(found: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]
 
 
 def _check_coverage(method: str, judged: Sequence[dict[str, Any]]) -> Check:
-    wrong = [f"ε = {one['epsilon']:g}: {words}" for one in judged for words in outside(one)]
+    wrong = [f"ε = {at_least(one['epsilon'])}: {words}" for one in judged for words in outside(one)]
     looked_at = sum(len(LEVELS) * len(one["coverage"]) for one in judged)
     asked = f"all {looked_at} in a simultaneous {BAND:.0%} band of nominal"
     return Check(f"coverage of {method}, no conflict", asked, "; ".join(wrong) or "all inside", not wrong)
@@ -310,7 +311,7 @@ def coverage_table(found: Sequence[dict[str, Any]], conflict: bool) -> Table:
             marks = ["" if low <= c <= high else "*" for c, (low, high) in zip(coverages, one["band"], strict=True)]
             mixed = "" if one["mixed"] is None else f"{one['mixed'][place]:.0%}"
             cells = [f"{100 * c:.1f}{mark}" for c, mark in zip(coverages, marks, strict=True)]
-            shown.add_row(one["method"], f"{one['epsilon']:g}", name, *cells, mixed)
+            shown.add_row(one["method"], at_least(one["epsilon"]), name, *cells, mixed)
     return shown
 
 
@@ -336,7 +337,7 @@ def _draw_cell(axes: Any, one: dict[str, Any], place: int) -> None:
     for name, coverages in one["coverage"].items():
         hollow = {"markerfacecolor": "none"} if name == "σ_y²" else {}
         what = "σ_y²" if hollow else "θ"
-        label = None if name in ("θ0", "θ2") else f"{what}, ε = {one['epsilon']:g}"
+        label = None if name in ("θ0", "θ2") else f"{what}, ε = {at_least(one['epsilon'])}"
         style = {"color": COLOURS[place], "marker": MARKERS[place], "linewidth": 0.8, "markersize": 5}
         axes.plot(nominal, 100 * np.array(coverages) - nominal, label=label, **style, **hollow)
 

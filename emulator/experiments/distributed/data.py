@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from inference.bounds import Interval
 from inference.datasets import air_quality, bike, load
+from inference.datasets.bike import SHARES
 from inference.problem import Problem, Schema, stream
 
 Array = NDArray[np.float64]
@@ -154,7 +155,7 @@ def problem(name: str, folder: Path | None, setting: str) -> Problem:
     if name == ROAD:
         return _road()
     if name == BIKE:
-        return bike(folder, as_published=setting == PUBLISHED)
+        return bike(folder, as_published=setting == PUBLISHED).bounded(SHARES)
     if name == AIR_QUALITY:
         return air_quality(folder, as_published=setting == PUBLISHED)
     return load("power-plant", folder=folder)

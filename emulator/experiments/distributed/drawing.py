@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.distributed.data import PUBLISHED, ROAD
 from emulator.experiments.distributed.fits import COLLAPSED
@@ -41,7 +42,7 @@ def draw_tables(found: Sequence[Found], path: Path) -> None:
     """Write the picture."""
     settings = list(dict.fromkeys(one.cell.setting for one in found))
     names = list(dict.fromkeys(one.cell.name for one in found))
-    title = f"Prediction errors at ε = {EPSILON:g}: means and 90 % intervals (grey, aside: the paper's)"
+    title = f"Prediction errors at ε = {at_least(EPSILON)}: means and 90 % intervals (grey, aside: the paper's)"
     rows, columns = len(settings), len(names)
     with picture.drawing(path, rows=rows, columns=columns, size=_PANEL, title=title) as panels:
         for line, setting in zip(panels, settings, strict=True):

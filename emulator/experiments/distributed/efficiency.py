@@ -24,6 +24,7 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.core.accounting import mu_of
+from dca_proto.core.rounding import at_least
 from emulator.experiments.distributed import releases
 from emulator.experiments.distributed.data import Array, Statistics
 from emulator.experiments.distributed.simulated import population
@@ -68,7 +69,7 @@ class Cell:
     @property
     def setting(self) -> str:
         """All but the repeat."""
-        return f"d = {self.d}, J = {self.nodes}, n = {self.rows}, ε = {self.epsilon:g}"
+        return f"d = {self.d}, J = {self.nodes}, n = {self.rows}, ε = {at_least(self.epsilon)}"
 
     def __str__(self) -> str:
         return f"{self.setting}, repeat {self.repeat}"

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.distributed import simulated
 from emulator.experiments.distributed.data import PUBLISHED, VALID, Array
@@ -132,7 +133,7 @@ def tables(curves: Curves) -> list[Table]:
 
 def _table(curves: Curves, setting: str, measure: str) -> Table:
     title = f"{_TITLES[setting]}: mean squared error of {measure}; *: no better than zero"
-    made = table(title, "d, J, method", *(f"ε = {epsilon:g}" for epsilon in curves.epsilons))
+    made = table(title, "d, J, method", *(f"ε = {at_least(epsilon)}" for epsilon in curves.epsilons))
     for d in curves.distinct("d"):
         for nodes in curves.distinct("nodes"):
             made.add_section()
@@ -156,7 +157,7 @@ def draw(curves: Curves, path: Path) -> None:
 def _draw(curves: Curves, setting: str, path: Path) -> None:
     rows = [(d, measure) for d in curves.distinct("d") for measure in (drawn_measure(setting), ESTIMATION)]
     nodes = curves.distinct("nodes")
-    title = f"Errors on simulated data, n = {simulated.ROWS:,}, δ = {DELTA:g}: {_TITLES[setting]}"
+    title = f"Errors on simulated data, n = {simulated.ROWS:,}, δ = {at_least(DELTA)}: {_TITLES[setting]}"
     with picture.drawing(path, rows=len(rows), columns=len(nodes), size=_PANEL, title=title) as panels:
         for line, (d, measure) in zip(panels, rows, strict=True):
             for axes, J in zip(line, nodes, strict=True):
@@ -165,7 +166,7 @@ def _draw(curves: Curves, setting: str, path: Path) -> None:
                 axes.axhline(curves.floors[d][measure], label="no privacy", **FLOOR_STYLE)
                 picture.zero_line(axes, curves.zeros[d][measure])
                 axes.set(xscale="log", yscale="log", title=f"d = {d}, J = {J}")
-                axes.set_xticks(curves.epsilons, [f"{epsilon:g}" for epsilon in curves.epsilons], minor=False)
+                axes.set_xticks(curves.epsilons, [at_least(epsilon) for epsilon in curves.epsilons], minor=False)
                 axes.minorticks_off()
             line[0].set_ylabel(f"{measure}: squared error")
         for axes in panels[-1]:

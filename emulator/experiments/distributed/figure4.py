@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.distributed import simulated
 from emulator.experiments.distributed.data import Array
@@ -127,7 +128,9 @@ def tables(curves: Sequence[Curve], plan: Plan) -> list[Table]:
     """One of each setting."""
     made = []
     for setting in dict.fromkeys(one.work.setting for one in curves):
-        rows = table(f"{setting}: mean MMD², d = {D}", "J, method", *(f"ε = {epsilon:g}" for epsilon in plan.epsilons))
+        rows = table(
+            f"{setting}: mean MMD², d = {D}", "J, method", *(f"ε = {at_least(epsilon)}" for epsilon in plan.epsilons)
+        )
         for one in curves:
             if one.work.setting == setting:
                 values = (f"{value:.2e}" for value in one.mmd.mean(axis=1))
@@ -149,7 +152,7 @@ def draw(curves: Sequence[Curve], plan: Plan, path: Path) -> None:
                         style = STYLES[one.work.method]
                         axes.plot(plan.epsilons, one.mmd.mean(axis=1), label=one.work.method, **style)
                 axes.set(xscale="log", yscale="log", title=f"J = {J}, {setting}")
-                axes.set_xticks(plan.epsilons, [f"{epsilon:g}" for epsilon in plan.epsilons])
+                axes.set_xticks(plan.epsilons, [at_least(epsilon) for epsilon in plan.epsilons])
                 axes.minorticks_off()
             line[0].set_ylabel("MMD²")
         for axes in panels[-1]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments.distributed.data import (
     DATA_SETS,
     POWER_PLANT,
@@ -96,7 +97,7 @@ def tables(found: Sequence[Found]) -> list[Table]:
 
 def _table(setting: str, found: Sequence[Found]) -> Table:
     methods = [method for method in ALL if any(one.cell.method == method for one in found)]
-    made = table(f"{_TITLES[setting]}, ε = {EPSILON:g}", "data, J", *methods)
+    made = table(f"{_TITLES[setting]}, ε = {at_least(EPSILON)}", "data, J", *methods)
     by_key = {one.key: one for one in found}
     for name in dict.fromkeys(one.cell.name for one in found):
         made.add_section()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments.figure2.data import Array
 from emulator.experiments.figure2.experiment import (
     AS_PUBLISHED,
@@ -92,7 +93,7 @@ def _ours(results: Results, comparisons: Sequence[Paired], centred: Sequence[Pai
         yield Check(
             f"ours no worse than {opponent}",
             f"by at most {TIE} everywhere (end of the interval)",
-            f"{worst.worse[1]:+.4f} at most ({worst.name}, ε = {worst.epsilon:.3g})",
+            f"{worst.worse[1]:+.4f} at most ({worst.name}, ε = {at_least(worst.epsilon)})",
             worst.worse[1] <= TIE,
         )
     closer = sum(one.is_closer for one in comparisons)
@@ -101,5 +102,5 @@ def _ours(results: Results, comparisons: Sequence[Paired], centred: Sequence[Pai
     for name in results.names:
         zero = float(results.medians(name, OURS, ZERO)[0])
         found = float(results.medians(name, OURS, PROJ_DDP)[0])
-        words = f"ours beats the zero predictor at ε = {results.epsilons[0]:.3g}, {name}"
+        words = f"ours beats the zero predictor at ε = {at_least(results.epsilons[0])}, {name}"
         yield Check(words, f"below {zero:.3f}", f"{found:.3f}", found < zero)

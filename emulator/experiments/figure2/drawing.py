@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.figure2.data import BY_NAME, DELTA, KNOWN, Array
 from emulator.experiments.figure2.experiment import (
@@ -160,10 +161,10 @@ def _legend(panels: Any, note: str) -> None:
 def _dress(axes: Any, letter: str, name: str, epsilons: Sequence[float]) -> None:
     one = BY_NAME[name]
     axes.set_title(f"({letter}) {one.title}, n = {one.train:,}", fontsize=12, pad=10)
-    axes.set_xticks(range(len(epsilons)), [f"{epsilon:.3g}" for epsilon in epsilons])
+    axes.set_xticks(range(len(epsilons)), [at_least(epsilon) for epsilon in epsilons])
     axes.set_xlabel("ε")
 
 
 def _runs(results: Results) -> str:
     splits = next(iter(results.errors[results.names[0]][OURS].values())).shape[1]
-    return f"{splits} splits, δ = {DELTA:g}"
+    return f"{splits} splits, δ = {at_least(DELTA)}"

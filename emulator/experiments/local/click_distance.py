@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from dca_proto.core.rounding import at_least
 from dca_proto.local import UnaryEncoding
 from emulator.experiments import picture
 from emulator.experiments.local.column_fits import (
@@ -196,7 +197,7 @@ def figures(found: Results, plan: Plan) -> dict[str, Any]:
 
 def tables(found: Results) -> list[Table]:
     """Mean distances of each item."""
-    heads = [*(f"ε = {epsilon:g}" for epsilon in found.epsilons), "limit"]
+    heads = [*(f"ε = {at_least(epsilon)}" for epsilon in found.epsilons), "limit"]
     made = []
     for name, words in DISTANCES.items():
         shown = table(f"mean |F̂ - F| {words}, simulated clicks", "item", *heads)
@@ -239,7 +240,7 @@ def draw(path: Path, found: Results) -> None:
             limit = "mean of items as ε grows (own bit told at 1/2)"
             axes.axhline(found.mean(name, LIMIT), color=picture.VERMILION, linestyle=":", label=limit)
             axes.set(xscale="log", yscale=_SCALES[name], xlabel="ε", title=f"mean |F̂ - F| {words}")
-            axes.set_xticks(found.epsilons, [f"{epsilon:g}" for epsilon in found.epsilons])
+            axes.set_xticks(found.epsilons, [at_least(epsilon) for epsilon in found.epsilons])
             axes.minorticks_off()
         panels[0, 0].set_ylabel("mean absolute difference of distribution functions")
         panels[0, 0].legend(frameon=False, fontsize=9)

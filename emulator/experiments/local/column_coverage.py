@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.distributed.calibration import BAND, band
 from emulator.experiments.local.column_calibration import GAMES, Cell, Game, Plan, repeats_of
@@ -66,7 +67,7 @@ class Coverage:
     @property
     def words(self) -> str:
         """Of the ε."""
-        return TOGETHER if self.epsilon is None else f"{self.epsilon:g}"
+        return TOGETHER if self.epsilon is None else at_least(self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def _fits(found: Results) -> Table:
         told = list(described(fits).values())
         each = sum(one.seconds for one in fits) / len(fits)
         numbers = [f"{told[1]:.3f}", *map(str, told[2:5]), f"{told[5]:.0f}", f"{each:.2f}", f"{clipped.mean():.1%}"]
-        shown.add_row(model, f"{epsilon:g}", str(told[0]), *numbers)
+        shown.add_row(model, at_least(epsilon), str(told[0]), *numbers)
     return shown
 
 

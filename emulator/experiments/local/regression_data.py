@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from inference.bounds import Interval
 from inference.datasets import adult, wine
 from inference.datasets.adult import LOGARITHMIC, NUMBERS
+from inference.datasets.wine import PUBLISHED as PUBLISHED_RANGES
 from inference.datasets.wine import PUBLISHED_MEANS
 from inference.problem import Problem, Schema, stream
 from inference.regression import into_ball
@@ -105,16 +106,17 @@ def problem(name: str, folder: Path | None) -> Problem:
 def _wines(folder: Path | None) -> Problem:
     parts = [wine("red", folder), wine("white", folder)]
     features, target = parts[0].schema.features, parts[0].schema.target
-    both = [part.schema.bounds for part in parts]
+    both = [*PUBLISHED_RANGES.values()]
     bounds = {
         name: Interval(
             min(one[name].lower for one in both),
             max(one[name].upper for one in both),
             "range of red and white wines in Cortez et al. 2009, Table 1",
+            public=False,
         )
         for name in features
     }
-    bounds |= {COLOUR: Interval(0, 1, "0 or 1"), target: both[0][target]}
+    bounds |= {COLOUR: Interval(0, 1, "0 or 1"), target: parts[0].schema.bounds[target]}
     colour = np.repeat([0.0, 1.0], [len(part.y) for part in parts])
     X = np.column_stack([np.vstack([part.X for part in parts]), colour])
     schema = Schema((*features, COLOUR), target, bounds, parts[0].schema.units)

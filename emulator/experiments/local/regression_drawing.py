@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.local.regression_data import PUBLISHED
 from emulator.experiments.local.regression_methods import (
@@ -48,7 +49,7 @@ _WORDS = {PUBLISHED: "as published, NOT private"}
 def draw(found: Results, path: Path) -> None:
     """Write the picture."""
     task, plan = found.task, found.plan
-    title = f"{task.data}: {task.score} from local reports, δ = {plan.delta:g}, {plan.repeats} repeats"
+    title = f"{task.data}: {task.score} from local reports, δ = {at_least(plan.delta)}, {plan.repeats} repeats"
     with picture.drawing(path, columns=len(found.settings), size=_PANEL, title=title) as panels:
         for axes, setting in zip(panels[0], found.settings, strict=True):
             _panel(axes, found, setting)
@@ -70,7 +71,7 @@ def _panel(axes: Any, found: Results, setting: str) -> None:
     picture.zero_line(axes, useless, NO_MODEL)
     _limit(axes, found, setting, useless)
     axes.set(xscale="log", xlabel="ε", title=_WORDS.get(setting, setting))
-    axes.set_xticks(found.plan.epsilons, [f"{epsilon:g}" for epsilon in found.plan.epsilons])
+    axes.set_xticks(found.plan.epsilons, [at_least(epsilon) for epsilon in found.plan.epsilons])
     axes.minorticks_off()
 
 

@@ -155,8 +155,7 @@ def _descended(rows: Split, conditions: Conditions, rng: np.random.Generator) ->
     schema = Schema(
         names[:-1],
         names[-1],
-        {name: Interval(-bound, bound) for name, bound in zip(names, bounds.tolist(), strict=True)},
-        private=rows.private,
+        {name: Interval(-end, end, public=rows.private) for name, end in zip(names, bounds.tolist(), strict=True)},
     )
     found = run(ldp_sgd(schema, plan, settings, columns=columns), gradient_reporters(rows, terms, rng))
     report = {"groups": plan.number, "group_size": plan.size, "noise_sd": round(found.noise_sd[0], 4)}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments.local.column_fits import ready
 from emulator.experiments.local.regression_data import COMPONENTS, QUANTILE, SETTINGS, Choices, problem
 from emulator.experiments.local.regression_drawing import draw
@@ -29,7 +30,9 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--norm-quantile", type=float, default=QUANTILE, metavar="Q", help="of norms, is R as published"
     )
-    parser.add_argument("--delta", type=float, default=DELTA, metavar="D", help=f"of each client, by default {DELTA:g}")
+    parser.add_argument(
+        "--delta", type=float, default=DELTA, metavar="D", help=f"of each client, by default {at_least(DELTA)}"
+    )
     parser.add_argument("--iterations", type=positive, default=ITERATIONS, metavar="K", help="of each of four chains")
     return parser
 

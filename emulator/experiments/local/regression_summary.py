@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments import student
 from emulator.experiments.local.regression_data import PUBLISHED, VALID, Array
 from emulator.experiments.local.regression_methods import (
@@ -154,7 +155,7 @@ def advantage(first: Array, second: Array, sign: int, count: int) -> tuple[float
 def turn(made: Sequence[Comparison]) -> str:
     """In words, at which ε sufficient statistics are ahead of one opponent, and at which behind."""
     by_verdict = {
-        verdict: [f"{one.epsilon:g}" for one in made if one.verdict == verdict]
+        verdict: [at_least(one.epsilon) for one in made if one.verdict == verdict]
         for verdict in ("ahead", "open", "behind")
     }
     return "; ".join(f"{verdict} at ε = {', '.join(those)}" for verdict, those in by_verdict.items() if those)
@@ -205,7 +206,7 @@ def tables(found: Results, made: Sequence[Comparison]) -> list[Table]:
 
 
 def _scores(found: Results, setting: str) -> Table:
-    epsilons = [f"ε = {epsilon:g}" for epsilon in found.plan.epsilons]
+    epsilons = [f"ε = {at_least(epsilon)}" for epsilon in found.plan.epsilons]
     title = f"{found.task.data}, {TITLES[setting]}: {found.task.score}, mean ± standard deviation over repeats"
     made = table(title, "method", *epsilons)
     for method in found.methods(setting):
@@ -225,7 +226,7 @@ def _shown(scores: Array) -> str:
 def _compared(made: Sequence[Comparison], setting: str) -> Table:
     epsilons = list(dict.fromkeys(one.epsilon for one in made))
     title = f"{setting}: advantage of {TIGHT} in pairs, joint {100 * JOINT_LEVEL:g} % intervals (+ ahead, - behind)"
-    shown = table(title, "over", *(f"ε = {epsilon:g}" for epsilon in epsilons))
+    shown = table(title, "over", *(f"ε = {at_least(epsilon)}" for epsilon in epsilons))
     for opponent in dict.fromkeys(one.opponent for one in made if one.setting == setting):
         own = {one.epsilon: one for one in made if (one.setting, one.opponent) == (setting, opponent)}
         shown.add_row(opponent, *(_marked(own[at]) if at in own else "" for at in epsilons))
@@ -262,7 +263,7 @@ def _order(found: Results, made: Sequence[Comparison]) -> Iterator[Check]:
         last = max(own, key=lambda one: one.epsilon)
         if not found.task.label:
             words = f"{last.mean:.3f} ({last.low:.3f}, {last.high:.3f})"
-            name = f"{SGD} catches up at ε = {last.epsilon:g}, {setting}"
+            name = f"{SGD} catches up at ε = {at_least(last.epsilon)}, {setting}"
             yield Check(name, "the advantage's interval reaches 0 or less", words, last.low <= 0)
 
 
@@ -281,7 +282,7 @@ def _non_private(found: Results) -> Iterator[Check]:
         above = []
         for method, epsilon in pairs:
             gap = advantage(found.of(setting, best), found.of(setting, method, epsilon), found.sign, len(pairs))
-            above += [f"{method} at ε = {epsilon:g} by {-gap[0]:.4f}"] if gap[2] < 0 else []
+            above += [f"{method} at ε = {at_least(epsilon)} by {-gap[0]:.4f}"] if gap[2] < 0 else []
         yield Check(
             f"{best} is best, {setting}",
             "nothing private ahead of it (joint intervals)",

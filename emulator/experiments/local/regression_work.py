@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments.local.regression_data import ADULT, PUBLISHED, SETTINGS, Choices, Split, split
 from emulator.experiments.local.regression_methods import (
     BAYES,
@@ -91,7 +92,7 @@ class Cell:
     @property
     def name(self) -> str:
         """In words, but for the repeats."""
-        epsilon = f", epsilon = {self.epsilon:g}" if self.epsilon else ""
+        epsilon = f", epsilon = {at_least(self.epsilon)}" if self.epsilon else ""
         return f"{self.setting}, {self.method}{epsilon}" + (f", rate {self.rate:g}" if self.rate else "")
 
     @property

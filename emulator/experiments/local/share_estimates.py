@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
+from dca_proto.core.rounding import at_least
 from dca_proto.local import UnaryEncoding
 from emulator.experiments import picture, student
 from emulator.experiments.local.column_fits import (
@@ -225,7 +226,7 @@ def tables(found: Sequence[Compared]) -> list[Table]:
 
 
 def _table(found: Sequence[Compared], count: int) -> Table:
-    title = f"ε = {found[0].cell.epsilon:g}: RMSE (uniform shares {useless():.3f}), unusable solutions in %"
+    title = f"ε = {at_least(found[0].cell.epsilon)}: RMSE (uniform shares {useless():.3f}), unusable solutions in %"
     heads = [POSTERIOR, PROJECTED, "reduction", "unordered", f"unordered, {PROJECTED}", "a share of 0", "in one"]
     shown = table(title, "clients", *heads)
     for one in found:
@@ -268,7 +269,7 @@ def draw(path: Path, found: Sequence[Compared]) -> None:
             own, (above, below) = [one for one in found if one.cell.epsilon == epsilon], panels[:, place]
             _draw_errors(above, own)
             _draw_unusable(below, own)
-            above.set_title(f"ε = {epsilon:g}{' (Figure 3)' if epsilon == FIGURE_3 else ''}")
+            above.set_title(f"ε = {at_least(epsilon)}{' (Figure 3)' if epsilon == FIGURE_3 else ''}")
             below.set_xlabel("clients")
             for axes in (above, below):
                 axes.set_xscale("log")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from dca_proto.core.rounding import at_least
 from emulator.experiments import picture, student
 from emulator.experiments.local.column_fits import Array
 from emulator.experiments.local.trust import AWARE, DCA, LEVELS, LOCAL, NAIVE, TRUST, TRUSTED, WINES, Cell, Plan
@@ -164,7 +165,7 @@ def _coverage(found: Results, data: str) -> Table:
 
 
 def _by_epsilon(found: Results, data: str, title: str, shown: Any) -> Table:
-    made = table(title, "noise by, model", *(f"ε = {epsilon:g}" for epsilon in found.plan.epsilons))
+    made = table(title, "noise by, model", *(f"ε = {at_least(epsilon)}" for epsilon in found.plan.epsilons))
     for trust in TRUST:
         for fit in FITS:
             made.add_row(
@@ -196,7 +197,7 @@ def _covered(found: Results, fit: str) -> Iterator[tuple[str, float, tuple[float
     own = [(key, one) for key, one in found.series.items() if key[3] == fit and key[0] != WINES]
     for (data, trust, epsilon, _), one in own:
         for place, level in enumerate(LEVELS):
-            words = f"{data}, {trust}, ε = {epsilon:g}, {level:.0%}"
+            words = f"{data}, {trust}, ε = {at_least(epsilon)}, {level:.0%}"
             yield words, level, interval(one.covered[:, place], len(own) * len(LEVELS))
 
 
@@ -209,7 +210,7 @@ def _nominal(found: Results) -> Iterator[Check]:
 
 
 def _naive(found: Results) -> Iterator[Check]:
-    least = f"ε = {min(found.plan.epsilons):g},"
+    least = f"ε = {at_least(min(found.plan.epsilons))},"
     looked_at = [one for one in _covered(found, NAIVE) if least in one[0]]
     missed = [words for words, level, (_, _, high) in looked_at if high >= level]
     shares = [mean / level for _, level, (mean, _, _) in looked_at]
@@ -226,8 +227,8 @@ def _ordered(found: Results) -> Iterator[Check]:
         for epsilon in found.plan.epsilons:
             one, other = (found.of(data, trust, epsilon, AWARE).error for trust in (DCA, LOCAL))
             _, low, high = interval(other - one, len(pairs))
-            words["ahead"] += [f"{epsilon:g}"] * (low > 0)
-            words["behind"] += [f"{epsilon:g}"] * (high < 0)
+            words["ahead"] += [at_least(epsilon)] * (low > 0)
+            words["behind"] += [at_least(epsilon)] * (high < 0)
         told = "; ".join(f"{name} at ε = {', '.join(own)}" for name, own in words.items() if own)
         holds = bool(words["ahead"]) and not words["behind"]
         yield Check(f"{DCA} and {LOCAL} reports, {data}", "ahead at some ε, behind at none", told or "open", holds)
@@ -239,7 +240,7 @@ def _same(found: Results) -> Iterator[Check]:
     for data, epsilon in keys:
         one, other = (found.of(data, trust, epsilon, AWARE).error for trust in (DCA, TRUSTED))
         mean, low, high = interval(np.log(one / other), len(keys))
-        apart += [f"{data}, ε = {epsilon:g}: {math.exp(mean):.3f}"] * (low > SAME or high < -SAME)
+        apart += [f"{data}, ε = {at_least(epsilon)}: {math.exp(mean):.3f}"] * (low > SAME or high < -SAME)
     asked = f"no ratio of errors surely more than {SAME:.0%} from 1"
     yield Check(f"{DCA} and the {TRUSTED}", asked, "; ".join(apart) or "none", not apart)
 
@@ -283,5 +284,5 @@ def _curves(axes: Any, found: Results, data: str, height: Any) -> None:
             heights = [height(found.of(data, trust, epsilon, fit)) for epsilon in found.plan.epsilons]
             axes.plot(x, heights, label=f"{trust}, {fit}", markersize=5, **STYLES[trust], **LINES[fit])
     axes.set(xscale="log")
-    axes.set_xticks(found.plan.epsilons, [f"{epsilon:g}" for epsilon in found.plan.epsilons])
+    axes.set_xticks(found.plan.epsilons, [at_least(epsilon) for epsilon in found.plan.epsilons])
     axes.minorticks_off()

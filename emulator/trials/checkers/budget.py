@@ -30,6 +30,7 @@ from dca_proto.core.mechanism import PURE_MECHANISMS
 from dca_proto.core.messages import Abort, Announcement, Contribution, Signed
 from dca_proto.core.price import Price, total
 from dca_proto.core.records import decoded
+from dca_proto.core.rounding import at_least, at_most
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.sessions import SESSIONS, StoredSession
 from dca_proto.core.trainer import TrainerActor
@@ -111,9 +112,9 @@ class Budget(Checker):
         near = all(math.isclose(one, other, rel_tol=_ROUNDING) for one, other in pairs)
         self.expect(near, f"{who}: a charge of {found}, where {price} was announced")
         same = (charge.epsilon, charge.delta) == (asked.epsilon, asked.delta)
-        self.expect(same, f"{who}: a charge of epsilon {charge.epsilon:g} at delta {charge.delta:g}")
+        self.expect(same, f"{who}: a charge of epsilon {at_least(charge.epsilon)} at delta {at_least(charge.delta)}")
         most = price.mu if asked.mechanism in PURE_MECHANISMS else accounting.mu_of(asked.epsilon, asked.delta)
-        self.expect(asked.mu <= most, f"{who}: mu {asked.mu:g} is not private at what it is quoted")
+        self.expect(asked.mu <= most, f"{who}: mu {at_least(asked.mu)} is not private at what it is quoted")
 
     def _check_aborts(self, process: Process, round_id: bytes, who: str) -> None:
         """All M nodes of the announcement have signed; and those that are honest hold to it."""
@@ -136,8 +137,8 @@ class Budget(Checker):
         spent = total(one.price for one in kept)
         self.expect(
             spent.within(allowance.epsilon * (1 + _ROUNDING), allowance.delta),
-            f"{process.name} has spent epsilon {spent.epsilon(allowance.delta):.6g}, where {allowance.epsilon:.6g} is "
-            f"allowed at delta {allowance.delta:g}",
+            f"{process.name} has spent epsilon {at_least(spent.epsilon(allowance.delta))}, where "
+            f"{at_most(allowance.epsilon)} is allowed at delta {at_least(allowance.delta)}",
         )
 
     # --- charge numbers at Compute nodes -----------------------------------------------------------------------------

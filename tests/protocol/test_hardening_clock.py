@@ -1,0 +1,146 @@
+"""Point 4 of the hardening: a clock that ran ahead, or is behind, is told in words and leaves nothing behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from scene import announced, begin, failures, forged, losing, refused, results, sends, until_the_end
+
+from dca_proto.core import facts
+from dca_proto.core.codec import decode_body, decode_frame, encode
+from dca_proto.core.effects import Channel, Persist
+from dca_proto.core.events import Received, Started
+from dca_proto.core.keyring import SEEN
+from dca_proto.core.messages import Announcement, EpochKey, Hello
+from dca_proto.core.params import Timing
+from dca_proto.core.sessions import SESSIONS
+from dca_proto.testing import Cast, Network
+
+DAY_MS = Timing().epoch_ms
+NOW_MS = 1_700_000_000_000
+EPOCH = NOW_MS // DAY_MS
+
+
+def to_nobody(cast: Cast) -> tuple[Network, bytes]:
+    """A round that the nodes have heard of and no client, and its announcement."""
+    network = cast.network()
+    network.tamper = losing(Announcement, to=b"")
+    begin(cast, network, collect_window_ms=600_000)
+    return network, encode(announced(network, cast).frame)
+
+
+def told(effects: Any, kind: type) -> list[Any]:
+    return [effect.fact for effect in effects if isinstance(getattr(effect, "fact", None), kind)]
+
+
+def test_hardening_4_a_client_whose_clock_is_behind_declines_in_words_and_the_trainer_hears_it() -> None:
+    """It dropped the announcement, and nobody heard why it never took part."""
+    cast = Cast(4, 2)
+    network, payload = to_nobody(cast)
+    actor, at_ms = cast.client(0), NOW_MS - 3 * DAY_MS
+    effects = actor.handle(Received(cast.trainer_identity.id, payload), at_ms)
+    (declined,) = told(effects, facts.Declined)
+    assert (declined.reason, declined.found) == ("epoch", f"epoch {EPOCH} of Compute node compute-0")
+    assert declined.expected == f"at most {EPOCH - 2} by this clock; one of the two clocks is wrong"
+    assert (actor.ledger.charges, actor.declines.rounds[0].reason) == ((), "epoch")
+    (word,) = sends(effects)
+    network.handle(cast.trainer_identity.id, Received(actor.id, word.payload))
+    (heard,) = network.reported(facts.Declined, cast.trainer_identity.id)
+    assert (heard.client, heard.reason, heard.found) == (actor.id, "epoch", declined.found)
+
+
+def test_hardening_4_a_client_that_has_seen_a_later_epoch_declines_in_words() -> None:
+    """The node shows an old key, as one that was restored from a copy does."""
+    cast = Cast(4, 2)
+    network, _ = to_nobody(cast)
+    opened, node = announced(network, cast), cast.compute_identities[1]
+    old = msgspec.structs.replace(opened.epochs[1], epoch=EPOCH - 1)
+    computes = (opened.body.terms.computes[0], decode_frame(forged(cast, node, old)))
+    terms = msgspec.structs.replace(opened.body.terms, computes=computes)
+    payload = forged(cast, cast.trainer_identity, msgspec.structs.replace(opened.body, terms=terms))
+    actor = cast.client(0, [(SEEN, node.id, (EPOCH + 1).to_bytes(4, "big"))])
+    (declined,) = told(actor.handle(Received(cast.trainer_identity.id, payload), NOW_MS), facts.Declined)
+    assert (declined.reason, declined.found) == ("epoch", f"epoch {EPOCH - 1} of Compute node compute-1")
+    assert declined.expected == f"{EPOCH + 1} or later, as this node has shown before"
+
+
+def test_hardening_4_an_epoch_that_a_clock_ahead_has_left_behind_is_replaced() -> None:
+    """Of a client that once ran years ahead; its record then is the present epoch's again, and guards it."""
+    cast = Cast(4, 2)
+    _, payload = to_nobody(cast)
+    actor = cast.client(0, [(SEEN, one, (EPOCH + 3000).to_bytes(4, "big")) for one in cast.computes])
+    effects = actor.handle(Received(cast.trainer_identity.id, payload), NOW_MS)
+    assert told(effects, facts.Contributed)
+    noted = {effect.key: effect.value for effect in effects if isinstance(effect, Persist) and effect.table == SEEN}
+    assert noted == {one: EPOCH.to_bytes(4, "big") for one in cast.computes}
+
+
+def test_hardening_4_sessions_of_clocks_that_ran_ahead_lock_no_client_out() -> None:
+    """A client and a node were both years ahead, as on one host; both are right again, and go on at once."""
+    cast = Cast(4, 2)
+    network = cast.network(Network(NOW_MS + 3000 * DAY_MS))
+    network.deliver()
+    assert {table for table, _ in network.stores[cast.computes[0]]} >= {SESSIONS}
+    for actor in (*cast.clients, *cast.computes, cast.trainer_identity.id):
+        network.crash(actor)
+    network.now_ms = NOW_MS
+    for actor in (cast.trainer_identity.id, *cast.computes, *cast.clients):
+        network.restart(actor)
+    begin(cast, network)
+    until_the_end(network, 0.1)
+    (result,) = results(network)
+    assert result.contributors == 4
+
+
+@pytest.mark.parametrize("who", ["clients", "computes", "trainer"])
+def test_hardening_4_a_clock_that_is_set_back_while_an_actor_runs_costs_no_restart(who: str) -> None:
+    """The runner has it start up anew: keys of the far epoch are replaced, and the timers are of the present."""
+    cast = Cast(4, 2)
+    network = cast.network()
+    network.deliver()
+    wrong = {"clients": cast.clients, "computes": cast.computes, "trainer": (cast.trainer_identity.id,)}[who]
+    for actor in wrong:  # its clock alone runs ahead for a while: it turns its epoch, as its timer would
+        for effect in network.actors[actor].handle(Started(), NOW_MS + 3000 * DAY_MS):
+            network._carry_out(actor, effect)
+    network.deliver()
+    for actor in wrong:
+        network.handle(actor, Started())
+    network.deliver()
+    begin(cast, network)
+    until_the_end(network, 0.1)
+    (result,) = results(network)
+    assert result.contributors == 4
+    assert network.now_ms < NOW_MS + DAY_MS
+
+
+def test_hardening_4_a_trainer_believes_no_key_far_ahead_and_says_which_node_shows_it() -> None:
+    cast = Cast(4, 2)
+    network = Network()
+    network.add(Channel.COMPUTE, lambda records: cast.compute(0, records))
+    network.add(Channel.TRAINER, cast.trainer)
+    network.deliver()
+    trainer, node = cast.trainer_identity.id, cast.compute_identities[1]
+    ahead = EpochKey(4, node.id, EPOCH + 2, bytes([9]) * 32, (EPOCH + 3) * DAY_MS)
+    effects = network.actors[trainer].handle(Received(node.id, forged(cast, node, ahead)), NOW_MS)
+    assert [one.code for one in told(effects, facts.Dropped)] == ["epoch"]
+    begin(cast, network)
+    until_the_end(network, 0.1)
+    (failure,) = failures(network)
+    assert failure.reason == (
+        f"Compute node compute-1 shows epoch {EPOCH + 2}, expected at most {EPOCH + 1} by this clock: "
+        "one of the two clocks is wrong"
+    )
+
+
+def test_hardening_4_a_hello_and_an_announcement_far_ahead_are_refused_by_a_node() -> None:
+    cast = Cast(4, 2)
+    network, payload = to_nobody(cast)
+    actor = cast.client(0)
+    greeting = sends(actor.handle(Started(), NOW_MS + 3 * DAY_MS))[0].payload
+    assert isinstance(decode_body(decode_frame(greeting).body), Hello)  # type: ignore[union-attr]
+    refused(network, cast.computes[0], actor.id, greeting, "hello")
+    node = cast.compute(0)
+    effects = node.handle(Received(cast.trainer_identity.id, payload), NOW_MS - 3 * DAY_MS)
+    assert [one.code for one in told(effects, facts.Dropped)] == ["epoch"]
