@@ -63,14 +63,13 @@ class _Kind(Wire, frozen=True, array_like=True):
         Raises:
             UsageError: there is none, or the ring does not hold the largest sum.
         """
+        _require_mechanism(asked, mechanism)
         return self._share(1, asked, statistic, sensitivity, mechanism), None
 
     def _share(
         self, most: int, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
     ) -> int:
         """S of noise of which `honest` shares suffice, if the ring holds `most` contributions. Raises `UsageError`."""
-        if asked.mechanism != mechanism.name:
-            raise UsageError(f"mechanism {asked.mechanism!r} is not offered here; use {mechanism.name!r}")
         variance = mechanism.share_variance(sensitivity.l2, asked.mu, self.honest, statistic.dimension)
         accounting.check_ring(sensitivity.bound, most, variance, statistic.dimension)
         return variance
@@ -104,6 +103,7 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
     def noise(
         self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
     ) -> tuple[int, LocalMechanism | None]:
+        _require_mechanism(asked, mechanism)
         if not 2 <= len(self.computes) <= COMPUTES_MAX:
             raise UsageError(f"M = {len(self.computes)} Compute nodes; use 2 to {COMPUTES_MAX}")
         if self.honest < 1:
@@ -177,3 +177,8 @@ def check_mu(mu: float, epsilon: float, delta: float) -> None:
             f"{quoted} is more than can be planned with, {most}; that protects nobody "
             "either: lower epsilon to 10 at most, better to 1"
         )
+
+
+def _require_mechanism(asked: Announcement, mechanism: Mechanism) -> None:
+    if asked.mechanism != mechanism.name:
+        raise UsageError(f"mechanism {asked.mechanism!r} is not offered here; use {mechanism.name!r}")

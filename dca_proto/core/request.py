@@ -13,7 +13,7 @@ from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.core.ledger import Charge, Cost
-from dca_proto.core.mechanism import Mechanism
+from dca_proto.core.mechanism import LOCAL_MECHANISMS, Mechanism
 from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.price import Price
@@ -85,6 +85,8 @@ class AskLdpReport(_Ask, frozen=True, kw_only=True, tag="ldp-report"):
     mechanism: str
 
     def terms(self, epochs: tuple[Signed, ...], expected: int) -> LdpReport:
+        if self.mechanism not in LOCAL_MECHANISMS:
+            raise UsageError(f"mechanism {self.mechanism!r} makes no reports; use one of {', '.join(LOCAL_MECHANISMS)}")
         return LdpReport()
 
 

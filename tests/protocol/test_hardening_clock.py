@@ -122,7 +122,7 @@ def test_hardening_4_a_trainer_believes_no_key_far_ahead_and_says_which_node_sho
     network.add(Channel.TRAINER, cast.trainer)
     network.deliver()
     trainer, node = cast.trainer_identity.id, cast.compute_identities[1]
-    ahead = EpochKey(4, node.id, EPOCH + 2, bytes([9]) * 32, (EPOCH + 3) * DAY_MS)
+    ahead = EpochKey(node.id, EPOCH + 2, bytes([9]) * 32, (EPOCH + 3) * DAY_MS)
     effects = network.actors[trainer].handle(Received(node.id, forged(cast, node, ahead)), NOW_MS)
     assert [one.code for one in told(effects, facts.Dropped)] == ["epoch"]
     begin(cast, network)

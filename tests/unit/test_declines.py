@@ -12,23 +12,8 @@ REFUSAL = Refusal("epsilon", "2 at delta 1e-06", "<= 1 at delta 1e-05")
 
 
 def asked(number: int) -> Announcement:
-    return Announcement(
-        number.to_bytes(16, "big"),
-        bytes(16),
-        "sum",
-        {},
-        1,
-        24,
-        "m",
-        1.0,
-        2.0,
-        1e-6,
-        NodeRelease(),
-        bytes(32),
-        b"",
-        1,
-        2,
-    )
+    terms = ("sum", {}, 1, 24, "m", 1.0, 2.0, 1e-6, NodeRelease(), bytes(32), b"", 1, 2)
+    return Announcement(number.to_bytes(16, "big"), bytes(16), 1, bytes(32), *terms)
 
 
 def test_what_is_written_restores_it_in_the_order_of_declining() -> None:
