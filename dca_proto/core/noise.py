@@ -46,10 +46,10 @@ from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
-from nacl.bindings import randombytes_buf_deterministic
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.sealing import expand
 
 MIN_VARIANCE = 64
 """Least variance S of a share: below √S = 8 the lattice shows through (see accounting.share_variance)."""
@@ -66,6 +66,7 @@ _SLACK = _ONE >> 20  # so rounding a weight up costs less than 2^-20 of it
 _TABLE_ERROR = Decimal("1e-40")  # relative; products of 3·10^3 factors at 60 digits err by less than 1e-50
 _CHUNK = 4096  # candidates; 64 KiB of stream stay in the cache and off the kernel's page allocator
 _CANDIDATE_BYTES = 16
+_FEW = 32  # samples, up to which plain integers are faster than numpy
 
 
 class _Table(NamedTuple):
@@ -115,6 +116,8 @@ class DiscreteGaussian:
         self._sure = np.array([sure[j] for j in labels], dtype=np.uint64)
         masses = [*table.weights[:-1], table.weights[-1] << table.tail_bits]
         self._own_below, self._alias = _alias_table([masses[j] for j in labels])
+        arrays = (self._own_below, self._alias, self._start, self._sure)
+        self._few: tuple[list[int], ...] = tuple(array.tolist() for array in arrays)
         # Candidates rejected per 1024, about 0.4 w/σ of all: sizes buffers, decides nothing.
         self._loss = 1 + (410 << m) // isqrt(variance) if m else 0
 
@@ -135,6 +138,9 @@ class DiscreteGaussian:
             UsageError: a negative count or a key of another length.
         """
         _check(count, (key,))
+        few = self._sample_few(key, count) if count <= _FEW else None
+        if few is not None:
+            return few
         parts = [self._sample_chunk(key, 0, count)]
         left = count - len(parts[0])
         while left:
@@ -169,7 +175,7 @@ class DiscreteGaussian:
 
     def _sample_rows(self, keys: Sequence[bytes], candidates: int, samples: NDArray[np.int64]) -> None:
         size = candidates * _CANDIDATE_BYTES
-        stream = b"".join([randombytes_buf_deterministic(size, key) for key in keys])
+        stream = b"".join([expand(key, size) for key in keys])
         x, rejected = self._judge(stream, keys, 0, candidates)
         count = samples.shape[1]
         samples[:] = x.reshape(-1, candidates)[:, :count]
@@ -180,13 +186,26 @@ class DiscreteGaussian:
             left = x[own][kept[own]]
             samples[row] = left[:count] if len(left) >= count else self.sample(count, keys[row])
 
+    def _sample_few(self, key: bytes, count: int) -> NDArray[np.int64] | None:
+        """`_propose` without numpy, which is faster for a few; None where a candidate is not sure to be accepted."""
+        below, alias, start, sure = self._few
+        m, words = self._table.width_bits, struct.unpack(f"<{2 * count}Q", expand(key, _CANDIDATE_BYTES * count))
+        samples = []
+        for choice, second in zip(words[0::2], words[1::2], strict=True):
+            column = choice >> _FRACTION_BITS
+            label = column if choice < below[column] else alias[column]
+            if (second << m) % _ONE >= sure[label]:
+                return None
+            samples.append(start[label] + (second >> 64 - m))
+        return np.array(samples, dtype=np.int64)
+
     def _sample_chunk(self, key: bytes, chunk: int, wanted: int) -> NDArray[np.int64]:
         """The first samples of a chunk: `wanted`, or all it has."""
         seed = _chunk_seed(key, chunk) if chunk else key
         candidates = self._candidates(wanted)
         while True:
             candidates = min(candidates, _CHUNK)
-            stream = randombytes_buf_deterministic(candidates * _CANDIDATE_BYTES, seed)
+            stream = expand(seed, candidates * _CANDIDATE_BYTES)
             x, rejected = self._judge(stream, (key,), chunk * _CHUNK, candidates)
             if candidates - len(rejected) >= wanted or candidates == _CHUNK:
                 return np.delete(x, rejected)[:wanted] if rejected else x[:wanted]

@@ -6,6 +6,7 @@ zero, nearer than that. With a single bin, a count, only a missing row makes a d
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import cached_property
 from itertools import pairwise
 
@@ -69,10 +70,10 @@ class Histogram(Statistic, frozen=True, kw_only=True):
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         counts = np.zeros((len(rows), self.dimension), dtype=np.int64)
-        bins = self._inner_edges.searchsorted(rows[:, 0], side="right")
         if len(rows) == 1:  # as most devices have
-            counts[0, bins[0]] = 1 << fraction_bits
+            counts[0, bisect_right(self.edges, rows[0, 0], 1, self.dimension) - 1] = 1 << fraction_bits
         else:
+            bins = self._inner_edges.searchsorted(rows[:, 0], side="right")
             counts[np.arange(len(rows)), bins] = 1 << fraction_bits
         return counts
 
