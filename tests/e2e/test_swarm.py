@@ -74,7 +74,7 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert [set(one) for one in apart["coefficients"]] == [{"name", *others}] * 2
     assert set(apart["intercept"]) == others
     assert set(apart["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
-    assert "not covered by epsilon: errors and scores on held-out rows" in " ".join(done.stderr.split())
+    assert "not covered by epsilon, since it comes from rows as they are: what is learned without privacy and errors" in " ".join(done.stderr.split())
     assert [one["name"] for one in result["rounds"]] == ["second-moments", "regression"]
     for one in result["rounds"]:
         assert (one["dropped"], one["contributors"]) == (2, 29)
@@ -322,7 +322,7 @@ def test_a_missing_plot_library_is_seen_before_the_work(dca: Dca, monkeypatch: p
     assert (done.returncode, "this needs matplotlib" in done.stderr) == (2, True)
 
 
-def test_what_epsilon_does_not_cover_is_left_out_on_request(
+def test_hardening_12_what_epsilon_does_not_cover_is_left_out_on_request(
     dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path
 ) -> None:
     """Neither in files nor on the screen; no row is held out, so that each is some client's."""

@@ -133,7 +133,7 @@ def swarm_summary(epsilon: float, delta: float, part: float) -> dict[str, Any]:
 
 @quickly
 @given(EPSILONS, DELTAS, st.floats(0.1, 1))
-def test_the_terminal_of_a_swarm(epsilon: float, delta: float, part: float) -> None:
+def test_hardening_11_the_terminal_of_a_swarm(epsilon: float, delta: float, part: float) -> None:
     summary = swarm_summary(epsilon, delta, part)
     for kind in ({}, {"round_kind": "node-release", "nodes": [1]}, {"reports": "laplace"}):
         text = "\n".join(line for _, line in closing_lines({**summary, "unknown_noises": 307, **kind}))
@@ -142,7 +142,7 @@ def test_the_terminal_of_a_swarm(epsilon: float, delta: float, part: float) -> N
 
 @quickly
 @given(EPSILONS, DELTAS, st.floats(0.1, 1))
-def test_pages(epsilon: float, delta: float, part: float) -> None:
+def test_hardening_11_pages(epsilon: float, delta: float, part: float) -> None:
     run = swarm_summary(epsilon, delta, part)
     check(page_of(separated(run)), epsilon=(epsilon, part * epsilon), delta=delta)
     check(page_of({**report_samples.learned(), "epsilon": epsilon, "delta": delta}), epsilon=(epsilon,), delta=delta)
@@ -308,7 +308,7 @@ def formatted(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield text.lineno, ast.unparse(part.value)
 
 
-def test_no_privacy_figure_is_printed_but_by_the_formatter() -> None:
+def test_hardening_11_no_privacy_figure_is_printed_but_by_the_formatter() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {value}"
         for package in ("dca_proto", "emulator", "inference", "scripts")
