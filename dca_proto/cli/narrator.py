@@ -110,6 +110,8 @@ class Narrator:
                 return f"connected to {url}" + (f" after {away_s:.3g} seconds without" if away_s else "")
             case Disconnected(_, reason):
                 return f"{reason}; trying again"
+            case facts.FederationChanged(number, file_hash):
+                return f"federation file {number} (hash {file_hash.hex()[:16]}) has come, and holds from now on"
             case facts.DataFailed(round_id, statistic, error):
                 which = f"the data, or rows of them, failed with {error}"
                 return f"round {_short(round_id)}: {which} and count as zero in {statistic}"

@@ -131,12 +131,13 @@ class TrainerActor(Actor):
         return [*self._file_effects(), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        """Open rounds of a member that is gone end."""
-        self._waiting.federation = self._releases.federation = self._failures.federation = self._federation
+        """Open rounds of a member that is gone end, and so do requests for a round of other Compute nodes."""
+        self._releases.federation = self._failures.federation = self._federation
+        refused = [Report(fact) for fact in self._waiting.adopt(self._federation)]
         reason = f"{self._federation.title} has come, which lacks a member of the round: hold it again"
         rounds = [one for _, one in sorted(self._rounds.items()) if one.phase in OPEN]
         ended = [one for one in rounds if not self._federation.has(self.id, one.opened.computes)]
-        return [effect for one in ended for effect in self._failures.fail(one, reason, now_ms)]
+        return [*refused, *(effect for one in ended for effect in self._failures.fail(one, reason, now_ms))]
 
     def _on_command(self, request: object, now_ms: int) -> list[Effect]:
         if not isinstance(request, OpenRound):

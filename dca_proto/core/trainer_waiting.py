@@ -28,7 +28,7 @@ class Waiting:
 
     def __init__(self, federation: Federation, timing: Timing) -> None:
         self.requests: dict[bytes, OpenRound] = {}
-        self.federation = federation
+        self._federation = federation
         self._timing = timing
         self._keys: dict[bytes, tuple[EpochKey, Signed]] = {}
         self._ahead: dict[bytes, str] = {}  # what nodes published whose clock, or ours, is wrong
@@ -36,7 +36,7 @@ class Waiting:
 
     def note(self, sender: bytes, frame: Signed, now_ms: int) -> None:
         """Keep a published key. Raises `PeerError` for a forged one, an older one, and one far ahead of the clock."""
-        key = open_epoch_key(frame, self.federation)
+        key = open_epoch_key(frame, self._federation)
         if sender != key.compute:
             raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
         known, latest = self._keys.get(sender), now_ms // self._timing.epoch_ms + 1
@@ -47,6 +47,15 @@ class Waiting:
             raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {known[0].epoch}")
         self._ahead.pop(sender, None)
         self._keys[sender] = (key, frame)
+
+    def adopt(self, federation: Federation) -> list[RoundFailed]:
+        """Believe this file's Compute nodes from now on; requests for others' fail, and have cost nothing."""
+        others, self._federation = federation.computes != self._federation.computes, federation
+        failed = [one.round_id for one in self.requests.values() if one.ask.computes and others]
+        for round_id in failed:
+            del self.requests[round_id]
+        reason = f"{federation.title} has come, which names other Compute nodes: hold the round again"
+        return [RoundFailed(round_id, reason, None, None) for round_id in failed]
 
     def reserved(self, beside: Iterable[OpenRound]) -> list[Cost]:
         """What the requests that wait cost, and others beside them."""
@@ -101,7 +110,7 @@ class Waiting:
         if request is None:
             return None
         silent = self.missing(request, now_ms) or self.uncounted(request)
-        names = {one: self.federation.name_of(one) for one in silent}
+        names = {one: self._federation.name_of(one) for one in silent}
         listed = ", ".join(names.values())
         reason = f"no epoch key that outlasts the round, or no count of sessions, from Compute node {listed}; is it up?"
         wrong = [f"{name} shows {self._ahead[one]}" for one, name in names.items() if one in self._ahead]

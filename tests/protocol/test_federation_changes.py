@@ -367,9 +367,12 @@ def test_a_request_that_waits_for_a_node_that_goes_fails_in_words() -> None:
         network.restart(node)
     network.command(cast.trainer_identity.id, cast.request())
     members_with(cast, network, NEW_NODE, replaced=1)
-    until_the_end(network, 0.1)
     (failed,) = failures(network)
-    assert "no epoch key" in failed.reason
+    assert "federation file 2" in failed.reason
+    assert "hold the round again" in failed.reason
+    until_the_end(network, 0.1)
+    assert failures(network) == [failed]
+    assert network.actors[cast.trainer_identity.id].ledger.spent().mu == 0
 
 
 def test_a_new_trainer_holds_a_round_that_all_take_part_in() -> None:
