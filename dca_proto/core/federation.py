@@ -216,8 +216,10 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         except ValueError:
             raise UsageError("federation file: a key is not hexadecimal; `dca federation init` writes one") from None
         except PeerError as error:
+            if error.code == "malformed":
+                raise UsageError(f"federation file: content that no member would take: {error.found}") from None
             raise UsageError(
-                f"federation file: its enrolment key did not sign this content ({error}); get the file from its owner"
+                "federation file: its enrolment key did not sign this content: it was changed; get it from its owner"
             ) from None
 
 

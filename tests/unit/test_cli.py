@@ -75,7 +75,7 @@ def test_help_lists_every_command_with_a_line_and_imports_none() -> None:
         "broker      Run a broker until Ctrl-C",
         "client      Run a client",
         "compute     Run a Compute node",
-        "federation  Make the federation file",
+        "federation  Make and change the federation file",
         "inspect     Show what is in a message",
         "keygen      Make an identity",
         "ledger      Show what a client or a trainer has spent",
