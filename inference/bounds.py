@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from inference.errors import DataError
 
+PUBLISHED_WITH_ROWS = "ranges were published with the rows, whose own minimum and maximum they are"
+"""Why experiments that repeat published ones may claim no ε for real, where they take such ranges for public."""
 _ADVICE = "give COL=LO:HI,... or a TOML file, from what is known of the measurement"
 
 

@@ -74,7 +74,10 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert [set(one) for one in apart["coefficients"]] == [{"name", *others}] * 2
     assert set(apart["intercept"]) == others
     assert set(apart["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
-    assert "not covered by epsilon, since it comes from rows as they are: what is learned without privacy and errors" in " ".join(done.stderr.split())
+    assert (
+        "not covered by epsilon, since it comes from rows as they are: what is learned without privacy and errors"
+        in " ".join(done.stderr.split())
+    )
     assert [one["name"] for one in result["rounds"]] == ["second-moments", "regression"]
     for one in result["rounds"]:
         assert (one["dropped"], one["contributors"]) == (2, 29)

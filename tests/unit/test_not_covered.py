@@ -100,7 +100,9 @@ def test_terminals_mark_them() -> None:
     console = Console(record=True, width=120)
     console.print(estimates_table(summary))
     assert re.search(r"\n +not covered by ε:\s*\n +private +without privacy +unit", console.export_text())
-    assert dict(closing_lines(summary))["not covered"].startswith("by epsilon, since it comes from rows as they are: what")
+    assert dict(closing_lines(summary))["not covered"].startswith(
+        "by epsilon, since it comes from rows as they are: what"
+    )
     iterative = scores_table({**summary, "test": {"rows": 9, "scores": [_score()]}})
     assert iterative is not None
     assert str(iterative.title) == "9 held-out rows: not covered by epsilon"

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from dca_proto.core.rounding import at_least
 from emulator.experiments import student
-from emulator.experiments.local.regression_data import PUBLISHED, VALID, Array
+from emulator.experiments.local.regression_data import PUBLISHED, VALID, WINE, Array
 from emulator.experiments.local.regression_methods import (
     BAYES,
     CLASSICAL,
@@ -37,6 +37,7 @@ from emulator.experiments.local.regression_methods import (
 )
 from emulator.experiments.local.regression_work import RATES, RECORDS, Cell, Plan, Task
 from emulator.experiments.runner import Check, table
+from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.local.posterior import R_HAT_REQUIRED
 
 HINDSIGHT = "LDP-SGD, best rate in hindsight"
@@ -168,6 +169,7 @@ def figures(found: Results, made: Sequence[Comparison]) -> dict[str, Any]:
     """Everything that was found, as plain data."""
     return {
         "kind": f"ldp-figure-{found.task.figure}",
+        "not_private_because": [PUBLISHED_WITH_ROWS] if found.task.data == WINE else [],
         "score": found.task.score,
         "spread": "standard deviation over repeats (splits and noise)",
         "epsilons": list(found.plan.epsilons),
