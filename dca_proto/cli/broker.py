@@ -7,6 +7,7 @@ import secrets
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, get_args
@@ -129,6 +130,11 @@ def _access(federation: Path | None, passwords: Path | None, certificates: Path 
         raise UsageError("--federation needs --passwords FOLDER, where the members' password files are or go")
     found = read_federation(federation)
     members = list(_members(found, certificates or federation.absolute().parent))
+    names = Counter(name.casefold() for _, name, _ in members)
+    twice = [name for _, name, _ in members if names[name.casefold()] > 1]
+    if twice:
+        shared = f"two members would share {twice[0]}.password"
+        raise UsageError(f"{shared}: give the certificate {twice[-1]}.cert another name")
     try:
         passwords.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

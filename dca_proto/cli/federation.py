@@ -123,8 +123,9 @@ def init(
 ) -> None:
     """Make a federation file, and for a trial all identities that belong to it."""
     until_ms = _expiry_ms(days)
-    if min(computes, trainers, clients) < 0:
-        raise UsageError("--computes, --trainers and --clients cannot be below 0")
+    for option, count, most in (("computes", computes, 100), ("trainers", trainers, 100), ("clients", clients, 10_000)):
+        if not 0 <= count <= most:
+            raise UsageError(f"--{option} {count}: expected 0 to {most}; a trial is made on one machine")
     if (computes or without_computes) and not trainer:
         trainers = trainers or 1
     made = [*_make("compute", computes), *_make("trainer", trainers), *_make("client", clients)]

@@ -23,6 +23,7 @@ from dca_proto.core.sealing import Identity, actor_id, digest, verify
 FILES = "federation"
 """The store's table of the newest federation file."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+_MEMBER = re.compile(r"\w[\w .-]{0,63}")  # also the name of its files
 
 
 class Member(msgspec.Struct, frozen=True, dict=True):
@@ -60,6 +61,12 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"federation name {self.name!r}: use up to 32 lower-case letters, digits and dashes")
         members = self.computes + self.trainers
+        odd = [one.name for one in members if not _MEMBER.fullmatch(one.name)]
+        if odd:
+            raise UsageError(
+                f"federation {self.name!r}: a member is named {odd[0][:80]!r}; use up to 64 letters, digits, spaces, "
+                "dots, dashes and underscores, and begin with none of the four"
+            )
         for what, values in (("name", [m.name for m in members]), ("key", [m.key for m in members])):
             if len(set(values)) != len(values):
                 raise UsageError(f"federation {self.name!r}: a {what} stands there twice; each member has its own")

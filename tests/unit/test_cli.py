@@ -225,7 +225,7 @@ def _with_another_authority(run: Run) -> str:
     [
         ((), "found 0 Compute nodes, expected at least 2"),
         (("--computes", "1"), "found 1 Compute nodes"),
-        (("--computes", "-1"), "cannot be below 0"),
+        (("--computes", "-1"), "--computes -1: expected 0 to 100"),
         (("--computes", "2", "--name", "No"), "federation name 'No'"),
         (("--compute", "a"), "--compute 'a': expected NAME=PUBLICKEY"),
         (("--compute", "a=zz"), "'zz' is neither a public key"),

@@ -17,7 +17,7 @@ FEDERATION = sign_federation(
     Federation(
         "hospital-7",
         AUTHORITY.public_key,
-        (Member("north", KEYS[0]), Member('quo"te\\d', KEYS[1])),
+        (Member("north", KEYS[0]), Member("Süd. 1_b", KEYS[1])),
         (Member("lab", KEYS[2]),),
     ),
 )
