@@ -162,7 +162,7 @@ class ComputeActor(Committing):
             case m.Query():
                 return self._on_query(sender, frame, body, now_ms)
             case m.SessionsWanted():
-                return self._on_sessions_wanted(sender, frame, now_ms)
+                return self._on_sessions_wanted(sender, frame, body, now_ms)
             case m.FederationFile():
                 return self._on_file(frame, body, now_ms)
             case _:
@@ -174,10 +174,13 @@ class ComputeActor(Committing):
         kept = self._sessions.take(sender, payload, frame, body, now_ms)
         return [*kept, Report(facts.SessionKept(sender, len(self._sessions)))] if kept else []
 
-    def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, now_ms: int) -> list[Effect]:
-        verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)
+    def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, body: m.SessionsWanted, now_ms: int) -> list[Effect]:
+        trainer, to = self._federation.trainer(sender), Address(Channel.TRAINER, sender)
+        self._federation.check_stamp(body.file)
+        verify_signed(frame, trainer.key, self._federation_id)
         count = m.Sessions(PROTOCOL_VERSION, self._sessions.count_valid(now_ms))
-        return [self._signed_to(Address(Channel.TRAINER, sender), b"", count)]
+        key = [self._signed_to(to, b"", self._epoch_key())] if body.is_keyless else []
+        return [*key, self._signed_to(to, b"", count)]
 
     # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
 
@@ -442,15 +445,17 @@ class ComputeActor(Committing):
         """
         renewed = self._keys.renew(now_ms)
         self._sessions.expire(self._keys.epochs)
-        keys = self._keys
-        body = m.EpochKey(PROTOCOL_VERSION, self.id, keys.epoch, keys.public, keys.expires_ms)
         again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,
             *self._file_effects(),  # before a key that only this file's members take
-            Send(Address(Channel.EPOCH), b"", encode(self._sign(body)), retain=True),
-            SetTimer(Timer(EPOCH), min(keys.next_turn_ms(now_ms), again_ms)),
+            Send(Address(Channel.EPOCH), b"", encode(self._sign(self._epoch_key())), retain=True),
+            SetTimer(Timer(EPOCH), min(self._keys.next_turn_ms(now_ms), again_ms)),
         ]
+
+    def _epoch_key(self) -> m.EpochKey:
+        keys = self._keys
+        return m.EpochKey(PROTOCOL_VERSION, self.id, keys.epoch, keys.public, keys.expires_ms, self._federation.stamp)
 
     def _timers(self, current: Round) -> list[Effect]:
         body = current.opened.body

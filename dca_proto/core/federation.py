@@ -15,7 +15,7 @@ import msgspec
 
 from dca_proto.core.codec import decode_body, encode, verify_signed
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.messages import Certificate, FederationFile, Signed
+from dca_proto.core.messages import Certificate, FederationFile, FileStamp, Signed
 from dca_proto.core.params import CERTIFICATES_KNOWN_MAX, PROTOCOL_VERSION
 from dca_proto.core.records import signed, unreadable
 from dca_proto.core.sealing import Identity, actor_id, digest, verify
@@ -155,6 +155,17 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         if now_ms >= certificate.expires_ms:
             raise PeerError("certificate", found=f"expired at {certificate.expires_ms} ms", expected=f"after {now_ms}")
         return client
+
+    @cached_property
+    def stamp(self) -> FileStamp:
+        """What members say of it when they connect."""
+        return FileStamp(self.number, self.hash)
+
+    def check_stamp(self, stamp: FileStamp) -> None:
+        """Refuse whoever follows another file of this number, before a signature fails over it. Raises `PeerError`."""
+        if stamp.number == self.number and stamp.hash != self.hash:
+            found = _title(stamp.number, stamp.hash)
+            raise PeerError("federation", found=found, expected=f"{self.title}; give both the owner's newest file")
 
     def check_number(self, number: int, file_hash: bytes) -> None:
         """Whether one who knows this file can judge a round that was announced by another. Raises `PeerError`."""

@@ -81,6 +81,7 @@ class OwnSession:
                 max(now_ms, last.serial + 1 if last else 0),  # whatever the clock says
                 self._keys.public,
                 self._keys.expires_ms,
+                self._federation.stamp,
             )
             self._signed = sign(self._identity, self._federation.id, body)
             self.hello = encode(self._signed)
@@ -248,6 +249,7 @@ class Sessions:
     def _check(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> None:
         if actor_id(body.certificate.client_key) != sender:
             raise PeerError("sender", found=sender.hex(), expected="the client of the certificate")
+        self._federation.check_stamp(body.file)
         if (
             not now_ms
             < body.expires_ms + self._timing.epoch_grace_ms
