@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import secrets
+import socket
 import sys
 import tempfile
 import time
@@ -65,6 +67,9 @@ def broker(
     require_certificate: Annotated[
         bool, typer.Option("--require-certificate", help="Refuse clients without a TLS certificate of that CA.")
     ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Trial: let others than this machine in without passwords or TLS.")
+    ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: mosquitto if it is installed, else the embedded one."""
     if kind not in get_args(Kind):
@@ -76,6 +81,8 @@ def broker(
         tls=_tls(tls_certificate, tls_key, tls_ca, require_certificate),
         access=_access(federation, passwords, certificates),
     )
+    if not insecure:
+        _require_secured(options)
     if directory is not None:
         complete(_serve(directory, options))
         return
@@ -106,6 +113,23 @@ async def _serve(directory: Path, options: BrokerOptions) -> None:
         print(f"broker  {running.kind} {running.version} at {running.url}; log {running.log_path}", flush=True)
         print("        Ctrl-C stops it", flush=True)
         await running.ended()
+
+
+def _require_secured(options: BrokerOptions) -> None:
+    """Refuse to let in everybody on a network, or passwords over it in plain text. Raises `UsageError`."""
+    with contextlib.suppress(OSError):
+        reached = {str(found[4][0]) for found in socket.getaddrinfo(options.host, None)}
+        if all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in reached):
+            return
+    lacks = [
+        what for what, given in (("--federation", options.access), ("--tls-certificate", options.tls)) if not given
+    ]
+    if lacks:
+        raise UsageError(
+            f"--host {options.host} can be reached from other machines: found no {' and no '.join(lacks)}, expected "
+            "passwords for members and TLS; give both (dca broker --help), listen on 127.0.0.1, or say --insecure for "
+            "a trial in a network that you trust"
+        )
 
 
 def _tls(certificate: Path | None, key: Path | None, ca: Path | None, require: bool) -> TlsFiles | None:

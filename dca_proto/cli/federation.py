@@ -34,6 +34,7 @@ from dca_proto.keyfile import (
     write_identity,
 )
 from dca_proto.net.private import write_private
+from dca_proto.net.settings import check_url
 
 _GROUP = """Examples:
 
@@ -123,6 +124,8 @@ def init(
 ) -> None:
     """Make a federation file, and for a trial all identities that belong to it."""
     until_ms = _expiry_ms(days)
+    if broker is not None:
+        check_url("--broker", broker)
     for option, count, most in (("computes", computes, 100), ("trainers", trainers, 100), ("clients", clients, 10_000)):
         if not 0 <= count <= most:
             raise UsageError(f"--{option} {count}: expected 0 to {most}; a trial is made on one machine")
