@@ -288,8 +288,10 @@ def test_a_refusal_for_the_budget(epsilon: float, delta: float) -> None:
 
 # None beside the formatter.
 
-PRIVATE = re.compile(r"(?:^|[^a-z])(?:epsilon|delta|mu|eps|pure)(?:$|[^a-z])|claimed|meant", re.IGNORECASE)
-LIKELY = re.compile(r"\{[^{}]*(?:epsilon|delta|mu|eps|pure|claimed|meant)[^{}]*:[^{}]+\}", re.IGNORECASE)
+PRIVATE = re.compile(
+    r"(?:^|[^a-z])(?:epsilon|delta|mu|eps|pure|per_round)(?:$|[^a-z])|claimed|meant|[εδμ]", re.IGNORECASE
+)
+LIKELY = re.compile("epsilon|delta|[εδμ]|claimed|meant", re.IGNORECASE)
 NO_FIGURE = ("scale * told.epsilon", "minutes(", "'epsilon, ")
 """A width, a time, heads of columns."""
 
@@ -303,9 +305,10 @@ def formatted(tree: ast.AST) -> Iterator[tuple[int, str]]:
             continue
         if any(isinstance(part, ast.Constant) and re.search(r"^/|\w/$", str(part.value)) for part in text.values):
             continue
-        for part in text.values:
+        for before, part in itertools.pairwise([None, *text.values]):
             if isinstance(part, ast.FormattedValue) and part.format_spec is not None:
-                yield text.lineno, ast.unparse(part.value)
+                named = re.search(r"\w+(?=[ =≤≥<>]*$)", str(before.value)) if isinstance(before, ast.Constant) else None
+                yield text.lineno, f"{named[0] if named else ''} {ast.unparse(part.value)}"
 
 
 def test_hardening_11_no_privacy_figure_is_printed_but_by_the_formatter() -> None:

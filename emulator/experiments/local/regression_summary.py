@@ -254,7 +254,7 @@ def _order(found: Results, made: Sequence[Comparison]) -> Iterator[Check]:
         small = [one for one in own if one.epsilon <= found.task.small]
         mean, low, high = _over(found, setting, [one.epsilon for one in small])
         records = f" of {RECORDS:,} records" if found.task.label else ""
-        name = f"{TIGHT} ahead of {SGD}{records} over ε <= {found.task.small:g}, {setting}"
+        name = f"{TIGHT} ahead of {SGD}{records} over ε <= {at_least(found.task.small)}, {setting}"
         words = f"{mean:.3f} ({low:.3f}, {high:.3f}); {turn(own)}"
         yield Check(
             name,
@@ -300,7 +300,7 @@ def _near(found: Results) -> Iterator[Check]:
         exact = float(found.of(PUBLISHED, BAYES).mean())
         gap = found.sign * (exact - float(found.of(PUBLISHED, TIGHT, last).mean()))
         near = NEAR[found.task.label] * (1.0 if found.task.label else exact)
-        name = f"{TIGHT} near {BAYES} at ε = {last:g}, {PUBLISHED}"
+        name = f"{TIGHT} near {BAYES} at ε = {at_least(last)}, {PUBLISHED}"
         yield Check(name, f"within {near:.3f}", f"{gap:.4f}", gap <= near)
 
 
