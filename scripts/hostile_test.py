@@ -325,9 +325,8 @@ def checked(federation: Federation, warm: int, gone: list[str], minutes: float) 
     failed += gone
     lost = [len(LOST.findall(one.log.read_text(errors="replace"))) for one in federation.twins]
     most = LOSSES + LOSSES_A_MINUTE * minutes
-    failed += (
-        [f"two copies of one identity lost {lost} connections, expected at most {most:g}"] if max(lost) > most else []
-    )
+    if max(lost) > most:
+        failed.append(f"two copies of one identity lost {lost} connections, expected at most {most:g} each")
     attacks = federation.directory / "attacks.json"
     if not gone and not attacks.exists():
         failed.append(f"the hostile client failed: {last_line(federation.hostile.log)}")
