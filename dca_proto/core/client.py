@@ -154,7 +154,7 @@ class ClientActor(Actor):
             case m.Announcement():
                 return self._on_announcement(self._open(frame), None, now_ms)
             case m.FederationFile():
-                return self._on_file(frame, body, now_ms)
+                return self._on_file(frame, now_ms)
             case m.Abort():
                 return self._on_abort(frame, body, now_ms)
             case m.ChargeReused():

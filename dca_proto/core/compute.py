@@ -103,7 +103,8 @@ class ComputeActor(Committing):
         lost = [current for current in known if current.phase not in ENDS and not current.is_loaded]
         aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
         resumed = [effect for one in known if one not in lost for effect in self._resume(one, now_ms)]
-        return [*self._sessions.adopt(self._federation), *aborted, *self._turn_epoch(now_ms), *resumed]
+        known_file = [*self._file_effects(), *self._sessions.adopt(self._federation)]
+        return [*known_file, *aborted, *self._turn_epoch(now_ms), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         """Open rounds of a member that is gone end, and so do the sessions of revoked clients."""
@@ -164,7 +165,7 @@ class ComputeActor(Committing):
             case m.SessionsWanted():
                 return self._on_sessions_wanted(sender, frame, body, now_ms)
             case m.FederationFile():
-                return self._on_file(frame, body, now_ms)
+                return self._on_file(frame, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a Compute node")
 
@@ -448,7 +449,7 @@ class ComputeActor(Committing):
         again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,
-            *self._file_effects(),  # before a key that only this file's members take
+            *(self._file_effects() if renewed else []),  # a broker may forget it, too
             Send(Address(Channel.EPOCH), b"", encode(self._sign(self._epoch_key())), retain=True),
             SetTimer(Timer(EPOCH), min(self._keys.next_turn_ms(now_ms), again_ms)),
         ]

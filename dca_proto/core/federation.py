@@ -173,21 +173,16 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
             found = f"a round by {_title(number, file_hash)}"
             raise PeerError("federation", found=found, expected=f"one by {self.title}, which is known here, or older")
 
-    def successor(self, frame: Signed, body: FederationFile) -> Federation | None:
-        """The newer file that a message brings; None for this one and for an older one.
-
-        Args:
-            body: the decoded body of `frame`.
-
-        Raises:
-            PeerError: it is not signed, has this file's number but not its content, or takes a revocation back.
-        """
-        if body.number < self.number or frame.body == self.frame.body:
-            return None
-        return self.newer(_opened(self.name, self.enrolment_key, frame))
+    def opened(self, frame: Signed) -> Federation:
+        """A file of this federation that came as a message. Raises `PeerError` where it is none."""
+        return _opened(self.name, self.enrolment_key, frame)
 
     def newer(self, other: Federation) -> Federation | None:
-        """The other file of this federation if it is the newer one. Raises `PeerError` as `successor`."""
+        """The other file of this federation if it is the newer one.
+
+        Raises:
+            PeerError: it has this file's number but not its content, or takes a revocation back.
+        """
         if other.number < self.number or other.hash == self.hash:
             return None
         if other.number == self.number:
@@ -226,7 +221,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
                 tuple(bytes.fromhex(one) for one in raw.revoked),
                 bytes.fromhex(raw.signature),
             )
-            return _opened(given.name, given.enrolment_key, given.frame)
+            return given.opened(given.frame)
         except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
             raise UsageError(f"federation file: {error}; `dca federation init` writes one") from None
         except UsageError:
@@ -272,11 +267,11 @@ def newest_file(given: Federation, records: Iterable[tuple[str, bytes, bytes]]) 
     """
     for frame in (signed(FILES, value) for table, key, value in records if (table, key) == (FILES, given.id)):
         try:
-            stored = _opened(given.name, given.enrolment_key, frame)
+            stored = given.opened(frame)
         except PeerError as error:
             raise unreadable(FILES, str(error)) from None
         try:
-            return given.newer(stored) or given
+            return stored.newer(given) or given.newer(stored) or given
         except PeerError as error:
             raise UsageError(f"the store has {stored.title}: {error}; get a newer file from its owner") from None
     return given

@@ -132,13 +132,9 @@ class TrainerActor(Actor):
         return [*self._file_effects(), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        """Open rounds of a member that is gone end, and so do requests for a round of other Compute nodes."""
+        """Requests for rounds of other Compute nodes end; rounds that are open end with the nodes' aborts."""
         self._releases.federation = self._failures.federation = self._federation
-        refused = [Report(fact) for fact in self._waiting.adopt(self._federation)]
-        reason = f"{self._federation.title} has come, which lacks a member of the round: hold it again"
-        rounds = [one for _, one in sorted(self._rounds.items()) if one.phase in OPEN]
-        ended = [one for one in rounds if not self._federation.has(self.id, one.opened.computes)]
-        return [*refused, *(effect for one in ended for effect in self._failures.fail(one, reason, now_ms))]
+        return [Report(fact) for fact in self._waiting.adopt(self._federation)]
 
     def _on_command(self, request: object, now_ms: int) -> list[Effect]:
         if not isinstance(request, OpenRound):
@@ -163,7 +159,7 @@ class TrainerActor(Actor):
                 self._waiting.note_sessions(sender, body.count)
                 return self._announce_waiting(now_ms)
             case m.FederationFile():
-                return self._on_file(frame, body, now_ms)
+                return self._on_file(frame, now_ms)
             case m.Progress():
                 return self._on_progress(sender, frame, body, now_ms)
             case m.Abort():
