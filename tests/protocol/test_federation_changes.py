@@ -477,3 +477,18 @@ def test_a_round_of_a_node_that_goes_ends_at_a_restart_with_the_new_file_too() -
     assert {network.actors[cast.computes[index]].phase(request.round_id) for index in (0, 2)} == {"aborted"}
     assert network.actors[cast.clients[0]].ledger.spent().mu > 0
     assert not results(network)
+
+
+def test_a_file_that_was_given_by_hand_is_remembered_when_an_older_one_takes_its_place() -> None:
+    cast = exact_cast(4)
+    first, cast.federation = cast.federation, without(cast, 3)
+    network = Network()
+    network.add(Channel.CLIENT, functools.partial(cast.client, 0))
+    network.add(Channel.COMPUTE, functools.partial(cast.compute, 0))
+    network.add(Channel.TRAINER, cast.trainer)
+    network._retained.clear()
+    cast.federation = first
+    for member in list(network.actors):
+        network.crash(member)
+    for member in list(network.actors):
+        assert network.restart(member).federation.number == 2
