@@ -136,7 +136,8 @@ class ClientActor(Actor):
         return [*self._file_effects(), *dropped, *self._greet(now_ms), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        return []  # it is asked at each announcement, and at each word of a Compute node
+        self._session.federation = self._federation  # all else asks for it at each message
+        return []
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         known = recall(payload, self._federation)

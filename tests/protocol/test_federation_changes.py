@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from reporters import Reporters
-from scene import begin, exact_cast, exact_sum, failures, ignored, losing, refused, results, until_the_end
+from scene import begin, body_of, exact_cast, exact_sum, failures, ignored, losing, refused, results, until_the_end
 
 from dca_proto.core import facts
 from dca_proto.core.client import ClientActor
@@ -492,3 +492,12 @@ def test_a_file_that_was_given_by_hand_is_remembered_when_an_older_one_takes_its
         network.crash(member)
     for member in list(network.actors):
         assert network.restart(member).federation.number == 2
+
+
+def test_a_clients_next_session_names_the_file_that_it_follows_now() -> None:
+    cast = exact_cast(4)
+    network = cast.network()
+    hand(network, cast.computes[0], without(cast, 3))
+    network.advance(network.now_ms + cast.timing.epoch_ms)
+    assert body_of(network._retained[cast.clients[0], Channel.HELLO].payload).file.number == 2
+    assert body_of(network._retained[cast.computes[2], Channel.EPOCH].payload).file.number == 2
