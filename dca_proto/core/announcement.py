@@ -90,8 +90,9 @@ def _open(frame: Signed, payload: bytes, federation: Federation) -> OpenedAnnoun
     body = decode_body(frame.body)
     if not isinstance(body, Announcement):
         raise PeerError("kind", found=type(body).__name__, expected="Announcement")
-    verify_signed(frame, federation.trainer(body.trainer).key, federation.id)
-    federation.check_number(body.federation_number, body.federation_hash)
+    trainer = federation.trainer(body.trainer)
+    federation.check_number(body.federation_number, body.federation_hash)  # before a signature fails over it
+    verify_signed(frame, trainer.key, federation.id)
     check_public(body.reply_key)
     if len(body.invited) not in (0, 32):
         raise PeerError("invited", found=f"a root of {len(body.invited)} bytes", expected="32 bytes, or none")
@@ -128,7 +129,9 @@ def open_epoch_key(frame: Signed, federation: Federation) -> EpochKey:
     claimed = decode_body(frame.body)
     if not isinstance(claimed, EpochKey):
         raise PeerError("kind", found=type(claimed).__name__, expected="EpochKey")
-    verify_signed(frame, federation.compute(claimed.compute).key, federation.id)
+    compute = federation.compute(claimed.compute)
+    federation.check_stamp(claimed.file)
+    verify_signed(frame, compute.key, federation.id)
     check_public(claimed.public)
     return claimed
 

@@ -120,6 +120,13 @@ class FederationFile(Wire, frozen=True, array_like=True, tag=27):
     revoked: Annotated[tuple[Id, ...], Meta(max_length=REVOKED_MAX)]
 
 
+class FileStamp(Wire, frozen=True, array_like=True):
+    """§2.7: which federation file the sender follows."""
+
+    number: Number
+    hash: Hash
+
+
 class EpochKey(Wire, frozen=True, array_like=True, tag=10):
     """§2.2: a Compute node's X25519 key for one epoch."""
 
@@ -128,6 +135,7 @@ class EpochKey(Wire, frozen=True, array_like=True, tag=10):
     epoch: Count
     public: Key
     expires_ms: TimeMs
+    file: FileStamp
 
 
 class Hello(Wire, frozen=True, array_like=True, tag=11):
@@ -139,6 +147,7 @@ class Hello(Wire, frozen=True, array_like=True, tag=11):
     serial: TimeMs
     public: Key
     expires_ms: TimeMs
+    file: FileStamp
 
 
 class HelloWanted(Wire, frozen=True, array_like=True, tag=12):
@@ -274,9 +283,11 @@ class Abort(Wire, frozen=True, array_like=True, tag=21):
 
 
 class SessionsWanted(Wire, frozen=True, array_like=True, tag=25):
-    """§4.1: a trainer asks a Compute node how many clients have a session."""
+    """§4.1: a trainer asks a Compute node how many clients have a session, and for its epoch key if `is_keyless`."""
 
     version: Version
+    file: FileStamp
+    is_keyless: bool
 
 
 class Sessions(Wire, frozen=True, array_like=True, tag=26):

@@ -49,6 +49,7 @@ TABLE: Table = {
     (FAILED, "abort"): FAILED,
     (FAILED, "last abort"): RETURNED,
     (FAILED, "all declined"): RETURNED,
+    **{(phase, "late release"): phase for phase in (DONE, FAILED)},
     (RETURNED, "late release"): FAILED,
     **{(phase, "late abort"): phase for phase in ENDED},
     **{(phase, "forget"): CLOSED for phase in ENDED},
