@@ -26,17 +26,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import structlog
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.config import ROLES, ClientFiles, Config, NodeFiles, check_known, read_config
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
+from dca_proto.core.federation import Federation
 from dca_proto.core.machine import Actor
 from dca_proto.core.request import OpenRound
 from dca_proto.core.sealing import Identity
 from dca_proto.core.topics import subscriptions
-from dca_proto.keyfile import certificate_path, read_certificate, read_identity
+from dca_proto.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.net.inbox import CLIENT_LIMITS
 from dca_proto.net.mqtt import MqttTransport
@@ -48,6 +50,7 @@ from dca_proto.table import Table, read_csv
 if TYPE_CHECKING:  # what only a trainer needs
     from dca_proto.net.live import LiveTrainer
 
+log = structlog.get_logger("dca.device")
 T = TypeVar("T")
 Records = list[tuple[str, bytes, bytes]]
 Report = Callable[[object], None]
@@ -163,9 +166,23 @@ class Device:
         store = SqliteStore(self.config.files.store, self._store_key)
         try:
             records = [(record.table, record.key, record.value) for record in store.load()]
-            yield Parts(self._build(records), transport, store)
+            actor = self._build(records)
+            self._write_file(actor.federation)
+            try:
+                yield Parts(actor, transport, store)
+            finally:
+                self._write_file(actor.federation)
         finally:
             await store.close()
+
+    def _write_file(self, known: Federation) -> None:
+        """Have the newest federation file on disk, where commands look for members; the store has it in any case."""
+        path = self.config.files.federation
+        try:
+            if read_federation(path).number < known.number:
+                replace_file(path, known.to_toml())
+        except UsageError as error:
+            log.warning("federation file not replaced", newer=known.title, error=str(error))
 
 
 def _resumable(parts: Parts) -> set[bytes]:

@@ -24,13 +24,14 @@ import msgspec
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Certificate
-from dca_proto.core.sealing import KEY_BYTES, Identity
+from dca_proto.core.sealing import KEY_BYTES, Identity, actor_id
 from dca_proto.net.private import read_private, write_private
 
 ROLES = ("client", "compute", "trainer", "authority")
 """Who can have an identity; the authority is the federation's enrolment key."""
 
 _HEX_DIGITS = 2 * KEY_BYTES
+_ENROL_ADVICE = "have the client enrolled: dca federation enrol"
 
 
 class _KeyText(msgspec.Struct, forbid_unknown_fields=True):
@@ -146,23 +147,30 @@ def read_certificate(path: Path, federation: Federation, now_ms: int) -> Certifi
         UsageError: the file is missing or no certificate, or the federation's enrolment key does not vouch for it (any
             more).
     """
-    advice = "have the client enrolled: dca federation enrol"
-    try:
-        text = msgspec.convert(tomllib.loads(_read_public(path, advice)), _CertificateText)
-        key, signature = bytes.fromhex(text.client_key), bytes.fromhex(text.signature)
-    except UsageError:
-        raise
-    except ValueError:  # TOML, msgspec and hexadecimal errors are all ValueErrors
-        raise UsageError(f"{path} is not a certificate; {advice}") from None
-    certificate = Certificate(key, text.expires_ms, signature)
+    certificate = _parse_certificate(path)
     try:
         federation.check_certificate(certificate, now_ms)
     except PeerError as error:
         why = {"certificate": "has expired", "revoked": "is revoked for good, so make a new key"}.get(
             error.code, f"was not signed for federation {federation.name!r}"
         )
-        raise UsageError(f"certificate {path} {why}; {advice}") from None
+        raise UsageError(f"certificate {path} {why}; {_ENROL_ADVICE}") from None
     return certificate
+
+
+def certified_id(path: Path) -> bytes:
+    """The id of the client that a certificate is of, whether it holds or not. Raises `UsageError`."""
+    return actor_id(_parse_certificate(path).client_key)
+
+
+def _parse_certificate(path: Path) -> Certificate:
+    try:
+        text = msgspec.convert(tomllib.loads(_read_public(path, _ENROL_ADVICE)), _CertificateText)
+        return Certificate(bytes.fromhex(text.client_key), text.expires_ms, bytes.fromhex(text.signature))
+    except UsageError:
+        raise
+    except ValueError:  # TOML, msgspec and hexadecimal errors are all ValueErrors
+        raise UsageError(f"{path} is not a certificate; {_ENROL_ADVICE}") from None
 
 
 # --- the federation file ----------------------------------------------------------------------------------------------

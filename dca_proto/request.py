@@ -14,7 +14,6 @@ each client, private against everybody: kind = "ldp-report" and mechanism = "gri
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,13 +25,14 @@ from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import check_mu
 from dca_proto.core.mechanism import LOCAL_MECHANISMS, DistributedDiscreteGaussian
-from dca_proto.core.params import Limits
+from dca_proto.core.params import Limits, Timing
 from dca_proto.core.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
 from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.wording import nearest
 from dca_proto.statistics import resolve
 from dca_proto.statistics.base import parameter_names
 from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.statistics.scaled import MAGNITUDE_MAX, MAGNITUDE_MIN
 
 SECURE_SUM, NODE_RELEASE, LDP_REPORT = "secure-sum", "node-release", "ldp-report"
 KINDS: dict[str, type[RoundRequest]] = {
@@ -157,9 +157,10 @@ def require_without_computes(kind: str, tolerate: int, colluders: int, computes:
 
 def check_windows(collect_s: float, commit_s: float) -> None:
     """Refuse a phase that cannot take place. Raises `UsageError`."""
+    most_s = Timing().deadline_ahead_ms_max / 1000
     for name, seconds in (("collect_s", collect_s), ("commit_s", commit_s)):
-        if not 0 < seconds < math.inf:
-            raise UsageError(f"{name} is {seconds:g}; give a number of seconds above 0")
+        if not 0.001 <= seconds <= most_s:
+            raise UsageError(f"{name} is {seconds:g}; give a number of seconds from 0.001 to {most_s:.0f}")
 
 
 def parameters_of(
@@ -192,8 +193,9 @@ def _scaling(columns: Sequence[str], bounds: Mapping[str, tuple[float, float]]) 
         raise UsageError(f"bounds of {', '.join(strange)}: no such column is asked for: {', '.join(columns)}")
     ends = [bounds[column] for column in columns]
     for column, (low, high) in zip(columns, ends, strict=True):
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise UsageError(f"bounds of {column!r}: found {low:g}:{high:g}, expected finite LO < HI")
+        if not (low < high and low >= -MAGNITUDE_MAX and high <= MAGNITUDE_MAX and high - low >= 2 * MAGNITUDE_MIN):
+            expected = f"finite LO < HI, {2 * MAGNITUDE_MIN:g} or more apart, within ±{MAGNITUDE_MAX:g}"
+            raise UsageError(f"bounds of {column!r}: found {low:g}:{high:g}, expected {expected}")
     return {
         "centre": [(low + high) / 2 for low, high in ends],
         "scale": [(high - low) / 2 for low, high in ends],

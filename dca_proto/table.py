@@ -84,7 +84,9 @@ def _header(lines: Iterator[list[str]], path: Path) -> tuple[str, ...]:
         raise UsageError(f"data {path} has no header; expected the columns' names in its first line")
     if _UNDECODED in "".join(columns):
         raise UsageError(f"data {path} is not a CSV in UTF-8; expected a header line and lines of numbers")
-    if all(_is_number(name) for name in columns):
+    if not all(name.isprintable() for name in columns):
+        raise UsageError(f"data {path} has a column whose name cannot be printed; give names of letters and digits")
+    if all(_is_float(name) for name in columns):
         raise UsageError(f"data {path} begins with numbers; expected the columns' names in its first line")
     if not all(columns) or len(set(columns)) < len(columns):
         raise UsageError(f"data {path} has a column without a name, or a name twice; give each column one of its own")
@@ -121,7 +123,13 @@ def _is_valid(field: str) -> bool:
 
 
 def _is_number(text: str) -> bool:
+    return _is_float(text) and math.isfinite(float(text)) and "_" not in text
+
+
+def _is_float(text: str) -> bool:
+    """Whether Python takes it for a number, be it none or infinite."""
     try:
-        return math.isfinite(float(text)) and "_" not in text
+        float(text)
     except ValueError:
         return False
+    return True

@@ -9,7 +9,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,12 @@ from numpy.typing import NDArray
 
 from inference.errors import DataError
 
+PUBLISHED_WITH_ROWS = "ranges were published with the rows, whose own minimum and maximum they are"
+"""Why experiments that repeat published ones may claim no ε for real, where they take such ranges for public."""
 _ADVICE = "give COL=LO:HI,... or a TOML file, from what is known of the measurement"
+
+
+_APART_MIN, _SIZE_MAX = 2e-50, 1e50  # as every participant of a round checks (`dca_proto.statistics.scaled`)
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,10 @@ class Interval:
     public: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.upper - self.lower < inf:
-            raise DataError(f"bounds {self.lower:g}:{self.upper:g} are no interval; expected finite LO < HI")
+        apart, size = self.upper - self.lower, max(abs(self.lower), abs(self.upper))
+        if not (apart >= _APART_MIN and size <= _SIZE_MAX):
+            limits = f"{_APART_MIN:g} or more apart, within ±{_SIZE_MAX:g}"
+            raise DataError(f"bounds {self.lower:g}:{self.upper:g} are no interval; expected finite LO < HI, {limits}")
 
     @property
     def centre(self) -> float:

@@ -103,7 +103,7 @@ def experiment(given: argparse.Namespace, folder: Path) -> int:
 
 def correlation_table(figures: dict[str, Any], title: str) -> Any:
     shown = table(
-        f"rank correlation ± sd over the runs; {title}", "method", *(f"ε = {e:g}" for e in figures["epsilon"])
+        f"rank correlation ± sd over the runs; {title}", "method", *(f"ε = {at_least(e)}" for e in figures["epsilon"])
     )
     for method in METHODS:
         one = figures["methods"][method]

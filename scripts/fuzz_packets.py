@@ -3,6 +3,8 @@
 
 Production actors (three Compute nodes, five clients, a trainer) run over their MQTT transport on loopback. A small
 broker in the same process carries their rounds and feeds each of them what a seed makes of everything that was sent.
+The seed makes all choices; what was sent holds times and nonces of the run, so the inputs of an actor that failed are
+told, too.
 
     strangers   no key but that of one enrolled client: a round held afterwards must end with the right sum
     insiders    whoever has all keys: rounds may fail, actors may not
@@ -71,12 +73,14 @@ class Attacked:
 
     Attributes:
         escaped: exceptions that nobody caught, and tasks that ended.
+        last: to whom the last inputs went, and their packets in hexadecimal.
     """
 
     def __init__(self, name: str, broker: Broker, escaped: list[str]) -> None:
         rows = [np.array([[(index + 1) / 16]]) for index in range(CLIENTS)]
         self.cast = Cast(CLIENTS, 3, name=name, rows=rows, mechanism=NoNoise(), policy=POLICY)
         self.broker, self.escaped = broker, escaped
+        self.last: list[tuple[str, str]] = []
         self.ended: dict[bytes, RoundCompleted | RoundFailed] = {}
         self._ended = asyncio.Event()
         self.runners: dict[str, Runner] = {}
@@ -215,6 +219,8 @@ async def fuzz(seed: int, inputs: int, advance: Callable[[float], None]) -> dict
             broker.is_logging = False
             forger = attacked.forger(seed, insider=who == "insiders")
             kinds = await _feed(attacked, forger, inputs // 2, advance)
+            if escaped:
+                figures["last_inputs"] = attacked.last
             figures[who] = {"kinds": dict(kinds), "dropped": dict(attacked.dropped().most_common())}
             if who == "strangers" and not escaped:
                 figures["sum"] = await _last_round(attacked, escaped)
@@ -232,9 +238,11 @@ async def _feed(attacked: Attacked, forger: Forger, inputs: int, advance: Callab
     names = itertools.cycle(attacked.filters)
     while kinds.total() < inputs and not attacked.escaped:
         name = next(names)
+        attacked.last = []
         for _ in range(min(BATCH, inputs - kinds.total())):
             kind, packets, spoils = forger.packets(attacked.filters[name])
             kinds[kind] += 1
+            attacked.last.append((name, b"".join(packets).hex()))
             await attacked.broker.feed(name, b"".join(packets))
             if spoils:
                 await asyncio.sleep(0.001)

@@ -107,7 +107,7 @@ def _answer(enquiry: Enquiry, plot_to: Path | None, json_to: str | None) -> None
         found = answer(enquiry, divided, rounds)
         if plot_to is not None:
             with whole_file(plot_to) as place:
-                plot(rounds, place, f"{claim_words(enquiry.budget.epsilon, enquiry.budget.delta)}")
+                plot(rounds, place, claim_words(enquiry.budget.epsilon, enquiry.budget.delta))
     write_json(found, json_to)  # before the tables: whoever reads only their head gets it whole
     console = Console(stderr=json_to == STDOUT)
     show(console, enquiry, found)

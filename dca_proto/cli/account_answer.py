@@ -67,8 +67,9 @@ def warnings(budget: Budget, clients: int) -> list[str]:
             f"publish somebody's data whole; take one far below, such as {10 ** -math.ceil(math.log10(clients) + 2):g}"
         )
     if budget.epsilon > _EPSILON_LARGE:
+        epsilon = at_least(budget.epsilon)
         found.append(
-            f"epsilon {(epsilon := at_least(budget.epsilon))} promises little: a result is no more than e^{epsilon} = "
+            f"epsilon {epsilon} promises little: a result is no more than e^{epsilon} = "
             f"10^{at_least(budget.epsilon / math.log(10))} times as likely with one client's data as with any "
             f"other's, and so may tell them apart; take {at_most(_EPSILON_LARGE)} at most, better 1"
         )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import secrets
+import socket
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, get_args
@@ -64,6 +67,9 @@ def broker(
     require_certificate: Annotated[
         bool, typer.Option("--require-certificate", help="Refuse clients without a TLS certificate of that CA.")
     ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Trial: let others than this machine in without passwords or TLS.")
+    ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: mosquitto if it is installed, else the embedded one."""
     if kind not in get_args(Kind):
@@ -75,6 +81,8 @@ def broker(
         tls=_tls(tls_certificate, tls_key, tls_ca, require_certificate),
         access=_access(federation, passwords, certificates),
     )
+    if not insecure:
+        _require_secured(options)
     if directory is not None:
         complete(_serve(directory, options))
         return
@@ -107,6 +115,23 @@ async def _serve(directory: Path, options: BrokerOptions) -> None:
         await running.ended()
 
 
+def _require_secured(options: BrokerOptions) -> None:
+    """Refuse to let in everybody on a network, or passwords over it in plain text. Raises `UsageError`."""
+    with contextlib.suppress(OSError):
+        reached = {str(found[4][0]) for found in socket.getaddrinfo(options.host, None)}
+        if all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in reached):
+            return
+    lacks = [
+        what for what, given in (("--federation", options.access), ("--tls-certificate", options.tls)) if not given
+    ]
+    if lacks:
+        raise UsageError(
+            f"--host {options.host} can be reached from other machines: found no {' and no '.join(lacks)}, expected "
+            "passwords for members and TLS; give both (dca broker --help), listen on 127.0.0.1, or say --insecure for "
+            "a trial in a network that you trust"
+        )
+
+
 def _tls(certificate: Path | None, key: Path | None, ca: Path | None, require: bool) -> TlsFiles | None:
     given = (certificate, key, ca)
     if not any(given) and not require:
@@ -129,6 +154,11 @@ def _access(federation: Path | None, passwords: Path | None, certificates: Path 
         raise UsageError("--federation needs --passwords FOLDER, where the members' password files are or go")
     found = read_federation(federation)
     members = list(_members(found, certificates or federation.absolute().parent))
+    names = Counter(name.casefold() for _, name, _ in members)
+    twice = [name for _, name, _ in members if names[name.casefold()] > 1]
+    if twice:
+        shared = f"two members would share {twice[0]}.password"
+        raise UsageError(f"{shared}: give the certificate {twice[-1]}.cert another name")
     try:
         passwords.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -1,12 +1,14 @@
-"""Make the federation file, enrol clients, show who belongs to it, and run a trial."""
+"""Make and change the federation file, enrol and revoke, show who belongs, and run a trial."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
@@ -22,6 +24,7 @@ from dca_proto.core.rounding import at_least
 from dca_proto.core.sealing import Identity, actor_id
 from dca_proto.keyfile import (
     certificate_path,
+    certified_id,
     new_identity,
     public_key,
     read_federation,
@@ -31,12 +34,15 @@ from dca_proto.keyfile import (
     write_identity,
 )
 from dca_proto.net.private import write_private
+from dca_proto.net.settings import check_url
 
 _GROUP = """Examples:
 
   dca federation init demo --computes 3 --clients 20      all files of a trial on one machine
 
   dca federation show demo/federation.toml
+
+  dca federation revoke client-3                          and add-node, replace-node, add-trainer: the next file
 
   dca federation enrol -h                                 more about one of these commands
 """
@@ -62,6 +68,33 @@ _ENROL = """Examples:
 
   dca federation enrol --federation federation.toml --authority authority.key clients/*.key --days 90
       where the key files are at hand: writes each certificate beside its key
+"""
+_CHANGED = "The federation file; the next one takes its place."
+_AUTHORITY = "The enrolment key's file."
+_REVOKE = """Examples:
+
+  dca federation revoke client-3            client-3.cert stands beside the federation file
+  dca federation revoke 0dcbcd9715d08fe4342bf1b440c550db hospital-b
+      a client by its id, and a Compute node by its name; of Compute nodes two at least must stay
+
+It makes the next federation file. Give that to one trainer or Compute node and start it again: the others learn of it
+over the broker, and nobody is enrolled anew. A revocation is final.
+"""
+_ADD_NODE = """Example:
+
+  dca federation add-node hospital-c=3b6a27bcceb6a42d62a3a8d0...
+
+It makes the next federation file. The new node needs that file. All others learn of it over the broker.
+"""
+_REPLACE_NODE = """Example:
+
+  dca federation replace-node hospital-b hospital-d=3b6a27bcceb6a42d62a3a8d0...
+
+The old node's key is revoked for good. Rounds that are open end without a result.
+"""
+_ADD_TRAINER = """Example:
+
+  dca federation add-trainer second-lab=3b6a27bcceb6a42d62a3a8d0...
 """
 
 
@@ -91,8 +124,11 @@ def init(
 ) -> None:
     """Make a federation file, and for a trial all identities that belong to it."""
     until_ms = _expiry_ms(days)
-    if min(computes, trainers, clients) < 0:
-        raise UsageError("--computes, --trainers and --clients cannot be below 0")
+    if broker is not None:
+        check_url("--broker", broker)
+    for option, count, most in (("computes", computes, 100), ("trainers", trainers, 100), ("clients", clients, 10_000)):
+        if not 0 <= count <= most:
+            raise UsageError(f"--{option} {count}: expected 0 to {most}; a trial is made on one machine")
     if (computes or without_computes) and not trainer:
         trainers = trainers or 1
     made = [*_make("compute", computes), *_make("trainer", trainers), *_make("client", clients)]
@@ -254,11 +290,115 @@ def _expiry_ms(days: float) -> int:
     return time.time_ns() // 1_000_000 + int(days * _DAY_MS)
 
 
+@app.command(epilog=verbatim(_REVOKE))
+def revoke(
+    names: Annotated[list[str], typer.Argument(help="Members' names; clients' ids, public keys, certificates.")],
+    federation: Annotated[Path, typer.Option(help=_CHANGED)] = Path("federation.toml"),
+    authority: Annotated[Path, typer.Option(help=_AUTHORITY)] = Path("authority.key"),
+) -> None:
+    """Revoke clients, Compute nodes or trainers for good, within a round and without enrolling the others anew."""
+    old = read_federation(federation)
+    _change(old, federation, authority, revoked={_id_of(name, old, federation.parent): name for name in names})
+
+
+@app.command("add-node", epilog=verbatim(_ADD_NODE))
+def add_node(
+    nodes: Annotated[list[str], typer.Argument(help="NAME=PUBLICKEY of each new Compute node.")],
+    federation: Annotated[Path, typer.Option(help=_CHANGED)] = Path("federation.toml"),
+    authority: Annotated[Path, typer.Option(help=_AUTHORITY)] = Path("authority.key"),
+) -> None:
+    """Take in Compute nodes."""
+    _change(read_federation(federation), federation, authority, computes=_members("compute", nodes))
+
+
+@app.command("replace-node", epilog=verbatim(_REPLACE_NODE))
+def replace_node(
+    old: Annotated[str, typer.Argument(help="Name or id of the Compute node that goes.")],
+    new: Annotated[str, typer.Argument(help="NAME=PUBLICKEY of the one that comes; the name may be the old one's.")],
+    federation: Annotated[Path, typer.Option(help=_CHANGED)] = Path("federation.toml"),
+    authority: Annotated[Path, typer.Option(help=_AUTHORITY)] = Path("authority.key"),
+) -> None:
+    """Put a Compute node in the place of another one, which is revoked."""
+    file = read_federation(federation)
+    gone = {member.id: member.name for member in file.computes if old in (member.name, member.id.hex())}
+    if not gone:
+        names = ", ".join(member.name for member in file.computes)
+        raise UsageError(f"{old!r} is no Compute node of {federation}; known: {names or 'none'}")
+    _change(file, federation, authority, computes=_members("compute", [new]), revoked=gone)
+
+
+@app.command("add-trainer", epilog=verbatim(_ADD_TRAINER))
+def add_trainer(
+    trainers: Annotated[list[str], typer.Argument(help="NAME=PUBLICKEY of each new trainer.")],
+    federation: Annotated[Path, typer.Option(help=_CHANGED)] = Path("federation.toml"),
+    authority: Annotated[Path, typer.Option(help=_AUTHORITY)] = Path("authority.key"),
+) -> None:
+    """Take in trainers, who may announce rounds."""
+    _change(read_federation(federation), federation, authority, trainers=_members("trainer", trainers))
+
+
+def _id_of(name: str, federation: Federation, folder: Path) -> bytes:
+    """The id of a member or a client, which may be given in several ways. Raises `UsageError`."""
+    for member in (*federation.computes, *federation.trainers):
+        if name in (member.name, member.id.hex(), member.key.hex()):
+            return member.id
+    key = public_key(name)
+    if key is not None:
+        return actor_id(key)
+    if re.fullmatch("[0-9a-f]{32}", name):
+        return bytes.fromhex(name)
+    for path in (Path(name), certificate_path(Path(name)), folder / f"{name}.cert"):
+        if path.suffix == ".cert" and path.is_file():
+            return certified_id(path)
+    raise UsageError(
+        f"{name!r} is no member's name, no client's id (32 hexadecimal digits) or public key (64), and no certificate "
+        "(*.cert) there or beside the federation file; a client's id stands in its key file"
+    )
+
+
+def _change(
+    old: Federation,
+    path: Path,
+    authority: Path,
+    *,
+    computes: Iterable[Member] = (),
+    trainers: Iterable[Member] = (),
+    revoked: Mapping[bytes, str] = MappingProxyType({}),
+) -> None:
+    """Write the next federation file: without those that are revoked, by id, and with those that come."""
+    known = [name for one, name in revoked.items() if old.is_revoked(one)]
+    if known:
+        raise UsageError(f"{known[0]} is revoked already, by {old.title}; name only those that are not")
+    unsigned = Federation(
+        old.name,
+        old.enrolment_key,
+        (*(member for member in old.computes if member.id not in revoked), *computes),
+        (*(member for member in old.trainers if member.id not in revoked), *trainers),
+        old.number + 1,
+        tuple(sorted({*old.revoked, *revoked})),
+    )
+    found = len(unsigned.computes)
+    if found < 2 and (found or old.computes):
+        raise UsageError(f"{found} Compute nodes would be left, expected at least 2; take in others, or replace-node")
+    if not unsigned.trainers:
+        raise UsageError("no trainer would be left; take in another one first: dca federation add-trainer")
+    new = sign_federation(read_identity(authority, "authority"), unsigned)
+    replace_file(path, new.to_toml())
+    print(f"federation  {new.name}: {path} holds {new.title} now")
+    for one, name in revoked.items():
+        print(f"            revoked: {name}" + (f", {one.hex()}" if name != one.hex() else ""))
+    for what, members in (("Compute nodes", new.computes), ("trainers", new.trainers)):
+        print(f"            {what}: {', '.join(member.name for member in members) or 'none'}")
+    print("next        give the file to a new member, or to any trainer or Compute node, and start that one again;")
+    print("            all others learn of it over the broker. A broker with passwords reads it when it starts")
+
+
 @app.command(epilog=verbatim("Example:\n\n  dca federation show federation.toml"))
 def show(file: Annotated[Path, typer.Argument(help="The federation file.")] = Path("federation.toml")) -> None:
     """Show who belongs to a federation."""
     federation = read_federation(file)
-    table = Table(title=f"federation {federation.name}", title_justify="left", box=None, pad_edge=False)
+    title = f"federation {federation.name}, file number {federation.number}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in ("role", "name", "id", "public key"):
         table.add_column(column, overflow="fold", no_wrap=column != "public key")
     for role, members in (("compute", federation.computes), ("trainer", federation.trainers)):
@@ -267,6 +407,8 @@ def show(file: Annotated[Path, typer.Argument(help="The federation file.")] = Pa
     table.add_row(
         "authority", "enrolment key", actor_id(federation.enrolment_key).hex(), federation.enrolment_key.hex()
     )
+    for one in federation.revoked:
+        table.add_row("revoked", "", one.hex(), "")
     console = Console()
     console.print(table)
     console.print(f"hash {federation.hash.hex()}", highlight=False, soft_wrap=True)

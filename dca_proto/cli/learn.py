@@ -32,7 +32,7 @@ from dca_proto.core.rounding import at_least, at_most, claim_words
 from dca_proto.core.sealing import actor_id
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.device import Device, complete, load
-from dca_proto.keyfile import read_certificate
+from dca_proto.keyfile import certified_id, read_certificate
 from dca_proto.learning.journal import Journal, journal_path
 from dca_proto.learning.runner import HeldRound
 from dca_proto.learning.runner import learn as learn_over
@@ -166,9 +166,14 @@ def learn(
 
 
 def _invited(actor: Device, folder: Path) -> tuple[bytes, ...]:
-    """The ids of the clients whose certificates are in a folder. Raises `UsageError` for none, and for a bad one."""
+    """The ids of the clients whose certificates are in a folder, without revoked ones.
+
+    Raises:
+        UsageError: there is none, or a bad one.
+    """
     federation, now_ms = actor.config.federation, _now_ms()
-    found = [read_certificate(path, federation, now_ms) for path in sorted(folder.glob("*.cert"))]
+    paths = [path for path in sorted(folder.glob("*.cert")) if not federation.is_revoked(certified_id(path))]
+    found = [read_certificate(path, federation, now_ms) for path in paths]
     if not found:
         raise UsageError(f"job: invite names {folder}, where there is no certificate of a client (*.cert)")
     return tuple(sorted({actor_id(one.client_key) for one in found}))

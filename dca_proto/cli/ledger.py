@@ -143,19 +143,14 @@ def _totals(book: Book, plain: Plain) -> list[tuple[str, str]]:
         of += ", and epsilon" if kept else ", those at delta 0 converted, whose epsilons are"
         of += f" {at_least(plain['pure_spent'])} {'at delta 0' if kept else 'in all'}"
     of += worst
-    at = f"at delta {at_least(plain['delta'])}"
+    spent, at = f"epsilon {at_least(plain['epsilon_spent'])}", f"at delta {at_least(plain['delta'])}"
     if book.allowance is None:
-        return [
-            (
-                "spent",
-                f"epsilon {at_least(plain['epsilon_spent'])} {at} in all ({of}); its TOML file tells what is left",
-            )
-        ]
+        return [("spent", f"{spent} {at} in all ({of}); its TOML file tells what is left")]
     period = f"in the last {book.allowance.period_days:g} days"
-    lines = [("spent", f"epsilon {at_least(plain['epsilon_spent'])} {at} {period} ({of})")]
+    lines = [("spent", f"{spent} {at} {period} ({of})")]
     left = f"epsilon {at_most(plain['epsilon_left'])} {at} in one more round"
     of = f", of {at_least(book.allowance.epsilon)} in all"
     reports = f", {'and' if kept else 'or'} {at_most(plain['pure_left'])} at delta 0" if pure else ""
     left += f"{reports}{of}, {at_least(kept)} of it for reports of delta 0" if kept else of + reports
-    limit = f"; at most {book.per_round:g} in each round" if book.per_round is not None else ""
+    limit = f"; at most {at_least(book.per_round)} in each round" if book.per_round is not None else ""
     return [*lines, ("left", left + limit)]

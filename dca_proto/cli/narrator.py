@@ -81,7 +81,7 @@ class Narrator:
                     self._declined, reason, f"{who} declined: {reason}: found {found}; accepts {expected}"
                 )
             case _:
-                line = self._of_the_trainer(fact) or self._of_others(fact)
+                line = self._of_everybody(fact) or self._of_the_trainer(fact) or self._of_others(fact)
                 if line:  # results are the caller's to print
                     self.say(line)
 
@@ -104,12 +104,20 @@ class Narrator:
             case _:
                 return ""
 
-    def _of_others(self, fact: object) -> str:
+    @staticmethod
+    def _of_everybody(fact: object) -> str:
         match fact:
             case Connected(url, away_s):
                 return f"connected to {url}" + (f" after {away_s:.3g} seconds without" if away_s else "")
             case Disconnected(_, reason):
                 return f"{reason}; trying again"
+            case facts.FederationChanged(number, file_hash):
+                return f"federation file {number} (hash {file_hash.hex()[:16]}) has come, and holds from now on"
+            case _:
+                return ""
+
+    def _of_others(self, fact: object) -> str:
+        match fact:
             case facts.DataFailed(round_id, statistic, error):
                 which = f"the data, or rows of them, failed with {error}"
                 return f"round {_short(round_id)}: {which} and count as zero in {statistic}"

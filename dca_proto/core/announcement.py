@@ -88,8 +88,9 @@ def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> 
 
 def _open(frame: Signed, payload: bytes, federation: Federation) -> OpenedAnnouncement:
     body = body_of(frame, Announcement)
-    verify_signed(frame, federation.trainer(body.trainer).key, federation.id)
-    federation.check_number(body.federation_number, body.federation_hash)
+    trainer = federation.trainer(body.trainer)
+    federation.check_number(body.federation_number, body.federation_hash)  # before a signature fails over it
+    verify_signed(frame, trainer.key, federation.id)
     check_public(body.reply_key)
     if len(body.invited) not in (0, 32):
         raise PeerError("invited", found=f"a root of {len(body.invited)} bytes", expected="32 bytes, or none")
@@ -124,7 +125,9 @@ def open_epoch_keys(
 def open_epoch_key(frame: Signed, federation: Federation) -> EpochKey:
     """Check a Compute node's signed epoch key against the federation file. Raises `PeerError`."""
     claimed = body_of(frame, EpochKey)
-    verify_signed(frame, federation.compute(claimed.compute).key, federation.id)
+    compute = federation.compute(claimed.compute)
+    federation.check_stamp(claimed.file)
+    verify_signed(frame, compute.key, federation.id)
     check_public(claimed.public)
     return claimed
 

@@ -121,7 +121,8 @@ class ClientActor(Actor):
         return [*self._file_effects(), *dropped, *self._greet(now_ms), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        return []  # it is asked at each announcement, and at each word of a Compute node
+        self._session.federation = self._federation  # all else asks for it at each message
+        return []
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         known = recall(payload, self._federation)
@@ -139,7 +140,7 @@ class ClientActor(Actor):
             case m.Announcement():
                 return self._on_announcement(self._open(frame), None, now_ms)
             case m.FederationFile():
-                return self._on_file(frame, body, now_ms)
+                return self._on_file(frame, now_ms)
             case m.Abort():
                 return self._on_abort(frame, body, now_ms)
             case m.ChargeReused():

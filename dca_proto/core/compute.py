@@ -99,7 +99,8 @@ class ComputeActor(Committing):
         lost = [current for current in known if current.phase not in ENDS and not current.is_loaded]
         aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
         resumed = [effect for one in known if one not in lost for effect in self._resume(one, now_ms)]
-        return [*self._sessions.adopt(self._federation), *aborted, *self._turn_epoch(now_ms), *resumed]
+        known_file = [*self._file_effects(), *self._sessions.adopt(self._federation)]
+        return [*known_file, *aborted, *self._turn_epoch(now_ms), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         """Open rounds of a member that is gone end, and so do the sessions of revoked clients."""
@@ -158,9 +159,9 @@ class ComputeActor(Committing):
             case m.Query():
                 return self._on_query(sender, frame, body, now_ms)
             case m.SessionsWanted():
-                return self._on_sessions_wanted(sender, frame, now_ms)
+                return self._on_sessions_wanted(sender, frame, body, now_ms)
             case m.FederationFile():
-                return self._on_file(frame, body, now_ms)
+                return self._on_file(frame, now_ms)
             case _:
                 raise PeerError("kind", found=type(body).__name__, expected="a message for a Compute node")
 
@@ -170,9 +171,13 @@ class ComputeActor(Committing):
         kept = self._sessions.take(sender, payload, frame, body, now_ms)
         return [*kept, Report(facts.SessionKept(sender, len(self._sessions)))] if kept else []
 
-    def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, now_ms: int) -> list[Effect]:
-        verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)
-        return [self._signed_to(Address(Channel.TRAINER, sender), b"", m.Sessions(self._sessions.count_valid(now_ms)))]
+    def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, body: m.SessionsWanted, now_ms: int) -> list[Effect]:
+        trainer, to = self._federation.trainer(sender), Address(Channel.TRAINER, sender)
+        self._federation.check_stamp(body.file)
+        verify_signed(frame, trainer.key, self._federation_id)
+        count = m.Sessions(self._sessions.count_valid(now_ms))
+        key = [self._signed_to(to, b"", self._epoch_key())] if body.is_keyless else []
+        return [*key, self._signed_to(to, b"", count)]
 
     # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
 
@@ -394,14 +399,6 @@ class ComputeActor(Committing):
             return self._resend(current, now_ms)
         return self._give_up(current) if timer.purpose == COMMIT else []
 
-    def _give_up(self, current: Round) -> list[Effect]:
-        """At `commit_by` a round that has not been released ends."""
-        heard = current.answers if current.phase == ANSWERED else current.lists
-        silent = [peer for peer in current.peers(self.id) if peer not in heard]
-        names = ", ".join(self._federation.compute(peer).name for peer in silent)
-        what = "answer" if current.phase == ANSWERED else "list"
-        return self._abort(current, "peer-silent", f"no {what} from {names} at commit_by")
-
     def _forget(self, current: Round, now_ms: int) -> list[Effect]:
         """At its end a round leaves memory but for its last word; after the retention it is forgotten.
 
@@ -433,15 +430,17 @@ class ComputeActor(Committing):
         """
         renewed = self._keys.renew(now_ms)
         self._sessions.expire(self._keys.epochs)
-        keys = self._keys
-        body = m.EpochKey(self.id, keys.epoch, keys.public, keys.expires_ms)
         again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,
-            *self._file_effects(),  # before a key that only this file's members take
-            Send(Address(Channel.EPOCH), b"", encode(self._sign(body)), retain=True),
-            SetTimer(Timer(EPOCH), min(keys.next_turn_ms(now_ms), again_ms)),
+            *(self._file_effects() if renewed else []),  # a broker may forget it, too
+            Send(Address(Channel.EPOCH), b"", encode(self._sign(self._epoch_key())), retain=True),
+            SetTimer(Timer(EPOCH), min(self._keys.next_turn_ms(now_ms), again_ms)),
         ]
+
+    def _epoch_key(self) -> m.EpochKey:
+        keys = self._keys
+        return m.EpochKey(self.id, keys.epoch, keys.public, keys.expires_ms, self._federation.stamp)
 
     def _timers(self, current: Round) -> list[Effect]:
         body = current.opened.body

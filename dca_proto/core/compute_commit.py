@@ -265,6 +265,14 @@ class Committing(Actor):
         name = self._federation.compute(body.compute).name
         return [kept, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
 
+    def _give_up(self, current: Round) -> list[Effect]:
+        """At `commit_by` a round that has not been released ends."""
+        heard = current.answers if current.phase == ANSWERED else current.lists
+        silent = [peer for peer in current.peers(self.id) if peer not in heard]
+        names = ", ".join(self._federation.compute(peer).name for peer in silent)
+        what = "answer" if current.phase == ANSWERED else "list"
+        return self._abort(current, "peer-silent", f"no {what} from {names} at commit_by")
+
     # --- asking and repeating -------------------------------------------------------------------------------------
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:

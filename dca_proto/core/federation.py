@@ -15,7 +15,7 @@ import msgspec
 
 from dca_proto.core.codec import body_of, encode, sign, verify_signed
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.messages import Certificate, FederationFile, Signed
+from dca_proto.core.messages import Certificate, FederationFile, FileStamp, Signed
 from dca_proto.core.params import CERTIFICATES_KNOWN_MAX
 from dca_proto.core.records import signed, unreadable
 from dca_proto.core.sealing import Identity, actor_id, digest, verify
@@ -23,6 +23,7 @@ from dca_proto.core.sealing import Identity, actor_id, digest, verify
 FILES = "federation"
 """The store's table of the newest federation file."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+_MEMBER = re.compile(r"\w[\w .-]{0,63}")  # also the name of its files
 
 
 class Member(msgspec.Struct, frozen=True, dict=True):
@@ -60,6 +61,12 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"federation name {self.name!r}: use up to 32 lower-case letters, digits and dashes")
         members = self.computes + self.trainers
+        odd = [one.name for one in members if not _MEMBER.fullmatch(one.name)]
+        if odd:
+            raise UsageError(
+                f"federation {self.name!r}: a member is named {odd[0][:80]!r}; use up to 64 letters, digits, spaces, "
+                "dots, dashes and underscores, and begin with none of the four"
+            )
         for what, values in (("name", [m.name for m in members]), ("key", [m.key for m in members])):
             if len(set(values)) != len(values):
                 raise UsageError(f"federation {self.name!r}: a {what} stands there twice; each member has its own")
@@ -147,27 +154,33 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
             raise PeerError("certificate", found=f"expired at {certificate.expires_ms} ms", expected=f"after {now_ms}")
         return client
 
+    @cached_property
+    def stamp(self) -> FileStamp:
+        """What members say of it when they connect."""
+        return FileStamp(self.number, self.hash)
+
+    def check_stamp(self, stamp: FileStamp) -> None:
+        """Refuse whoever follows another file of this number, before a signature fails over it. Raises `PeerError`."""
+        if stamp.number == self.number and stamp.hash != self.hash:
+            found = _title(stamp.number, stamp.hash)
+            raise PeerError("federation", found=found, expected=f"{self.title}; give both the owner's newest file")
+
     def check_number(self, number: int, file_hash: bytes) -> None:
         """Whether one who knows this file can judge a round that was announced by another. Raises `PeerError`."""
         if number > self.number or (number == self.number and file_hash != self.hash):
             found = f"a round by {_title(number, file_hash)}"
             raise PeerError("federation", found=found, expected=f"one by {self.title}, which is known here, or older")
 
-    def successor(self, frame: Signed, body: FederationFile) -> Federation | None:
-        """The newer file that a message brings; None for this one and for an older one.
-
-        Args:
-            body: the decoded body of `frame`.
-
-        Raises:
-            PeerError: it is not signed, has this file's number but not its content, or takes a revocation back.
-        """
-        if body.number < self.number or frame.body == self.frame.body:
-            return None
-        return self.newer(_opened(self.name, self.enrolment_key, frame))
+    def opened(self, frame: Signed) -> Federation:
+        """A file of this federation that came as a message. Raises `PeerError` where it is none."""
+        return _opened(self.name, self.enrolment_key, frame)
 
     def newer(self, other: Federation) -> Federation | None:
-        """The other file of this federation if it is the newer one. Raises `PeerError` as `successor`."""
+        """The other file of this federation if it is the newer one.
+
+        Raises:
+            PeerError: it has this file's number but not its content, or takes a revocation back.
+        """
         if other.number < self.number or other.hash == self.hash:
             return None
         if other.number == self.number:
@@ -206,7 +219,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
                 tuple(bytes.fromhex(one) for one in raw.revoked),
                 bytes.fromhex(raw.signature),
             )
-            return _opened(given.name, given.enrolment_key, given.frame)
+            return given.opened(given.frame)
         except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
             raise UsageError(f"federation file: {error}; `dca federation init` writes one") from None
         except UsageError:
@@ -214,8 +227,10 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         except ValueError:
             raise UsageError("federation file: a key is not hexadecimal; `dca federation init` writes one") from None
         except PeerError as error:
+            if error.code == "malformed":
+                raise UsageError(f"federation file: content that no member would take: {error.found}") from None
             raise UsageError(
-                f"federation file: its enrolment key did not sign this content ({error}); get the file from its owner"
+                "federation file: its enrolment key did not sign this content: it was changed; get it from its owner"
             ) from None
 
 
@@ -250,11 +265,11 @@ def newest_file(given: Federation, records: Iterable[tuple[str, bytes, bytes]]) 
     """
     for frame in (signed(FILES, value) for table, key, value in records if (table, key) == (FILES, given.id)):
         try:
-            stored = _opened(given.name, given.enrolment_key, frame)
+            stored = given.opened(frame)
         except PeerError as error:
             raise unreadable(FILES, str(error)) from None
         try:
-            return given.newer(stored) or given
+            return stored.newer(given) or given.newer(stored) or given
         except PeerError as error:
             raise UsageError(f"the store has {stored.title}: {error}; get a newer file from its owner") from None
     return given

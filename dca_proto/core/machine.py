@@ -20,7 +20,7 @@ from dca_proto.core.events import Command, Event, Received, Started, Timer, Time
 from dca_proto.core.facts import Dropped, FederationChanged
 from dca_proto.core.federation import FILES, Federation
 from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.core.messages import Body, FederationFile, Signed
+from dca_proto.core.messages import Body, Signed
 from dca_proto.core.params import PACED_MAX, Limits, Timing
 from dca_proto.core.sealing import Identity, Random
 
@@ -194,9 +194,9 @@ class Actor(ABC):
         """The newest file that this actor knows."""
         return self._federation
 
-    def _on_file(self, frame: Signed, body: FederationFile, now_ms: int) -> list[Effect]:
+    def _on_file(self, frame: Signed, now_ms: int) -> list[Effect]:
         """Follow a newer federation file from now on (§2.7). Raises `PeerError`."""
-        newer = self._federation.successor(frame, body)
+        newer = self._federation.newer(self._federation.opened(frame))
         if newer is None:
             return []
         self._federation = newer

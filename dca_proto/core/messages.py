@@ -127,6 +127,13 @@ class FederationFile(Wire, frozen=True, array_like=True, tag=27):
     revoked: Annotated[tuple[Id, ...], Meta(max_length=REVOKED_MAX)]
 
 
+class FileStamp(Wire, frozen=True, array_like=True):
+    """§2.7: which federation file the sender follows."""
+
+    number: Number
+    hash: Hash
+
+
 class EpochKey(Wire, frozen=True, array_like=True, tag=10):
     """§2.2: a Compute node's X25519 key for one epoch."""
 
@@ -134,6 +141,7 @@ class EpochKey(Wire, frozen=True, array_like=True, tag=10):
     epoch: Count
     public: Key
     expires_ms: TimeMs
+    file: FileStamp
 
 
 class Hello(Wire, frozen=True, array_like=True, tag=11):
@@ -144,6 +152,7 @@ class Hello(Wire, frozen=True, array_like=True, tag=11):
     serial: TimeMs
     public: Key
     expires_ms: TimeMs
+    file: FileStamp
 
 
 class HelloWanted(Wire, frozen=True, array_like=True, tag=12):
@@ -254,7 +263,10 @@ class Abort(_Word, frozen=True, array_like=True, tag=21):
 
 
 class SessionsWanted(Wire, frozen=True, array_like=True, tag=25):
-    """§4.1: a trainer asks a Compute node how many clients have a session."""
+    """§4.1: a trainer asks a Compute node how many clients have a session, and for its epoch key if `is_keyless`."""
+
+    file: FileStamp
+    is_keyless: bool
 
 
 class Sessions(Wire, frozen=True, array_like=True, tag=26):

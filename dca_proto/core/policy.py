@@ -34,6 +34,7 @@ from dca_proto.core.validated import ValidatedRound
 from dca_proto.statistics import Statistic
 
 DAY_MS = 24 * 3600 * 1000
+_PERIOD_DAYS_MIN, _PERIOD_DAYS_MAX = 0.01, 100 * 366
 _ROUNDING = 1e-9  # of an interval's width: centre ± scale·bound does not give its ends back to the last bit
 
 
@@ -313,8 +314,9 @@ def _check_part(where: str, part: float, epsilon: float) -> None:
 
 
 def _check_period(where: str, days: float) -> None:
-    if not 0 < days < math.inf:
-        raise UsageError(f"{where}: period_days is {days:g}; give a number of days above 0, such as 365")
+    if not _PERIOD_DAYS_MIN <= days <= _PERIOD_DAYS_MAX:
+        limits = f"from {_PERIOD_DAYS_MIN:g} to {_PERIOD_DAYS_MAX:g}"
+        raise UsageError(f"{where}: period_days is {days:g}; give a number of days {limits}, such as 365")
 
 
 def _check_least(where: str, limits: msgspec.Struct, least: dict[str, int]) -> None:

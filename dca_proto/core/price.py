@@ -61,6 +61,7 @@ import msgspec
 from dca_proto.core import accounting
 
 _ROUNDING = 2.0**-50  # of ε, which a sum of ε may exceed it by: a few roundings of decimals and of floats
+_SQUARE_MAX = 1e150
 _SHAVED, _SLACK = 1 - 1e-9, 2.0**-48  # so that what is called left is let through, although ε and μ are rounded
 
 
@@ -77,8 +78,8 @@ class Price(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of_mu(cls, mu: float) -> Price:
-        """Of one Gaussian release."""
-        return cls(gaussian=mu**2)
+        """Of one Gaussian release; infinite for one that no round can be planned with."""
+        return cls(gaussian=mu**2 if mu < _SQUARE_MAX else math.inf)
 
     @classmethod
     def of_pure(cls, epsilon: float) -> Price:

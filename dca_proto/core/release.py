@@ -138,7 +138,7 @@ def make_release(
         receipt_key=receipt_key,
         vector=vector,
     )
-    return Outbound(contribution, seal_answer(sign(body), opened, random), _receipt(receipt_key))
+    return Outbound(contribution, seal_answer(sign(body), opened, random), *_words(receipt_key))
 
 
 def check_release(
@@ -165,11 +165,17 @@ def check_release(
 
 def receipt_of(body: Release) -> Receipt:
     """The trainer's proof to the client that it keeps the release."""
-    return Receipt(body.round_id, body.contribution, _receipt(body.receipt_key))
+    return Receipt(body.round_id, body.contribution, _words(body.receipt_key)[0])
 
 
-def _receipt(key: bytes) -> bytes:
-    return derive(key, b"dca4-receipt", size=ID_BYTES)
+def late_word_of(body: Release) -> Receipt:
+    """The trainer's word to the client that its release came after the round had ended."""
+    return Receipt(body.round_id, body.contribution, _words(body.receipt_key)[1])
+
+
+def _words(key: bytes) -> tuple[bytes, bytes]:
+    """The tags by which a trainer says that it keeps a release, and that it came too late."""
+    return derive(key, b"dca4-receipt", size=ID_BYTES), derive(key, b"dca4-late", size=ID_BYTES)
 
 
 def _hashes(opened: OpenedAnnouncement, members: Members) -> Hashes:

@@ -200,7 +200,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         unknown = [compute.hex() for compute in self.ask.computes if compute not in known]
         if unknown or len(set(self.ask.computes)) < len(self.ask.computes):
             raise UsageError(
-                f"Compute nodes {', '.join(unknown)} are not in the federation file, or one is named twice"
+                f"Compute nodes {', '.join(unknown)} are not in the federation file (any more), or one is named twice"
             )
         self._check_invited(limits)
         self._check_windows(timing)

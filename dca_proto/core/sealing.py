@@ -183,8 +183,11 @@ def same(mac: bytes, claimed: bytes) -> bool:
 
 
 def seal_to(public: bytes, plaintext: bytes, associated: bytes, random: Random) -> tuple[bytes, bytes, bytes]:
-    """Encrypt to a public X25519 key from a fresh one: (ephemeral public key, nonce, ciphertext)."""
-    ephemeral = AgreementKey(random(KEY_BYTES))
+    """Encrypt to a public X25519 key from a fresh one: (ephemeral public key, nonce, ciphertext).
+
+    The fresh key depends on what is sealed, too: a random generator that repeats itself never gives two texts one key.
+    """
+    ephemeral = AgreementKey(digest(b"dca4-ephemeral", random(KEY_BYTES), public, plaintext, associated))
     nonce = random(NONCE_BYTES)
     return ephemeral.public, nonce, encrypt(ephemeral.agree(public), nonce, plaintext, associated)
 

@@ -59,7 +59,7 @@ class OwnSession:
     ) -> None:
         self._identity = identity
         self._certificate = certificate
-        self._federation = federation
+        self.federation = federation
         self._timing = timing
         self._keys = Keyring(records, timing, identity, random)
         self._agreed: dict[EpochKey, bytes] = {}  # by a node's key, for the own newest epoch
@@ -80,8 +80,9 @@ class OwnSession:
                 max(now_ms, last.serial + 1 if last else 0),  # whatever the clock says
                 self._keys.public,
                 self._keys.expires_ms,
+                self.federation.stamp,
             )
-            self._signed = sign(self._identity, self._federation.id, body)
+            self._signed = sign(self._identity, self.federation.id, body)
             self.hello = encode(self._signed)
             self.hash = hello_hash(self.hello)
             self._agreed.clear()
@@ -94,7 +95,7 @@ class OwnSession:
         if self._signed is None:
             return None
         try:
-            return open_signed(self._signed, self._identity.public_key, self._federation.id, Hello)
+            return open_signed(self._signed, self._identity.public_key, self.federation.id, Hello)
         except PeerError:
             return None
 
@@ -127,7 +128,7 @@ class OwnSession:
             own = self._keys.key(self._keys.epoch)
             assert own is not None, "the newest key is kept"
             client, compute = (self._identity.id, self._keys.epoch), (key.compute, key.epoch)
-            agreed = self._agreed[key] = pair_key(own, key.public, self._federation, client, compute)
+            agreed = self._agreed[key] = pair_key(own, key.public, self.federation, client, compute)
         return agreed
 
 
@@ -246,6 +247,7 @@ class Sessions:
     def _check(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> None:
         if actor_id(body.certificate.client_key) != sender:
             raise PeerError("sender", found=sender.hex(), expected="the client of the certificate")
+        self._federation.check_stamp(body.file)
         if (
             not now_ms
             < body.expires_ms + self._timing.epoch_grace_ms

@@ -87,6 +87,7 @@ class TrainerActor(Actor):
         federation = newest_file(federation, records)
         super().__init__(identity, federation, random, mechanism, limits, timing)
         self._waiting = Waiting(federation, self._timing)
+        self._last_dropped: dict[bytes, str] = {}  # by Compute node or trainer
         self._rounds: dict[bytes, Round]
         self._rounds, self._unreadable = restored_rounds(records, federation, self._mechanism, self._limits)
         self._account = Account(account, loaded(records, LEDGER, Charge).values())
@@ -131,12 +132,9 @@ class TrainerActor(Actor):
         return [*self._file_effects(), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        """Open rounds of a member that is gone end."""
-        self._waiting.federation = self._answers.federation = self._failures.federation = self._federation
-        reason = f"{self._federation.title} has come, which lacks a member of the round: hold it again"
-        rounds = [one for _, one in sorted(self._rounds.items()) if one.phase in OPEN]
-        ended = [one for one in rounds if not self._federation.has(self.id, one.opened.computes)]
-        return [effect for one in ended for effect in self._failures.fail(one, reason, now_ms)]
+        """Requests for rounds of other Compute nodes end; rounds that are open end with the nodes' aborts."""
+        self._answers.federation = self._failures.federation = self._federation
+        return [Report(fact) for fact in self._waiting.adopt(self._federation)]
 
     def _on_command(self, request: object, now_ms: int) -> list[Effect]:
         if not isinstance(request, OpenRound):
@@ -155,13 +153,13 @@ class TrainerActor(Actor):
         match body:
             case m.EpochKey():
                 self._waiting.note(sender, frame, now_ms)
-                return [*self._announce_waiting(now_ms), *self._count_sessions(sender)]
+                return [*self._announce_waiting(now_ms), *self._ask(self._waiting.uncounted_at(sender))]
             case m.Sessions():
                 verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
                 self._waiting.sessions[sender] = body.count
                 return self._announce_waiting(now_ms)
             case m.FederationFile():
-                return self._on_file(frame, body, now_ms)
+                return self._on_file(frame, now_ms)
             case m.Progress():
                 return self._on_progress(sender, frame, body, now_ms)
             case m.Abort():
@@ -233,17 +231,22 @@ class TrainerActor(Actor):
         announced = self._announce_waiting(now_ms)
         if announced:
             return announced
-        asked = [effect for one in self._waiting.uncounted(request) for effect in self._count_sessions(one)]
         missing = self._waiting.missing(request, now_ms)
+        asked = self._ask(dict.fromkeys((*missing, *self._waiting.uncounted(request))), missing)
         timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.collect_window_ms)
         return [*asked, timer, *([Report(facts.WaitingForKeys(request.round_id, missing))] if missing else [])]
 
-    def _count_sessions(self, compute: bytes) -> list[Effect]:
-        """Ask a Compute node how many clients have a session, where a round waits for that."""
-        if not any(compute in self._waiting.uncounted(request) for request in self._waiting.requests.values()):
-            return []
-        wanted = encode(self._sign(m.SessionsWanted()))
-        return [Send(Address(Channel.COMPUTE, compute), b"", wanted)]
+    def _ask(self, computes: Iterable[bytes], keyless: Collection[bytes] = ()) -> list[Effect]:
+        """Ask Compute nodes how many clients have a session, and those without a key for theirs."""
+        return [
+            Send(Address(Channel.COMPUTE, one), b"", encode(self._sign(self._waiting.question(one in keyless))))
+            for one in computes
+        ]
+
+    def _drop(self, error: PeerError, sender: bytes) -> Report:
+        if self._federation.is_server(sender):
+            self._last_dropped[sender] = str(error)
+        return super()._drop(error, sender)
 
     def _announce_waiting(self, now_ms: int) -> list[Effect]:
         """Announce every round for which all keys are known now."""
@@ -367,7 +370,7 @@ class TrainerActor(Actor):
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
         if timer.purpose == KEYS:
-            failure = self._waiting.give_up(timer.round_id, now_ms)
+            failure = self._waiting.give_up(timer.round_id, now_ms, self._last_dropped)
             return [Report(failure)] if failure else []
         current = self._rounds.get(timer.round_id)
         if current is None:

@@ -17,8 +17,8 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Decline, Release, Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.release import Randomiser, check_release, randomiser_of, receipt_of
-from dca_proto.core.trainer_round import RELEASES, RETURNED, Round
+from dca_proto.core.release import Randomiser, check_release, late_word_of, randomiser_of, receipt_of
+from dca_proto.core.trainer_round import ENDED, RELEASES, RETURNED, Round
 
 _WHY_MAX, _WHY_SHOWN = 16, 3  # different reasons of declines that are kept, and that a failure's words show
 
@@ -69,13 +69,14 @@ class Answers:
                 raise PeerError("known-release", found="another release", expected="the one that is kept")
             current.step("repeated release")
             return [acknowledged]
-        is_late = current.phase == RETURNED
+        is_late = current.phase in ENDED
         current.step("late release" if is_late else "release")
         client = check_release(frame, body, current.opened, self.federation, self._randomiser(current), now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
-        if is_late:
-            return self._on_late(current)
+        if is_late:  # else it would send it again until the end, and count it among its open rounds
+            told = Send(Address(Channel.CLIENT, sender), current.id, encode(late_word_of(body)))
+            return [*(self._on_late(current) if current.phase == RETURNED else ()), told]
         if len(current.releases) >= self._limits.clients_max:
             raise PeerError("releases", found=f"{len(current.releases)} releases", expected="fewer")
         current.releases[client] = frame

@@ -45,6 +45,7 @@ TABLE: Table = {
     **{(phase, "forget"): CLOSED for phase in ENDED},
     **stays((COLLECTING,), "release"),
     **stays((COLLECTING, DONE, FAILED), "repeated release"),
+    **stays((DONE, FAILED), "late release"),
     **stays((*OPEN, *ENDED), "progress", "decline"),
     **stays(OPEN, "partial"),
     **stays((*OPEN, DONE), "repeated partial"),

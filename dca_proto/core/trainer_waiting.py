@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -11,7 +11,7 @@ from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import RoundFailed
 from dca_proto.core.federation import Federation
 from dca_proto.core.ledger import Cost
-from dca_proto.core.messages import EpochKey, Signed
+from dca_proto.core.messages import EpochKey, SessionsWanted, Signed
 from dca_proto.core.params import Timing
 from dca_proto.core.request import OpenRound
 
@@ -29,25 +29,36 @@ class Waiting:
 
     def __init__(self, federation: Federation, timing: Timing) -> None:
         self.requests: dict[bytes, OpenRound] = {}
-        self.federation = federation
+        self._federation = federation
         self._timing = timing
         self._keys: dict[bytes, tuple[EpochKey, Signed]] = {}
-        self._ahead: dict[bytes, str] = {}  # what nodes published whose clock, or ours, is wrong
         self.sessions: dict[bytes, int] = {}
 
     def note(self, sender: bytes, frame: Signed, now_ms: int) -> None:
         """Keep a published key. Raises `PeerError` for a forged one, an older one, and one far ahead of the clock."""
-        key = open_epoch_key(frame, self.federation)
+        key = open_epoch_key(frame, self._federation)
         if sender != key.compute:
             raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
         known, latest = self._keys.get(sender), now_ms // self._timing.epoch_ms + 1
         if key.epoch > latest:
-            self._ahead[sender] = f"epoch {key.epoch}, expected at most {latest} by this clock"
-            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f"at most {latest} by this clock")
+            expected = f"at most {latest} by this clock; one of the two clocks is wrong"
+            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=expected)
         if known is not None and key.epoch < known[0].epoch <= latest:
             raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {known[0].epoch}")
-        self._ahead.pop(sender, None)
         self._keys[sender] = (key, frame)
+
+    def adopt(self, federation: Federation) -> list[RoundFailed]:
+        """Believe this file's Compute nodes from now on; requests for others' fail, and have cost nothing."""
+        others, self._federation = federation.computes != self._federation.computes, federation
+        failed = [one.round_id for one in self.requests.values() if one.ask.computes and others]
+        for round_id in failed:
+            del self.requests[round_id]
+        reason = f"{federation.title} has come, which names other Compute nodes: hold the round again"
+        return [RoundFailed(round_id, reason, None, None) for round_id in failed]
+
+    def question(self, is_keyless: bool) -> SessionsWanted:
+        """What a Compute node is asked; of one whose retained key is missing or was spoilt, the key is wanted, too."""
+        return SessionsWanted(self._federation.stamp, is_keyless)
 
     def reserved(self, beside: Iterable[OpenRound]) -> list[Cost]:
         """What the requests that wait cost, and others beside them."""
@@ -71,6 +82,11 @@ class Waiting:
         }
         return tuple(compute for compute in request.ask.computes if compute not in lasting)
 
+    def uncounted_at(self, compute: bytes) -> tuple[bytes, ...]:
+        """The Compute node, if a round waits for its number of sessions."""
+        waits = any(compute in self.uncounted(request) for request in self.requests.values())
+        return (compute,) if waits else ()
+
     def uncounted(self, request: OpenRound) -> tuple[bytes, ...]:
         """The Compute nodes that are still to say how many clients have a session."""
         if request.answers_expected:
@@ -88,16 +104,24 @@ class Waiting:
         """The signed keys of a request's Compute nodes, none of which is missing."""
         return tuple(self._keys[compute][1] for compute in request.ask.computes)
 
-    def give_up(self, round_id: bytes, now_ms: int) -> RoundFailed | None:
-        """Drop a request that has waited long enough, if it still waits."""
+    def give_up(self, round_id: bytes, now_ms: int, dropped: Mapping[bytes, str]) -> RoundFailed | None:
+        """Drop a request that has waited long enough, if it still waits.
+
+        Args:
+            dropped: why the last message in a Compute node's name was dropped.
+        """
         request = self.requests.pop(round_id, None)
         if request is None:
             return None
-        silent = self.missing(request, now_ms) or self.uncounted(request)
-        names = {one: self.federation.name_of(one) for one in silent}
-        listed = ", ".join(names.values())
-        reason = f"no epoch key that outlasts the round, or no count of sessions, from Compute node {listed}; is it up?"
-        wrong = [f"{name} shows {self._ahead[one]}" for one, name in names.items() if one in self._ahead]
-        if wrong:
-            reason = f"Compute node {'; '.join(wrong)}: one of the two clocks is wrong"
-        return RoundFailed(round_id, reason, None, None)
+        reasons = [(one, self._why_missing(one, dropped)) for one in self.missing(request, now_ms)]
+        reasons = reasons or [(one, "has not said how many clients have a session") for one in self.uncounted(request)]
+        told = "; ".join(f"Compute node {self._federation.name_of(one)} {why}" for one, why in reasons)
+        return RoundFailed(round_id, told, None, None)
+
+    def _why_missing(self, compute: bytes, dropped: Mapping[bytes, str]) -> str:
+        """Why a round cannot do with what has come from a node."""
+        if compute in self._keys:
+            return "has an epoch key that ends before the round does; is its clock right?"
+        if compute in dropped:
+            return f"has no epoch key here; what came in its name was dropped: {dropped[compute]}"
+        return "has published no epoch key; is it up?"

@@ -82,8 +82,9 @@ def validate_announcement(announcement: Announcement, mechanism: Mechanism, limi
     statistic = resolve(announcement.statistic, announcement.parameters)
     if statistic.dimension > limits.dimension_max:
         raise UsageError(f"dimension {statistic.dimension} exceeds {limits.dimension_max}; ask for fewer columns")
-    terms, unit = announcement.terms, math.ldexp(1.0, -announcement.fraction_bits)
+    terms = announcement.terms
     sensitivity = terms.sensitivity(statistic, announcement.rows_max, announcement.fraction_bits)
+    unit = math.ldexp(1.0, -announcement.fraction_bits)
     sensitivity.require(terms.relation)
     price = terms.price(announcement)
     variance, report = terms.noise(announcement, statistic, sensitivity, mechanism)

@@ -122,6 +122,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return context
 
 
+def check_url(option: str, url: str) -> None:
+    """Refuse what is no broker's URL. Raises `UsageError` that names the option of the command line."""
+    try:
+        BrokerSettings(url=url)
+    except UsageError as error:
+        raise UsageError(f"{option}: {str(error).removeprefix('[broker] ')}") from None
+
+
 def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> BrokerSettings:
     """Check and convert a TOML table.
 

@@ -11,6 +11,7 @@ products of two X lie there. Every sensitivity follows from the integers C_j, wi
 from __future__ import annotations
 
 import math
+import sys
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,6 +21,16 @@ from numpy.typing import NDArray
 from dca_proto.core.errors import UsageError
 from dca_proto.core.fixedpoint import INTEGER_LIMIT, round_to_grid
 from dca_proto.statistics.base import Statistic
+
+MAGNITUDE_MIN, MAGNITUDE_MAX = 1e-50, 1e50
+"""Of a public scale and its like: beyond, products of four underflow or overflow, and a result says nothing."""
+
+
+_LIMITS = {
+    "centre": (-MAGNITUDE_MAX, MAGNITUDE_MAX, ""),
+    "scale": (MAGNITUDE_MIN, MAGNITUDE_MAX, " above 0"),
+    "bound": (sys.float_info.min, sys.float_info.max, " above 0"),  # the grid allows less (`grid_limits`)
+}
 
 
 class _Box(NamedTuple):
@@ -33,8 +44,8 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
     """Shared parameters, one of each per column; all public, and none may be read from private data.
 
     Attributes:
-        centre: subtracted from the values, in units of the data.
-        scale: what they are divided by then, in units of the data, above 0.
+        centre: subtracted from the values, in units of the data, within ±`MAGNITUDE_MAX`.
+        scale: what they are divided by then, in units of the data, from `MAGNITUDE_MIN` to `MAGNITUDE_MAX`.
         bound: where the result is clamped, in units of ``scale``, above 0.
     """
 
@@ -47,11 +58,13 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
             values = getattr(self, field)
             if len(values) != len(self.columns):
                 raise UsageError(f"{field} has {len(values)} values for {len(self.columns)} columns; give one for each")
-            least, above = (-math.inf, "") if field == "centre" else (0.0, " above 0")
-            if self.columns and not (all(map(math.isfinite, values)) and min(values) > least):
+            least, most, above = _LIMITS[field]
+            finite = all(map(math.isfinite, values))
+            if self.columns and not (finite and least <= min(values) and max(values) <= most):
                 pairs = zip(self.columns, values, strict=True)
-                column, value = next(pair for pair in pairs if not least < pair[1] < math.inf)
-                raise UsageError(f"{field} of column {column[:64]!r} is {value:g}; give a finite number{above}")
+                column, value = next(pair for pair in pairs if not least <= pair[1] <= most)
+                expected = f"give a finite number{above}, from {least:g} to {most:g}"
+                raise UsageError(f"{field} of column {column[:64]!r} is {value:g}; {expected}")
         super().__post_init__()
 
     def ranges(self) -> dict[str, tuple[float, float]]:

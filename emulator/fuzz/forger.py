@@ -23,6 +23,7 @@ EDGES: tuple[Any, ...] = (
     *("", "x", "\x1b[2J", "é" * 300, None, True, False, [], [[]], {}, {"x": 1}, [0] * 100),
 )
 """What a field is replaced by."""
+_PACKET_EVERY = 200  # each costs its connection
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -73,7 +74,7 @@ class Forger:
 
     def __init__(self, rng: random.Random, known: Known) -> None:
         self.rng = rng
-        self._known = known
+        self._known, self._made = known, 0
         self._keys = {one.id: one for one in known.keys}
         self._secrets = [one for one in known.secrets if one.sender in self._keys]
         ways: tuple[tuple[int, Callable[[bytes], bytes]], ...] = (
@@ -89,9 +90,10 @@ class Forger:
 
     def packets(self, topics: Sequence[str]) -> tuple[str, list[bytes], bool]:
         """An input for an actor with these filters: its kind, packets, and whether they may spoil the connection."""
-        draw = self.rng.random()
-        if draw < 0.004:
+        self._made += 1
+        if self._made % _PACKET_EVERY == 0:
             return "packet", [self._raw()], True
+        draw = self.rng.random()
         sent, payload = self.rng.choice(self._known.log)
         for _ in range(8):  # mostly of those that are meant for this actor
             if any(_fits(one, sent) for one in topics):

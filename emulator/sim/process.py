@@ -73,14 +73,8 @@ class _Due(NamedTuple):
     at_ms: int
 
 
-class _Batch:
-    """What became of some events: durable first, then told."""
-
-    __slots__ = ("tells", "writes")
-
-    def __init__(self) -> None:
-        self.writes: list[Write] = []
-        self.tells: list[Tell] = []
+Batch = tuple[list[Write], list[Tell]]
+"""What became of some events: durable first, then told."""
 
 
 class Process:
@@ -206,7 +200,7 @@ class Process:
         if self._is_busy:
             self._queue(event)
         elif self.actor is not None:
-            batch = _Batch()
+            batch: Batch = ([], [])
             if self._handle(event, batch):
                 self._work_on(batch)
 
@@ -215,11 +209,11 @@ class Process:
             self._inbox = deque()
         self._inbox.append(event)
 
-    def _handle(self, event: Event, batch: _Batch) -> bool:
+    def _handle(self, event: Event, batch: Batch) -> bool:
         """Add to the batch what the actor answers; False if that ended it."""
         assert self.actor is not None
         try:
-            effects = self.actor.handle(event, self.now_ms)
+            effects = self.actor.handle(event, self._simulator.now_us // _US + self._options.skew_ms)
         except Exception as error:
             if isinstance(event, Command) and isinstance(error, UsageError):
                 raise  # the owner's mistake, told to the owner
@@ -237,9 +231,9 @@ class Process:
             observer.on_handled(self, event, effects)
         return self.actor is not None and self.starts == start
 
-    def _sort(self, effects: Sequence[Effect], batch: _Batch) -> None:
+    def _sort(self, effects: Sequence[Effect], batch: Batch) -> None:
         """Into what is durable and what is told; timers are set at once."""
-        tell, write = batch.tells.append, batch.writes.append
+        write, tell = batch[0].append, batch[1].append
         is_heard = self._simulator.is_heard
         for effect in effects:  # by their very type: several times as fast as to ask for a union
             if type(effect) is Persist or type(effect) is Forget:
@@ -254,7 +248,7 @@ class Process:
 
     def _handle_waiting(self) -> None:
         """The next batch, of what has come while this one was worked on."""
-        batch = _Batch()
+        batch: Batch = ([], [])
         for _ in range(self._options.batch_events_max):
             if not self._inbox:
                 break
@@ -281,15 +275,15 @@ class Process:
 
     # --- effects ---------------------------------------------------------------------------------------------------
 
-    def _work_on(self, batch: _Batch) -> None:
-        duration_ms = self._options.work_ms + (self._options.commit_ms if batch.writes else 0)
+    def _work_on(self, batch: Batch) -> None:
+        duration_ms = self._options.work_ms + (self._options.commit_ms if batch[0] else 0)
         if duration_ms:
             self._is_busy = True
             self._simulator.after(duration_ms, self._finish, self.starts, batch)
         else:
             self._carry_out(batch)
 
-    def _finish(self, start: int, batch: _Batch) -> None:
+    def _finish(self, start: int, batch: Batch) -> None:
         """A batch that took its time is done, unless the process was killed meanwhile."""
         if not self._is_the_same(start):
             return
@@ -303,22 +297,23 @@ class Process:
         """Whether it still runs since that start."""
         return start == self.starts and self.actor is not None
 
-    def _carry_out(self, batch: _Batch) -> None:
+    def _carry_out(self, batch: Batch) -> None:
         """Writes first, in one transaction, then the rest in order; or as far as the power lasts."""
+        writes, tells = batch
         where: Where | None = None
-        if batch.writes:
+        if writes:
             where = self._power_fails() if self.kill_points else None
             if where in ("before", "torn"):
                 if where == "torn":
-                    self.disk.tear(batch.writes)
+                    self.disk.tear(writes)
                 self.kill(f"{where} transaction {self.disk.transactions}")
                 return
-            if not self._commit(batch.writes):
+            if not self._commit(writes):
                 return
             if where == "after":
                 self.kill(f"after transaction {self.disk.transactions - 1}")
                 return
-        self._tell(batch.tells, self._sends_before_the_end(batch.tells) if where == "between" else None)
+        self._tell(tells, self._sends_before_the_end(tells) if where == "between" else None)
 
     def _power_fails(self) -> Where | None:
         for point in self.kill_points or ():

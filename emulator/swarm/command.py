@@ -16,6 +16,7 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import EXACT
 from dca_proto.core.mechanism import PURE_MECHANISMS
+from dca_proto.core.params import Limits
 from dca_proto.logs import configure_logs
 from emulator.inexact import RoundedGaussian
 from emulator.swarm.data import TEST_FRACTION, DataOptions, first_rows, problem_of
@@ -27,6 +28,7 @@ from inference.jobs import NAMES, find, require_kind
 from inference.jobs.settings import parse_words, settings_from
 from inference.problem import split
 
+_CLIENTS_MAX = Limits().clients_max
 SHARED = ("computes", "tolerate", "colluders")
 SUMS = ("clients", *SHARED)
 """Options about sums over many clients; all but the first mean nothing, either, where each client reports by itself."""
@@ -77,11 +79,15 @@ def swarm(
         int | None, typer.Option(help="Hold plain rounds of a synthetic sum of that many numbers instead, with any N.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help="N; by default one for each training row, or 1000 with --dimension.")
+        int | None,
+        typer.Option(max=_CLIENTS_MAX, help="N; by default one for each training row, or 1000 with --dimension."),
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(help="J data nodes with the rows of many each, that release by themselves; no Compute nodes."),
+        typer.Option(
+            max=_CLIENTS_MAX,
+            help="J data nodes with the rows of many each, releasing by themselves; no Compute nodes.",
+        ),
     ] = None,
     computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
     epsilon: Annotated[float, typer.Option(help="Privacy budget over all rounds.")] = 2.0,

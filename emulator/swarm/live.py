@@ -52,7 +52,7 @@ from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
 from dca_proto.net.live import LiveTrainer
 from dca_proto.net.mqtt import MqttTransport, require_broker
 from dca_proto.net.runner import Runner
-from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.settings import BrokerSettings, check_url
 from dca_proto.net.shared import SharedConnection
 from dca_proto.net.store import SqliteStore
 from dca_proto.net.transport import Transport
@@ -154,10 +154,7 @@ def check_broker(broker: str) -> None:
         return
     if "://" not in broker:
         raise UsageError(f"--broker {broker}: expected {', '.join(_BROKERS)} or mqtt://host:port")
-    try:
-        BrokerSettings(url=broker)
-    except UsageError as error:
-        raise UsageError(f"--broker: {str(error).removeprefix('[broker] ')}") from None
+    check_url("--broker", broker)
 
 
 def fresh_cast(clients: int, computes: int) -> Cast:

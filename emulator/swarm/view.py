@@ -248,9 +248,11 @@ def _score_lines(summary: dict[str, Any]) -> list[Line]:
         lines += _error_lines(test)
     for one in (test or {}).get("scores", [])[:1]:
         lines += _score_line(one, test["rows"])
-    if test or any(row["nonprivate"] is not None for row in rows_of(summary)):
-        what = f"by epsilon: errors and scores on held-out rows, and what is {WITHOUT_PRIVACY}"
-        lines.append(("not covered", f"{what}, come from rows as they are; --no-reference leaves them out"))
+    apart = ["what is learned without privacy"] * any(row["nonprivate"] is not None for row in rows_of(summary))
+    apart += ["errors and scores on held-out rows"] * bool(test)
+    if apart:
+        what = f"{' and '.join(apart)}; --no-reference leaves this out"
+        lines.append(("not covered", f"by epsilon, since it comes from rows as they are: {what}"))
     return lines
 
 

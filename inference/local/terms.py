@@ -190,8 +190,8 @@ def check_odds(told: LocalReports, p: float, q: float) -> None:
     odds = (1 - q) / q * p / (1 - p) if told.mechanism == UNARY else p / q
     if not abs(log(odds) - told.epsilon) <= SAME * max(told.epsilon, SAME):
         raise DataError(
-            f"p = {p:.6g} and q = {q:.6g} of {told.mechanism!r} are those of epsilon {log(odds):.6g}, and the reports "
-            f"claim {at_least(told.epsilon)}; give the terms that the clients used"
+            f"p = {p:.6g} and q = {q:.6g} of {told.mechanism!r} are those of epsilon {at_least(log(odds))}, and the "
+            f"reports claim {at_least(told.epsilon)}; give the terms that the clients used"
         )
 
 

@@ -49,7 +49,7 @@ from dca_proto.testing import Cast, Envelope, Network, NoNoise, Records, seeded
 
 NOT_STATE = {
     "dropped", "_random", "_rows", "_agreed", "_pace", "_early", "_index", "consents", "_validated", "listed",
-    "agreement",
+    "agreement", "_last_dropped",
 }  # fmt: skip
 """What an actor may change with a message that it drops: counters, caches of pure functions, and what may be early."""
 

@@ -254,7 +254,9 @@ def test_attack_24_and_51_messages_of_another_federation_file() -> None:
     begin(here, network, round_id=round_id)
     begin(there, far, round_id=round_id)
     fresh = resigned(there, there.trainer_identity, sent(far, Announcement)[0].payload, round_id=bytes(16))
-    refused(network, here.clients[0], here.trainer_identity.id, fresh, "signature")
+    refused(network, here.clients[0], here.trainer_identity.id, fresh, "federation")
+    lie = resigned(there, there.trainer_identity, fresh, federation_hash=here.federation.hash)
+    refused(network, here.clients[0], here.trainer_identity.id, lie, "signature")
     for kind in (Announcement, Close, Answer, Hello, EpochKey):
         one = sent(far, kind)[-1]
         for receiver in network._receivers(one.to):

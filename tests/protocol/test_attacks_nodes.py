@@ -123,7 +123,7 @@ def test_a_node_that_starts_between_close_by_and_commit_by_takes_no_contribution
 
 def take_any_key(waiting: Waiting, sender: bytes, frame: Signed, now_ms: int) -> None:
     """As a hostile trainer does."""
-    waiting._keys[sender] = (open_epoch_key(frame, waiting.federation), frame)
+    waiting._keys[sender] = (open_epoch_key(frame, waiting._federation), frame)
 
 
 def test_attack_39_clients_refuse_a_lower_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,11 @@ def test_attack_25_after_the_deadline_nothing_is_reported_or_taken() -> None:
     cast, network = gathering(GRID_LAPLACE)
     sender, late = told_by_the_last(cast, network)
     network.advance(opened_of(network, cast).body.commit_by_ms)
-    give(network, cast, sender, late, "phase")
+    trainer = network.actors[cast.trainer_identity.id]
+    before = {one.id: dict(one.releases) for one in trainer._rounds.values()}
+    (word,) = trainer.handle(Received(sender, late), network.now_ms)
+    assert isinstance(body_of(word.payload), Receipt), "that it was late; nothing is stored or reported"
+    assert {one.id: one.releases for one in trainer._rounds.values()} == before
     network.down.clear()
     payload = sent(network, Announcement)[0].payload
     refused(network, cast.clients[2], cast.trainer_identity.id, payload, "late")

@@ -59,9 +59,9 @@ def stranger(name: str = "stranger") -> Identity:
     return Identity(seeded(name)(KEY_BYTES))
 
 
-def epoch_key_of(identity: Identity, now_ms: int) -> EpochKey:
+def epoch_key_of(cast: Cast, identity: Identity, now_ms: int) -> EpochKey:
     epoch = now_ms // DAY_MS
-    return EpochKey(identity.id, epoch, stranger("epoch").public_key, (epoch + 1) * DAY_MS)
+    return EpochKey(identity.id, epoch, stranger("epoch").public_key, (epoch + 1) * DAY_MS, cast.federation.stamp)
 
 
 def only_announced(cast: Cast) -> tuple[Network, bytes]:
@@ -86,7 +86,7 @@ def test_attack_35_compute_nodes_that_the_federation_file_does_not_name() -> Non
     cast = Cast(4, 3)
     network, announcement = only_announced(cast)
     mine = stranger()
-    key = sign(mine, cast.federation.id, epoch_key_of(mine, network.now_ms))
+    key = sign(mine, cast.federation.id, epoch_key_of(cast, mine, network.now_ms))
     bad = with_computes(cast, announcement, (*body_of(announcement).terms.computes[:2], key))
     for actor in (cast.clients[0], cast.computes[0]):
         refused(network, actor, cast.trainer_identity.id, bad, "unknown-compute")
@@ -98,7 +98,7 @@ def test_attack_35_keys_that_a_compute_node_never_signed() -> None:
     network, announcement = only_announced(cast)
     honest = cast.compute_identities[2]
     for signer in (cast.trainer_identity, cast.compute_identities[0], stranger()):
-        key = sign(signer, cast.federation.id, epoch_key_of(honest, network.now_ms))
+        key = sign(signer, cast.federation.id, epoch_key_of(cast, honest, network.now_ms))
         bad = with_computes(cast, announcement, (*body_of(announcement).terms.computes[:2], key))
         refused(network, cast.clients[0], cast.trainer_identity.id, bad, "signature")
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from scene import begin, exact_cast, exact_sum, failures, ignored, losing, refused, results, until_the_end
+from reporters import Reporters
+from scene import begin, body_of, exact_cast, exact_sum, failures, ignored, losing, refused, results, until_the_end
 
 from dca_proto.core import facts
 from dca_proto.core.client import ClientActor
@@ -17,6 +18,7 @@ from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Received
 from dca_proto.core.federation import Federation, Member, newest_file, sign_federation
+from dca_proto.core.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.core.messages import Answer, Close, Contribution
 from dca_proto.core.policy import Refusal
 from dca_proto.core.sealing import Identity
@@ -174,6 +176,17 @@ def test_a_revoked_client_reports_and_declines_to_nobody() -> None:
     assert not network.reported(facts.Declined, cast.trainer_identity.id)
 
 
+def test_a_revoked_clients_report_counts_for_nobody() -> None:
+    cast = Reporters(ANALYTIC_GAUSSIAN, [1, 2, 3, 4])
+    network = cast.network()
+    network.actors[cast.clients[3]].__class__ = PlaysOn
+    hand(network, cast.trainer_identity.id, without(cast, 3))
+    begin(cast, network)
+    until_the_end(network, 0.1)
+    assert results(network)[-1].contributors == 3
+    assert codes(network, cast.trainer_identity.id) == {"revoked"}
+
+
 # --- members that know different files --------------------------------------------------------------------------------
 
 
@@ -259,6 +272,18 @@ def test_files_that_nobody_takes(case: int) -> None:
         network.deliver()
     for member in network.actors:
         refused(network, member, THIEF.id, payload_of(file), code)
+
+
+def test_a_round_by_another_file_of_the_same_number_is_nobodys() -> None:
+    cast = exact_cast(5)
+    network = hostile(cast)
+    network.kept_from = tuple(network.actors)
+    for member in (*cast.computes, *cast.clients):
+        hand(network, member, without(cast, 3))
+    hand(network, cast.trainer_identity.id, without(cast, 2))
+    begin(cast, network)
+    assert all(codes(network, member) == {"federation"} for member in cast.clients)
+    assert not network.reported(facts.Contributed)
 
 
 def test_two_files_of_one_number_stop_the_start_in_words() -> None:
@@ -367,9 +392,12 @@ def test_a_request_that_waits_for_a_node_that_goes_fails_in_words() -> None:
         network.restart(node)
     network.command(cast.trainer_identity.id, cast.request())
     members_with(cast, network, NEW_NODE, replaced=1)
-    until_the_end(network, 0.1)
     (failed,) = failures(network)
-    assert "no epoch key" in failed.reason
+    assert "federation file 2" in failed.reason
+    assert "hold the round again" in failed.reason
+    until_the_end(network, 0.1)
+    assert failures(network) == [failed]
+    assert network.actors[cast.trainer_identity.id].ledger.spent().mu == 0
 
 
 def test_a_new_trainer_holds_a_round_that_all_take_part_in() -> None:
@@ -408,3 +436,68 @@ def test_a_revoked_trainer_is_heard_no_more_and_its_open_round_returns_what_it_c
     network.command(cast.trainer_identity.id, cast.request())
     until_the_end(network, 0.1)
     assert not results(network)
+
+
+def test_a_file_that_is_given_by_hand_takes_no_revocation_back() -> None:
+    cast = exact_cast(4)
+    kept = [("federation", cast.federation.id, payload_of(without(cast, 3)))]
+    with pytest.raises(UsageError, match="takes a revocation back"):
+        newest_file(following(cast, number=3), kept)
+    assert newest_file(following(cast, without(cast, 3)), kept).number == 3
+
+
+def test_a_node_publishes_its_file_at_its_start_and_when_its_epoch_keys_turn() -> None:
+    """A file may be large, and goes to all clients; a broker may forget it."""
+    cast = exact_cast(4)
+    cast.federation = without(cast, 3)
+    network = Network()
+    network.add(Channel.COMPUTE, functools.partial(cast.compute, 0))
+    began = len([one for one in network.sent if one.to.channel is Channel.FEDERATION])
+    days = 3
+    network.advance(network.now_ms + days * cast.timing.epoch_ms)
+    files = [one for one in network.sent if one.to.channel is Channel.FEDERATION]
+    assert began >= 1
+    assert len(files) == began + 2 * days, "a key comes, and two hours later one goes"
+    assert network._retained[cast.computes[0], Channel.FEDERATION].payload == payload_of(cast.federation)
+
+
+def test_a_round_of_a_node_that_goes_ends_at_a_restart_with_the_new_file_too() -> None:
+    cast = exact_cast(5, 3)
+    network = cast.network()
+    network.tamper = losing(Answer)
+    _, request = begin(cast, network)
+    network.tamper = lambda envelope: (envelope,)
+    kept = [one for index, one in enumerate(cast.federation.computes) if index != 1]
+    cast.federation = following(
+        cast, computes=(*kept, Member("newcomer", NEW_NODE.public_key)), revoked=(cast.computes[1],)
+    )
+    for member in (cast.computes[0], cast.clients[0], cast.trainer_identity.id):
+        network.restart(member)
+    until_the_end(network, 0.1)
+    assert {network.actors[cast.computes[index]].phase(request.round_id) for index in (0, 2)} == {"aborted"}
+    assert network.actors[cast.clients[0]].ledger.spent().mu > 0
+    assert not results(network)
+
+
+def test_a_file_that_was_given_by_hand_is_remembered_when_an_older_one_takes_its_place() -> None:
+    cast = exact_cast(4)
+    first, cast.federation = cast.federation, without(cast, 3)
+    network = Network()
+    network.add(Channel.CLIENT, functools.partial(cast.client, 0))
+    network.add(Channel.COMPUTE, functools.partial(cast.compute, 0))
+    network.add(Channel.TRAINER, cast.trainer)
+    network._retained.clear()
+    cast.federation = first
+    for member in list(network.actors):
+        network.crash(member)
+    for member in list(network.actors):
+        assert network.restart(member).federation.number == 2
+
+
+def test_a_clients_next_session_names_the_file_that_it_follows_now() -> None:
+    cast = exact_cast(4)
+    network = cast.network()
+    hand(network, cast.computes[0], without(cast, 3))
+    network.advance(network.now_ms + cast.timing.epoch_ms)
+    assert body_of(network._retained[cast.clients[0], Channel.HELLO].payload).file.number == 2
+    assert body_of(network._retained[cast.computes[2], Channel.EPOCH].payload).file.number == 2

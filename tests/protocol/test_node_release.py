@@ -18,6 +18,7 @@ from scene import (
     exact_cast,
     failures,
     losing,
+    passing,
     results,
     sent,
     the_sum,
@@ -31,6 +32,7 @@ from dca_proto.core.client_round import TABLE as CLIENT_TABLE
 from dca_proto.core.effects import Address, Channel, Persist, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Received
+from dca_proto.core.facts import Missed
 from dca_proto.core.job import JobTerms
 from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.mechanism import DistributedDiscreteGaussian
@@ -409,6 +411,25 @@ def test_a_node_release_names_no_compute_nodes_and_is_bound_by_no_key_of_theirs(
     longer_ms = Timing().epoch_ms + Timing().epoch_grace_ms
     begin(cast, network, ask=AskNodeRelease(), rows_max=8, collect_window_ms=longer_ms)
     assert len(results(network)) == 1
+
+
+def test_hardening_who_releases_after_the_end_is_told_and_goes_on() -> None:
+    """Else it would count the release among its open rounds, and decline all others once 64 charges lie between."""
+    cast = Cast(3, 0, policy=OPEN)
+    network = cast.network()
+    late = cast.clients[0]
+    network.tamper = losing(Sealed, sender=late)
+    _, request = begin(cast, network, ask=AskNodeRelease(), rows_max=8, clients_expected=2)
+    assert [one.contributors for one in results(network)] == [2]
+    network.tamper = passing
+    network.advance(network.now_ms + 10_000)
+    assert network.reported(Missed, late) == [Missed(request.round_id)]
+    assert [one.contributors for one in results(network)] == [2]
+    actor = network.actors[late]
+    assert actor.ledger.spent().mu > 0, "the trainer has it"
+    before = len(network.sent)
+    until_the_end(network)
+    assert [one for one in network.sent[before:] if one.sender == late and one.round_id == request.round_id] == []
 
 
 def test_every_event_of_a_release_stands_in_the_tables() -> None:

@@ -42,7 +42,7 @@ QUESTION = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 
 def epoch_key(index: int, cast: Cast = CAST, **changes: Any) -> Signed:
     public = AgreementKey(bytes((index + 1,)) * 32).public
-    plain = EpochKey(cast.computes[index], 9, public, NOW_MS + 10_000_000)
+    plain = EpochKey(cast.computes[index], 9, public, NOW_MS + 10_000_000, cast.federation.stamp)
     signer = changes.pop("signer", cast.compute_identities[index])
     return sign(signer, cast.federation.id, msgspec.structs.replace(plain, **changes))
 
@@ -121,7 +121,8 @@ def test_every_byte_of_the_body_is_signed() -> None:
     for at in range(3, len(frame.body)):
         body = frame.body[:at] + bytes((frame.body[at] ^ 1,)) + frame.body[at + 1 :]
         assert refusal(Signed(body, frame.signature)) in (
-            "signature", "malformed", "kind", "unknown-trainer", "unknown-compute", "key", "computes", "invited"
+            "signature", "malformed", "kind", "unknown-trainer", "unknown-compute", "federation", "key", "computes",
+            "invited",
         )  # fmt: skip
 
 

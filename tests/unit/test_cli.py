@@ -75,7 +75,7 @@ def test_help_lists_every_command_with_a_line_and_imports_none() -> None:
         "broker      Run a broker until Ctrl-C",
         "client      Run a client",
         "compute     Run a Compute node",
-        "federation  Make the federation file",
+        "federation  Make and change the federation file",
         "inspect     Show what is in a message",
         "keygen      Make an identity",
         "ledger      Show what a client or a trainer has spent",
@@ -225,7 +225,7 @@ def _with_another_authority(run: Run) -> str:
     [
         ((), "found 0 Compute nodes, expected at least 2"),
         (("--computes", "1"), "found 1 Compute nodes"),
-        (("--computes", "-1"), "cannot be below 0"),
+        (("--computes", "-1"), "--computes -1: expected 0 to 100"),
         (("--computes", "2", "--name", "No"), "federation name 'No'"),
         (("--compute", "a"), "--compute 'a': expected NAME=PUBLICKEY"),
         (("--compute", "a=zz"), "'zz' is neither a public key"),

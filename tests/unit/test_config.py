@@ -237,7 +237,7 @@ def test_a_trainers_account_has_defaults_and_is_given_to_its_actor(folder: Path)
     [
         ("epsilon = 0", "account: epsilon is 0; give a finite number above 0, such as 1"),
         ("delta = 1", "account: delta is 1; give a number above 0 and below 1, such as 1e-5"),
-        ("period_days = -1", "account: period_days is -1; give a number of days above 0, such as 365"),
+        ("period_days = -1", "account: period_days is -1; give a number of days from 0.01 to 36600, such as 365"),
         ("epsilon_max = 1", "unknown key 'epsilon_max' (did you mean 'epsilon'?); [account] keys: epsilon, delta,"),
     ],
 )

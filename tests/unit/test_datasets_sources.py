@@ -76,7 +76,7 @@ CODED = re.compile("0 or 1|0 malignant|code of its description|percentage|census
 @pytest.mark.parametrize(
     "name", [name if name in SHIPPED else pytest.param(name, marks=needs_files) for name in SHAPES]
 )
-def test_no_bounds_are_the_rows_own(name: str) -> None:
+def test_hardening_12_no_bounds_are_the_rows_own(name: str) -> None:
     """Not even rounded; but for codes and percentages, whose ends follow from what they are."""
     problem = loaded(name)
     for column, values in zip(problem.schema.columns, problem.rows.T, strict=True):

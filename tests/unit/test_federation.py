@@ -17,7 +17,7 @@ FEDERATION = sign_federation(
     Federation(
         "hospital-7",
         AUTHORITY.public_key,
-        (Member("north", KEYS[0]), Member('quo"te\\d', KEYS[1])),
+        (Member("north", KEYS[0]), Member("Süd. 1_b", KEYS[1])),
         (Member("lab", KEYS[2]),),
     ),
 )
@@ -112,3 +112,50 @@ def test_certificates_of_others_are_refused() -> None:
     foreign: Certificate = enrol(CLIENT, own, CLIENT.public_key, 1000)
     with pytest.raises(PeerError, match="signature"):
         FEDERATION.check_certificate(foreign, 0)
+
+
+def test_a_change_keeps_the_federations_id_and_its_certificates() -> None:
+    certificate = enrol(AUTHORITY, FEDERATION, CLIENT.public_key, 1000)
+    changed = msgspec.structs.replace(FEDERATION, number=2, computes=FEDERATION.computes[:1], revoked=(KEYS[3][:16],))
+    following = sign_federation(AUTHORITY, changed)
+    assert following.id == FEDERATION.id != msgspec.structs.replace(FEDERATION, name="other").id
+    assert following.hash != FEDERATION.hash
+    assert following.check_certificate(certificate, 0) == CLIENT.id
+    assert Federation.from_toml(following.to_toml()) == following
+    revoking = sign_federation(AUTHORITY, msgspec.structs.replace(FEDERATION, number=2, revoked=(CLIENT.id,)))
+    with pytest.raises(PeerError, match="revoked: found"):
+        revoking.check_certificate(certificate, 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("number = 1", "number = 2"),
+        ('name = "north"', 'name = "south"'),
+        ("revoked = []", f'revoked = ["{"00" * 16}"]'),
+        (KEYS[0].hex(), KEYS[3].hex()),
+        ('name = "hospital-7"', 'name = "hospital-8"'),
+    ],
+)
+def test_a_change_by_hand_breaks_the_signature(old: str, new: str) -> None:
+    text = FEDERATION.to_toml()
+    assert old in text
+    with pytest.raises(UsageError, match="its enrolment key did not sign this content"):
+        Federation.from_toml(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"revoked": (bytes(16), bytes(16))}, "out of order, or one stands there twice"),
+        ({"revoked": (b"\2" * 16, b"\1" * 16)}, "out of order"),
+        ({"revoked": (actor_id(KEYS[0]),)}, "the key of north is revoked"),
+        ({"revoked": (bytes(15),)}, "that no member would take"),
+        ({"number": 0}, "that no member would take"),
+        ({"number": 1 << 32}, "that no member would take"),
+        ({"trainers": (Member("x" * 65, KEYS[3]),)}, "a member is named 'xxx"),
+    ],
+)
+def test_a_file_that_no_member_would_take_is_not_signed(change: dict, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        sign_federation(AUTHORITY, msgspec.structs.replace(FEDERATION, **change))

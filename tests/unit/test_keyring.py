@@ -9,7 +9,7 @@ import pytest
 from dca_proto.core.effects import Forget, Persist
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.keyring import SEEN, TABLE, Keyring, SeenEpochs
-from dca_proto.core.messages import EpochKey
+from dca_proto.core.messages import EpochKey, FileStamp
 from dca_proto.core.params import Timing
 from dca_proto.core.sealing import AgreementKey, Identity, Random
 from dca_proto.testing import seeded
@@ -114,8 +114,11 @@ def test_repr_shows_epochs_only() -> None:
 # Others' epochs
 
 
+STAMP = FileStamp(1, bytes(32))
+
+
 def epoch_key(epoch: int, compute: bytes = NODE) -> EpochKey:
-    return EpochKey(compute, epoch, bytes(32), (epoch + 1) * EPOCH_MS)
+    return EpochKey(compute, epoch, bytes(32), (epoch + 1) * EPOCH_MS, STAMP)
 
 
 def is_refused(seen: SeenEpochs, epoch: int, now_ms: int, compute: bytes = NODE) -> bool:
@@ -135,7 +138,7 @@ def test_an_older_epoch_than_one_that_was_seen_is_refused_but_in_its_grace() -> 
     assert is_refused(seen, 5, 7000)
     assert not is_refused(seen, 5, 7000, OTHER), "each node has epochs of its own"
     with pytest.raises(PeerError, match="epoch"):  # whatever end it claims
-        seen.check([EpochKey(NODE, 5, bytes(32), 10 * EPOCH_MS)], 7000)
+        seen.check([EpochKey(NODE, 5, bytes(32), 10 * EPOCH_MS, STAMP)], 7000)
 
 
 def test_an_epoch_more_than_one_ahead_of_the_clock_is_refused() -> None:

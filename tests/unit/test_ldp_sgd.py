@@ -149,7 +149,7 @@ def test_log_odds_have_no_unit_of_the_target() -> None:
 
 def test_nothing_is_called_private_that_is_not() -> None:
     assert not run(ldp_sgd(SCHEMA, Groups(1, 5)), Told([[0.0] * 3], private=False)).private
-    read = Schema(SCHEMA.features, "y", SCHEMA.bounds, private=False)
+    read = Schema(SCHEMA.features, "y", {**SCHEMA.bounds, "a": Interval(0, 4, public=False)})
     assert not run(ldp_sgd(read, Groups(1, 5)), Told([[0.0] * 3])).private
 
 

@@ -42,7 +42,7 @@ def figures(value: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("whole", [whole_swarm(), whole_learned()], ids=["swarm", "learn"])
-def test_a_file_has_them_in_a_block_of_their_own_and_nowhere_else(whole: dict[str, Any]) -> None:
+def test_hardening_12_a_file_has_them_in_a_block_of_their_own_and_nowhere_else(whole: dict[str, Any]) -> None:
     written = separated(whole)
     block = written.pop(NOT_COVERED)
     assert not [name for name, _ in leaves(written) if re.search("nonprivate|rmse|test|score|held", name)]
@@ -79,7 +79,7 @@ def page(run: dict[str, Any], folder: Path, *options: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["swarm", "iterative-swarm", "learned"])
-def test_pages_mark_them_and_leave_them_out_on_request(name: str, tmp_path: Path) -> None:
+def test_hardening_12_pages_mark_them_and_leave_them_out_on_request(name: str, tmp_path: Path) -> None:
     marked = page(SAMPLES[name](), tmp_path)
     for place in re.finditer(r"without privacy|nobody learned from|test (?:AUC|error)|predicting the mean", marked):
         assert "not covered by epsilon" in marked[place.start() : place.start() + 200], marked[place.start() :][:200]
@@ -100,7 +100,9 @@ def test_terminals_mark_them() -> None:
     console = Console(record=True, width=120)
     console.print(estimates_table(summary))
     assert re.search(r"\n +not covered by ε:\s*\n +private +without privacy +unit", console.export_text())
-    assert dict(closing_lines(summary))["not covered"].startswith("by epsilon: errors and scores on held-out rows, and")
+    assert dict(closing_lines(summary))["not covered"].startswith(
+        "by epsilon, since it comes from rows as they are: what"
+    )
     iterative = scores_table({**summary, "test": {"rows": 9, "scores": [_score()]}})
     assert iterative is not None
     assert str(iterative.title) == "9 held-out rows: not covered by epsilon"

@@ -133,7 +133,7 @@ def swarm_summary(epsilon: float, delta: float, part: float) -> dict[str, Any]:
 
 @quickly
 @given(EPSILONS, DELTAS, st.floats(0.1, 1))
-def test_the_terminal_of_a_swarm(epsilon: float, delta: float, part: float) -> None:
+def test_hardening_11_the_terminal_of_a_swarm(epsilon: float, delta: float, part: float) -> None:
     summary = swarm_summary(epsilon, delta, part)
     for kind in ({}, {"round_kind": "node-release", "nodes": [1]}, {"reports": "laplace"}):
         text = "\n".join(line for _, line in closing_lines({**summary, "unknown_noises": 307, **kind}))
@@ -142,7 +142,7 @@ def test_the_terminal_of_a_swarm(epsilon: float, delta: float, part: float) -> N
 
 @quickly
 @given(EPSILONS, DELTAS, st.floats(0.1, 1))
-def test_pages(epsilon: float, delta: float, part: float) -> None:
+def test_hardening_11_pages(epsilon: float, delta: float, part: float) -> None:
     run = swarm_summary(epsilon, delta, part)
     check(page_of(separated(run)), epsilon=(epsilon, part * epsilon), delta=delta)
     check(page_of({**report_samples.learned(), "epsilon": epsilon, "delta": delta}), epsilon=(epsilon,), delta=delta)
@@ -288,8 +288,10 @@ def test_a_refusal_for_the_budget(epsilon: float, delta: float) -> None:
 
 # None beside the formatter.
 
-PRIVATE = re.compile(r"(?:^|[^a-z])(?:epsilon|delta|mu|eps|pure)(?:$|[^a-z])|claimed|meant", re.IGNORECASE)
-LIKELY = re.compile(r"\{[^{}]*(?:epsilon|delta|mu|eps|pure|claimed|meant)[^{}]*:[^{}]+\}", re.IGNORECASE)
+PRIVATE = re.compile(
+    r"(?:^|[^a-z])(?:epsilon|delta|mu|eps|pure|per_round)(?:$|[^a-z])|claimed|meant|[εδμ]", re.IGNORECASE
+)
+LIKELY = re.compile("epsilon|delta|[εδμ]|claimed|meant", re.IGNORECASE)
 NO_FIGURE = ("scale * told.epsilon", "minutes(", "'epsilon, ")
 """A width, a time, heads of columns."""
 
@@ -303,12 +305,13 @@ def formatted(tree: ast.AST) -> Iterator[tuple[int, str]]:
             continue
         if any(isinstance(part, ast.Constant) and re.search(r"^/|\w/$", str(part.value)) for part in text.values):
             continue
-        for part in text.values:
+        for before, part in itertools.pairwise([None, *text.values]):
             if isinstance(part, ast.FormattedValue) and part.format_spec is not None:
-                yield text.lineno, ast.unparse(part.value)
+                named = re.search(r"\w+(?=[ =≤≥<>]*$)", str(before.value)) if isinstance(before, ast.Constant) else None
+                yield text.lineno, f"{named[0] if named else ''} {ast.unparse(part.value)}"
 
 
-def test_no_privacy_figure_is_printed_but_by_the_formatter() -> None:
+def test_hardening_11_no_privacy_figure_is_printed_but_by_the_formatter() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {value}"
         for package in ("dca_proto", "emulator", "inference", "scripts")

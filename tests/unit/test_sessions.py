@@ -48,7 +48,9 @@ class Node:
         )
 
     def key(self) -> EpochKey:
-        return EpochKey(self.identity.id, self.keys.epoch, self.keys.public, self.keys.expires_ms)
+        keys = self.keys
+        stamp = CAST.federation.stamp
+        return EpochKey(self.identity.id, keys.epoch, keys.public, keys.expires_ms, stamp)
 
     def take(self, sender: bytes, payload: bytes, now_ms: int = NOW_MS) -> list[Any]:
         frame = decode_frame(payload)

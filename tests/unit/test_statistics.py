@@ -310,7 +310,7 @@ def test_no_value_of_a_row_makes_a_contribution_fail(statistic: Statistic, data:
 
 
 def test_huge_values_and_tiny_scales_clamp_without_a_warning() -> None:
-    statistic = Sum(**a_box(2.0, 2.0, centre=(-1.7e308, 1.7e308), scale=(5e-324, 5e-324)))
+    statistic = Sum(**a_box(2.0, 2.0, centre=(-1e50, 1e50), scale=(1e-50, 1e-50)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert contribution(statistic, np.array([[1.7e308, -1.7e308]]), 1, 4).tolist() == [32, -32]
@@ -422,13 +422,13 @@ def test_a_bound_below_the_grid_is_refused() -> None:
         ("sum", {"columns": "aby"}, "columns is a text, expected a list"),
         ("sum", {"columns": [f"c{j}" for j in range(4097)]}, "for 4097 columns"),
         ("sum", {"centre": [0.0]}, "centre has 1 values for 3 columns"),
-        ("sum", {"centre": [0.0, math.nan, 0.0]}, "centre of column 'b' is nan; give a finite number$"),
+        ("sum", {"centre": [0.0, math.nan, 0.0]}, "centre of column 'b' is nan; give a finite number, from -1e"),
         ("mean", {"scale": [1.0, math.inf, 1.0]}, "scale of column 'b' is inf; give a finite number above 0"),
         ("mean", {"scale": [1.0, 0.0, 1.0]}, "scale of column 'b' is 0; give a finite number above 0"),
         ("second-moments", {"bound": [1.0, -1.0, 1.0]}, "bound of column 'b' is -1; give a finite number above 0"),
         ("second-moments", {"bound": [1.0, "2", 1.0]}, r"bound\[1\] is a text, expected a number"),
         ("mean", {"bound": [math.inf, 1.0, 1.0]}, "bound of column 'a' is inf; give a finite number above 0"),
-        ("mean", {"centre": [1.0, 1.0, -math.inf]}, "centre of column 'y' is -inf; give a finite number$"),
+        ("mean", {"centre": [1.0, 1.0, -math.inf]}, "centre of column 'y' is -inf; give a finite number, from -1e"),
         ("sum", {"extra": 1}, "'sum' has no parameter 'extra'; it takes: columns"),
         ("regression", {"columns": ["y"], "centre": [0], "scale": [1], "bound": [1]}, "no feature"),
         ("regression", {"intercept_bound": 0.0}, "intercept_bound is 0"),

@@ -14,8 +14,8 @@ is public and drawn anew for each repeat takes the place of the principal compon
 an intercept. Whoever predicts brings features into the ball as the clients do.
 
 - Wine: centres are the means that the data's own paper prints, weighted by its numbers of red and white wines; a scale
-  is a third of the half-width of the bounds (`inference.scale`). The target is in thirds of the half-width of the
-  tasters' scale, about its middle.
+  is a third of the half-width of the ranges that it prints (`inference.scale`). Both are the rows' own, so wine's run
+  is valid but for these. The target is in thirds of the half-width of the tasters' scale, about its middle.
 - Adult: the six columns that are numbers or have two values: age, years of education, hours a week, capital gains and
   losses, sex. Centres are the middles of the public bounds, but 0 for gains and losses, which most people do not have;
   scales are a third of the half-widths, and of sex the half-width.

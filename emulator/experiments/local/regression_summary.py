@@ -23,7 +23,7 @@ from rich.table import Table
 
 from dca_proto.core.rounding import at_least
 from emulator.experiments import student
-from emulator.experiments.local.regression_data import PUBLISHED, VALID, Array
+from emulator.experiments.local.regression_data import PUBLISHED, VALID, WINE, Array
 from emulator.experiments.local.regression_methods import (
     BAYES,
     CLASSICAL,
@@ -37,6 +37,7 @@ from emulator.experiments.local.regression_methods import (
 )
 from emulator.experiments.local.regression_work import RATES, RECORDS, Cell, Plan, Task
 from emulator.experiments.runner import Check, table
+from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.local.posterior import R_HAT_REQUIRED
 
 HINDSIGHT = "LDP-SGD, best rate in hindsight"
@@ -168,6 +169,7 @@ def figures(found: Results, made: Sequence[Comparison]) -> dict[str, Any]:
     """Everything that was found, as plain data."""
     return {
         "kind": f"ldp-figure-{found.task.figure}",
+        "not_private_because": [PUBLISHED_WITH_ROWS] if found.task.data == WINE else [],
         "score": found.task.score,
         "spread": "standard deviation over repeats (splits and noise)",
         "epsilons": list(found.plan.epsilons),
@@ -252,7 +254,7 @@ def _order(found: Results, made: Sequence[Comparison]) -> Iterator[Check]:
         small = [one for one in own if one.epsilon <= found.task.small]
         mean, low, high = _over(found, setting, [one.epsilon for one in small])
         records = f" of {RECORDS:,} records" if found.task.label else ""
-        name = f"{TIGHT} ahead of {SGD}{records} over ε <= {found.task.small:g}, {setting}"
+        name = f"{TIGHT} ahead of {SGD}{records} over ε <= {at_least(found.task.small)}, {setting}"
         words = f"{mean:.3f} ({low:.3f}, {high:.3f}); {turn(own)}"
         yield Check(
             name,
@@ -298,7 +300,7 @@ def _near(found: Results) -> Iterator[Check]:
         exact = float(found.of(PUBLISHED, BAYES).mean())
         gap = found.sign * (exact - float(found.of(PUBLISHED, TIGHT, last).mean()))
         near = NEAR[found.task.label] * (1.0 if found.task.label else exact)
-        name = f"{TIGHT} near {BAYES} at ε = {last:g}, {PUBLISHED}"
+        name = f"{TIGHT} near {BAYES} at ε = {at_least(last)}, {PUBLISHED}"
         yield Check(name, f"within {near:.3f}", f"{gap:.4f}", gap <= near)
 
 

@@ -244,13 +244,13 @@ def checks(found: Sequence[Compared]) -> Iterator[Check]:
     for one in found:
         if one.judged:
             less = one.reduction(count)
-            name = f"{POSTERIOR} ahead, ε = {FIGURE_3:g}, n = {one.cell.clients:,}"
+            name = f"{POSTERIOR} ahead, ε = {at_least(FIGURE_3)}, n = {one.cell.clients:,}"
             words = f"{less.mean:.1%} ({less.low:.1%}, {less.high:.1%}) lower; the paper: 10 to 30 %"
             yield Check(name, f"whole joint {JOINT_LEVEL:.0%} interval above 0", words, less.low > 0)
     worse = [str(one.cell) for one in found if one.reduction(len(found)).high < 0]
     yield Check("behind nowhere", f"no joint {JOINT_LEVEL:.0%} interval below 0", "; ".join(worse) or "none", not worse)
     more = [str(one.cell) for one in found if one.judged and _either(one, POSTERIOR) > _either(one, PROJECTED)]
-    asked = f"the posterior mean's no more often, ε = {FIGURE_3:g}, n up to {SMALL:,}"
+    asked = f"the posterior mean's no more often, ε = {at_least(FIGURE_3)}, n up to {SMALL:,}"
     yield Check("unusable solutions", asked, "; ".join(more) or "so it is", not more)
     yield check_mixed([fit for one in found for fit in one.fits])
 

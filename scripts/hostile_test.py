@@ -1,0 +1,399 @@
+#!/usr/bin/env python
+"""A live federation under attack: what an enrolled client that means harm can do to all others, which is nothing.
+
+It makes a federation. It runs mosquitto as `dca broker` configures it (TLS, passwords, access lists, limits), three
+Compute nodes and 25 honest clients, each a process of its own, and a trainer that holds one round after another. Then
+two more come: `scripts/hostile_client.py`, and a client of which two copies run. Checked, with exit code 4 where one
+fails:
+
+    rounds      every round ends with a result, and no mean is off by more than seven standard deviations
+    processes   none ends
+    memory      none grows by more than 50 MiB after its first rounds
+    copies      two copies of one identity do not end each other's connections again and again
+
+Needs mosquitto, openssl and Linux's /proc.
+
+Examples:
+
+    scripts/hostile_test.py                                    ten minutes of attacks
+    scripts/hostile_test.py --minutes 1 --seed 3 --json -
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+from rich.console import Console
+
+from dca_proto import device
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.cli.progress import PatientBar
+from dca_proto.core.errors import RoundAborted
+from dca_proto.keyfile import read_identity
+from dca_proto.outcome import estimates
+from dca_proto.request import RoundSettings, open_round
+
+CLIENTS, COMPUTES = 25, 3
+HOSTILE, TWINS = f"client-{CLIENTS + 1}", f"client-{CLIENTS + 2}"
+GROWTH_MIB_MAX, DEVIATIONS_MAX, WARM_ROUNDS = 50.0, 7.0, 4
+START_S, ROUND_S, POLL_S, PAUSE_S, SETTLED_S = 180.0, 60.0, 0.5, 0.5, 15.0
+LOSSES, LOSSES_A_MINUTE = 12, 4
+"""Of the connections of one of two copies: first they come fast, then every 15 to 30 seconds."""
+DATA = "x\n0.5\n"
+LIMITS = {
+    "client": "[policy]\nepsilon_per_period_max = 500\nrows_of_many = true\n",
+    "compute": "",
+    "trainer": "[account]\nepsilon = 500\n",
+}
+MEAN: dict[str, Any] = {
+    "statistic": "mean", "columns": ("x",), "bounds": {"x": (0, 1)}, "epsilon": 1, "clients": CLIENTS,
+    "collect_s": ROUND_S / 2, "commit_s": ROUND_S / 2,
+}  # fmt: skip
+SUM_BY_CLIENTS = RoundSettings(**MEAN, delta=1e-6, tolerate=4)
+ROUNDS = (
+    SUM_BY_CLIENTS,
+    SUM_BY_CLIENTS,
+    RoundSettings(**MEAN, kind="ldp-report", mechanism="grid-laplace"),
+    SUM_BY_CLIENTS,
+    RoundSettings(**MEAN, delta=1e-6, kind="node-release", rows_max=1),
+)
+"""What the trainer asks for, in turn."""
+OPENSSL = (
+    *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
+    *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "broker.key", "-out", "broker.pem"),
+)
+"""A certificate for the broker, as docs/operate.md makes it."""
+
+
+# --- the trainer's process --------------------------------------------------------------------------------------------
+
+
+async def hold_rounds(config: Path) -> None:
+    """Hold rounds until the standard input ends; a line of JSON for each."""
+    actor = device.load(config, roles=("trainer",))
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin, over.set)
+    async with actor.live() as trainer:
+        number = 0
+        while not over.is_set():
+            began = time.monotonic()
+            settings = ROUNDS[number % len(ROUNDS)]
+            told: dict[str, Any] = {"number": number, "kind": settings.kind}
+            try:
+                told |= _figures(await trainer.hold(open_round(settings, actor.config.federation)))
+            except RoundAborted as error:
+                told |= {"ok": False, "error": str(error)}
+            print(json.dumps({**told, "seconds": round(time.monotonic() - began, 2)}), flush=True)
+            number += 1
+            await asyncio.sleep(PAUSE_S)
+
+
+def _figures(aggregate: NoisyAggregate) -> dict[str, Any]:
+    """What a round came to; each honest client holds 0.5."""
+    (estimate,) = estimates(aggregate)
+    found = {"contributors": aggregate.contributors, "value": estimate.value, "noise_std": estimate.noise_std}
+    return {"ok": True, **found}
+
+
+# --- the others' processes --------------------------------------------------------------------------------------------
+
+
+class Process:
+    """One process, its log, and how much memory it takes."""
+
+    def __init__(self, name: str, command: list[str], directory: Path, log: TextIO) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self.popen = subprocess.Popen(command, cwd=directory, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        self.pid = self.popen.pid
+        self.start_mib = self.peak_mib = 0.0
+        self._began = time.monotonic()
+
+    @property
+    def code(self) -> int | None:
+        """With what it has ended; None while it runs."""
+        return self.popen.poll()
+
+    def measure(self, *, anew: bool = False) -> None:
+        """Note how much it takes now; for its first seconds, or `anew`, as its start."""
+        now = rss_mib(self.pid)
+        self.peak_mib = max(self.peak_mib, now)
+        if anew or time.monotonic() - self._began < SETTLED_S:
+            self.start_mib = self.peak_mib = now
+
+
+def rss_mib(pid: int) -> float:
+    """The memory that a process holds now; 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS:")), 0.0)
+
+
+def child_of(pid: int) -> int:
+    """The process that another one has started."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()[0])
+
+
+class Federation:
+    """All files and processes of the federation."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.processes: list[Process] = []
+        self.mosquitto = 0
+        self.mosquitto_mib = (0.0, 0.0)  # at the start, and at most
+
+    def prepare(self) -> None:
+        """Keys, certificates, and a file for each actor."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._run(*OPENSSL)
+        (self.directory / "broker.key").chmod(0o600)
+        self._run(*_dca("federation", "init", "members", "--name", "hostile", "--computes", str(COMPUTES)),
+                  "--clients", str(CLIENTS + 2), "--broker", f"mqtts://127.0.0.1:{self.port}")  # fmt: skip
+        members = self.directory / "members"
+        for path in members.glob("*.toml"):
+            if path.name != "federation.toml":
+                self._complete(path)
+        copy = shutil.copytree(members, self.directory / "copy")
+        assert copy.exists()
+
+    def _complete(self, path: Path) -> None:
+        """An actor's file: its password, its limits, its data."""
+        role = path.stem.partition("-")[0]
+        identity = read_identity(path.with_suffix(".key"), role)
+        password = path.parent.parent / "passwords" / f"{path.stem}.password"
+        ca = path.parent.parent / "broker.pem"
+        broker = f'username = "{identity.id.hex()}"\npassword_file = "{password}"\nca = "{ca}"\n'
+        text = path.read_text().replace("[broker]\n", f"[broker]\n{broker}")
+        path.write_text(f"{text}\n{LIMITS[role]}")
+        if role == "client":
+            path.with_suffix(".csv").write_text(DATA)
+
+    def _run(self, *command: str) -> None:
+        subprocess.run(command, cwd=self.directory, check=True, capture_output=True)
+
+    def start(self, name: str, *command: str, directory: str = ".") -> Process:
+        folder = self.directory / directory
+        with (folder / f"{name}.log").open("w") as log:
+            process = Process(name, [sys.executable, *command], folder, log)
+        self.processes.append(process)
+        return process
+
+    def start_broker(self) -> None:
+        broker = self.start(
+            "broker", *_dca("broker", "--kind", "mosquitto", "--port", str(self.port), "--directory", "broker",
+                            "--federation", "members/federation.toml", "--passwords", "passwords",
+                            "--tls-certificate", "broker.pem", "--tls-key", "broker.key", "--tls-ca", "broker.pem")[1:],
+        )  # fmt: skip
+        wait_for(lambda: "log" in broker.log.read_text(), "the broker")
+        self.mosquitto = child_of(broker.pid)
+
+    def start_members(self) -> None:
+        names = [f"compute-{number}" for number in range(1, COMPUTES + 1)]
+        names += [f"client-{number}" for number in range(1, CLIENTS + 1)]
+        for name in names:
+            self.start(name, "-m", "dca_proto", f"{name}.toml", "--json", directory="members")
+        self.trainer = self.start(
+            "trainer", str(Path(__file__).absolute()), "--hold", "trainer.toml", directory="members"
+        )
+
+    def attack(self, seconds: float, seed: int) -> None:
+        """The hostile client, and two copies of another one."""
+        script, told = (
+            str(Path(__file__).with_name("hostile_client.py").absolute()),
+            str(self.directory / "attacks.json"),
+        )
+        command = (script, f"{HOSTILE}.toml", "--seconds", str(seconds), "--seed", str(seed), "--json", told)
+        self.hostile = self.start("hostile", *command, directory="members")
+        self.processes.remove(self.hostile)
+        self.twins = [
+            self.start(f"twin-{folder}", "-m", "dca_proto", f"{TWINS}.toml", "--json", directory=folder)
+            for folder in ("members", "copy")
+        ]
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """What the trainer has told."""
+        return [json.loads(line) for line in self.trainer.log.read_text().splitlines() if line.startswith("{")]
+
+    def measure(self, *, start: bool = False) -> None:
+        for process in self.processes:
+            process.measure(anew=start)
+        now = rss_mib(self.mosquitto)
+        self.mosquitto_mib = (now, now) if start else (self.mosquitto_mib[0], max(self.mosquitto_mib[1], now))
+
+    def ended(self) -> list[str]:
+        """Processes that should run and do not."""
+        gone = [
+            f"{one.name} ended with {one.code}: {last_line(one.log)}" for one in self.processes if one.code is not None
+        ]
+        return gone if rss_mib(self.mosquitto) else [*gone, "mosquitto ended"]
+
+    def stop(self) -> None:
+        """End all processes of its own."""
+        for process in reversed([*self.processes, *([self.hostile] if hasattr(self, "hostile") else [])]):
+            if process.code is None:
+                process.popen.send_signal(signal.SIGTERM)
+                try:
+                    process.popen.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.popen.kill()
+                    process.popen.wait()
+
+
+LOST = re.compile(r"connection lost|lost the connection")
+
+
+def _dca(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "dca_proto.cli", *arguments)
+
+
+def last_line(path: Path) -> str:
+    return (path.read_text(errors="replace").strip().splitlines() or ["nothing logged"])[-1][:300]
+
+
+def wait_for(is_so: Any, what: str, seconds: float = START_S) -> None:
+    give_up = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > give_up:
+            raise SystemExit(f"hostile_test: {what} did not come within {seconds:g} s")
+        time.sleep(POLL_S)
+
+
+# --- the run and its checks -------------------------------------------------------------------------------------------
+
+
+def run(federation: Federation, minutes: float, seed: int, bar: PatientBar) -> dict[str, Any]:
+    """Everything in turn; what was found."""
+    federation.prepare()
+    federation.start_broker()
+    federation.start_members()
+    wait_for(lambda: federation.ended() or len(federation.rounds()) >= WARM_ROUNDS, "the first rounds")
+    federation.measure(start=True)
+    warm, began = len(federation.rounds()), time.monotonic()
+    federation.attack(60 * minutes, seed)
+    gone: list[str] = []
+    while time.monotonic() - began < 60 * minutes + 5 and not gone:
+        time.sleep(POLL_S)
+        bar.reach(time.monotonic() - began)
+        federation.measure()
+        gone = federation.ended()
+    assert federation.trainer.popen.stdin is not None
+    federation.trainer.popen.stdin.close()  # the last round goes to its end
+    if not gone:
+        wait_for(lambda: federation.trainer.code is not None, "the last round", 2 * ROUND_S)
+        federation.processes.remove(federation.trainer)
+        gone = federation.ended()
+        federation.hostile.popen.wait(ROUND_S)
+    return checked(federation, warm, gone, minutes)
+
+
+def checked(federation: Federation, warm: int, gone: list[str], minutes: float) -> dict[str, Any]:
+    """All figures, and which checks failed."""
+    rounds = federation.rounds()
+    failed = [f"round {one['number']} ({one['kind']}): {one['error']}" for one in rounds if not one["ok"]]
+    failed += [
+        f"round {one['number']} ({one['kind']}): found {one['value']}, expected 0.5 with noise of {one['noise_std']}"
+        for one in rounds
+        if one["ok"] and abs(one["value"] - 0.5) > DEVIATIONS_MAX * one["noise_std"]
+    ]
+    failed += ["no round was held under attack"] if len(rounds) <= warm else []
+    memory = {one.name: (one.start_mib, one.peak_mib) for one in [*federation.processes, federation.trainer]}
+    memory["mosquitto"] = federation.mosquitto_mib
+    failed += [
+        f"{name} grew from {start:.0f} to {peak:.0f} MiB"
+        for name, (start, peak) in memory.items()
+        if peak - start > GROWTH_MIB_MAX
+    ]
+    failed += gone
+    lost = [len(LOST.findall(one.log.read_text(errors="replace"))) for one in federation.twins]
+    most = LOSSES + LOSSES_A_MINUTE * minutes
+    if max(lost) > most:
+        failed.append(f"two copies of one identity lost {lost} connections, expected at most {most:g} each")
+    attacks = federation.directory / "attacks.json"
+    if not gone and not attacks.exists():
+        failed.append(f"the hostile client failed: {last_line(federation.hostile.log)}")
+    return {
+        "ok": not failed,
+        "failed": failed,
+        "rounds": len(rounds),
+        "rounds_under_attack": len(rounds) - warm,
+        "seconds_of_rounds": sorted(one["seconds"] for one in rounds[warm:]),
+        "contributors": dict(Counter(one.get("contributors") for one in rounds[warm:])),
+        "memory_mib": {name: [round(one, 1) for one in pair] for name, pair in memory.items()},
+        "connections_lost_by_copies": lost,
+        "dropped_by_nodes": dropped(federation),
+        "attacks": json.loads(attacks.read_text()) if attacks.exists() else None,
+    }
+
+
+def dropped(federation: Federation) -> dict[str, int]:
+    """How many messages the Compute nodes dropped, by code, as far as their logs say."""
+    found: Counter[str] = Counter()
+    for path in sorted((federation.directory / "members").glob("compute-*.log")):
+        most: dict[str, int] = {}
+        for line in path.read_text(errors="replace").splitlines():
+            if '"Dropped"' in line:
+                told = msgspec.json.decode(line)
+                most[told["code"]] = told["count"]
+        found.update(most)
+    return dict(found.most_common())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="leave the folder with all files and logs")
+    parser.add_argument("--json", help="write the figures to this file, or - for standard output")
+    parser.add_argument("--hold", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.hold is not None:
+        asyncio.run(hold_rounds(asked.hold))
+        return 0
+    directory = Path(tempfile.mkdtemp(prefix="dca-hostile-"))
+    federation = Federation(directory)
+    try:
+        with PatientBar(Console(stderr=True), 60 * asked.minutes, "under attack") as bar:
+            figures = run(federation, asked.minutes, asked.seed, bar)
+    finally:
+        federation.stop()
+        if asked.keep:
+            print(f"files and logs: {directory}", file=sys.stderr)
+        else:
+            shutil.rmtree(directory)
+    text = json.dumps(figures, indent=2) + "\n"
+    if asked.json == "-":
+        sys.stdout.write(text)
+    elif asked.json:
+        Path(asked.json).write_text(text)
+    for line in figures["failed"]:
+        print(f"FAILED  {line}", file=sys.stderr)
+    worst = max(figures["memory_mib"].items(), key=lambda one: one[1][1] - one[1][0])
+    print(
+        f"{figures['rounds_under_attack']} rounds under attack, {'all well' if figures['ok'] else 'NOT all well'}; "
+        f"most memory gained: {worst[0]}, {worst[1][0]} to {worst[1][1]} MiB",
+        file=sys.stderr,
+    )
+    return 0 if figures["ok"] else 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""`dca federation revoke`, `add-node`, `replace-node`, `add-trainer`: the next federation file."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from dca_proto.cli import broker, main
+from dca_proto.core.effects import Channel
+from dca_proto.core.errors import UsageError
+from dca_proto.core.federation import Federation
+from dca_proto.core.sealing import Identity
+from dca_proto.device import load
+from dca_proto.keyfile import read_certificate, read_federation, read_identity
+
+NEW = Identity(bytes([9]) * 32)
+NEWCOMER = f"newcomer={NEW.public_key.hex()}"
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A trial with three Compute nodes, a trainer and three clients, in the present folder."""
+    monkeypatch.chdir(tmp_path)
+    given = ("--computes", "3", "--clients", "3", "--broker", "mqtt://127.0.0.1")
+    assert main(["federation", "init", ".", *given]) == 0
+    capsys.readouterr()
+    return tmp_path
+
+
+def change(*arguments: str) -> Federation:
+    """The file after a command that must succeed."""
+    assert main(["federation", *arguments]) == 0
+    return read_federation(Path("federation.toml"))
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of a command that must be refused, and changes nothing."""
+    before = Path("federation.toml").read_bytes()
+    assert main(["federation", *arguments]) == 2
+    assert Path("federation.toml").read_bytes() == before
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    return line
+
+
+def client_id(name: str) -> bytes:
+    return read_identity(Path(f"{name}.key"), "client").id
+
+
+@pytest.mark.parametrize("way", ["name", "id", "public key", "certificate", "key file"])
+def test_a_client_is_revoked_however_it_is_named(demo: Path, way: str) -> None:
+    key = read_identity(demo / "client-2.key", "client")
+    named = {
+        "name": "client-2",
+        "id": key.id.hex(),
+        "public key": key.public_key.hex(),
+        "certificate": "client-2.cert",
+        "key file": "client-2.key",
+    }
+    before = read_federation(demo / "federation.toml")
+    file = change("revoke", named[way])
+    assert (file.number, file.revoked, file.id) == (2, (key.id,), before.id)
+    assert (file.computes, file.trainers) == (before.computes, before.trainers)
+    now_ms = time.time_ns() // 1_000_000
+    read_certificate(demo / "client-1.cert", file, now_ms)
+    with pytest.raises(UsageError, match="is revoked for good, so make a new key"):
+        read_certificate(demo / "client-2.cert", file, now_ms)
+    with pytest.raises(UsageError, match="revoked"):
+        load(demo / "client-2.toml")
+
+
+def test_what_is_done_is_told_with_number_hash_and_the_next_step(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = change("revoke", "client-1", "compute-3")
+    told = capsys.readouterr().out
+    assert f"federation.toml holds federation file 2 (hash {file.hash.hex()[:16]}) now" in told
+    assert f"revoked: client-1, {client_id('client-1').hex()}\n" in told
+    assert "Compute nodes: compute-1, compute-2\n" in told
+    assert "start that one again" in told
+    main(["federation", "show"])
+    shown = capsys.readouterr().out
+    assert "file number 2" in shown
+    assert client_id("client-1").hex() in shown
+    assert file.hash.hex() in shown
+
+
+def test_changes_add_up_and_a_revoked_key_never_comes_back(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = read_federation(demo / "federation.toml").computes[0]
+    change("revoke", "client-1")
+    change("add-trainer", f"second={Identity(bytes([8]) * 32).public_key.hex()}")
+    file = change("replace-node", "compute-1", f"compute-1={NEW.public_key.hex()}")
+    assert (file.number, {one.name for one in file.computes}) == (4, {"compute-1", "compute-2", "compute-3"})
+    assert [one.name for one in file.trainers] == ["trainer", "second"]
+    assert set(file.revoked) == {client_id("client-1"), old.id}
+    assert "is revoked; take a new one" in refusal(capsys, "add-node", f"again={old.key.hex()}")
+    assert "revoked for good" in refusal(capsys, "enrol", "client-1.key")
+    assert "revoked already, by federation file 4" in refusal(capsys, "revoke", "client-1")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("revoke", "bob"), "is no member's name, no client's id"),
+        (("revoke", "compute-1", "compute-2"), "1 Compute nodes would be left, expected at least 2"),
+        (("revoke", "trainer"), "no trainer would be left; take in another one first"),
+        (("replace-node", "compute-9", NEWCOMER), "known: compute-1, compute-2, compute-3"),
+        (("add-node", "newcomer"), "expected NAME=PUBLICKEY"),
+        (("add-node", "compute-1=" + NEW.public_key.hex()), "a name stands there twice"),
+        (("revoke", "client-1", "--authority", "client-1.key"), "is the identity of a client"),
+    ],
+)
+def test_a_change_that_cannot_be_is_one_line(
+    demo: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], says: str
+) -> None:
+    assert says in refusal(capsys, *given)
+
+
+def test_another_enrolment_key_changes_nothing(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keygen", "thief.key", "--role", "authority"]) == 0
+    assert "not the federation file's enrolment key" in refusal(
+        capsys, "revoke", "client-1", "--authority", "thief.key"
+    )
+
+
+def test_a_federation_without_compute_nodes_stays_one_or_gets_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["federation", "init", ".", "--without-computes", "--clients", "2"]) == 0
+    assert change("revoke", "client-1").computes == ()
+    assert "1 Compute nodes would be left" in refusal(capsys, "add-node", NEWCOMER)
+    assert len(change("add-node", NEWCOMER, f"b={Identity(bytes([8]) * 32).public_key.hex()}").computes) == 2
+
+
+def test_a_broker_leaves_out_who_is_revoked(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change("revoke", "client-1", "compute-3")
+    capsys.readouterr()
+    access = broker._access(demo / "federation.toml", demo / "passwords", None)
+    assert access is not None
+    assert len(access.ids(Channel.COMPUTE)) == 2
+    assert client_id("client-1").hex() not in access.ids(Channel.CLIENT)
+    assert "left out" in capsys.readouterr().err
