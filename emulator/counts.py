@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dca_proto.core.errors import UsageError
+from dca_proto.core.params import Limits
 from dca_proto.core.wire import COMPUTES_MAX
 
 
@@ -38,8 +39,15 @@ def check_reporters(clients: int, dropped: int) -> None:
         )
 
 
+def check_clients(clients: int, option: str = "--clients") -> None:
+    """Refuse more clients than a round can have, before room is made for them. Raises `UsageError`."""
+    if clients > Limits().clients_max:
+        raise UsageError(f"{option} {clients}: a round takes at most {Limits().clients_max}; lower it")
+
+
 def check_counts(clients: int, computes: int, tolerated: int, colluders: int, dropped: int) -> None:
     """Refuse numbers that no round can have. Raises `UsageError` that says which to change."""
+    check_clients(clients)
     if computes < 2:
         raise UsageError(f"M = {computes} Compute nodes; need at least 2, so that no one of them sees a sum")
     if computes > COMPUTES_MAX:

@@ -169,7 +169,7 @@ def check_mu(mu: float, epsilon: float, delta: float) -> None:
         UsageError: with the largest μ that may be announced.
     """
     largest, quoted = accounting.mu_of(epsilon, delta), f"epsilon {at_least(epsilon)} at delta {at_least(delta)}"
-    if not 0 < mu <= largest:
+    if not 0 < mu <= largest and not min(mu, largest) > accounting.MU_MAX:
         raise UsageError(f"mu is {mu!r}, expected above 0 and at most {largest!r}, which is {quoted}")
     if mu > accounting.MU_MAX:
         most = math.floor(accounting.epsilon_of(accounting.MU_MAX, delta))

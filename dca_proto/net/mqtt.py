@@ -145,6 +145,7 @@ class MqttTransport:
         else:
             self._report(Connected(self._settings.url))
         self._keeper = asyncio.create_task(self._keep_connected(client))
+        self._keeper.add_done_callback(self._keeper_ended)
         await asyncio.sleep(0)  # from its first turn on, the keeper cleans up after itself even when cancelled
 
     async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
@@ -173,14 +174,15 @@ class MqttTransport:
         try:
             async with scope:
                 self._unacknowledged.add(scope)
-                await client.publish(topic, part, _QOS, retain, timeout=math.inf)
+                try:
+                    await client.publish(topic, part, _QOS, retain, timeout=math.inf)
+                finally:
+                    self._unacknowledged.discard(scope)
         except TimeoutError:
             return False
         except aiomqtt.MqttError:  # the connection is going down: let its keeper notice
             await asyncio.sleep(_RETRY_S)
             return False
-        finally:
-            self._unacknowledged.discard(scope)
         return True
 
     async def _connected(self) -> aiomqtt.Client:
@@ -291,6 +293,11 @@ class MqttTransport:
             return TransportError(f"cannot reach broker at {url}: no answer; does it speak MQTT, and TLS as we do?")
         advice = "check ca" if "CERTIFICATE" in reason else "is it running?"
         return TransportError(f"cannot reach broker at {url}: {reason}; {advice}")
+
+    def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
+        """An error of ours ends the transport, and so the actor: it must not seem to be connected for ever."""
+        if not keeper.cancelled():
+            self._fail(TransportError(f"the connection was given up: {keeper.exception()!r}"))
 
     def _fail(self, failure: DcaError) -> None:
         self._inbox.fail(failure)

@@ -31,7 +31,7 @@ from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.core.wording import nearest
 from dca_proto.statistics.contribution import contribution
-from emulator.counts import check_counts
+from emulator.counts import check_clients, check_counts
 
 STATISTICS = ("sum", "mean", "second-moments", "regression")
 VICTIM = 0
@@ -135,8 +135,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         if not self.is_release:
             check_counts(self.clients, self.computes, self.tolerated, self.colluders, self.dropped)
             self._check_coalition()
-        if self.clients > Limits().clients_max:
-            raise UsageError(f"--clients {self.clients}: a round takes at most {Limits().clients_max}; lower it")
+        check_clients(self.clients)
         if self.statistic not in STATISTICS:
             hint, known = nearest(self.statistic, STATISTICS), ", ".join(STATISTICS)
             raise UsageError(f"--statistic {self.statistic!r} is unknown{hint}; known: {known}")

@@ -16,8 +16,8 @@ from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.forecast import EXACT
 from dca_proto.core.mechanism import PURE_MECHANISMS
-from dca_proto.core.params import Limits
 from dca_proto.logs import configure_logs
+from emulator.counts import check_clients
 from emulator.inexact import RoundedGaussian
 from emulator.swarm.data import TEST_FRACTION, DataOptions, first_rows, problem_of
 from emulator.swarm.fleet_command import CLIENTS, hold_fleet
@@ -28,7 +28,6 @@ from inference.jobs import NAMES, find, require_kind
 from inference.jobs.settings import parse_words, settings_from
 from inference.problem import split
 
-_CLIENTS_MAX = Limits().clients_max
 SHARED = ("computes", "tolerate", "colluders")
 SUMS = ("clients", *SHARED)
 """Options about sums over many clients; all but the first mean nothing, either, where each client reports by itself."""
@@ -80,14 +79,11 @@ def swarm(
     ] = None,
     clients: Annotated[
         int | None,
-        typer.Option(max=_CLIENTS_MAX, help="N; by default one for each training row, or 1000 with --dimension."),
+        typer.Option(help="N; by default one for each training row, or 1000 with --dimension."),
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(
-            max=_CLIENTS_MAX,
-            help="J data nodes with the rows of many each, releasing by themselves; no Compute nodes.",
-        ),
+        typer.Option(help="J data nodes with the rows of many each, that release by themselves; no Compute nodes."),
     ] = None,
     computes: Annotated[int, typer.Option(help="M, the number of Compute nodes.")] = 3,
     epsilon: Annotated[float, typer.Option(help="Privacy budget over all rounds.")] = 2.0,
@@ -123,6 +119,8 @@ def swarm(
 ) -> int:
     """Learn from a swarm of clients, each with its own rows: a regression or another job; or hold rounds with any N."""
     configure_logs(level=logging.WARNING)
+    check_clients(clients or 0)
+    check_clients(nodes or 0, "--nodes")
     mechanism = RoundedGaussian() if fast_noise else EXACT
     learning = {"job": job, "nodes": nodes, "set": sets, "dataset": dataset, "data-folder": data_folder, "csv": csv,
                 "target": target, "bounds": bounds, "bounds-from-data": bounds_from_data or None,

@@ -7,12 +7,13 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 
+import aiomqtt
 import pytest
 from test_mqtt import QUICK, ScriptedBroker, Told, transport
 from test_runner import ECHO, FEDERATION, PEER, Stage, settle
 
 from dca_proto.core.effects import Address, Channel, Effect, Send
-from dca_proto.core.errors import UsageError
+from dca_proto.core.errors import TransportError, UsageError
 from dca_proto.core.events import Event, Received
 from dca_proto.logs import CHARS_MAX, printable
 from dca_proto.net.backoff import Backoff, Retries
@@ -125,6 +126,53 @@ def test_hardening_no_topic_ends_the_connection() -> None:
             await a.close()
 
     asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+class Breaking(ScriptedBroker):
+    """Acknowledges, and can end its newest connection."""
+
+    def __init__(self) -> None:
+        super().__init__(acknowledges=(True,) * 9)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.newest = writer
+        await super()._serve(reader, writer)
+
+
+def test_hardening_a_connection_that_is_lost_just_after_a_publish_has_failed_is_replaced() -> None:
+    """It ended the task that keeps the connection: the actor ran on and was never connected again."""
+
+    async def scene() -> None:
+        async with Breaking() as broker:
+            a = transport(broker.url, "a", "x/+")
+            await a.open()
+
+            async def fails(*_: object, **__: object) -> None:
+                raise aiomqtt.MqttError("the connection is going down")
+
+            a._client.publish = fails  # type: ignore[method-assign, union-attr]
+            publishing = asyncio.create_task(a.publish("x/a", b"important"))
+            await asyncio.sleep(0.01)  # it has failed, and waits to try again
+            broker.newest.close()
+            await asyncio.wait_for(publishing, 5)
+            assert broker.published[0].endswith(b"important")
+            await a.close()
+
+    asyncio.run(scene())
+
+
+def test_hardening_an_error_in_the_keeping_of_a_connection_ends_the_actor_and_does_not_hide() -> None:
+    async def scene() -> None:
+        async with Breaking() as broker:
+            a = transport(broker.url, "a", "x/+")
+            await a.open()
+            a._retries = None  # type: ignore[assignment]
+            broker.newest.close()
+            with pytest.raises(TransportError, match="given up: AttributeError"):
+                await asyncio.wait_for(a.receive(), 5)
+            await a.close()
+
+    asyncio.run(scene())
 
 
 class Displaced(ScriptedBroker):

@@ -139,13 +139,16 @@ def test_hardening_7_a_trial_of_too_many_is_refused_at_once(
     assert not (tmp_path / "fed").exists()
 
 
-@pytest.mark.parametrize("option", ["--clients", "--nodes"])
-def test_hardening_7_a_swarm_of_too_many_is_refused_at_once(capsys: pytest.CaptureFixture[str], option: str) -> None:
-    """It dealt rows until the memory was full."""
-    assert main(["swarm", option, "99999999999"]) == 2
-    line = capsys.readouterr().err
-    assert f"invalid value for '{option}'" in line
-    assert "1000000" in line
+@pytest.mark.parametrize(
+    "command",
+    [("swarm", "--clients"), ("swarm", "--nodes"), ("audit", "--clients"), ("emulate", "collude", "--clients")],
+)
+def test_hardening_7_an_emulation_of_too_many_is_refused_at_once(
+    capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    """A swarm dealt rows, and a coalition made keys, until the memory was full."""
+    assert main([*command, "99999999999"]) == 2
+    assert f"{command[-1]} 99999999999: a round takes at most 1000000; lower it" in capsys.readouterr().err
 
 
 KEYS = [bytes([number]) * 32 for number in range(3)]
