@@ -121,7 +121,7 @@ class ClientActor(Actor):
         return [*self._file_effects(), *dropped, *self._greet(now_ms), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        self._session.federation = self._federation  # all else asks for it at each message
+        self._session.adopt(self._federation)  # all else asks for it at each message
         return []
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:

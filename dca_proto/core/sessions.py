@@ -59,7 +59,7 @@ class OwnSession:
     ) -> None:
         self._identity = identity
         self._certificate = certificate
-        self.federation = federation
+        self._federation = federation
         self._timing = timing
         self._keys = Keyring(records, timing, identity, random)
         self._agreed: dict[EpochKey, bytes] = {}  # by a node's key, for the own newest epoch
@@ -80,9 +80,9 @@ class OwnSession:
                 max(now_ms, last.serial + 1 if last else 0),  # whatever the clock says
                 self._keys.public,
                 self._keys.expires_ms,
-                self.federation.stamp,
+                self._federation.stamp,
             )
-            self._signed = sign(self._identity, self.federation.id, body)
+            self._signed = sign(self._identity, self._federation.id, body)
             self.hello = encode(self._signed)
             self.hash = hello_hash(self.hello)
             self._agreed.clear()
@@ -90,12 +90,16 @@ class OwnSession:
             writes.append(Persist(HELLO, b"", self.hello))
         return writes
 
+    def adopt(self, federation: Federation) -> None:
+        """Name this file in the next Hello."""
+        self._federation = federation
+
     def _last(self) -> Hello | None:
         """The signed Hello as it was stored; None without one, and of a federation file that was replaced."""
         if self._signed is None:
             return None
         try:
-            return open_signed(self._signed, self._identity.public_key, self.federation.id, Hello)
+            return open_signed(self._signed, self._identity.public_key, self._federation.id, Hello)
         except PeerError:
             return None
 
@@ -128,7 +132,7 @@ class OwnSession:
             own = self._keys.key(self._keys.epoch)
             assert own is not None, "the newest key is kept"
             client, compute = (self._identity.id, self._keys.epoch), (key.compute, key.epoch)
-            agreed = self._agreed[key] = pair_key(own, key.public, self.federation, client, compute)
+            agreed = self._agreed[key] = pair_key(own, key.public, self._federation, client, compute)
         return agreed
 
 

@@ -102,7 +102,7 @@ async def learn(
             do without.
         UsageError: the job asks differently than the journal says it did; it asks for a batch before anybody is known;
             a round that cannot be held.
-        TransportError: the broker cannot be reached.
+        TransportError: the connection was closed.
     """
     rounds = JobRounds(trainer, terms, journal, clients=clients, retries=retries, on_round=on_round)
     with contextlib.closing(job):

@@ -86,7 +86,7 @@ class LiveTrainer:
         Raises:
             RoundAborted: the round ended without one, by its own rules. What became of its charge is said, too.
             UsageError: the request cannot be held, or exceeds the trainer's account.
-            TransportError: the broker cannot be reached.
+            TransportError: the connection was closed.
         """
         return await self._result(request.round_id, self._ask(request))
 

@@ -136,7 +136,7 @@ ATTACKS = [
     fills_queues_without_asking_for_answers,
     retains_under_made_up_topics,
     retains_wherever_it_may,
-    reads_no_answers,
+    pytest.param(reads_no_answers, marks=pytest.mark.long),  # it waits
     subscribes_to_everything,
 ]
 

@@ -155,8 +155,11 @@ def test_epoch_keys_that_one_federation_remembers_are_no_other_ones() -> None:
     keys = announced(network, cast).body.terms.computes
     _, computes = open_epoch_keys(keys, cast.federation)
     assert computes == cast.computes
+    another = msgspec.structs.replace(cast.federation, name="another")
     with pytest.raises(PeerError, match="federation"):
-        open_epoch_keys(keys, msgspec.structs.replace(cast.federation, name="another"))
+        open_epoch_keys(keys, another)
+    with pytest.raises(PeerError, match="signature"):
+        open_epoch_keys(keys, msgspec.structs.replace(another, number=2))
 
 
 # One copy

@@ -1,0 +1,78 @@
+"""What tests of revocation and of changes of a federation share: the next file, and how members get it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from scene import results
+
+from dca_proto.core import facts
+from dca_proto.core.client import ClientActor
+from dca_proto.core.codec import encode
+from dca_proto.core.effects import Address, Channel
+from dca_proto.core.events import Received
+from dca_proto.core.federation import Federation, sign_federation
+from dca_proto.core.sealing import Identity
+from dca_proto.testing import Cast, Network
+
+NEW_NODE, NEW_TRAINER, THIEF = (Identity(bytes([index]) * 32) for index in (71, 72, 73))
+
+
+class Withholding(Network):
+    """A network whose broker keeps federation files from some members."""
+
+    kept_from: tuple[bytes, ...] = ()
+
+    def _receivers(self, to: Address) -> list[bytes]:
+        found = super()._receivers(to)
+        return [one for one in found if one not in self.kept_from] if to.channel is Channel.FEDERATION else found
+
+
+class PlaysOn(ClientActor):
+    """A client that takes part although it is revoked."""
+
+    def _consider(self, opened: Any, now_ms: int) -> Any:
+        return self._consent._to_terms(opened, self._federation)
+
+
+def following(cast: Cast, file: Federation | None = None, **changes: Any) -> Federation:
+    """The file after one, by default after the federation's."""
+    file = file or cast.federation
+    return sign_federation(cast.authority, msgspec.structs.replace(file, **{"number": file.number + 1, **changes}))
+
+
+def without(cast: Cast, *clients: int) -> Federation:
+    """The next file, in which some clients are revoked."""
+    return following(cast, revoked=tuple(sorted(cast.clients[index] for index in clients)))
+
+
+def payload_of(file: Federation) -> bytes:
+    return encode(file.frame)
+
+
+def hand(network: Network, member: bytes, file: Federation) -> None:
+    """A member is given a file, and publishes it."""
+    network.handle(member, Received(bytes(16), payload_of(file)))
+
+
+def numbers(network: Network) -> set[int]:
+    return {actor.federation.number for actor in network.actors.values()}
+
+
+def codes(network: Network, member: bytes) -> set[str]:
+    return {fact.code for fact in network.reported(facts.Dropped, member)}
+
+
+def last_sum(network: Network) -> float:
+    (value,) = results(network)[-1].value
+    return float(value)
+
+
+def hostile(cast: Cast) -> Withholding:
+    """All actors, client 3 of which plays on when it is revoked."""
+    network = Withholding()
+    cast.network(network)
+    network.actors[cast.clients[3]].__class__ = PlaysOn
+    network.deliver()
+    return network
