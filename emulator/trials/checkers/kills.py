@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.compute_round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
-from dca_proto.core.contribution import Kept
+from dca_proto.core.contribution import Kept, Outbound
 from dca_proto.core.effects import Channel, Forget, Persist, Send, Write
 from dca_proto.core.facts import Acknowledged, RoundCompleted, RoundFailed
 from dca_proto.core.messages import Abort, Answer, Receipt, Sealed, Signed
@@ -23,7 +23,7 @@ from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import RELEASES
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
-from emulator.trials.checkers.witness import Of, Release, Witness, entries_of, release_in
+from emulator.trials.checkers.witness import Of, Release, Witness, contributions_in, entries_of, release_in
 
 if TYPE_CHECKING:
     from emulator.trials.world import TrialWorld
@@ -41,6 +41,7 @@ class Kills(Checker):
         self._words: dict[Of, tuple[bytes, Signed | None, Signed | None]] = {}  # entries, header and answer
         self._in_result: dict[bytes, set[bytes]] = {}  # round -> clients, without Compute nodes
         self._said: dict[tuple[bytes, ...], str] = {}  # of each node, round, client and contribution
+        self._made: dict[tuple[bytes, bytes], Outbound] = {}  # by client and contribution id
         self._results: dict[bytes, bytes | None] = {}  # round -> the result's bytes; None where it failed
         witness.on_release.append(self._released)
 
@@ -74,14 +75,20 @@ class Kills(Checker):
                 self.expect(ended == ABORTED, f"{who}: it says abort and has stored {ended or 'no end'}")
 
     def _check_gathered(self, trainer: Process, send: Send) -> None:
-        frame = decode_frame(send.payload)
-        if isinstance(frame, Receipt):
-            stored = trainer.disk.records.get((RELEASES, send.round_id + send.to.id))
-            kept = None if stored is None else release_in(decoded(RELEASES, stored, Signed)).contribution
-            self.expect(
-                kept == frame.contribution,
-                f"round {send.round_id.hex()[:8]}: a receipt for a release that is not durable",
-            )
+        """A receipt is of what is on the disk, and word that it was late of what is not; the client knows both tags."""
+        frame, client, who = decode_frame(send.payload), send.to.id, f"round {send.round_id.hex()[:8]}"
+        if not isinstance(frame, Receipt):
+            return
+        made = self._made.get((client, frame.contribution))
+        if made is None:
+            self.expect(client in self.witness.dishonest, f"{who}: an answer to a release that nobody has made")
+            return
+        stored = trainer.disk.records.get((RELEASES, frame.round_id + client))
+        kept = stored is not None and release_in(decoded(RELEASES, stored, Signed)).contribution == frame.contribution
+        if frame.tag == made.receipt:
+            self.expect(kept, f"{who}: a receipt for a release that is not durable")
+        else:
+            self.expect(frame.tag == made.late and not kept, f"{who}: it says late of a release that it keeps")
 
     def _check_receipt(self, node: Process, client: bytes, receipt: Receipt) -> None:
         """It is about what is on the disk, and in the list once there is one; or says late of what is not in the list.
@@ -112,6 +119,8 @@ class Kills(Checker):
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Contributions come before the list and go only behind an end; words do not change."""
+        if process.role is Channel.CLIENT:
+            self._made.update({(process.id, made.contribution): made for _, made in contributions_in(writes)})
         if process.role is not Channel.COMPUTE or not self.is_honest(process):
             return
         for write in writes:
