@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import aiomqtt
 import pytest
@@ -17,11 +18,14 @@ from dca_proto.core.errors import TransportError, UsageError
 from dca_proto.core.events import Event, Received
 from dca_proto.logs import CHARS_MAX, printable
 from dca_proto.net.backoff import Backoff, Retries
+from dca_proto.net.broker import BrokerOptions, launch_broker
 from dca_proto.net.inbox import TOPIC_CHARS_MAX, Inbox, InboxLimits
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.parts import Assembler, PartLimits, split
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.transport import Disconnected
+from emulator.fuzz.forger import Forger, Known
+from emulator.fuzz.mqtt import packet
 
 MIB = 1 << 20
 
@@ -298,3 +302,33 @@ def test_hardening_long_topics_hold_no_memory() -> None:
 def test_hardening_logs_cut_what_came_from_outside() -> None:
     assert len(printable("x" * 10**6)) <= CHARS_MAX + 50
     assert printable("short\n") == "short\\n"
+
+
+# the embedded broker
+
+
+def test_hardening_no_bytes_end_the_embedded_broker(tmp_path: Path) -> None:
+    """Strangers connect, or do not, and send whatever they like; a client goes on."""
+
+    async def scene() -> None:
+        rng = random.Random(5)
+        forger = Forger(rng, Known(bytes(32), [bytes(16)], [], [(f"dca/x/hello/all/{bytes(16).hex()}", b"\x91\x01")]))
+        async with launch_broker(tmp_path, BrokerOptions(kind="embedded")) as broker:
+            a = transport(broker.url, "a", "x/+")
+            await a.open()
+            for number in range(150):
+                _, writer = await asyncio.open_connection(*broker.url.removeprefix("mqtt://").split(":"))
+                if number % 4:
+                    name = f"stranger{number % 3}".encode()
+                    writer.write(packet(0x10, b"\0\4MQTT\4\2\0\x3c" + len(name).to_bytes(2, "big") + name))
+                for _ in range(rng.randrange(1, 5)):
+                    writer.write(forger._raw())
+                await asyncio.sleep(0.002)
+                writer.close()
+            await a.publish("x/a", b"still here")
+            assert (await a.receive()).payload == b"still here"
+            assert broker.process.poll() is None
+            assert "Traceback" not in broker.log_path.read_text()
+            await a.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
