@@ -9,7 +9,7 @@
     [broker]                           see `dca_proto.net.settings`
     url = "mqtts://broker.example"
 
-    [policy] of a client, [floors] of a Compute node     see `dca_proto.core.policy`; the defaults are safe
+    [policy] of a client, [floors] of a Compute node     see `dca_proto.privacy.policy`; the defaults are safe
     [account] of a trainer                               what its rounds may cost in all; see `Allowance` there
     [round] of a trainer                                 what it asks; see `dca_proto.request`
     [job] of a trainer                                   what it learns; see `dca_proto.cli.job_settings`
@@ -33,12 +33,12 @@ import msgspec
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member
-from dca_proto.core.policy import Allowance, Floors, Policy
-from dca_proto.core.wording import in_words, nearest
 from dca_proto.keyfile import read_federation
 from dca_proto.net.settings import BrokerSettings, parse_broker
+from dca_proto.privacy.policy import Allowance, Floors, Policy
 from dca_proto.request import RoundSettings
 from dca_proto.statistics import registered
+from dca_proto.wording import in_words, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
 

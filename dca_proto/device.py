@@ -36,8 +36,8 @@ from dca_proto.core.facts import RoundCompleted, RoundFailed
 from dca_proto.core.federation import Federation
 from dca_proto.core.machine import Actor
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import Identity
 from dca_proto.core.topics import subscriptions
+from dca_proto.crypto.sealing import Identity
 from dca_proto.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.net.inbox import CLIENT_LIMITS

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from dca_proto.core import facts
-from dca_proto.core.sealing import ID_BYTES
+from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.net.transport import Disconnected
 
 # one per client or message at a server: only with `verbose`

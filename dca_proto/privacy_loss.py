@@ -1,6 +1,6 @@
 """What several releases on the same data cost together, where not all of them are Gaussian.
 
-Gaussian releases among themselves compose exactly (`dca_proto.core.accounting`). With others the law of the privacy
+Gaussian releases among themselves compose exactly (`dca_proto.privacy.accounting`). With others the law of the privacy
 loss is composed numerically: `dp-accounting`, an optional package, holds it on a grid, rounded to the pessimistic side
 (Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022, "Connect the Dots"). All ε and δ here are upper bounds.
 
@@ -33,10 +33,10 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
-from dca_proto.core.rounding import at_least
-from dca_proto.core.wording import to_install
+from dca_proto.privacy import accounting
+from dca_proto.privacy.rounding import at_least
+from dca_proto.wording import to_install
 
 DELTA_MIN = 1e-12
 """Below this, what the grid's tails leave out (1e-15 for each release) would tell."""

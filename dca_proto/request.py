@@ -24,15 +24,15 @@ from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundReque
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import check_mu
-from dca_proto.core.mechanism import LOCAL_MECHANISMS, DistributedDiscreteGaussian
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
-from dca_proto.core.sealing import ID_BYTES
-from dca_proto.core.wording import nearest
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, DistributedDiscreteGaussian
 from dca_proto.statistics import resolve
 from dca_proto.statistics.base import parameter_names
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.scaled import MAGNITUDE_MAX, MAGNITUDE_MIN
+from dca_proto.wording import nearest
 
 SECURE_SUM, NODE_RELEASE, LDP_REPORT = "secure-sum", "node-release", "ldp-report"
 KINDS: dict[str, type[RoundRequest]] = {

@@ -8,7 +8,7 @@ whose result says that it is not private.
 **One draw for all shares.** The n clients' shares N_Z(0, S) come into the sum only as their sum, and that is drawn at
 once, as N_Z(0, nS). The two laws are not the same on a grid, but no experiment can tell them apart: the sum of k shares
 and one more has at each point the probability of N_Z(0, (k + 1)S) up to a factor within (1 ± η)/(1 ∓ η), with
-η = 2 Σ_j exp(-2π²s²j²) and s² = S k/(k + 1) >= 32 (the τ' of `dca_proto.core.accounting`). Each η is below 1e-273, so
+η = 2 Σ_j exp(-2π²s²j²) and s² = S k/(k + 1) >= 32 (the τ' of `privacy.accounting`). Each η is below 1e-273, so
 no probability in d coordinates of n shares differs by more than a factor of 1 ± dn·1e-272, whatever is done with them.
 Where the keys of the shares are given, they are drawn one by one, and the result is the protocol's in every bit.
 
@@ -33,20 +33,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.core.batches import Batches
 from dca_proto.core.combine import Hashes, aggregate_of, merge_reports, release_of, sum_releases
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.fixedpoint import to_ring
-from dca_proto.core.forecast import EXACT
-from dca_proto.core.job import JobTerms
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
-from dca_proto.core.mechanism import LocalMechanism, Mechanism
 from dca_proto.core.messages import Announcement
-from dca_proto.core.noise import MAX_VARIANCE
 from dca_proto.core.params import Limits
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Random
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.crypto.fixedpoint import to_ring
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
+from dca_proto.learning.batches import Batches
+from dca_proto.learning.forecast import EXACT
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
+from dca_proto.privacy.noise import MAX_VARIANCE
 from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import contributions, counted_rows, joint_contribution
 

@@ -21,7 +21,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core import accounting
+from dca_proto.privacy import accounting
 
 
 class RoundedGaussian:

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError
 from inference.linear_regression import Posterior, SufficientStatistics, posterior, summarise
 from inference.problem import Problem, Schema

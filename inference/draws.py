@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core import accounting
-from dca_proto.core.wording import to_install
+from dca_proto.privacy import accounting
+from dca_proto.wording import to_install
 from inference.errors import DataError
 
 Array = NDArray[np.float64]

@@ -1,11 +1,11 @@
-"""What rounds cost together, as a ledger has it (`dca_proto.core.price`)."""
+"""What rounds cost together, as a ledger has it (`dca_proto.privacy.price`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.price import Price, total
+from dca_proto.privacy.price import Price, total
 
 
 def together(aggregates: Sequence[NoisyAggregate]) -> tuple[float, float] | None:

@@ -50,10 +50,10 @@ from dca_proto.core.effects import Effect, Report, Send
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.machine import Actor
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.params import Limits
-from dca_proto.core.policy import Policy
-from dca_proto.core.sealing import AgreementKey
+from dca_proto.crypto.sealing import AgreementKey
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast
 from emulator.scaling.floor import floor_us, timed_us
 

@@ -21,8 +21,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import TEST_FRACTION, deal
 from emulator.swarm.dropout import Dropouts

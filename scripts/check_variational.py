@@ -37,10 +37,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
-from dca_proto.core.rounding import at_least
+from dca_proto.learning.job import JobTerms
 from dca_proto.logs import configure_logs
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
 from emulator.ideal import IdealSwarm

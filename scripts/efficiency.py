@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments.efficiency import (
     AWARE_NAME,
     DELTA,

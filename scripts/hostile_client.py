@@ -34,7 +34,6 @@ from dca_proto.core.codec import decode_frame, encode, sign
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError
 from dca_proto.core.kinds import SecureSum
-from dca_proto.core.masks import ask_tag
 from dca_proto.core.messages import (
     Abort,
     AbortWanted,
@@ -53,9 +52,10 @@ from dca_proto.core.messages import (
     SessionsWanted,
 )
 from dca_proto.core.params import Limits, Timing
-from dca_proto.core.sealing import AgreementKey
 from dca_proto.core.sessions import pair_key
 from dca_proto.core.topics import subscriptions, topic_of
+from dca_proto.crypto.masks import ask_tag
+from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.keyfile import certificate_path, read_certificate, read_identity
 from emulator.fuzz.forger import Forger, Known, Sealable
 from emulator.fuzz.mqtt import packet, publish

@@ -26,8 +26,6 @@ from dca_proto.core.codec import decode_body, decode_frame, encode, sign
 from dca_proto.core.contribution import hedged_root, make_contribution
 from dca_proto.core.kinds import LdpReport, NodeRelease
 from dca_proto.core.lists import answer_hash, encode_places, list_hash, set_hash
-from dca_proto.core.masks import ask_tag, contribution_keys, entry_of, holder_index, tag_and_mask
-from dca_proto.core.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian, LocalMechanism
 from dca_proto.core.messages import (
     Abort,
     AbortWanted,
@@ -44,9 +42,11 @@ from dca_proto.core.messages import (
     Signed,
 )
 from dca_proto.core.params import PROTOCOL_VERSION, Limits
-from dca_proto.core.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
 from dca_proto.core.sessions import hello_hash, pair_key
+from dca_proto.crypto.masks import ask_tag, contribution_keys, entry_of, holder_index, tag_and_mask
+from dca_proto.crypto.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
 from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
+from dca_proto.privacy.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian, LocalMechanism
 from dca_proto.statistics import Sensitivity
 from dca_proto.testing import Cast, Network
 

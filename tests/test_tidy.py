@@ -17,8 +17,10 @@ PACKAGES = ("dca_proto", "emulator", "inference")
 FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_LINES_MAX = 60, 450, 500
 STDLIB = set(sys.stdlib_module_names)
 DEVICE = {"numpy", "nacl", "msgspec", "aiomqtt", "structlog"}
-CORE = {"numpy", "nacl", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.aggregate"}
-FIGURES = {f"dca_proto.core.{name}" for name in ("accounting", "price", "rounding", "wording")}
+PROTOCOL = {"dca_proto.core", "dca_proto.privacy", "dca_proto.crypto", "dca_proto.wording"}
+CORE = {"numpy", "nacl", "msgspec", *PROTOCOL, "dca_proto.statistics", "dca_proto.aggregate"}
+FIGURES = {"dca_proto.wording", *(f"dca_proto.privacy.{name}" for name in ("accounting", "price", "rounding"))}
+JOBS = {f"dca_proto.learning.{name}" for name in ("batches", "forecast", "job")}
 NOT_ON_A_DEVICE = ("typer", "rich", "scipy", "sklearn", "matplotlib", "amqtt", "mpmath", "dp_accounting", "numpyro")
 
 # Which modules may import what, by their longest prefix here. The standard library is open to all.
@@ -26,26 +28,29 @@ LAYERS = {
     "dca_proto": DEVICE | {"dca_proto"},
     "dca_proto.aggregate": {"numpy"},
     "dca_proto.core": CORE,
+    "dca_proto.privacy": CORE,
+    "dca_proto.crypto": CORE,
+    "dca_proto.wording": {"msgspec"},
     "dca_proto.statistics": {"numpy", "msgspec", "dca_proto.statistics", "dca_proto.core.errors",
-                             "dca_proto.core.fixedpoint", "dca_proto.core.wording"},
+                             "dca_proto.crypto.fixedpoint", "dca_proto.wording"},
     "dca_proto.statistics.model_gradient": {"numpy", "msgspec", "jax", "dca_proto.statistics",
-                                            "dca_proto.core.errors", "dca_proto.core.wording"},
+                                            "dca_proto.core.errors", "dca_proto.wording"},
     "dca_proto.testing": CORE,
-    "dca_proto.core.mechanism": CORE | {"dca_proto.local"},  # types of what it describes
+    "dca_proto.privacy.mechanism": CORE | {"dca_proto.local"},  # types of what it describes
     "dca_proto.core.kinds": CORE | {"dca_proto.local"},  # its one door, opened with the first round of reports
-    "dca_proto.local": {"numpy", "msgspec", "dca_proto.core", "dca_proto.statistics", "dca_proto.aggregate",
+    "dca_proto.local": {"numpy", "msgspec", *PROTOCOL, "dca_proto.statistics", "dca_proto.aggregate",
                         "dca_proto.local"},
     "dca_proto.learning": CORE | {"dca_proto.learning", "dca_proto.device"},
-    "dca_proto.net": DEVICE | {"paho", "dca_proto.core", "dca_proto.aggregate", "dca_proto.net"},
-    "dca_proto.net.embedded": {"amqtt", "dca_proto.core", "dca_proto.net"},
+    "dca_proto.net": DEVICE | {"paho", *PROTOCOL, "dca_proto.aggregate", "dca_proto.net"},
+    "dca_proto.net.embedded": {"amqtt", *PROTOCOL, "dca_proto.net"},
     "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},
     "dca_proto.cli.account_plot": {"numpy", "matplotlib", "dca_proto"},
-    "dca_proto.privacy_loss": {"msgspec", "dp_accounting", "dca_proto.core"},
+    "dca_proto.privacy_loss": {"msgspec", "dp_accounting", *PROTOCOL},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
                   *FIGURES, "inference"},
     "inference.local": {"numpy", "scipy", "matplotlib", "jax", "numpyro", "dca_proto.aggregate",
                         *FIGURES, "inference"},
-    "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", "dca_proto.core",
+    "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", *PROTOCOL, *JOBS,
                  "dca_proto.statistics", "dca_proto.testing"},
 }  # fmt: skip
 LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
@@ -56,12 +61,12 @@ LAYERS["emulator.sim"] = {
     "numpy",
     "msgspec",
     "emulator.sim",
-    "dca_proto.core",
+    *PROTOCOL,
     "dca_proto.testing",
     "dca_proto.net.filters",
     "dca_proto.net.parts",
 }  # pure: filters and the split into packets
-AUDIT = {"numpy", "msgspec", "scipy", "emulator", "dca_proto.core", "dca_proto.statistics", "dca_proto.testing"}
+AUDIT = {"numpy", "msgspec", "scipy", "emulator", *JOBS, *PROTOCOL, "dca_proto.statistics", "dca_proto.testing"}
 LAYERS |= {
     "emulator.audit": AUDIT,
     "emulator.audit.picture": AUDIT | {"matplotlib"},
@@ -73,7 +78,7 @@ LAYERS |= {
     "emulator.collusion.report": AUDIT | {"rich"},
     "emulator.collusion.command": AUDIT | {"typer", "rich", "dca_proto.cli"},
 }
-TRIALS = {"numpy", "msgspec", "emulator", "dca_proto.aggregate", "dca_proto.core", "dca_proto.statistics",
+TRIALS = {"numpy", "msgspec", "emulator", *JOBS, "dca_proto.aggregate", *PROTOCOL, "dca_proto.statistics",
           "dca_proto.testing"}  # fmt: skip
 LAYERS |= {
     "emulator.trials": TRIALS,
@@ -82,7 +87,7 @@ LAYERS |= {
     "emulator.trials.display": TRIALS | {"rich", "dca_proto.cli.output"},
     "emulator.trials.command": TRIALS | {"typer", "rich", "dca_proto.cli"},
 }
-PAGE = {"msgspec", "emulator.report", "dca_proto.core.errors", "dca_proto.core.rounding", "dca_proto.core.wording"}
+PAGE = {"msgspec", "emulator.report", "dca_proto.core.errors", "dca_proto.privacy.rounding", "dca_proto.wording"}
 LAYERS |= {"emulator.report": PAGE, "emulator.report.command": PAGE | {"typer", "rich", "dca_proto.cli"}}
 
 SCALING = AUDIT | {"dca_proto.aggregate", "dca_proto.cli.output"}
@@ -181,7 +186,10 @@ def test_imports_point_one_way(path: Path) -> None:
     assert not {module for module in foreign if not allows(LAYERS[layer], module)}, layer
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "dca_proto" / "core").rglob("*.py")), ids=show)
+PURE = [path for name in ("core", "privacy", "crypto") for path in sorted((ROOT / "dca_proto" / name).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", PURE, ids=show)
 def test_the_core_has_no_io_no_clock_and_no_hidden_randomness(path: Path) -> None:
     assert not {module for module in imports_of(path) if module.split(".")[0] in BANNED_IN_CORE}
     for node in ast.walk(tree_of(path)):

@@ -32,7 +32,7 @@ from typing import Any
 
 from dca_proto import __version__
 from dca_proto.cli.own_packages import foreign_package
-from dca_proto.core.wording import nearest, to_install
+from dca_proto.wording import nearest, to_install
 
 GROUP = "dca.commands"
 USAGE, ABORTED, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141

@@ -22,9 +22,9 @@ from dca_proto.cli.output import (
     whole_file,
     write_json,
 )
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.rounding import claim_words
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.rounding import claim_words
 
 EXAMPLES = """Examples:
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from dca_proto.cli.account_enquiry import asked_otherwise
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import forecast
 from dca_proto.core.request import AskSecureSum, OpenRound
+from dca_proto.learning.forecast import forecast
 
 _STYLES = (("#0072B2", "-"), ("#E69F00", "--"), ("#009E73", "-."), ("#CC79A7", ":"), ("#000000", "-"))
 _POINTS = 80

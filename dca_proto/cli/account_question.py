@@ -15,11 +15,11 @@ import msgspec
 
 from dca_proto.cli.options import parse_parameter, require_known
 from dca_proto.core.errors import UsageError
-from dca_proto.core.wording import nearest
 from dca_proto.request import parameters_of
 from dca_proto.statistics import registered
 from dca_proto.statistics.base import COLUMNS_MAX, parameter_names
 from dca_proto.statistics.histogram import BINS_MAX
+from dca_proto.wording import nearest
 
 _PLAINEST = {"regression": 2, "averaged-regression": 2, "gradient": 2, "histogram": 2}
 """Columns (bins) of the plainest question that a statistic can be asked, where it is not 1."""

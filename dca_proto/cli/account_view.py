@@ -10,7 +10,7 @@ from rich.table import Table
 from dca_proto.cli.account_answer import DATA
 from dca_proto.cli.account_enquiry import Enquiry
 from dca_proto.cli.output import say
-from dca_proto.core.rounding import at_least, claim_words
+from dca_proto.privacy.rounding import at_least, claim_words
 
 _SHOWN_MAX = 12  # coordinates up to which each one's noise is shown
 _GAIN_SHOWN = 0.01  # of the noise; less is not worth telling

@@ -19,11 +19,11 @@ from dca_proto.cli.output import STDOUT, require_json_target, write_json
 from dca_proto.config import convert
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
-from dca_proto.core.mechanism import LOCAL_MECHANISMS
-from dca_proto.core.rounding import at_least, at_most, claim_words
 from dca_proto.device import Device, complete, load
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.outcome import abort_line, estimates, outcome
+from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
+from dca_proto.privacy.rounding import at_least, at_most, claim_words
 from dca_proto.request import KINDS, RoundSettings, open_round
 
 _CONFIG = """  [{role}]

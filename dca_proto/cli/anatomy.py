@@ -22,21 +22,21 @@ from dca_proto.core import (
     contribution,
     declines,
     federation,
-    keyring,
-    ledger,
     sessions,
     trainer_round,
 )
 from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
-from dca_proto.core.masks import ENTRY_BYTES
 from dca_proto.core.messages import Certificate, InvitedRound
-from dca_proto.core.sealing import ID_BYTES, actor_id
 from dca_proto.core.wire import Signed
+from dca_proto.crypto import keyring
+from dca_proto.crypto.masks import ENTRY_BYTES
+from dca_proto.crypto.sealing import ID_BYTES, actor_id
 from dca_proto.logs import printable
 from dca_proto.net.parts import Assembler
 from dca_proto.net.store_check import Row, Tags, check_log, damaged, read_rows
+from dca_proto.privacy import ledger
 
 # fmt: off
 _PUBLIC = frozenset({

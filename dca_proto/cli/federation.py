@@ -19,9 +19,7 @@ from rich.table import Table
 from dca_proto.cli import trial, verbatim
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member, enrol, sign_federation
-from dca_proto.core.policy import Allowance, Floors, Policy
-from dca_proto.core.rounding import at_least
-from dca_proto.core.sealing import Identity, actor_id
+from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.keyfile import (
     certificate_path,
     certified_id,
@@ -35,6 +33,8 @@ from dca_proto.keyfile import (
 )
 from dca_proto.net.private import write_private
 from dca_proto.net.settings import check_url
+from dca_proto.privacy.policy import Allowance, Floors, Policy
+from dca_proto.privacy.rounding import at_least
 
 _GROUP = """Examples:
 

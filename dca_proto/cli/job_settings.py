@@ -23,25 +23,25 @@ from msgspec.structs import asdict
 
 from dca_proto.aggregate import NodeReleaseRequest, RoundRequest, SecureSumRequest
 from dca_proto.config import convert
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
-from dca_proto.core.forecast import EXACT
-from dca_proto.core.job import FRACTION_BITS, JobTerms
-from dca_proto.core.ledger import Ledger
-from dca_proto.core.mechanism import PURE_MECHANISMS, Mechanism
 from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
-from dca_proto.core.policy import Policy
-from dca_proto.core.price import Price
 from dca_proto.core.request import tolerated_of
-from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.validated import ValidatedRound
-from dca_proto.core.wording import nearest
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.learning.forecast import EXACT
+from dca_proto.learning.job import FRACTION_BITS, JobTerms
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.ledger import Ledger
+from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
+from dca_proto.privacy.policy import Policy
+from dca_proto.privacy.price import Price
 from dca_proto.request import KINDS, check_kind, check_windows, compute_ids, require_without_computes
 from dca_proto.statistics import resolve
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
+from dca_proto.wording import nearest
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs import NAMES, find, require_kind

@@ -26,11 +26,9 @@ from dca_proto.cli.output import (
     write_json,
 )
 from dca_proto.cli.progress import SamplingBar
-from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.rounding import at_least, at_most, claim_words
-from dca_proto.core.sealing import actor_id
 from dca_proto.core.trainer import TrainerActor
+from dca_proto.crypto.sealing import actor_id
 from dca_proto.device import Device, complete, load
 from dca_proto.keyfile import certified_id, read_certificate
 from dca_proto.learning.journal import Journal, journal_path
@@ -39,6 +37,8 @@ from dca_proto.learning.runner import learn as learn_over
 from dca_proto.logs import configure_logs
 from dca_proto.net.live import LiveTrainer
 from dca_proto.outcome import abort_line
+from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.rounding import at_least, at_most, claim_words
 from inference.datasets import from_csv
 from inference.jobs import NAMES
 from inference.jobs.base import Conditions, Stage, plan_words, uses

@@ -23,11 +23,11 @@ from dca_proto.cli.output import say
 from dca_proto.core import facts
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation
-from dca_proto.core.rounding import claim_words
-from dca_proto.core.wording import to_install
 from dca_proto.learning.runner import HeldRound
 from dca_proto.outcome import plain_reports
+from dca_proto.privacy.rounding import claim_words
 from dca_proto.request import NODE_RELEASE
+from dca_proto.wording import to_install
 from inference.jobs.base import Stage
 from inference.jobs.estimates import INTERVAL_NOTE, UNCOVERED, rows_of, sampling_words, table_of
 from inference.variational.progress import Iteration

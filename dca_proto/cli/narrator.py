@@ -12,9 +12,9 @@ from rich.status import Status
 
 from dca_proto.core import closing, facts
 from dca_proto.core.federation import Federation
-from dca_proto.core.rounding import at_least
 from dca_proto.logs import printable
 from dca_proto.net.transport import Connected, Disconnected
+from dca_proto.privacy.rounding import at_least
 
 _WHY_CLOSED = {
     closing.ALL: "all that were expected have come",

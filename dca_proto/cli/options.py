@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.wording import nearest
+from dca_proto.wording import nearest
 from inference.bounds import given_bounds
 
 

@@ -19,15 +19,15 @@ from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError
 from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
-from dca_proto.core.masks import holder_index
-from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Announcement, EpochKey, Invitation, Sealed, Signed
 from dca_proto.core.params import EPOCH_KEYS_KNOWN_MAX, Limits, Timing
-from dca_proto.core.sealing import AgreementKey, Random, check_public, digest, open_sealed, seal_to
 from dca_proto.core.validated import ValidatedRound, validate_announcement
+from dca_proto.crypto.masks import holder_index
+from dca_proto.crypto.sealing import AgreementKey, Random, check_public, digest, open_sealed, seal_to
+from dca_proto.privacy.mechanism import Mechanism
 
 if TYPE_CHECKING:
-    from dca_proto.core.policy import Policy, Refusal
+    from dca_proto.privacy.policy import Policy, Refusal
 
 
 class OpenedAnnouncement(msgspec.Struct, weakref=True, eq=False):

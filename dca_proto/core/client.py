@@ -31,19 +31,19 @@ from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation, newest_file
-from dca_proto.core.keyring import SeenEpochs
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.ledger import Charge, Ledger
 from dca_proto.core.machine import NEW, RESEND, Actor
-from dca_proto.core.masks import ask_tag
-from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits, Timing
-from dca_proto.core.policy import Policy, Refusal
 from dca_proto.core.records import Records, loaded, signed
-from dca_proto.core.sealing import Identity, Random, same
 from dca_proto.core.sessions import OwnSession
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.core.wire import TEXT_CHARS_MAX
+from dca_proto.crypto.keyring import SeenEpochs
+from dca_proto.crypto.masks import ask_tag
+from dca_proto.crypto.sealing import Identity, Random, same
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.ledger import Charge, Ledger
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.privacy.policy import Policy, Refusal
 
 EPOCH, ASK, CLOSE = "epoch", "ask", "close"
 HELLO = b"hello"

@@ -13,7 +13,7 @@ import msgspec
 from dca_proto.core.errors import PeerError
 from dca_proto.core.messages import Body, Frame, Signed
 from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.core.sealing import Identity, verify
+from dca_proto.crypto.sealing import Identity, verify
 
 _encoder = msgspec.msgpack.Encoder()
 _frames: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)

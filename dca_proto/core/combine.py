@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.errors import RoundAborted
-from dca_proto.core.fixedpoint import dequantise, from_ring
 from dca_proto.core.kinds import SecureSum
-from dca_proto.core.masks import ID_BYTES, WORD_BYTES, RingVector, sum_words
-from dca_proto.core.mechanism import LocalMechanism
 from dca_proto.core.messages import Announcement, PartialSum
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.crypto.fixedpoint import dequantise, from_ring
+from dca_proto.crypto.masks import ID_BYTES, WORD_BYTES, RingVector, sum_words
+from dca_proto.privacy.mechanism import LocalMechanism
 
 
 class Hashes(msgspec.Struct, frozen=True):

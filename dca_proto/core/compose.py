@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.contribution import Outbound, make_contribution
-from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Announcement, Body, Certificate, Signed
 from dca_proto.core.release import make_release, randomiser_of
-from dca_proto.core.sealing import Identity, Random
 from dca_proto.core.sessions import OwnSession
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.crypto.sealing import Identity, Random
+from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.statistics.contribution import contribution, counted_rows
 
 Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]

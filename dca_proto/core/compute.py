@@ -36,16 +36,16 @@ from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Re
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation, newest_file
-from dca_proto.core.keyring import Keyring, SeenEpochs
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.machine import NEW, RESEND
-from dca_proto.core.masks import ContributionKeys, ask_tag
-from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits, Timing
-from dca_proto.core.policy import Floors
 from dca_proto.core.records import Records
-from dca_proto.core.sealing import Identity, Random, same
 from dca_proto.core.sessions import Sessions
+from dca_proto.crypto.keyring import Keyring, SeenEpochs
+from dca_proto.crypto.masks import ContributionKeys, ask_tag
+from dca_proto.crypto.sealing import Identity, Random, same
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.privacy.policy import Floors
 
 EPOCH = "epoch"
 

@@ -28,13 +28,13 @@ from dca_proto.core.compute_round import (
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
-from dca_proto.core.fixedpoint import ring_to_bytes
-from dca_proto.core.keyring import Keyring
 from dca_proto.core.lists import TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
 from dca_proto.core.machine import RESEND, Actor
-from dca_proto.core.sealing import seal_to
 from dca_proto.core.sessions import Sessions
 from dca_proto.core.wire import TEXT_CHARS_MAX
+from dca_proto.crypto.fixedpoint import ring_to_bytes
+from dca_proto.crypto.keyring import Keyring
+from dca_proto.crypto.sealing import seal_to
 
 FREEZE, COMMIT, PROGRESS, CLOSE = "freeze", "commit", "progress", "close"
 

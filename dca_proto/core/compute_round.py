@@ -25,12 +25,12 @@ from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.lists import clients_of, list_hash
 from dca_proto.core.machine import NEW, ActorRound, Stored, Table, stays
-from dca_proto.core.masks import ENTRY_BYTES, ID_BYTES
-from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import Answer, EpochKey, Frame, InvitedRound, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.records import Records, decoded, framed, loaded, unreadable
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.crypto.masks import ENTRY_BYTES, ID_BYTES
+from dca_proto.privacy.mechanism import Mechanism
 
 if TYPE_CHECKING:
     from dca_proto.core.agreement import Agreement

@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 
 from dca_proto.core.codec import encode
 from dca_proto.core.errors import PeerError
-from dca_proto.core.masks import (
+from dca_proto.core.messages import Contribution
+from dca_proto.core.records import unreadable
+from dca_proto.core.validated import ValidatedRound
+from dca_proto.crypto.masks import (
     CHARGE_BYTES,
     TAG_BYTES,
     WORD_BYTES,
@@ -26,11 +29,8 @@ from dca_proto.core.masks import (
     entry_of,
     masked,
 )
-from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.messages import Contribution
-from dca_proto.core.records import unreadable
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Identity, Random, decrypt, encrypt
-from dca_proto.core.validated import ValidatedRound
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Identity, Random, decrypt, encrypt
+from dca_proto.privacy.mechanism import Mechanism
 
 _TAG = 16  # of the authenticated encryption
 _NODES_AT, _CHARGE_AT = 2 * ID_BYTES, 2 * ID_BYTES + 1

@@ -8,8 +8,8 @@ import msgspec
 
 from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.messages import Announcement
-from dca_proto.core.policy import Refusal
 from dca_proto.core.records import loaded
+from dca_proto.privacy.policy import Refusal
 
 TABLE = "declined"
 KEPT_MAX = 256

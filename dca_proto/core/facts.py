@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.price import Price
+from dca_proto.privacy.price import Price
 
 
 class _Fact(msgspec.Struct, frozen=True, gc=False):

@@ -18,7 +18,7 @@ from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.messages import Certificate, FederationFile, FileStamp, Signed
 from dca_proto.core.params import CERTIFICATES_KNOWN_MAX
 from dca_proto.core.records import signed, unreadable
-from dca_proto.core.sealing import Identity, actor_id, digest, verify
+from dca_proto.crypto.sealing import Identity, actor_id, digest, verify
 
 FILES = "federation"
 """The store's table of the newest federation file."""

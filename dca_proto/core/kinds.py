@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
-from dca_proto.core.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, LocalMechanism, Mechanism
-from dca_proto.core.price import Price
-from dca_proto.core.rounding import at_least
 from dca_proto.core.wire import COMPUTES_MAX, Count, Signed, Wire
+from dca_proto.privacy import accounting
+from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, LocalMechanism, Mechanism
+from dca_proto.privacy.price import Price
+from dca_proto.privacy.rounding import at_least
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
 
 if TYPE_CHECKING:  # the announcement holds a kind, and the policy asks it
     from dca_proto.core.messages import Announcement
-    from dca_proto.core.policy import Policy, Refusal
+    from dca_proto.privacy.policy import Policy, Refusal
 
 
 class _Kind(Wire, frozen=True, array_like=True):

@@ -19,10 +19,10 @@ from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.core.facts import Dropped, FederationChanged
 from dca_proto.core.federation import FILES, Federation
-from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.messages import Body, Signed
 from dca_proto.core.params import PACED_MAX, Limits, Timing
-from dca_proto.core.sealing import Identity, Random
+from dca_proto.crypto.sealing import Identity, Random
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 
 NEW, RESEND = "new", "resend"
 Table = Mapping[tuple[str, str], str]

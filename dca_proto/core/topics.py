@@ -13,7 +13,7 @@ import re
 
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.sealing import ID_BYTES
+from dca_proto.crypto.sealing import ID_BYTES
 
 RETAINED = (Channel.EPOCH, Channel.HELLO, Channel.FEDERATION)
 """The only channels on which actors have the broker retain a message."""

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable
 
 from dca_proto.core import facts
 from dca_proto.core import messages as m
-from dca_proto.core.account import Account, AccountError
 from dca_proto.core.announcement import open_announcement, open_answer
 from dca_proto.core.closing import DEADLINE
 from dca_proto.core.codec import decode_body, decode_frame, encode, verify_signed
@@ -24,16 +23,10 @@ from dca_proto.core.errors import PeerError, RoundAborted, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.federation import Federation, newest_file
 from dca_proto.core.kinds import SecureSum
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.ledger import Charge
 from dca_proto.core.machine import NEW, RESEND, Actor
-from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits, Timing
-from dca_proto.core.policy import Allowance
-from dca_proto.core.price import Price
 from dca_proto.core.records import loaded
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.core.trainer_answers import Answers, forgotten_releases
 from dca_proto.core.trainer_failures import SETTLE, Failures
 from dca_proto.core.trainer_round import (
@@ -52,6 +45,13 @@ from dca_proto.core.trainer_round import (
     restored_rounds,
 )
 from dca_proto.core.trainer_waiting import Waiting
+from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
+from dca_proto.privacy.account import Account, AccountError
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.ledger import Charge
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.privacy.policy import Allowance
+from dca_proto.privacy.price import Price
 
 KEYS = "keys"
 

@@ -21,12 +21,12 @@ from dca_proto.core.events import Timer
 from dca_proto.core.facts import RoundFailed
 from dca_proto.core.federation import Federation
 from dca_proto.core.machine import NEW, RESEND, ActorRound, Stored, Table, stays
-from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.messages import InvitedRound, PartialSum, Signed
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.records import Records, loaded
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import ID_BYTES, AgreementKey
+from dca_proto.crypto.sealing import ID_BYTES, AgreementKey
+from dca_proto.privacy.mechanism import Mechanism
 
 ROUNDS, RELEASES = "trainer-round", "trainer-release"
 QUIET, CLOSE_BY, END, FORGET = "quiet", "close-by", "end", "forget"

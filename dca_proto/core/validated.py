@@ -14,9 +14,9 @@ import msgspec
 
 from dca_proto.core.errors import UsageError
 from dca_proto.core.kinds import Terms
-from dca_proto.core.mechanism import LocalMechanism, Mechanism
 from dca_proto.core.params import Limits
-from dca_proto.core.price import Price
+from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
+from dca_proto.privacy.price import Price
 from dca_proto.statistics import Sensitivity, Statistic, resolve
 
 if TYPE_CHECKING:

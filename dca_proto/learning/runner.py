@@ -21,15 +21,15 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
-from dca_proto.core.account import AccountError
-from dca_proto.core.batches import Batches
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.job import JobTerms
-from dca_proto.core.ledger import Cost, worst
-from dca_proto.core.price import Price
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import ID_BYTES
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.learning.batches import Batches
+from dca_proto.learning.job import JobTerms
 from dca_proto.learning.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
+from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.ledger import Cost, worst
+from dca_proto.privacy.price import Price
 
 R = TypeVar("R")
 E = TypeVar("E", bound=Entry)

@@ -16,10 +16,10 @@ from typing import TypeVar
 from dca_proto import device
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import JobTerms
-from dca_proto.core.price import Price
+from dca_proto.learning.job import JobTerms
 from dca_proto.learning.journal import Journal
 from dca_proto.learning.runner import RETRIES, JobRounds
+from dca_proto.privacy.price import Price
 
 T = TypeVar("T")
 

@@ -21,11 +21,10 @@ sum (`summed`, `told`). By themselves, for any named statistic at f fraction bit
 
 Each has `randomise(values, key)` for clients and `estimate(reports)` for whoever collects. All randomness is a ChaCha20
 stream of a key of 32 bytes, fresh from the operating system for every call: the same key with another value gives the
-two away. Decisions are exact, in integers. A client that reports twice spends twice: `core.price` says what. Nothing
+two away. Decisions are exact, in integers. A client that reports twice spends twice: `privacy.price` says what. Nothing
 here is charged to a ledger; in a report round the client's is.
 """
 
-from dca_proto.core.mechanism import LocalMechanism
 from dca_proto.local.categorical import MISSING
 from dca_proto.local.estimate import LocalEstimate
 from dca_proto.local.gaussian import AnalyticGaussian
@@ -33,6 +32,7 @@ from dca_proto.local.laplace import GridLaplace
 from dca_proto.local.registry import registered, resolve
 from dca_proto.local.response import RandomisedResponse
 from dca_proto.local.unary import UnaryEncoding
+from dca_proto.privacy.mechanism import LocalMechanism
 
 __all__ = [
     "MISSING",

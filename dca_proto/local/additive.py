@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import LocalReports
-from dca_proto.core.fixedpoint import from_ring, ring_from_bytes, ring_to_bytes, to_ring
+from dca_proto.crypto.fixedpoint import from_ring, ring_from_bytes, ring_to_bytes, to_ring
 from dca_proto.local.estimate import LocalEstimate, additive
 from dca_proto.local.values import integers, within
 from dca_proto.statistics.sensitivity import Sensitivity

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import LocalReports
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.rounding import at_least, at_most
 from dca_proto.local.estimate import LocalEstimate
 from dca_proto.local.values import integers, within
+from dca_proto.privacy.rounding import at_least, at_most
 
 MISSING = -1
 """The value of a client that has no category."""

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core import accounting
 from dca_proto.core.kinds import check_mu
-from dca_proto.core.mechanism import ANALYTIC_GAUSSIAN
-from dca_proto.core.noise import discrete_gaussian
 from dca_proto.local.additive import Additive
+from dca_proto.privacy import accounting
+from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
+from dca_proto.privacy.noise import discrete_gaussian
 from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, Sensitivity
 
 
@@ -22,7 +22,7 @@ class AnalyticGaussian(Additive, msgspec.Struct, frozen=True, forbid_unknown_fie
 
     (ε, δ)-locally private: S is that of one honest share (`accounting.share_variance` with `honest` = 1), calibrated by
     the exact formula of Balle and Wang (2018), theorem 8 (definition 2.3 of the LDP paper), and enlarged for the grid
-    as proved at the head of `core.accounting`. The whole (ε, δ) curve is that of Gaussian differential privacy with
+    as proved at the head of `privacy.accounting`. The whole (ε, δ) curve is that of Gaussian differential privacy with
     `mu`, so several reports of a client compose by μ² = Σ μ_r².
 
     Attributes:

@@ -28,12 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.mechanism import GRID_LAPLACE
-from dca_proto.core.rounding import at_least
 from dca_proto.local.additive import Additive
 from dca_proto.local.chance import HEAD_BITS, Chance
 from dca_proto.local.stream import Stream
 from dca_proto.local.values import require_epsilon
+from dca_proto.privacy.mechanism import GRID_LAPLACE
+from dca_proto.privacy.rounding import at_least
 from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, Sensitivity
 
 _LAST_EXPONENT = 12  # e^-12 < 2^-17

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.mechanism import LocalMechanism
-from dca_proto.core.rounding import at_least
 from dca_proto.local.gaussian import AnalyticGaussian
 from dca_proto.local.laplace import GridLaplace
 from dca_proto.local.response import RandomisedResponse
 from dca_proto.local.unary import UnaryEncoding
+from dca_proto.privacy.mechanism import LocalMechanism
+from dca_proto.privacy.rounding import at_least
 from dca_proto.statistics import Sensitivity, Statistic
 
 _KINDS: dict[str, type[AnalyticGaussian | GridLaplace | RandomisedResponse | UnaryEncoding]] = {

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.sealing import KEY_BYTES, expand
+from dca_proto.crypto.sealing import KEY_BYTES, expand
 
 _CHUNK_BYTES = 2**18  # stays in the cache
 

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.core.errors import PeerError
-from dca_proto.core.mechanism import UNARY_ENCODING
 from dca_proto.local.categorical import EPSILON_LEAST, MISSING, Categorical, require_length
 from dca_proto.local.chance import Chance
 from dca_proto.local.estimate import LocalEstimate, shares, variance_of_shares
 from dca_proto.local.stream import Stream
 from dca_proto.local.values import counted, integers, require_categories, require_epsilon, within
+from dca_proto.privacy.mechanism import UNARY_ENCODING
 
 _ONE = 2**64
 _HALF = 2**63

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.rounding import at_most
+from dca_proto.privacy.rounding import at_most
 
 EPSILON_MAX = 100.0
 """Above it nothing is protected that would be worth a mechanism."""

@@ -26,11 +26,11 @@ from typing import Literal
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.wording import to_install
 from dca_proto.net import leash
 from dca_proto.net.access import Access, limit_lines, write_access
 from dca_proto.net.listener import is_anothers
 from dca_proto.net.parts import PART_BYTES_DEFAULT
+from dca_proto.wording import to_install
 
 Kind = Literal["auto", "embedded", "mosquitto"]
 Limits = Literal["default", "large"]

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.account import AccountError
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
 from dca_proto.core.machine import NEW
@@ -27,6 +26,7 @@ from dca_proto.net.clock import SystemClock
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import Store
 from dca_proto.net.transport import Transport
+from dca_proto.privacy.account import AccountError
 
 _FAREWELL_S = 5.0
 POLICIES = "once the clients' [policy] allows it, the same command asks again; to ask for less, name another journal"

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.wording import in_words, nearest
 from dca_proto.net.parts import PART_BYTES_DEFAULT, PART_BYTES_LEAST
 from dca_proto.net.private import check_private, read_password
+from dca_proto.wording import in_words, nearest
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.sealing import derive
+from dca_proto.crypto.sealing import derive
 
 ANEW = "start with a fresh one (a client enrolled anew), not with an old copy, which forgets what was spent or said"
 SCHEMA = (

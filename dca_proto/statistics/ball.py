@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.fixedpoint import INTEGER_LIMIT
+from dca_proto.crypto.fixedpoint import INTEGER_LIMIT
 
 
 def check_radius(name: str, radius: float | None) -> None:

@@ -43,8 +43,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.wording import in_words, nearest
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.wording import in_words, nearest
 
 COLUMNS_MAX = 4096
 COLUMN_NAME_CHARS_MAX = 128

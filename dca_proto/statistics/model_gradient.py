@@ -44,10 +44,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.wording import to_install
 from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
 from dca_proto.statistics.scaled import ScaledColumns
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.wording import to_install
 
 GRADIENT_MAX = 1e100
 """Gradients with larger coordinates are shortened before they are clipped, so that squares do not overflow."""

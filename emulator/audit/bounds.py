@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
-from dca_proto.core import accounting
+from dca_proto.privacy import accounting
 from emulator.audit.adversary import Samples
 
 _CANDIDATES = 400

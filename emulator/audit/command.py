@@ -13,8 +13,8 @@ from rich.console import Console
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.core.errors import UsageError
-from dca_proto.core.rounding import claim_words
-from dca_proto.core.sealing import Random
+from dca_proto.crypto.sealing import Random
+from dca_proto.privacy.rounding import claim_words
 from dca_proto.testing import seeded
 from emulator.audit.adversary import Adversary, Experiment, experiment, survey_runs, watch
 from emulator.audit.effort import pilot_runs, require_runs, require_time

@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
-from dca_proto.core.sealing import Random
-from dca_proto.core.wording import nearest
+from dca_proto.crypto.sealing import Random
+from dca_proto.privacy import accounting
 from dca_proto.statistics.contribution import contribution
+from dca_proto.wording import nearest
 from emulator.audit.programme import Programme
 from emulator.audit.worlds import VICTIM, Setting, World, default_coalition, of_release
 

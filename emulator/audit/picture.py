@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dca_proto.core.rounding import at_least, at_most, claim_words
+from dca_proto.privacy.rounding import at_least, at_most, claim_words
 from emulator.audit.adversary import Samples
 from emulator.audit.curves import CUTS, histograms, trade_off
 from emulator.audit.finding import Finding

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.noise import discrete_gaussian
-from dca_proto.core.sealing import KEY_BYTES, Random
+from dca_proto.crypto.sealing import KEY_BYTES, Random
+from dca_proto.privacy.noise import discrete_gaussian
 from emulator.audit.worlds import Setting, World
 
 _BATCH_WORDS = 1 << 17

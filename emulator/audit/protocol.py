@@ -17,8 +17,8 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
 from dca_proto.core.facts import Declined, RoundCompleted, RoundFailed
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
-from dca_proto.core.sealing import ID_BYTES, Random
+from dca_proto.crypto.sealing import ID_BYTES, Random
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.testing import Cast, Envelope, Network
 from emulator.audit.programme import Seen
 from emulator.audit.worlds import World

@@ -9,7 +9,7 @@ import msgspec
 from rich import box
 from rich.table import Table
 
-from dca_proto.core.rounding import at_least, at_most, claim_words
+from dca_proto.privacy.rounding import at_least, at_most, claim_words
 from emulator.audit.adversary import Samples
 from emulator.audit.curves import as_data
 from emulator.audit.finding import DOUBT, FALSE_ALARM, KINDS, NOT_COVERED, REFUTED, Finding

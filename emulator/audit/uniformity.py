@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from dca_proto.core.fixedpoint import to_ring
-from dca_proto.core.masks import TAG_BYTES, RingVector, entry_of, masked, tag_and_mask
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Random
+from dca_proto.crypto.fixedpoint import to_ring
+from dca_proto.crypto.masks import TAG_BYTES, RingVector, entry_of, masked, tag_and_mask
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
 from emulator.audit.programme import Programme
 from emulator.audit.worlds import VICTIM, World
 

@@ -21,16 +21,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import EXACT
-from dca_proto.core.job import FRACTION_BITS
 from dca_proto.core.params import Limits
 from dca_proto.core.request import Ask, AskNodeRelease, AskSecureSum, OpenRound
-from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.validated import ValidatedRound
-from dca_proto.core.wording import nearest
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.learning.forecast import EXACT
+from dca_proto.learning.job import FRACTION_BITS
+from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.contribution import contribution
+from dca_proto.wording import nearest
 from emulator.counts import check_clients, check_counts
 
 STATISTICS = ("sum", "mean", "second-moments", "regression")

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import FRACTION_BITS
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.params import Limits
 from dca_proto.core.request import AskSecureSum, OpenRound
-from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.learning.job import FRACTION_BITS
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from emulator.counts import check_counts
 
 VICTIM = 0

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, ttest_ind
 
-from dca_proto.core.fixedpoint import from_ring, to_ring
-from dca_proto.core.masks import RingVector
+from dca_proto.crypto.fixedpoint import from_ring, to_ring
+from dca_proto.crypto.masks import RingVector
 from emulator.audit.uniformity import byte_counts, byte_p_value
 from emulator.collusion.coalition import Case
 from emulator.collusion.rounds import Round, Rounds

@@ -17,8 +17,8 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel, Effect, Send
 from dca_proto.core.events import Event, Received
-from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.core.policy import Policy
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast, seeded
 from emulator.audit.protocol import Recording
 from emulator.collusion.coalition import Case

@@ -10,7 +10,7 @@ import msgspec
 from rich import box
 from rich.table import Table
 
-from dca_proto.core.rounding import at_least, at_most, claim_words
+from dca_proto.privacy.rounding import at_least, at_most, claim_words
 from emulator.collusion.coalition import Case
 from emulator.collusion.dependence import ALARM
 from emulator.collusion.finding import HOLDS, REFUTED, Finding

@@ -6,7 +6,7 @@ what is left is the noises of the honest clients. All M Compute nodes together n
 its M masks add up to its value with its own noise. Both are computed in the ring, to the last bit.
 
 The ε that a residual of n noises means is that of the Gaussian of variance n S - 9 and of Δ (1 + 10⁻⁹)^½, by the lemma
-of `dca_proto.core.accounting`: the ε that a round with n_min - 1 - c = n would have claimed.
+of `dca_proto.privacy.accounting`: the ε that a round with n_min - 1 - c = n would have claimed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import math
 import msgspec
 import numpy as np
 
-from dca_proto.core.accounting import epsilon_of
-from dca_proto.core.fixedpoint import from_ring
+from dca_proto.crypto.fixedpoint import from_ring
+from dca_proto.privacy.accounting import epsilon_of
 from emulator.audit.variance import Spread
 from emulator.collusion.coalition import Case
 from emulator.collusion.rounds import Integers, Round

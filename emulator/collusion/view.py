@@ -18,14 +18,14 @@ from dca_proto.core.compute_round import ANNOUNCEMENTS, CONTRIBUTIONS, LISTS, St
 from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Persist, Send, Write
 from dca_proto.core.federation import Federation
-from dca_proto.core.fixedpoint import ring_from_bytes
 from dca_proto.core.lists import clients_of
-from dca_proto.core.masks import RingVector
 from dca_proto.core.messages import Answer, PartialSum, Sealed
 from dca_proto.core.records import decoded
-from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound
+from dca_proto.crypto.fixedpoint import ring_from_bytes
+from dca_proto.crypto.masks import RingVector
+from dca_proto.crypto.sealing import ID_BYTES
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.sim.simulator import US, Simulator

@@ -27,12 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import RoundRequest
-from dca_proto.core.budget import Budget
-from dca_proto.core.forecast import EXACT
-from dca_proto.core.job import FRACTION_BITS, JobTerms
 from dca_proto.core.params import Limits
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.learning.forecast import EXACT
+from dca_proto.learning.job import FRACTION_BITS, JobTerms
+from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.contribution import joint_contribution
 from inference.linear_regression import SufficientStatistics, posterior, summarise, unpack
 from inference.problem import stream

@@ -30,11 +30,11 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.stats import rankdata
 
-from dca_proto.core.budget import Budget
-from dca_proto.core.forecast import EXACT
-from dca_proto.core.job import JobTerms
-from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.rounding import at_least
+from dca_proto.learning.forecast import EXACT
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments.picture import COLOURS, MARKERS, drawing, zero_line
 from emulator.experiments.unnoised import Silent, Unnoised
 from emulator.ideal import IdealSwarm

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dca_proto.aggregate import SecureSumRequest
-from dca_proto.core.budget import Budget
-from dca_proto.core.forecast import forecast
-from dca_proto.core.job import JobTerms
-from dca_proto.core.sealing import ID_BYTES
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.learning.forecast import forecast
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.problem import stream
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dca_proto.core.rounding import at_least, at_most
+from dca_proto.privacy.rounding import at_least, at_most
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7

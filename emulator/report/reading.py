@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.wording import in_words, nearest
+from dca_proto.wording import in_words, nearest
 from emulator.report.kinds import KINDS, Kind
 from emulator.report.markup import plain
 

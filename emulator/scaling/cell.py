@@ -13,11 +13,11 @@ from collections.abc import Iterable
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.masks import ENTRY_BYTES, TAG_BYTES, WORD_BYTES
 from dca_proto.core.params import Limits
 from dca_proto.core.wire import COMPUTES_MAX
-from dca_proto.core.wording import nearest
+from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES, WORD_BYTES
 from dca_proto.statistics.histogram import BINS_MAX
+from dca_proto.wording import nearest
 
 EMULATED, MOSQUITTO = "emulated", "mosquitto"
 BACKENDS = (EMULATED, MOSQUITTO)

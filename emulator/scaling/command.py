@@ -15,8 +15,8 @@ from rich.console import Console
 
 from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
 from dca_proto.core.errors import UsageError
-from dca_proto.core.wording import in_words
 from dca_proto.net.broker import find_mosquitto
+from dca_proto.wording import in_words
 from emulator.scaling import calibration, view
 from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, sweep
 from emulator.scaling.fit import Growth, growths

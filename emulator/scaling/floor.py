@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from nacl import bindings
 
-from dca_proto.core.sealing import decrypt, encrypt
+from dca_proto.crypto.sealing import decrypt, encrypt
 
 _CALLS_MAX, _COORDINATES = 1000, 1_000_000
 

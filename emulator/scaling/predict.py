@@ -16,8 +16,8 @@ import msgspec
 from dca_proto.core.errors import UsageError
 from dca_proto.core.params import Limits
 from dca_proto.core.wire import COMPUTES_MAX
-from dca_proto.core.wording import nearest
 from dca_proto.statistics.histogram import BINS_MAX
+from dca_proto.wording import nearest
 from emulator.scaling.calibration import Calibration, Size
 from emulator.scaling.cell import CLIENTS_MIN
 from emulator.scaling.meter import ROLES

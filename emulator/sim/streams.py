@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dca_proto.core.sealing import Random, digest
+from dca_proto.crypto.sealing import Random, digest
 from dca_proto.testing import seeded
 
 

@@ -12,11 +12,11 @@ import typer
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import DELTA
 from dca_proto.cli.options import parse_names
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import EXACT
-from dca_proto.core.mechanism import PURE_MECHANISMS
+from dca_proto.learning.forecast import EXACT
 from dca_proto.logs import configure_logs
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from emulator.counts import check_clients
 from emulator.inexact import RoundedGaussian
 from emulator.swarm.data import TEST_FRACTION, DataOptions, first_rows, problem_of

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
 from dca_proto.core.errors import RoundAborted
-from dca_proto.core.rounding import claim_words
 from dca_proto.device import complete
+from dca_proto.privacy.rounding import claim_words
 from emulator.swarm.fleet import Fleet, hold_rounds
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.progress import Bars, Lines

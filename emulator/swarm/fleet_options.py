@@ -16,13 +16,13 @@ from itertools import accumulate
 import msgspec
 
 from dca_proto.aggregate import SecureSumRequest
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import EXACT
-from dca_proto.core.job import JobTerms
-from dca_proto.core.mechanism import Mechanism
 from dca_proto.core.params import Limits
-from dca_proto.core.sealing import ID_BYTES
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.learning.forecast import EXACT
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.statistics.histogram import BINS_MAX
 from emulator.counts import check_counts
 from emulator.swarm.live import check_broker, check_connections

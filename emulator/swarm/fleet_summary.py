@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dca_proto.core import accounting
+from dca_proto.privacy import accounting
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.pipe import SLOWEST_MAX, Totals
 from emulator.swarm.summary import doubts, round_row

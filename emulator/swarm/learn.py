@@ -25,11 +25,11 @@ from dca_proto.cli.output import (
 )
 from dca_proto.cli.progress import SamplingBar
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.job import JobTerms
-from dca_proto.core.rounding import at_least, claim_words
-from dca_proto.core.sealing import ID_BYTES
+from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.device import complete
+from dca_proto.learning.job import JobTerms
 from dca_proto.learning.runner import RETRIES
+from dca_proto.privacy.rounding import at_least, claim_words
 from emulator.counts import check_counts, check_nodes, check_reporters
 from emulator.swarm import usage
 from emulator.swarm.data import deal

@@ -31,21 +31,18 @@ from dca_proto.aggregate import (
     SecureSumRequest,
 )
 from dca_proto.core import facts
-from dca_proto.core.budget import Budget
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member, enrol, sign_federation
-from dca_proto.core.job import JobTerms
 from dca_proto.core.machine import Actor
-from dca_proto.core.mechanism import PURE_MECHANISMS, DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Timing
-from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.request import OpenRound, tolerated_of
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES, Identity
 from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity
+from dca_proto.learning.job import JobTerms
 from dca_proto.learning.runner import learn
 from dca_proto.net.broker import BrokerOptions, Kind, launch_broker
 from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
@@ -56,6 +53,9 @@ from dca_proto.net.settings import BrokerSettings, check_url
 from dca_proto.net.shared import SharedConnection
 from dca_proto.net.store import SqliteStore
 from dca_proto.net.transport import Transport
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.mechanism import PURE_MECHANISMS, DistributedDiscreteGaussian, Mechanism
+from dca_proto.privacy.policy import Allowance, Policy
 from emulator.swarm.dropout import Dropouts, SwarmTransport
 from emulator.swarm.rules import (
     certificate_expiry_ms,

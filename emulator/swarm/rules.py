@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from dca_proto.core.policy import Floors, Policy
+from dca_proto.privacy.policy import Floors, Policy
 
 T = TypeVar("T")
 _CERTIFICATE_DAYS = 30

@@ -8,8 +8,8 @@ from typing import Any
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, NoisyAggregate
 from dca_proto.cli.learn_view import reports_row
-from dca_proto.core.mechanism import Mechanism
-from dca_proto.core.price import Price, total
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.privacy.price import Price, total
 from dca_proto.request import KINDS
 from emulator.swarm.live import Swarm, SwarmOptions
 from emulator.swarm.timeline import RoundLog

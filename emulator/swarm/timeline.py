@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core import facts
-from dca_proto.core.price import Price
+from dca_proto.privacy.price import Price
 
 SUM_PHASES = ("collect", "agree")
 """Of a secure sum: from the announcement to the close, and from the close to the result."""

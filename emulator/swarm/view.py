@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from dca_proto.cli.learn_view import BY_ITSELF
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from dca_proto.request import LDP_REPORT, NODE_RELEASE
 from inference.jobs.estimates import INTERVAL_NOTE, UNCOVERED, WITHOUT_PRIVACY, rows_of, sampling_words, table_of
 

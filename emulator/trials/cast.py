@@ -13,10 +13,10 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.messages import Certificate
 from dca_proto.core.params import Limits
-from dca_proto.core.policy import Allowance, Floors, Policy
 from dca_proto.core.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound, tolerated_of
-from dca_proto.core.sealing import KEY_BYTES, Identity
 from dca_proto.core.trainer import TrainerActor
+from dca_proto.crypto.sealing import KEY_BYTES, Identity
+from dca_proto.privacy.policy import Allowance, Floors, Policy
 from dca_proto.statistics import resolve
 from dca_proto.testing import Cast, NoNoise, seeded
 from emulator.sim.streams import Streams

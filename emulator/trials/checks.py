@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.mechanism import LOCAL_MECHANISMS
-from dca_proto.core.wording import nearest
+from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
+from dca_proto.wording import nearest
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.questions import CATEGORICAL, STATISTICS

@@ -30,7 +30,6 @@ from dca_proto.core.events import Event, Timer
 from dca_proto.core.facts import Released
 from dca_proto.core.kinds import LdpReport
 from dca_proto.core.lists import list_hash
-from dca_proto.core.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES, WORD_BYTES
 from dca_proto.core.messages import (
     Abort,
     Announcement,
@@ -44,8 +43,9 @@ from dca_proto.core.messages import (
     Sealed,
     Signed,
 )
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.crypto.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES, WORD_BYTES
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from emulator.trials.wire import body_of
 
 FLOOD_EVERY_MS, FLOODS_MAX, FLOOD_MESSAGES = 1_500, 20, 10

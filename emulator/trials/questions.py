@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dca_proto.core.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
+from dca_proto.privacy.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
 
 Parameters = dict[str, Any]
 CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)

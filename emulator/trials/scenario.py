@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.mechanism import PURE_MECHANISMS
 from dca_proto.core.params import Timing
-from dca_proto.core.price import Price
-from dca_proto.core.wording import in_words, nearest
+from dca_proto.privacy.mechanism import PURE_MECHANISMS
+from dca_proto.privacy.price import Price
+from dca_proto.wording import in_words, nearest
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 

@@ -18,9 +18,9 @@ from dca_proto.core.facts import Announced, Closed, LedgerReused, RoundCompleted
 from dca_proto.core.machine import NEW
 from dca_proto.core.records import decoded
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import CLOSED, ENDED, ROUNDS, StoredRound
+from dca_proto.crypto.sealing import ID_BYTES
 from emulator.sim.events import Observer, Refused
 from emulator.sim.packet import Packet
 from emulator.sim.process import Process

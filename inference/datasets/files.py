@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from dca_proto.core.wording import to_install
+from dca_proto.wording import to_install
 from inference.errors import DataError
 
 FOLDER_VARIABLE = "DCA_DATA"

@@ -55,13 +55,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from inference.distributed_regression.observed import Observed, check_observed
 from inference.errors import DataError, unknown
 
 Array = NDArray[np.float64]
 MuOf = Callable[[float, float], float]
-"""μ of the exact Gaussian mechanism at (ε, δ): noise of Δ/μ is what it needs (`dca_proto.core.accounting.mu_of`)."""
+"""μ of the exact Gaussian mechanism at (ε, δ): noise of Δ/μ is what it needs (`dca_proto.privacy.accounting.mu_of`)."""
 
 JOINT, SEPARATE = BUDGETS = ("joint", "separate")
 EXACT, PUBLISHED = EIGENVALUES = ("exact", "published")

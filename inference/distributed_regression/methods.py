@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dca_proto.core.wording import to_install
+from dca_proto.wording import to_install
 from inference.distributed_regression import fixed_s_fast
 from inference.distributed_regression.observed import Observed, Prior, check_observed, check_prior
 from inference.distributed_regression.posterior import DistributedPosterior

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
-from dca_proto.core.wording import to_install
+from dca_proto.wording import to_install
 from inference.distributed_regression import METHODS, NAMES, DistributedFit
 from inference.distributed_regression.job import ROWS_MAX, fit_released, least_rows, request_of
 from inference.distributed_regression.methods import DRAWS, WARMUP, find, ready

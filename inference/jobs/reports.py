@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.wording import to_install
+from dca_proto.wording import to_install
 from inference.draws import CHAINS, DRAWS, InferenceData
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from inference.draws import InferenceData, Mixing, about_mixing, inference_data, mixing, tails_of
 from inference.errors import DataError
 from inference.local.picture import panels_of, plot_posterior

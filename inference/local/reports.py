@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
-from dca_proto.core.price import Price
+from dca_proto.privacy.price import Price
 from inference.bounds import Interval
 from inference.complete_rows import most
 from inference.draws import attributes

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.wording import to_install
+from dca_proto.wording import to_install
 from inference.draws import CHAINS, DRAWS, require_arviz
 from inference.errors import DataError
 from inference.local.posterior import LocalPosterior, Sampling

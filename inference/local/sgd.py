@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError, unknown
 from inference.local.terms import GAUSSIAN
 from inference.problem import Schema

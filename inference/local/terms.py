@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError
 
 Array = NDArray[np.float64]

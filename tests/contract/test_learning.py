@@ -34,14 +34,14 @@ from restless import (
 )
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest, SecureSumRequest
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.policy import Allowance
 from dca_proto.core.trainer_round import ROUNDS
 from dca_proto.learning.journal import Entry, Failed, Journal, Summed, journal_path
 from dca_proto.learning.runner import HeldRound, JobRounds, learn
 from dca_proto.learning.sync import TrainerRounds
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.policy import Allowance
 
 
 @pytest.fixture

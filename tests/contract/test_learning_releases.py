@@ -30,12 +30,12 @@ from restless import (
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Sealed
-from dca_proto.core.policy import Policy
 from dca_proto.learning.journal import Failed, Journal, Summed, journal_path
 from dca_proto.learning.runner import JobRounds, learn
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast, NoNoise
 
 ROWS = [np.array([[(index + 1) / 16]] * (index + 2)) for index in range(CLIENTS)]

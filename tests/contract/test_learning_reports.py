@@ -29,20 +29,20 @@ from restless import (
 )
 
 from dca_proto.aggregate import LdpReportRequest, LocalReports, NoisyAggregate, RoundRequest
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.mechanism import (
+from dca_proto.core.messages import Sealed
+from dca_proto.learning.journal import Journal, Summed, _checksum, journal_path
+from dca_proto.learning.runner import JobRounds, learn
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
     GRID_LAPLACE,
     LOCAL_MECHANISMS,
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
-from dca_proto.core.messages import Sealed
-from dca_proto.core.policy import Policy
-from dca_proto.learning.journal import Journal, Summed, _checksum, journal_path
-from dca_proto.learning.runner import JobRounds, learn
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast
 
 EDGES = {"columns": ["x"], "edges": [-0.5, 0.5, 1.5, 2.5]}

@@ -22,10 +22,10 @@ import pytest
 from dca_proto.cli.anatomy import read_store
 from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.errors import UsageError
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.ledger import Charge
-from dca_proto.core.sealing import Identity
+from dca_proto.crypto.sealing import Identity
 from dca_proto.net.store import Record, SqliteStore
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.ledger import Charge
 
 KEY, OTHER = Identity(bytes(32)).store_key, Identity(b"\1" * 32).store_key
 ROUNDS = "client-round"

@@ -22,11 +22,11 @@ import pytest
 from commands import Dca
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, TransportError, UsageError
 from dca_proto.core.request import OpenRound
 from dca_proto.net import mqtt
 from dca_proto.net.broker import Broker
+from dca_proto.privacy.budget import Budget
 from emulator.inexact import RoundedGaussian
 from emulator.swarm import usage
 from emulator.swarm.fleet import Fleet, _Progress, run_fleet

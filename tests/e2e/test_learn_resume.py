@@ -18,12 +18,12 @@ from dca_proto import device
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.cli.book import read_book
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
 from dca_proto.learning.journal import Journal, journal_path
 from dca_proto.learning.sync import TrainerRounds
 from dca_proto.net.broker import Broker
+from dca_proto.privacy.budget import Budget
 from inference.rounds import Job, run
 
 CLIENTS = 6

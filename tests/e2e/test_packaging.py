@@ -48,8 +48,8 @@ asyncio.run(asyncio.wait_for(main(), 60))
 """
 INFERENCE = """
 import numpy as np
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.privacy.budget import Budget
+from dca_proto.learning.job import JobTerms
 from emulator.ideal import IdealSwarm
 from inference.datasets import load
 from inference.estimators import PrivateLinearRegression
@@ -63,8 +63,8 @@ assert np.corrcoef(model.predict(data.X), data.y)[0, 1] > 0.3
 SAMPLERS = """
 import arviz, numpy as np
 from dca_proto.aggregate import LdpReportRequest
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.privacy.budget import Budget
+from dca_proto.learning.job import JobTerms
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.local import gaussian

@@ -19,15 +19,16 @@ import numpy as np
 import pytest
 from harness import Left, LiveActor, LiveFederation, Point, records
 
-from dca_proto.core import charges, client_round, compute_round, facts, ledger
+from dca_proto.core import charges, client_round, compute_round, facts
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.effects import Channel
-from dca_proto.core.ledger import Charge
 from dca_proto.core.messages import Sealed
 from dca_proto.core.params import Timing
 from dca_proto.keyfile import write_identity
 from dca_proto.net.broker import Broker
 from dca_proto.net.settings import BrokerSettings
+from dca_proto.privacy import ledger
+from dca_proto.privacy.ledger import Charge
 from dca_proto.testing import Cast, NoNoise
 
 CLIENTS, COMPUTES = 24, 3  # so many that each node holds some: false alarm 1e-4, as it is drawn from a hash

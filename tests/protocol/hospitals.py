@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from scene import begin, body_of, unsealed
 
-from dca_proto.core import accounting
 from dca_proto.core.messages import Release, Sealed
-from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.request import AskNodeRelease, OpenRound
 from dca_proto.core.trainer import TrainerActor
+from dca_proto.privacy import accounting
+from dca_proto.privacy.policy import Allowance, Policy
 from dca_proto.testing import Cast, Envelope, Network, NoNoise
 
 MU = accounting.mu_of(1.0, 1e-6)

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 from scene import announced, begin, forged, losing
 
-from dca_proto.core import accounting
 from dca_proto.core.messages import Abort, Contribution
-from dca_proto.core.policy import Allowance
 from dca_proto.core.trainer import TrainerActor
+from dca_proto.privacy import accounting
+from dca_proto.privacy.policy import Allowance
 from dca_proto.testing import Cast, Network, NoNoise
 
 TWO_ROUNDS = Allowance(epsilon=1.6, delta=1e-6)

@@ -25,10 +25,7 @@ from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Event, Received
 from dca_proto.core.facts import Dropped, RoundCompleted, RoundFailed
 from dca_proto.core.federation import Federation
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.ledger import Charge
 from dca_proto.core.lists import list_hash
-from dca_proto.core.masks import ENTRY_BYTES
 from dca_proto.core.messages import (
     Announcement,
     Body,
@@ -42,9 +39,12 @@ from dca_proto.core.messages import (
     Signed,
 )
 from dca_proto.core.params import Limits
-from dca_proto.core.policy import Policy
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import AgreementKey, Identity, seal_to
+from dca_proto.crypto.masks import ENTRY_BYTES
+from dca_proto.crypto.sealing import AgreementKey, Identity, seal_to
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.ledger import Charge
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast, Envelope, Network, NoNoise, Records, seeded
 
 NOT_STATE = {

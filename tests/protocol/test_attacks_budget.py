@@ -29,12 +29,10 @@ from scene import (
 )
 from wiretap import keys_of
 
-from dca_proto.core import accounting
 from dca_proto.core.codec import decode_frame, encode
 from dca_proto.core.effects import Channel, Persist
 from dca_proto.core.events import Received
 from dca_proto.core.facts import ChargeReturned, Contributed, Declined, NodeAborted, Released
-from dca_proto.core.masks import ask_tag
 from dca_proto.core.messages import (
     Abort,
     AbortWanted,
@@ -47,7 +45,9 @@ from dca_proto.core.messages import (
     Sealed,
 )
 from dca_proto.core.params import Timing
-from dca_proto.core.policy import Policy
+from dca_proto.crypto.masks import ask_tag
+from dca_proto.privacy import accounting
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast, Network, NoNoise
 
 TIGHT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1.0, epsilon_per_period_max=2.0, delta_max=1e-5)

@@ -18,17 +18,18 @@ from numpy.typing import NDArray
 from scene import begin, failures, results, sent, until_the_end
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core import accounting, contribution
-from dca_proto.core import masks as core_masks
+from dca_proto.core import contribution
 from dca_proto.core.client import ClientActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import Declined
-from dca_proto.core.fixedpoint import from_ring
-from dca_proto.core.masks import TAG_BYTES
-from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.messages import Contribution
-from dca_proto.core.policy import Policy
+from dca_proto.crypto import masks as core_masks
+from dca_proto.crypto.fixedpoint import from_ring
+from dca_proto.crypto.masks import TAG_BYTES
+from dca_proto.privacy import accounting
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast, Network
 from emulator.audit.protocol import Recording
 from emulator.audit.uniformity import byte_counts, byte_p_value

@@ -31,7 +31,7 @@ from dca_proto.core.effects import Send
 from dca_proto.core.events import Received, Started
 from dca_proto.core.facts import LedgerReused
 from dca_proto.core.messages import Announcement, Close, Contribution, Receipt
-from dca_proto.core.sealing import Identity
+from dca_proto.crypto.sealing import Identity
 from dca_proto.testing import Cast, Network
 
 

@@ -34,7 +34,6 @@ from dca_proto.core.effects import Channel, Report
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Dropped
-from dca_proto.core.masks import contribution_keys
 from dca_proto.core.messages import (
     Announcement,
     Answer,
@@ -48,8 +47,9 @@ from dca_proto.core.messages import (
     Receipt,
     Signed,
 )
-from dca_proto.core.sealing import SINGLE_USE_NONCE, encrypt
 from dca_proto.core.topics import sender_of
+from dca_proto.crypto.masks import contribution_keys
+from dca_proto.crypto.sealing import SINGLE_USE_NONCE, encrypt
 from dca_proto.testing import Cast, Envelope, Network
 
 FUZZ = settings(

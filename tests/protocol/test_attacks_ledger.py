@@ -36,8 +36,8 @@ from dca_proto.core.codec import encode
 from dca_proto.core.effects import Send
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Declined, LedgerReused, NodeAborted
-from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import ChargeReused, Close, Contribution, Decline, Receipt, Sealed
+from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.testing import Cast, Envelope, Network, NoNoise
 
 # 17: ledgers restored from what they were

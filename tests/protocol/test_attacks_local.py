@@ -29,11 +29,9 @@ from scene import (
 )
 
 from dca_proto.core import facts
-from dca_proto.core.accounting import mu_of
 from dca_proto.core.codec import encode
 from dca_proto.core.events import Received
 from dca_proto.core.kinds import LdpReport, SecureSum
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import (
     Abort,
     Announcement,
@@ -51,6 +49,8 @@ from dca_proto.core.messages import (
 from dca_proto.core.params import Limits
 from dca_proto.core.request import AskNodeRelease
 from dca_proto.core.trainer_round import RELEASES
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, Sensitivity
 from dca_proto.statistics.sum import Sum
 from dca_proto.testing import Cast, Network, NoNoise

@@ -25,9 +25,9 @@ from scene import (
 from dca_proto.core.announcement import open_epoch_key
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Declined, Dropped, LedgerReused, NodeAborted, Released
-from dca_proto.core.fixedpoint import ring_from_bytes
 from dca_proto.core.messages import Close, Contribution, PartialSum, Signed
 from dca_proto.core.trainer_waiting import Waiting
+from dca_proto.crypto.fixedpoint import ring_from_bytes
 from dca_proto.testing import Cast, Network, Records
 
 

@@ -34,7 +34,10 @@ from dca_proto.core.codec import encode
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Received
 from dca_proto.core.kinds import NodeRelease, SecureSum
-from dca_proto.core.mechanism import (
+from dca_proto.core.messages import Announcement, Receipt, Release
+from dca_proto.core.params import Limits
+from dca_proto.logs import FactLog, configure_logs
+from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
     GRID_LAPLACE,
     LOCAL_MECHANISMS,
@@ -42,11 +45,8 @@ from dca_proto.core.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
-from dca_proto.core.messages import Announcement, Receipt, Release
-from dca_proto.core.params import Limits
-from dca_proto.core.policy import Policy
-from dca_proto.core.price import Price
-from dca_proto.logs import FactLog, configure_logs
+from dca_proto.privacy.policy import Policy
+from dca_proto.privacy.price import Price
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT
 from dca_proto.statistics.sum import Sum
 from dca_proto.testing import Network, SeededRandom

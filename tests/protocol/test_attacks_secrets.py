@@ -16,9 +16,9 @@ from dca_proto import testing
 from dca_proto.core.effects import Effect, Persist, Report
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Dropped
-from dca_proto.core.masks import contribution_keys
 from dca_proto.core.messages import Close, Contribution, FrozenList
-from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity
+from dca_proto.crypto.masks import contribution_keys
+from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity
 from dca_proto.testing import Cast, Network
 
 

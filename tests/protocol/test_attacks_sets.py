@@ -32,7 +32,6 @@ from dca_proto.core.codec import decode_frame, encode
 from dca_proto.core.events import Received
 from dca_proto.core.facts import ChargeReturned, Dropped, NodeAborted, Released, RoundCompleted
 from dca_proto.core.lists import list_hash, set_hash
-from dca_proto.core.masks import contribution_keys, entry_of, masked
 from dca_proto.core.messages import (
     Abort,
     Announcement,
@@ -42,7 +41,8 @@ from dca_proto.core.messages import (
     FrozenList,
     Sealed,
 )
-from dca_proto.core.sealing import SINGLE_USE_NONCE, encrypt
+from dca_proto.crypto.masks import contribution_keys, entry_of, masked
+from dca_proto.crypto.sealing import SINGLE_USE_NONCE, encrypt
 from dca_proto.testing import Envelope, Network
 
 

@@ -29,7 +29,6 @@ from scene import (
     until_the_end,
 )
 
-from dca_proto.core import accounting
 from dca_proto.core import client as client_module
 from dca_proto.core.announcement import check_invitation, invitation_root, invitations
 from dca_proto.core.codec import decode_frame, encode, sign
@@ -48,8 +47,9 @@ from dca_proto.core.messages import (
     Signed,
 )
 from dca_proto.core.params import Timing
-from dca_proto.core.policy import Policy
-from dca_proto.core.sealing import KEY_BYTES, Identity, actor_id
+from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
+from dca_proto.privacy import accounting
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast, Envelope, Network, seeded
 
 DAY_MS = 24 * 3600 * 1000

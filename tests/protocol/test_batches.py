@@ -32,23 +32,23 @@ from scene import (
 
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
-from dca_proto.core import accounting
-from dca_proto.core.account import AccountError
-from dca_proto.core.batches import Batches
-from dca_proto.core.budget import Budget
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.effects import Channel, Persist
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Contributed, Declined
-from dca_proto.core.job import JobTerms
-from dca_proto.core.ledger import Cost, worst
 from dca_proto.core.messages import Close, Contribution, Decline, Invitation, Progress
 from dca_proto.core.params import Limits
-from dca_proto.core.price import Price, total
-from dca_proto.core.rounding import at_least, at_most
 from dca_proto.core.trainer_round import ROUNDS, StoredRound
+from dca_proto.learning.batches import Batches
+from dca_proto.learning.job import JobTerms
 from dca_proto.net.store import SqliteStore
+from dca_proto.privacy import accounting
+from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.ledger import Cost, worst
+from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.testing import Cast, Network, NoNoise, seeded
 
 

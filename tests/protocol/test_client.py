@@ -31,9 +31,9 @@ from dca_proto.core.effects import Forget, Persist, SetTimer
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received, Started, Timer, TimerFired
 from dca_proto.core.facts import Acknowledged, Declined, Missed
-from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import AbortWanted, Announcement, ChargeReused, Close, Contribution, Receipt, Sealed
-from dca_proto.core.policy import Policy
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast
 
 PHASES = ("new", "declined", "sent", "kept", "missed", "returned")

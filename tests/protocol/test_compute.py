@@ -31,7 +31,6 @@ from dca_proto.core.effects import Channel, Forget, Persist, Report, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received, Started, TimerFired
 from dca_proto.core.events import Timer as TimerName
-from dca_proto.core.masks import ENTRY_BYTES, contribution_keys
 from dca_proto.core.messages import (
     Abort,
     Announcement,
@@ -46,6 +45,7 @@ from dca_proto.core.messages import (
     Receipt,
 )
 from dca_proto.core.params import Timing
+from dca_proto.crypto.masks import ENTRY_BYTES, contribution_keys
 from dca_proto.testing import Cast, Envelope, seeded
 
 PHASES = ("new", "collecting", "frozen", "answered", "released", "aborted")

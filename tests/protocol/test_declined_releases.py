@@ -13,7 +13,7 @@ from scene import begin, body_of, failures, results, until_the_end
 from dca_proto.core import facts
 from dca_proto.core.events import Received
 from dca_proto.core.messages import Sealed
-from dca_proto.core.policy import Allowance
+from dca_proto.privacy.policy import Allowance
 from dca_proto.testing import Envelope
 
 NARROW = msgspec.structs.replace(OPEN, epsilon_per_round_max=0.5)

@@ -12,10 +12,10 @@ from dca_proto.core import facts
 from dca_proto.core.codec import decode_body, decode_frame, encode
 from dca_proto.core.effects import Channel, Persist
 from dca_proto.core.events import Received, Started
-from dca_proto.core.keyring import SEEN
 from dca_proto.core.messages import Announcement, EpochKey, Hello
 from dca_proto.core.params import Timing
 from dca_proto.core.sessions import SESSIONS
+from dca_proto.crypto.keyring import SEEN
 from dca_proto.testing import Cast, Network
 
 DAY_MS = Timing().epoch_ms

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 from scene import PowerCuts, body_of, exact_cast, exact_sum, kind_of
 
-from dca_proto.core import accounting
 from dca_proto.core.effects import Effect, Forget, Persist, Send
 from dca_proto.core.events import Event
 from dca_proto.core.facts import (
@@ -28,9 +27,10 @@ from dca_proto.core.facts import (
     Released,
     RoundCompleted,
 )
-from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import Answer, Contribution, Sealed
-from dca_proto.core.policy import Policy
+from dca_proto.privacy import accounting
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast, Network
 
 KILLS = 1000

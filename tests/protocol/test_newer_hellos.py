@@ -25,7 +25,7 @@ from scene import (
 
 from dca_proto.core.events import Received
 from dca_proto.core.messages import Answer, Close, Contribution, Receipt
-from dca_proto.core.sealing import AgreementKey
+from dca_proto.crypto.sealing import AgreementKey
 
 
 def test_an_epoch_that_turns_in_mid_round_changes_nothing() -> None:

@@ -27,23 +27,23 @@ from scene import (
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.core import facts
-from dca_proto.core.budget import Budget
 from dca_proto.core.client_round import TABLE as CLIENT_TABLE
 from dca_proto.core.effects import Address, Channel, Persist, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Missed
-from dca_proto.core.job import JobTerms
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Announcement, Decline, Receipt, Sealed
 from dca_proto.core.params import Timing
 from dca_proto.core.play import play_releases
-from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.request import AskNodeRelease, AskSecureSum
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import RELEASES, ROUNDS
 from dca_proto.core.trainer_round import TABLE as TRAINER_TABLE
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.privacy.policy import Allowance, Policy
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from dca_proto.testing import Cast, Network
 

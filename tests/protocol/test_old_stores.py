@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from scene import announced, begin, losing
 
-from dca_proto.core.accounting import mu_of
 from dca_proto.core.errors import UsageError
-from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import Answer, Close, Contribution, Receipt
-from dca_proto.core.policy import Policy
-from dca_proto.core.price import Price
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.policy import Policy
+from dca_proto.privacy.price import Price
 from dca_proto.testing import Cast
 
 Records = list[tuple[str, bytes, bytes]]

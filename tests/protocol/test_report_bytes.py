@@ -18,10 +18,10 @@ from scene import results
 from scipy import stats
 
 from dca_proto.core.codec import body_of
-from dca_proto.core.mechanism import ANALYTIC_GAUSSIAN, GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.core.messages import Release, Signed
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.local import RandomisedResponse, UnaryEncoding
+from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING
 
 
 def bytes_told(mechanism: str, value: float | None, epsilon: float, categories: int, clients: int) -> Counter[bytes]:

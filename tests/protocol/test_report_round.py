@@ -26,14 +26,22 @@ from scene import (
 )
 
 from dca_proto.aggregate import LdpReportRequest
-from dca_proto.core import accounting, facts
-from dca_proto.core.budget import Budget
+from dca_proto.core import facts
 from dca_proto.core.effects import Persist, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Received
-from dca_proto.core.job import JobTerms
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.mechanism import (
+from dca_proto.core.messages import Announcement, Receipt, Sealed
+from dca_proto.core.play import play_releases
+from dca_proto.core.request import AskLdpReport, AskNodeRelease
+from dca_proto.core.trainer import TrainerActor
+from dca_proto.core.trainer_round import RELEASES, ROUNDS
+from dca_proto.learning.job import JobTerms
+from dca_proto.local import RandomisedResponse, UnaryEncoding
+from dca_proto.outcome import estimates, outcome
+from dca_proto.privacy import accounting
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
     GRID_LAPLACE,
     LOCAL_MECHANISMS,
@@ -41,14 +49,7 @@ from dca_proto.core.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
-from dca_proto.core.messages import Announcement, Receipt, Sealed
-from dca_proto.core.play import play_releases
-from dca_proto.core.policy import Allowance, Policy
-from dca_proto.core.request import AskLdpReport, AskNodeRelease
-from dca_proto.core.trainer import TrainerActor
-from dca_proto.core.trainer_round import RELEASES, ROUNDS
-from dca_proto.local import RandomisedResponse, UnaryEncoding
-from dca_proto.outcome import estimates, outcome
+from dca_proto.privacy.policy import Allowance, Policy
 from dca_proto.statistics import REPLACE_ONE_CLIENT
 from dca_proto.testing import Cast, Network, NoNoise
 

@@ -10,9 +10,9 @@ from scene import begin, exact_cast, exact_sum, failures, losing, refused, resul
 from dca_proto.core import facts
 from dca_proto.core.effects import Channel
 from dca_proto.core.events import Received
-from dca_proto.core.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.core.messages import Close
-from dca_proto.core.policy import Refusal
+from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
+from dca_proto.privacy.policy import Refusal
 
 # --- a client is revoked ----------------------------------------------------------------------------------------------
 

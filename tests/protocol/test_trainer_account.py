@@ -12,23 +12,23 @@ import pytest
 from lab import MU, TWO_ROUNDS, Lab, lab, trainer_of
 from scene import PowerCuts, begin, body_of, failures, losing, results, sent, until_the_end
 
-from dca_proto.core import accounting
-from dca_proto.core.account import AccountError
 from dca_proto.core.effects import Channel, Persist, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received
 from dca_proto.core.facts import Declined, NodeAborted, Released, RoundFailed
-from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import (
     Announcement,
     Contribution,
     EpochKey,
 )
-from dca_proto.core.policy import DAY_MS, Policy
-from dca_proto.core.price import Price
 from dca_proto.core.request import AskLdpReport
-from dca_proto.core.rounding import at_least, at_most
 from dca_proto.core.trainer_round import ROUNDS
+from dca_proto.privacy import accounting
+from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.policy import DAY_MS, Policy
+from dca_proto.privacy.price import Price
+from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.testing import Cast, Network, NoNoise
 
 

@@ -9,7 +9,6 @@ import pytest
 from lab import MU, abort_of, collecting, lab, trainer_of
 from scene import begin, body_of, failures, forged, kind_of, losing, refused, results, sealed_by, sent, until_the_end
 
-from dca_proto.core.account import AccountError
 from dca_proto.core.effects import Channel
 from dca_proto.core.events import Received
 from dca_proto.core.facts import ChargeReturned, RoundFailed
@@ -25,7 +24,8 @@ from dca_proto.core.messages import (
     Sealed,
 )
 from dca_proto.core.params import Timing
-from dca_proto.core.policy import DAY_MS, Allowance
+from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.policy import DAY_MS, Allowance
 from dca_proto.testing import Cast, Envelope, Network
 
 SETTLE_MS = Timing().settle_ms

@@ -15,23 +15,23 @@ import pytest
 from lab import Lab
 from scene import begin, body_of
 
-from dca_proto.core.account import AccountError
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.effects import Channel, Persist, Write
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import Announced, ChargeReturned, RoundFailed
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.ledger import Charge
 from dca_proto.core.machine import Actor
 from dca_proto.core.messages import Abort, Contribution
 from dca_proto.core.params import Timing
-from dca_proto.core.policy import Allowance
 from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer_round import ROUNDS, StoredRound
 from dca_proto.net.live import LiveTrainer
 from dca_proto.net.memory import MemoryBroker, MemoryTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import MemoryStore
+from dca_proto.privacy.account import AccountError
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.ledger import Charge
+from dca_proto.privacy.policy import Allowance
 from dca_proto.testing import Envelope, Network, NoNoise
 
 ONE_ROUND = Allowance(epsilon=1.2, delta=1e-6)

@@ -23,7 +23,7 @@ from dca_proto.core.errors import PeerError
 from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Sealed
 from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.core.sealing import (
+from dca_proto.crypto.sealing import (
     AgreementKey,
     Identity,
     actor_id,

@@ -11,9 +11,9 @@ from dca_proto.core.codec import decode_frame
 from dca_proto.core.contribution import Kept, open_contribution
 from dca_proto.core.effects import Send
 from dca_proto.core.errors import PeerError
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Contribution
 from dca_proto.core.sessions import pair_key
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 
 
 class Recording(DistributedDiscreteGaussian):

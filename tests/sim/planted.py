@@ -44,7 +44,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dca_proto.core import agreement, client, compute, compute_commit, keyring, masks, sessions
+from dca_proto.core import agreement, client, compute, compute_commit, sessions
 from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import RETURNED, SENT
@@ -58,10 +58,11 @@ from dca_proto.core.consent import Consent
 from dca_proto.core.effects import Address, Channel, Effect, Persist, Report, Send
 from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import Released, RoundCompleted
-from dca_proto.core.fixedpoint import ring_from_bytes, ring_to_bytes
-from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import Abort, Answer, Body, Contribution, PartialSum, Receipt, Signed
 from dca_proto.core.trainer import TrainerActor
+from dca_proto.crypto import keyring, masks
+from dca_proto.crypto.fixedpoint import ring_from_bytes, ring_to_bytes
+from dca_proto.privacy.ledger import TABLE as LEDGER
 
 
 class ReceiptBeforeTheWrite(ComputeActor):

@@ -15,15 +15,15 @@ from dca_proto.core.client_round import Round as ClientRound
 from dca_proto.core.codec import decode_body, encode
 from dca_proto.core.effects import Address, Channel, Effect, Persist, Send
 from dca_proto.core.facts import RoundCompleted
-from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.messages import Body, Release, Signed
-from dca_proto.core.policy import Refusal
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import KEY_BYTES, Identity
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import Round as TrainerRound
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.crypto.sealing import KEY_BYTES, Identity
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.policy import Refusal
 from emulator.trials.scenario import Adversary, Fault
 
 

@@ -10,20 +10,20 @@ import msgspec
 import planted_locally
 from planted_locally import AltersReleases, KeepsTheLatest, Planted, ReleasesWithOneKey
 
-from dca_proto.core import accounting
 from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import Round as ClientRound
 from dca_proto.core.effects import Effect, Report, Send
 from dca_proto.core.facts import DataFailed, RoundCompleted
-from dca_proto.core.ledger import Charge
 from dca_proto.core.messages import Release
-from dca_proto.core.policy import Refusal
-from dca_proto.core.price import Price
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.trainer_round import Round as TrainerRound
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.local.gaussian import AnalyticGaussian
+from dca_proto.privacy import accounting
+from dca_proto.privacy.ledger import Charge
+from dca_proto.privacy.policy import Refusal
+from dca_proto.privacy.price import Price
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.scenario import Adversary
 

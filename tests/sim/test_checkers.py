@@ -13,8 +13,8 @@ import numpy as np
 from dca_proto import core
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
-from dca_proto.core.policy import Allowance, Policy
 from dca_proto.core.trainer import TrainerActor
+from dca_proto.privacy.policy import Allowance, Policy
 from dca_proto.testing import Cast
 from emulator.sim.process import KillPoint, Process
 from emulator.sim.simulator import Simulator

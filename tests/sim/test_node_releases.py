@@ -13,7 +13,7 @@ from stage import dropped, held, results, run, small, with_limits
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.errors import UsageError
 from dca_proto.core.facts import RoundCompleted
-from dca_proto.core.ledger import TABLE as LEDGER
+from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.cast import Plant

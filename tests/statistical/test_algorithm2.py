@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from scipy.stats import ks_2samp
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.play import play
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.testing import Cast, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from inference import algorithm2

@@ -10,10 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import LdpReportRequest, LocalReports, NoisyAggregate
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.job import FRACTION_BITS, JobTerms
-from dca_proto.core.mechanism import (
+from dca_proto.core.play import play_releases
+from dca_proto.core.release import Reporting
+from dca_proto.core.request import AskLdpReport, OpenRound
+from dca_proto.learning.job import FRACTION_BITS, JobTerms
+from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, LocalMechanism, RandomisedResponse, UnaryEncoding
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
     GRID_LAPLACE,
     LOCAL_MECHANISMS,
@@ -21,10 +25,6 @@ from dca_proto.core.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
-from dca_proto.core.play import play_releases
-from dca_proto.core.release import Reporting
-from dca_proto.core.request import AskLdpReport, OpenRound
-from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, LocalMechanism, RandomisedResponse, UnaryEncoding
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.testing import Cast, seeded

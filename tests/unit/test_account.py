@@ -20,13 +20,13 @@ import pytest
 from dca_proto.cli import main
 from dca_proto.cli.account_enquiry import parse_also
 from dca_proto.cli.account_question import Columns, question
-from dca_proto.core.accounting import compose, epsilon_of, mu_of, mu_of_pure
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import EXACT, forecast
 from dca_proto.core.params import Limits
 from dca_proto.core.request import AskSecureSum, OpenRound
-from dca_proto.core.rounding import at_least
 from dca_proto.core.validated import validate_announcement
+from dca_proto.learning.forecast import EXACT, forecast
+from dca_proto.privacy.accounting import compose, epsilon_of, mu_of, mu_of_pure
+from dca_proto.privacy.rounding import at_least
 from dca_proto.privacy_loss import Gaussian, Laplace, PureDP, RandomisedResponse, UnaryEncoding
 from dca_proto.privacy_loss import epsilon_of as epsilon_of_all
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Regression, Sensitivity, registered

@@ -13,10 +13,10 @@ import pytest
 
 from dca_proto.cli import main
 from dca_proto.core.errors import UsageError
-from dca_proto.core.forecast import EXACT
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.params import Limits
 from dca_proto.core.request import AskSecureSum, OpenRound
+from dca_proto.learning.forecast import EXACT
 
 Run = Callable[..., tuple[int, str, str]]
 

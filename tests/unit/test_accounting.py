@@ -14,7 +14,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from dca_proto.core.accounting import (
+from dca_proto.core.errors import UsageError
+from dca_proto.privacy.accounting import (
     MU_MAX,
     check_ring,
     compose,
@@ -25,7 +26,6 @@ from dca_proto.core.accounting import (
     ring_bits,
     share_variance,
 )
-from dca_proto.core.errors import UsageError
 
 
 def exact_delta(epsilon: float, mu: float) -> mpmath.mpf:

@@ -29,7 +29,7 @@ from dca_proto.core.errors import PeerError
 from dca_proto.core.kinds import NodeRelease, SecureSum
 from dca_proto.core.messages import Announcement, EpochKey, Invitation, Query, Signed
 from dca_proto.core.params import Limits, Timing
-from dca_proto.core.sealing import AgreementKey, Identity
+from dca_proto.crypto.sealing import AgreementKey, Identity
 from dca_proto.testing import Cast, seeded
 
 NOW_MS = 1_700_000_000_000

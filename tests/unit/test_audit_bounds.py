@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dca_proto.core import accounting
+from dca_proto.privacy import accounting
 from emulator.audit.adversary import Samples
 from emulator.audit.bounds import (
     Errors,

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.privacy import accounting
 from dca_proto.testing import seeded
 from emulator.audit.adversary import Adversary
 from emulator.audit.faults import FAULTS, programme

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.baselines import (

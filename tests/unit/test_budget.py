@@ -8,11 +8,11 @@ import random
 import mpmath
 import pytest
 
-from dca_proto.core.accounting import compose, mu_of_pure
-from dca_proto.core.budget import Budget, RoundCost, best_shares, quoted
 from dca_proto.core.errors import UsageError
 from dca_proto.core.kinds import check_mu
-from dca_proto.core.price import Price, total
+from dca_proto.privacy.accounting import compose, mu_of_pure
+from dca_proto.privacy.budget import Budget, RoundCost, best_shares, quoted
+from dca_proto.privacy.price import Price, total
 
 
 def test_a_tenth_for_the_first_round_leaves_the_second_half_of_the_published_noise() -> None:

@@ -25,15 +25,15 @@ from dca_proto.core.compute_round import StoredList
 from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Persist
 from dca_proto.core.errors import PeerError, RoundAborted, TransportError, UsageError
-from dca_proto.core.keyring import TABLE as EPOCHS
 from dca_proto.core.messages import Answer, Contribution, Receipt
 from dca_proto.core.trainer_round import ROUNDS, StoredRound
 from dca_proto.core.wire import Signed
-from dca_proto.core.wording import to_install
+from dca_proto.crypto.keyring import TABLE as EPOCHS
 from dca_proto.keyfile import read_certificate, read_federation, read_identity
 from dca_proto.net.parts import split
 from dca_proto.net.store import SqliteStore
 from dca_proto.testing import Cast, Network
+from dca_proto.wording import to_install
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -13,12 +13,13 @@ import pytest
 
 from dca_proto.cli import broker, main
 from dca_proto.cli import federation as commands
-from dca_proto.core import client_round, ledger
+from dca_proto.core import client_round
 from dca_proto.core.effects import Channel, Persist
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import enrol
 from dca_proto.keyfile import read_federation, read_identity, write_certificate
 from dca_proto.net.store import SqliteStore
+from dca_proto.privacy import ledger
 
 INIT = ("federation", "init", "fed", "--computes", "2", "--clients", "3", "--broker", "mqtt://127.0.0.1")
 

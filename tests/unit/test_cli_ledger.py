@@ -14,18 +14,18 @@ import pytest
 
 from dca_proto.cli import main
 from dca_proto.cli.book import as_plain, read_book
-from dca_proto.core import accounting
 from dca_proto.core.client_round import ROUNDS
 from dca_proto.core.declines import TABLE as DECLINED
 from dca_proto.core.declines import DeclinedRound
 from dca_proto.core.effects import Channel, Persist
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.ledger import Charge
-from dca_proto.core.policy import Policy
-from dca_proto.core.price import Price
-from dca_proto.core.rounding import at_least, at_most
 from dca_proto.keyfile import read_identity, write_identity
 from dca_proto.net.store import SqliteStore
+from dca_proto.privacy import accounting
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.ledger import Charge
+from dca_proto.privacy.policy import Policy
+from dca_proto.privacy.price import Price
+from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.testing import Cast, Network
 
 Run = Callable[..., tuple[int, str, str]]

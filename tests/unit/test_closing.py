@@ -12,7 +12,7 @@ from dca_proto.core.closing import ALL, DEADLINE, FULL, QUIET, Arrivals
 from dca_proto.core.effects import Channel
 from dca_proto.core.facts import Arrived, Closed, Declined, RoundCompleted
 from dca_proto.core.params import Timing
-from dca_proto.core.policy import Policy
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast, Envelope
 
 TIMING = Timing()

@@ -9,7 +9,7 @@ from dca_proto.core.codec import decode_body, decode_frame, encode, open_signed,
 from dca_proto.core.errors import PeerError
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.core.messages import Announcement, Close, Query, Receipt, Signed
-from dca_proto.core.sealing import Identity
+from dca_proto.crypto.sealing import Identity
 
 RECEIPT = Receipt(bytes(16), bytes(range(16)), bytes(16))
 QUERY = Query(bytes(16), bytes(32))

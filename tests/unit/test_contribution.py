@@ -16,10 +16,10 @@ import dca_proto.core.contribution as module
 from dca_proto.core.codec import decode_frame
 from dca_proto.core.contribution import Outbound, hedged_root, make_contribution, open_contribution
 from dca_proto.core.errors import PeerError
-from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.messages import Contribution
 from dca_proto.core.params import Limits
-from dca_proto.core.sealing import Identity
+from dca_proto.crypto.sealing import Identity
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.testing import Cast, NoNoise, seeded
 
 CLIENT, OTHER = Identity(bytes(range(32))), Identity(bytes(range(1, 33)))

@@ -6,7 +6,7 @@ from dca_proto.core.declines import KEPT_MAX, TABLE, Declines
 from dca_proto.core.effects import Forget, Persist
 from dca_proto.core.kinds import NodeRelease
 from dca_proto.core.messages import Announcement
-from dca_proto.core.policy import Refusal
+from dca_proto.privacy.policy import Refusal
 
 REFUSAL = Refusal("epsilon", "2 at delta 1e-06", "<= 1 at delta 1e-05")
 

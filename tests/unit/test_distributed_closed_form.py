@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
-from dca_proto.core.accounting import mu_of
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.regression_sensitivity import Limits, regression_sensitivity
 from emulator.ideal import IdealSwarm
 from inference.distributed_regression import adassp, fixed_s_fast

@@ -16,8 +16,8 @@ import pytest
 from compiling import quick_and_double
 from numpy.testing import assert_allclose
 
-from dca_proto.core.accounting import delta_of, mu_of
-from dca_proto.core.budget import Budget
+from dca_proto.privacy.accounting import delta_of, mu_of
+from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.experiments.distributed import (
     data,

@@ -11,8 +11,8 @@ import pytest
 from compiling import quick_and_double
 
 from dca_proto.aggregate import NodeReleaseRequest
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.distributed_regression.fixed_s_fast import posterior

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, SecureSumRequest
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import resolve
 from emulator.ideal import IdealSwarm
 from inference.distributed_regression.observed import (

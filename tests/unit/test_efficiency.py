@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from emulator.experiments import efficiency as e
 from emulator.experiments.scaling_factor import TOLERATED, factors, measured
 from emulator.ideal import IdealSwarm

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dca_proto.core.ledger import Charge, Ledger
-from dca_proto.core.policy import Allowance, Policy
-from dca_proto.core.price import Price, total
+from dca_proto.privacy.ledger import Charge, Ledger
+from dca_proto.privacy.policy import Allowance, Policy
+from dca_proto.privacy.price import Price, total
 
 Array = NDArray[np.float64]
 DELTA = 1e-5

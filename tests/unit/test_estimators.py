@@ -16,10 +16,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
-from dca_proto.core.accounting import epsilon_of, mu_of
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
-from dca_proto.core.price import Price
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.accounting import epsilon_of, mu_of
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.price import Price
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval

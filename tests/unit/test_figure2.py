@@ -17,8 +17,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from dca_proto.aggregate import RoundRequest, SecureSumRequest
-from dca_proto.core.accounting import mu_of
-from dca_proto.core.budget import Budget
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.budget import Budget
 from emulator.experiments.figure2 import checks, corrected, data, drawing, paired, published
 from emulator.experiments.figure2 import experiment as cells
 from emulator.experiments.figure2.corrected import SEPARATE, Accounting

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.fixedpoint import (
+from dca_proto.crypto.fixedpoint import (
     FRACTION_BITS_MAX,
     dequantise,
     from_ring,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from dca_proto.core.budget import Budget
+from dca_proto.privacy.budget import Budget
 from emulator.experiments.gdsc import (
     BALL,
     DDP,

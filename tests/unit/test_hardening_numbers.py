@@ -16,12 +16,12 @@ from dca_proto.cli import broker, main
 from dca_proto.config import convert
 from dca_proto.core.errors import UsageError
 from dca_proto.core.federation import Federation, Member
-from dca_proto.core.ledger import Ledger
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.params import Limits
-from dca_proto.core.policy import Allowance, Floors, Policy
-from dca_proto.core.price import Price
 from dca_proto.net.settings import BrokerSettings
+from dca_proto.privacy.ledger import Ledger
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.privacy.policy import Allowance, Floors, Policy
+from dca_proto.privacy.price import Price
 from dca_proto.request import RoundSettings, open_round
 from dca_proto.statistics import resolve
 from dca_proto.table import read_csv

@@ -22,16 +22,16 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import actors
 from dca_proto.cli.narrator import Narrator
 from dca_proto.core import facts
-from dca_proto.core.budget import Budget
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import JobTerms
-from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Limits
 from dca_proto.core.play import play
-from dca_proto.core.policy import Policy
 from dca_proto.core.validated import validate_announcement
+from dca_proto.learning.job import JobTerms
 from dca_proto.outcome import outcome
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
+from dca_proto.privacy.policy import Policy
 from dca_proto.request import RoundSettings, open_round
 from dca_proto.testing import Cast, Network, NoNoise, seeded
 from emulator.ideal import IdealSwarm, noisy_sum

@@ -16,8 +16,8 @@ from compiling import quick_and_double
 from scipy.stats import multivariate_normal, norm, wishart
 
 from dca_proto.aggregate import NodeReleaseRequest
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference import complete_rows
 from inference.distributed_regression import intercept

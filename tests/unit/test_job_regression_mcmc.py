@@ -16,10 +16,10 @@ from test_jobs import NODES, conditions, drawn, learn_from, near, problem
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import Task, check_plan, task_of
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
 from dca_proto.learning.journal import Journal, Opened
+from dca_proto.privacy.budget import Budget
 from emulator.swarm.live import fresh_cast
 from inference.distributed_regression import METHODS
 from inference.distributed_regression import job as distributed_job

@@ -20,9 +20,9 @@ import pytest
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import check_plan, task_of
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_cast
 from inference.bounds import Interval

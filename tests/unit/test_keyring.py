@@ -8,10 +8,10 @@ import pytest
 
 from dca_proto.core.effects import Forget, Persist
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.keyring import SEEN, TABLE, Keyring, SeenEpochs
 from dca_proto.core.messages import EpochKey, FileStamp
 from dca_proto.core.params import Timing
-from dca_proto.core.sealing import AgreementKey, Identity, Random
+from dca_proto.crypto.keyring import SEEN, TABLE, Keyring, SeenEpochs
+from dca_proto.crypto.sealing import AgreementKey, Identity, Random
 from dca_proto.testing import seeded
 
 EPOCH_MS, GRACE_MS = 1000, 200

@@ -9,16 +9,16 @@ import mpmath
 import msgspec
 import pytest
 
-from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum, check_mu
-from dca_proto.core.ledger import Ledger
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.policy import Policy
 from dca_proto.core.request import AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
 from dca_proto.core.validated import ValidatedRound, validate_announcement
+from dca_proto.privacy import accounting
+from dca_proto.privacy.ledger import Ledger
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.privacy.policy import Policy
 from dca_proto.testing import NoNoise
 
 EXACT = DistributedDiscreteGaussian()

@@ -18,11 +18,11 @@ from msgspec import to_builtins
 from numpy.testing import assert_allclose
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate
-from dca_proto.core.accounting import mu_of
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
 from dca_proto.local import AnalyticGaussian
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.budget import Budget
 from emulator.experiments.local import regression_data as data
 from emulator.experiments.local import regression_methods as methods
 from emulator.experiments.local import regression_reports as reports

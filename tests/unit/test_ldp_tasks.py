@@ -19,9 +19,9 @@ from test_ldp_jobs import JOBS, N, asked, clients_of, conditions, problem, setti
 from dca_proto.aggregate import LdpReportRequest, NoAggregate
 from dca_proto.cli.job_settings import DELTA, Task, task_of
 from dca_proto.cli.learn_view import reports_row, show
-from dca_proto.core.budget import Budget
 from dca_proto.core.errors import UsageError
-from dca_proto.core.price import Price
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.price import Price
 from emulator.swarm.live import fresh_cast
 from inference.bounds import Interval
 from inference.errors import DataError

@@ -27,8 +27,8 @@ from dca_proto.core.lists import (
     rows_of,
     set_hash,
 )
-from dca_proto.core.masks import entry_of, holder_index
 from dca_proto.core.messages import Signed
+from dca_proto.crypto.masks import entry_of, holder_index
 
 AH = hashlib.blake2b(b"ah", digest_size=32).digest()
 CLIENTS = sorted(hashlib.blake2b(index.to_bytes(2, "big"), digest_size=16).digest() for index in range(60))

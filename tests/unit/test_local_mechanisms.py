@@ -18,7 +18,6 @@ import pytest
 from scripted import KEY, scripted
 
 from dca_proto import statistics
-from dca_proto.core.accounting import mu_of, share_variance
 from dca_proto.core.errors import UsageError
 from dca_proto.local import (
     AnalyticGaussian,
@@ -33,6 +32,7 @@ from dca_proto.local import (
     stream,
     unary,
 )
+from dca_proto.privacy.accounting import mu_of, share_variance
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, Sensitivity
 

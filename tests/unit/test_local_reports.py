@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from scripted import KEY, scripted
 
-from dca_proto.core.accounting import mu_of
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.mechanism import LocalMechanism
 from dca_proto.local import MISSING, AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding, response
 from dca_proto.local.registry import mechanism_of
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.mechanism import LocalMechanism
 from dca_proto.statistics import Sensitivity, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacl.bindings import randombytes_buf_deterministic
 
-from dca_proto.core.masks import (
+from dca_proto.crypto.masks import (
     ENTRY_BYTES,
     ask_tag,
     check_and_sum,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.core.fixedpoint import dequantise
+from dca_proto.crypto.fixedpoint import dequantise
 from dca_proto.statistics import Moments, Sum
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.statistics.moments import FREE_BOUND

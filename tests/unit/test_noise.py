@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dca_proto.core import noise
 from dca_proto.core.errors import UsageError
-from dca_proto.core.noise import DiscreteGaussian, discrete_gaussian
+from dca_proto.privacy import noise
+from dca_proto.privacy.noise import DiscreteGaussian, discrete_gaussian
 
 
 def key_of(number: int) -> bytes:

@@ -7,17 +7,17 @@ import math
 import msgspec
 import pytest
 
-from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
 from dca_proto.core.kinds import LdpReport, SecureSum
-from dca_proto.core.ledger import Charge, Cost, Ledger
-from dca_proto.core.mechanism import DistributedDiscreteGaussian
 from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.policy import DAY_MS, Allowance, Floors, Policy, Refusal
-from dca_proto.core.price import Price
-from dca_proto.core.rounding import at_least, at_most
 from dca_proto.core.validated import validate_announcement
+from dca_proto.privacy import accounting
+from dca_proto.privacy.ledger import Charge, Cost, Ledger
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.privacy.policy import DAY_MS, Allowance, Floors, Policy, Refusal
+from dca_proto.privacy.price import Price
+from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.statistics import Statistic
 
 NOW_MS = 1000 * DAY_MS

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dca_proto.core import accounting
-from dca_proto.core.accounting import mu_of, mu_of_pure, pure_of_mu
 from dca_proto.core.errors import UsageError
-from dca_proto.core.price import Price, total
+from dca_proto.privacy import accounting
+from dca_proto.privacy.accounting import mu_of, mu_of_pure, pure_of_mu
+from dca_proto.privacy.price import Price, total
 from dca_proto.privacy_loss import Gaussian, Laplace, PureDP, RandomisedResponse, Release, UnaryEncoding, epsilon_of
 
 Array = NDArray[np.float64]

@@ -20,8 +20,8 @@ from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
-from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
+from dca_proto.privacy import accounting
 from dca_proto.privacy_loss import (
     Gaussian,
     Laplace,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.moments import FREE_BOUND
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm

@@ -12,8 +12,8 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.core import accounting
-from dca_proto.core.price import Price, total
+from dca_proto.privacy import accounting
+from dca_proto.privacy.price import Price, total
 from dca_proto.statistics import resolve
 from inference import regression
 from inference.bounds import Interval

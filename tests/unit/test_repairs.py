@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import inference.linear_regression as module
-from dca_proto.core.accounting import mu_of
+from dca_proto.privacy.accounting import mu_of
 from inference.errors import DataError
 from inference.linear_regression import (
     Noise,

@@ -28,13 +28,13 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import account_answer, account_view, actors, book, learn_view, ledger
 from dca_proto.cli.account_enquiry import Enquiry
 from dca_proto.cli.account_question import Columns, question
-from dca_proto.core import accounting
-from dca_proto.core.budget import Budget
-from dca_proto.core.ledger import Charge, Ledger
-from dca_proto.core.policy import Allowance
-from dca_proto.core.price import Price
-from dca_proto.core.rounding import at_least, at_most
 from dca_proto.outcome import outcome
+from dca_proto.privacy import accounting
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.ledger import Charge, Ledger
+from dca_proto.privacy.policy import Allowance
+from dca_proto.privacy.price import Price
+from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.testing import Cast, seeded
 from emulator.audit import picture
 from emulator.ideal import noisy_sum

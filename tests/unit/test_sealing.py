@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.sealing import (
+from dca_proto.crypto.sealing import (
     KEY_BYTES,
     AgreementKey,
     Identity,

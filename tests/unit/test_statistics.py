@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.fixedpoint import dequantise
+from dca_proto.crypto.fixedpoint import dequantise
 from dca_proto.statistics import (
     Gradient,
     Histogram,

@@ -9,8 +9,8 @@ import pytest
 from exact_rounds import ExactRounds
 from sklearn.mixture import BayesianGaussianMixture
 
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.testing import seeded

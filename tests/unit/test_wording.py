@@ -8,8 +8,8 @@ import pytest
 
 from dca_proto.cli.options import parse_bounds, require_known
 from dca_proto.core.errors import UsageError
-from dca_proto.core.wording import nearest
 from dca_proto.statistics import resolve
+from dca_proto.wording import nearest
 from inference.errors import DataError
 
 ONE = {"columns": ["a"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}

@@ -34,8 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from dca_proto.core.budget import Budget
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments.distributed.kernels import SAMPLED, split_rhat
 from emulator.experiments.distributed.releases import local_round
 from emulator.experiments.distributed.simulated import complete_rows, inverse_wishart

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.distributed.data import PUBLISHED, ROAD
 from emulator.experiments.distributed.fits import COLLAPSED

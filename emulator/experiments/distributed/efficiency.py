@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from dca_proto.core.accounting import mu_of
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments.distributed import releases
 from emulator.experiments.distributed.data import Array, Statistics
 from emulator.experiments.distributed.simulated import population

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.distributed import simulated
 from emulator.experiments.distributed.data import PUBLISHED, VALID, Array

@@ -36,10 +36,10 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate
-from dca_proto.core.accounting import mu_of
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import FRACTION_BITS, JobTerms
-from dca_proto.core.sealing import Random
+from dca_proto.crypto.sealing import Random
+from dca_proto.learning.job import FRACTION_BITS, JobTerms
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.experiments.distributed.data import Array, Statistics, Valid, blocks

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dca_proto.core.budget import Budget
+from dca_proto.privacy.budget import Budget
 from emulator.experiments.distributed import fits, releases
 from emulator.experiments.distributed.data import PUBLISHED, SETTINGS, Array, Statistics, blocks
 from emulator.experiments.distributed.fits import COSTS, SAMPLERS, Length, enough_iterations

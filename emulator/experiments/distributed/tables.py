@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dca_proto.core.budget import Budget
+from dca_proto.privacy.budget import Budget
 from emulator.experiments.distributed import data, fits, releases
 from emulator.experiments.distributed.data import AIR_QUALITY, BIKE, POWER_PLANT, PUBLISHED, ROAD, Array
 from emulator.experiments.distributed.data import Statistics as Sums

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from dca_proto.core.accounting import mu_of
+from dca_proto.privacy.accounting import mu_of
 from emulator.experiments.distributed.data import Statistics
 from emulator.experiments.distributed.releases import with_noise
 from emulator.experiments.picture import COLOURS, MARKERS, drawing

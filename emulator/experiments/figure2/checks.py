@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments.figure2.data import Array
 from emulator.experiments.figure2.experiment import (
     AS_PUBLISHED,

@@ -20,9 +20,9 @@ from math import ldexp, sqrt
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.core.accounting import epsilon_of, mu_of
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import FRACTION_BITS
+from dca_proto.learning.job import FRACTION_BITS
+from dca_proto.privacy.accounting import epsilon_of, mu_of
+from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import Regression
 from dca_proto.statistics.contribution import client_sensitivity
 from emulator.experiments.figure2.data import BOUND, DELTA, Array

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.figure2.data import BY_NAME, DELTA, KNOWN, Array
 from emulator.experiments.figure2.experiment import (

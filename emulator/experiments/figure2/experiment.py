@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from dca_proto.core.accounting import mu_of
-from dca_proto.core.budget import Budget
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.budget import Budget
 from emulator.experiments.figure2 import corrected, data, published
 from emulator.experiments.figure2.corrected import SEPARATE, Accounting
 from emulator.experiments.figure2.ours import regression_with_thresholds

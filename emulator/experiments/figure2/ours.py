@@ -9,7 +9,7 @@ from math import ldexp, nan
 
 import numpy as np
 
-from dca_proto.core.job import FRACTION_BITS
+from dca_proto.learning.job import FRACTION_BITS
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from emulator.experiments.figure2.data import Array

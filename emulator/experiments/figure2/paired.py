@@ -12,7 +12,7 @@ from math import sqrt
 
 import numpy as np
 
-from dca_proto.core.accounting import mu_of
+from dca_proto.privacy.accounting import mu_of
 from emulator.experiments.figure2 import corrected
 from emulator.experiments.figure2.data import BOUND, DELTA, Array
 from emulator.experiments.figure2.ours import moments_sensitivity

@@ -8,8 +8,8 @@ is enough for the whole sum. Without noise in the regression, what is left is th
 from __future__ import annotations
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import JobTerms
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
 from emulator.experiments.unnoised import Silent, Unnoised
 from emulator.ideal import IdealSwarm
 from emulator.inexact import RoundedGaussian

@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from dca_proto.core.rounding import at_least
 from dca_proto.local import UnaryEncoding
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.local.column_fits import (
     EPSILONS,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.distributed.calibration import BAND, band
 from emulator.experiments.local.column_calibration import GAMES, Cell, Game, Plan, repeats_of

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import LocalReports
-from dca_proto.core.job import FRACTION_BITS
-from dca_proto.core.sealing import KEY_BYTES
+from dca_proto.crypto.sealing import KEY_BYTES
+from dca_proto.learning.job import FRACTION_BITS
 from dca_proto.local import GridLaplace, UnaryEncoding
 from dca_proto.statistics import Sum
 from dca_proto.statistics.contribution import client_sensitivity

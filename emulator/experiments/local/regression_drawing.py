@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture
 from emulator.experiments.local.regression_data import PUBLISHED
 from emulator.experiments.local.regression_methods import (

@@ -27,11 +27,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import LdpReportRequest, LocalReports, NoAggregate, NoisyAggregate, RoundRequest
-from dca_proto.core.accounting import epsilon_of, mu_of
 from dca_proto.core.errors import UsageError
-from dca_proto.core.job import FRACTION_BITS
-from dca_proto.core.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.learning.job import FRACTION_BITS
 from dca_proto.local import AnalyticGaussian, RandomisedResponse
+from dca_proto.privacy.accounting import epsilon_of, mu_of
 from dca_proto.statistics import Regression, Sensitivity, Statistic, Sum, resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.weights import best_regression_weights

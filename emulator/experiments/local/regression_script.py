@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments.local.column_fits import ready
 from emulator.experiments.local.regression_data import COMPONENTS, QUANTILE, SETTINGS, Choices, problem
 from emulator.experiments.local.regression_drawing import draw

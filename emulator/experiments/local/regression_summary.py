@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments import student
 from emulator.experiments.local.regression_data import PUBLISHED, VALID, WINE, Array
 from emulator.experiments.local.regression_methods import (

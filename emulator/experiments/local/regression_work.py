@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments.local.regression_data import ADULT, PUBLISHED, SETTINGS, Choices, Split, split
 from emulator.experiments.local.regression_methods import (
     BAYES,

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from dca_proto.core.rounding import at_least
 from dca_proto.local import UnaryEncoding
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture, student
 from emulator.experiments.local.column_fits import (
     EPSILONS,

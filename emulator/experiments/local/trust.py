@@ -37,9 +37,9 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate, SecureSumRequest
-from dca_proto.core.budget import Budget
-from dca_proto.core.job import FRACTION_BITS, JobTerms
-from dca_proto.core.sealing import ID_BYTES
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.learning.job import FRACTION_BITS, JobTerms
+from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.experiments.local.column_fits import mixed

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture, student
 from emulator.experiments.local.column_fits import Array
 from emulator.experiments.local.trust import AWARE, DCA, LEVELS, LOCAL, NAIVE, TRUST, TRUSTED, WINES, Cell, Plan

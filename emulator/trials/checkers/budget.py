@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple
 
-from dca_proto.core import accounting
 from dca_proto.core.charges import PAGE, WINDOW
 from dca_proto.core.charges import TABLE as SEEN_CHARGES
 from dca_proto.core.client import ClientActor
@@ -24,16 +23,17 @@ from dca_proto.core.contribution import Kept, Outbound
 from dca_proto.core.effects import Channel, Persist, Send, Write
 from dca_proto.core.errors import PeerError
 from dca_proto.core.kinds import NodeRelease
-from dca_proto.core.ledger import TABLE as LEDGER
-from dca_proto.core.ledger import Charge
-from dca_proto.core.mechanism import PURE_MECHANISMS
 from dca_proto.core.messages import Abort, Announcement, Contribution, Signed
-from dca_proto.core.price import Price, total
 from dca_proto.core.records import decoded
-from dca_proto.core.rounding import at_least, at_most
-from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.sessions import SESSIONS, StoredSession
 from dca_proto.core.trainer import TrainerActor
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.privacy import accounting
+from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.ledger import Charge
+from dca_proto.privacy.mechanism import PURE_MECHANISMS
+from dca_proto.privacy.price import Price, total
+from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker

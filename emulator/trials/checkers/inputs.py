@@ -27,15 +27,15 @@ from dca_proto.core.declines import TABLE as DECLINES
 from dca_proto.core.effects import Channel, Effect, Persist, Report, Write
 from dca_proto.core.events import Event
 from dca_proto.core.facts import Dropped
-from dca_proto.core.keyring import SEEN
-from dca_proto.core.keyring import TABLE as EPOCHS
-from dca_proto.core.ledger import TABLE as LEDGER
 from dca_proto.core.machine import Actor
 from dca_proto.core.records import decoded
 from dca_proto.core.sessions import HELLO, SESSIONS
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
+from dca_proto.crypto.keyring import SEEN
+from dca_proto.crypto.keyring import TABLE as EPOCHS
+from dca_proto.privacy.ledger import TABLE as LEDGER
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Witness

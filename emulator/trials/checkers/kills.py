@@ -19,8 +19,8 @@ from dca_proto.core.effects import Channel, Forget, Persist, Send, Write
 from dca_proto.core.facts import Acknowledged, RoundCompleted, RoundFailed
 from dca_proto.core.messages import Abort, Answer, Receipt, Sealed, Signed
 from dca_proto.core.records import decoded
-from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import RELEASES
+from dca_proto.crypto.sealing import ID_BYTES
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Of, Release, Witness, contributions_in, entries_of, release_in

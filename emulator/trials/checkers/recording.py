@@ -12,8 +12,8 @@ from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compose import Composer
 from dca_proto.core.contribution import Outbound
-from dca_proto.core.mechanism import LocalMechanism, Mechanism
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
 
 
 class Recording:

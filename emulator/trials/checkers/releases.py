@@ -10,9 +10,9 @@ from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Persist, Write
 from dca_proto.core.lists import set_hash
 from dca_proto.core.records import decoded
-from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.sessions import SESSIONS, StoredSession
 from dca_proto.core.trainer_round import RELEASES
+from dca_proto.crypto.sealing import ID_BYTES
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.witness import Asked, Entry, Release, Released, Witness

@@ -29,14 +29,14 @@ from dca_proto.core.combine import Hashes, aggregate_of, merge_reports, release_
 from dca_proto.core.effects import Channel, Effect
 from dca_proto.core.events import Event
 from dca_proto.core.facts import RoundCompleted
-from dca_proto.core.fixedpoint import ring_from_bytes, ring_to_bytes, to_ring
 from dca_proto.core.lists import set_hash
-from dca_proto.core.masks import RingVector
 from dca_proto.core.messages import Signed
 from dca_proto.core.params import Limits
-from dca_proto.core.sealing import digest
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.core.validated import ValidatedRound, validate_announcement
+from dca_proto.crypto.fixedpoint import ring_from_bytes, ring_to_bytes, to_ring
+from dca_proto.crypto.masks import RingVector
+from dca_proto.crypto.sealing import digest
 from dca_proto.statistics.contribution import contribution
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker

@@ -20,11 +20,11 @@ from dca_proto.core.compute_round import CONTRIBUTIONS
 from dca_proto.core.contribution import Kept
 from dca_proto.core.effects import Channel, Effect, Persist, Send, Write
 from dca_proto.core.events import Event
-from dca_proto.core.mechanism import LOCAL_MECHANISMS
 from dca_proto.core.messages import Contribution, Release, Sealed, Signed
 from dca_proto.core.records import decoded
-from dca_proto.core.sealing import ID_BYTES
 from dca_proto.core.trainer_round import RELEASES
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker

@@ -30,15 +30,15 @@ from dca_proto.core.contribution import Kept, Outbound
 from dca_proto.core.effects import Channel, Effect, Persist, Send, Write
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.lists import answer_hash, list_hash
-from dca_proto.core.masks import ENTRY_BYTES
 from dca_proto.core.messages import Announcement, Answer, EpochKey, InvitedRound, PartialSum, Sealed, Signed
 from dca_proto.core.messages import Release as ReleaseBody
 from dca_proto.core.records import decoded
 from dca_proto.core.request import OpenRound
-from dca_proto.core.sealing import ID_BYTES, AgreementKey
 from dca_proto.core.trainer_round import RELEASES
 from dca_proto.core.trainer_round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.core.trainer_round import StoredRound as TrainerRound
+from dca_proto.crypto.masks import ENTRY_BYTES
+from dca_proto.crypto.sealing import ID_BYTES, AgreementKey
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.checkers.pairs import Pairs

@@ -58,7 +58,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dca_proto.core import accounting
+from dca_proto.privacy import accounting
 
 _ROUNDING = 2.0**-50  # of ε, which a sum of ε may exceed it by: a few roundings of decimals and of floats
 _SQUARE_MAX = 1e150

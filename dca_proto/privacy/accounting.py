@@ -31,9 +31,9 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.noise import MAX_VARIANCE, MIN_VARIANCE
 from dca_proto.core.params import Limits
-from dca_proto.core.rounding import at_least, at_most
+from dca_proto.privacy.noise import MAX_VARIANCE, MIN_VARIANCE
+from dca_proto.privacy.rounding import at_least, at_most
 
 _LOG_ERROR = 1e-12
 _SMOOTHING = 9  # s² of the lemma, s = 3
@@ -105,7 +105,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def mu_of_pure(epsilon: float) -> float:
-    """The smallest μ for which whatever is ε-private is μ-private: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up (`core.price`).
+    """The smallest μ for which whatever is ε-private is μ-private: 2 Φ⁻¹(e^ε/(1 + e^ε)), rounded up (`privacy.price`).
 
     Raises:
         UsageError: ε not positive, or above 500.

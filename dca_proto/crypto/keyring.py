@@ -13,7 +13,7 @@ from dca_proto.core.errors import PeerError
 from dca_proto.core.messages import EpochKey
 from dca_proto.core.params import Timing
 from dca_proto.core.records import sized
-from dca_proto.core.sealing import KEY_BYTES, AgreementKey, Identity, Random
+from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
 
 TABLE = "epoch"
 SEEN = "seen"

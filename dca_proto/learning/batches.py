@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.sealing import Random
+from dca_proto.crypto.sealing import Random
 
 _WORD_BYTES = 8
 _WORD = 1 << 8 * _WORD_BYTES

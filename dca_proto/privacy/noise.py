@@ -50,7 +50,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.sealing import expand
+from dca_proto.crypto.sealing import expand
 
 MIN_VARIANCE = 64
 """Least variance S of a share: below √S = 8 the lattice shows through (see accounting.share_variance)."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.ledger import Charge, Cost, Ledger
-from dca_proto.core.policy import Allowance, Refusal
-from dca_proto.core.price import Price, total
+from dca_proto.privacy.ledger import Charge, Cost, Ledger
+from dca_proto.privacy.policy import Allowance, Refusal
+from dca_proto.privacy.price import Price, total
 
 
 class AccountError(UsageError):

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dca_proto.core import accounting
 from dca_proto.core.errors import UsageError
-from dca_proto.core.price import Price
-from dca_proto.core.rounding import at_least
+from dca_proto.privacy import accounting
+from dca_proto.privacy.price import Price
+from dca_proto.privacy.rounding import at_least
 
 _ROUNDING = 1 - 2.0**-40  # each round stays this much below its share, so that floats never add up to too much
 _SUM_ERROR = 1e-9  # what shares that were written down in decimals may exceed 1 by; far below what _ROUNDING keeps back

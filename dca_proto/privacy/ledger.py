@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from dca_proto.core.effects import Persist
-from dca_proto.core.price import Price, total
+from dca_proto.privacy.price import Price, total
 from dca_proto.statistics import REPLACE_ONE_CLIENT
 
 TABLE = "ledger"

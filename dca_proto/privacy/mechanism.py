@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dca_proto.core import accounting
-from dca_proto.core.noise import discrete_gaussian
+from dca_proto.privacy import accounting
+from dca_proto.privacy.noise import discrete_gaussian
 
 if TYPE_CHECKING:  # what is loaded with the first report round
     from dca_proto.aggregate import LocalReports

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.core.sealing import derive, expand_into
+from dca_proto.crypto.sealing import derive, expand_into
 
 TAG_BYTES = 8
 WORD_BYTES = 8

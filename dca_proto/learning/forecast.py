@@ -16,11 +16,11 @@ import math
 
 import msgspec
 
-from dca_proto.core import accounting
 from dca_proto.core.kinds import SecureSum
-from dca_proto.core.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.core.params import Limits
 from dca_proto.core.request import OpenRound
+from dca_proto.privacy import accounting
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 
 EXACT = DistributedDiscreteGaussian()
 _SPREAD = 1 / 3  # of the bound: what values are taken to be spread by

@@ -1,7 +1,7 @@
 """A learning job's rounds: what is the same for all of them, and what the trainer is asked for each.
 
 A job states the total (epsilon, delta); each round gets its share of mu², or of epsilon where it is of epsilon-private
-reports (`dca_proto.core.budget`).
+reports (`dca_proto.privacy.budget`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest
-from dca_proto.core.budget import Budget, RoundCost
-from dca_proto.core.mechanism import PURE_MECHANISMS
 from dca_proto.core.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound, tolerated_of
+from dca_proto.privacy.budget import Budget, RoundCost
+from dca_proto.privacy.mechanism import PURE_MECHANISMS
 
 FRACTION_BITS = 24
 

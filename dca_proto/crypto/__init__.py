@@ -1,0 +1,1 @@
+"""Keys, seals, masks, and the ring that masks add up in (DESIGN §2)."""
