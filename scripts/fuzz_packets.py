@@ -169,7 +169,7 @@ class Attacked:
         everybody = (*cast.client_identities, *cast.compute_identities, cast.trainer_identity)
         keys = everybody if insider else cast.client_identities[HOSTILE:]
         ids = [*(one.id for one in everybody), bytes(16)]
-        known = Known(cast.federation.hash, ids, keys, log, list(self._secrets(log)), list(self._sealable(log)))
+        known = Known(cast.federation.id, ids, keys, log, list(self._secrets(log)), list(self._sealable(log)))
         return Forger(random.Random(seed), known)
 
     def _announced(self, log: Iterable[tuple[str, bytes]]) -> dict[bytes, Any]:

@@ -52,12 +52,12 @@ class Known(msgspec.Struct, frozen=True):
     """What an attacker knows.
 
     Attributes:
-        federation_hash: of the file. ids: of actors, whom it may pose as.
+        federation_id: under which is signed. ids: of actors, whom it may pose as.
         keys: identities whose signatures it can make. log: (topic, whole payload), of the past.
         secrets: what it has opened. sealable: what it may seal.
     """
 
-    federation_hash: bytes
+    federation_id: bytes
     ids: Sequence[bytes]
     keys: Sequence[Identity]
     log: Sequence[tuple[str, bytes]]
@@ -249,7 +249,7 @@ class Forger:
         named = [one for one in self._keys.values() if one.id in frame[1] or one.public_key in frame[1]]
         if named and rng.random() < 0.9:
             identity = named[0]
-        frame[2] = sign(identity, self._known.federation_hash, frame[1]).signature
+        frame[2] = sign(identity, self._known.federation_id, frame[1]).signature
         return msgspec.msgpack.encode(tree)
 
     def _sealed(self, payload: bytes) -> bytes:
@@ -260,7 +260,7 @@ class Forger:
         frame = decode_frame(one.inner)
         assert isinstance(frame, Signed), "what is sealed is signed"
         body = self._tree(frame.body)
-        signed = encode(sign(self._keys[one.sender], self._known.federation_hash, body))
+        signed = encode(sign(self._keys[one.sender], self._known.federation_id, body))
         inner = self.rng.choice((signed, signed, signed, self._bytes(one.inner), one.inner))
         sealed = seal_to(one.public, inner, one.hash, self.rng.randbytes)
         return encode(Sealed(one.round_id, *sealed))

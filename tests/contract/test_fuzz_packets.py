@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib.util
+import random
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +15,11 @@ import msgspec
 import pytest
 
 from dca_proto.core import compute
+from dca_proto.core.codec import decode_frame, verify_signed
+from dca_proto.core.effects import Channel
+from dca_proto.core.errors import PeerError
 from dca_proto.core.messages import Frame
+from dca_proto.testing import Cast
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_packets.py"
 
@@ -39,6 +45,25 @@ def test_hardening_no_packet_topic_part_or_message_ends_an_actor(script: ModuleT
     for who in ("strangers", "insiders"):
         assert {"packet", "topic", "parts", "signed", "sealed", "contribution"} <= figures[who]["kinds"].keys()
         assert {"malformed", "topic", "not subscribed"} <= figures[who]["dropped"].keys()
+
+
+def test_what_the_fuzzer_signs_is_signed_rightly(script: ModuleType) -> None:
+    """Else it would never come behind the check of a signature."""
+    cast, rng = Cast(3, 2), random.Random(1)
+    network = cast.network()
+    network.deliver()
+    log = [("", one.payload) for one in network.sent if one.to.channel is Channel.EPOCH]
+    keys = [*cast.compute_identities, *cast.client_identities]
+    forger = script.Forger(rng, script.Known(cast.federation.id, [bytes(16)], keys, log))
+    named = {one.id: one for one in keys}
+    for _ in range(20):
+        frame = decode_frame(forger._signed(log[0][1]))
+        verified = []
+        for identity in named.values():
+            with contextlib.suppress(PeerError):
+                verify_signed(frame, identity.public_key, cast.federation.id)
+                verified.append(identity)
+        assert len(verified) == 1
 
 
 def test_the_fuzzer_notices_an_actor_that_ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ class Recording(DistributedDiscreteGaussian):
 
 def keys_of(client: ClientActor, opened: OpenedAnnouncement) -> list[list[bytes]]:
     """The pair keys of a client with each node of a round, for each epoch of which it has a key, the newest first."""
-    ring, federation = client._session._keys, client._session.federation
+    ring, federation = client._session._keys, client._session._federation
     return [
         [
             pair_key(ring.key(epoch), one.public, federation, (client.id, epoch), (one.compute, one.epoch))
