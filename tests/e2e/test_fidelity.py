@@ -38,7 +38,7 @@ from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel, Persist, Send
 from dca_proto.core.events import Started
 from dca_proto.core.machine import Actor
-from dca_proto.core.messages import Announcement, Progress, Signed
+from dca_proto.core.messages import Announcement, EpochKey, Progress, Sessions, SessionsWanted, Signed
 from dca_proto.core.params import Timing
 from dca_proto.core.request import AskLdpReport, AskNodeRelease
 from dca_proto.core.topics import topic_of
@@ -83,14 +83,18 @@ class Account:
     def add_message(self, topic: str, payload: bytes) -> None:
         frame = decode_frame(payload)
         body = decode_body(frame.body) if isinstance(frame, Signed) else frame
-        if isinstance(body, Progress):
-            self._leave_out(len(payload))
+        to = Channel(topic.split("/")[2])
+        if isinstance(body, Progress | Sessions) or (isinstance(body, EpochKey) and to is Channel.TRAINER):
+            self._leave_out(len(payload), Channel.COMPUTE, Channel.TRAINER)
+            return
+        if isinstance(body, SessionsWanted):  # a trainer asks again of whom it has heard nothing yet
+            self._leave_out(len(payload), Channel.TRAINER, Channel.COMPUTE)
             return
         self.messages[topic, type(body).__name__, len(payload)] += 1
 
-    def _leave_out(self, size: int) -> None:
-        """A message from a Compute node to the trainer."""
-        for role, way in ((Channel.COMPUTE, "sent"), (Channel.TRAINER, "received")):
+    def _leave_out(self, size: int, sender: Channel, receiver: Channel) -> None:
+        """A message whose number depends on how fast others are."""
+        for role, way in ((sender, "sent"), (receiver, "received")):
             self.traffic.setdefault(role, Counter()).subtract({f"messages_{way}": 1, f"bytes_{way}": size})
 
     def add_fact(self, actor: bytes, fact: Any) -> None:

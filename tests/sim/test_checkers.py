@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dca_proto import core
+from dca_proto import core, crypto, privacy
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.trainer import TrainerActor
@@ -136,7 +136,7 @@ def test_all_nine_hold_for_production_actors_and_each_has_checked_something() ->
 
 
 def test_the_codes_of_drops_are_those_of_the_core() -> None:
-    sources = Path(core.__file__).parent.rglob("*.py")
+    sources = [path for package in (core, crypto, privacy) for path in Path(package.__file__).parent.rglob("*.py")]
     raised = {code for path in sources for code in re.findall(r'PeerError\(\s*"([a-z-]+)"', path.read_text())}
     assert raised == CODES
 
