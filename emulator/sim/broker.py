@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from emulator.sim.simulator import Simulator
 
 _US = 1000
-_LANDINGS = 512
+_LANDINGS = 2048
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,7 +283,7 @@ class Broker:
             self.deliver(session, packet)
 
     def _land_everywhere(self, packet: Packet, sessions: list[Session], start: int = 0) -> None:
-        """A packet arrives at all in this instant: at some hundreds, and after what they answer, at the next ones. If
+        """A packet arrives at all in this instant: at some, and after what they answer, at the next ones. If
         all answers of a large round were on their way at once, they would need its memory twice.
         """
         for session in sessions[start : start + _LANDINGS]:
