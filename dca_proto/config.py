@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member
+from dca_proto.federation import Federation, Member
 from dca_proto.keyfile import read_federation
 from dca_proto.net.settings import BrokerSettings, parse_broker
 from dca_proto.privacy.policy import Allowance, Floors, Policy

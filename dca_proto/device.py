@@ -33,17 +33,17 @@ from dca_proto.config import ROLES, ClientFiles, Config, NodeFiles, check_known,
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import RoundAborted, UsageError
 from dca_proto.core.facts import RoundCompleted, RoundFailed
-from dca_proto.core.federation import Federation
 from dca_proto.core.machine import Actor
 from dca_proto.core.request import OpenRound
-from dca_proto.core.topics import subscriptions
 from dca_proto.crypto.sealing import Identity
+from dca_proto.federation import Federation
 from dca_proto.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
 from dca_proto.logs import FactLog, configure_logs
 from dca_proto.net.inbox import CLIENT_LIMITS
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import SqliteStore
+from dca_proto.net.topics import subscriptions
 from dca_proto.net.transport import Transport
 from dca_proto.table import Table, read_csv
 

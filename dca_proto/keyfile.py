@@ -22,9 +22,9 @@ from pathlib import Path
 import msgspec
 
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Certificate
 from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
+from dca_proto.federation import Federation
 from dca_proto.net.private import read_private, write_private
 
 ROLES = ("client", "compute", "trainer", "authority")

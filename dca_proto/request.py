@@ -22,11 +22,11 @@ import msgspec
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest, SecureSumRequest
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import check_mu
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
 from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.federation import Federation
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, DistributedDiscreteGaussian
 from dca_proto.statistics import resolve
 from dca_proto.statistics.base import parameter_names

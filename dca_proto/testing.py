@@ -20,13 +20,13 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
-from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.core.machine import Actor
 from dca_proto.core.messages import Certificate
 from dca_proto.core.params import Timing
 from dca_proto.core.request import AskSecureSum, OpenRound
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity, Random, digest, expand
+from dca_proto.federation import Federation, Member, enrol, sign_federation
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.privacy.policy import Floors, Policy
 

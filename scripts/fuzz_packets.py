@@ -43,13 +43,13 @@ from dca_proto.core.kinds import SecureSum
 from dca_proto.core.messages import Sealed
 from dca_proto.core.params import Limits
 from dca_proto.core.request import AskLdpReport, AskNodeRelease
-from dca_proto.core.topics import subscriptions
 from dca_proto.logs import configure_logs
 from dca_proto.net.backoff import Backoff
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import MemoryStore
+from dca_proto.net.topics import subscriptions
 from dca_proto.privacy.mechanism import GRID_LAPLACE
 from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast, NoNoise

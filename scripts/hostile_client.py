@@ -53,10 +53,10 @@ from dca_proto.core.messages import (
 )
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.sessions import pair_key
-from dca_proto.core.topics import subscriptions, topic_of
 from dca_proto.crypto.masks import ask_tag
 from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.keyfile import certificate_path, read_certificate, read_identity
+from dca_proto.net.topics import subscriptions, topic_of
 from emulator.fuzz.forger import Forger, Known, Sealable
 from emulator.fuzz.mqtt import packet, publish
 

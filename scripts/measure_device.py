@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from dca_proto.core.federation import Federation, Member, enrol, sign_federation
+from dca_proto.federation import Federation, Member, enrol, sign_federation
 from dca_proto.keyfile import new_identity, write_certificate, write_identity
 from dca_proto.net.broker import BrokerOptions, launch_broker
 

@@ -17,7 +17,10 @@ PACKAGES = ("dca_proto", "emulator", "inference")
 FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_LINES_MAX = 60, 450, 500
 STDLIB = set(sys.stdlib_module_names)
 DEVICE = {"numpy", "nacl", "msgspec", "aiomqtt", "structlog"}
-PROTOCOL = {"dca_proto.core", "dca_proto.privacy", "dca_proto.crypto", "dca_proto.wording"}
+PROTOCOL = {
+    "dca_proto.core", "dca_proto.privacy", "dca_proto.crypto", "dca_proto.federation", "dca_proto.net.topics",
+    "dca_proto.wording",
+}  # fmt: skip
 CORE = {"numpy", "nacl", "msgspec", *PROTOCOL, "dca_proto.statistics", "dca_proto.aggregate"}
 FIGURES = {"dca_proto.wording", *(f"dca_proto.privacy.{name}" for name in ("accounting", "price", "rounding"))}
 JOBS = {f"dca_proto.learning.{name}" for name in ("batches", "forecast", "job")}
@@ -31,6 +34,8 @@ LAYERS = {
     "dca_proto.privacy": CORE,
     "dca_proto.crypto": CORE,
     "dca_proto.wording": {"msgspec"},
+    "dca_proto.federation": CORE,
+    "dca_proto.net.topics": CORE,
     "dca_proto.statistics": {"numpy", "msgspec", "dca_proto.statistics", "dca_proto.core.errors",
                              "dca_proto.crypto.fixedpoint", "dca_proto.wording"},
     "dca_proto.statistics.model_gradient": {"numpy", "msgspec", "jax", "dca_proto.statistics",

@@ -15,16 +15,8 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.core import (
-    charges,
-    client_round,
-    compute_round,
-    contribution,
-    declines,
-    federation,
-    sessions,
-    trainer_round,
-)
+from dca_proto import federation
+from dca_proto.core import charges, client_round, compute_round, contribution, declines, sessions, trainer_round
 from dca_proto.core.codec import decode_body, decode_frame
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum

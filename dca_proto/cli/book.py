@@ -15,8 +15,8 @@ from dca_proto.cli.anatomy import YEAR_10000_MS, is_store, read_store
 from dca_proto.config import Config, read_config
 from dca_proto.core import charges, compute_round, declines, sessions, trainer_round
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.core.records import decoded
+from dca_proto.federation import Federation
 from dca_proto.keyfile import read_identity
 from dca_proto.logs import printable
 from dca_proto.privacy import accounting, ledger

@@ -19,9 +19,9 @@ import typer
 
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.device import complete
+from dca_proto.federation import Federation
 from dca_proto.keyfile import read_certificate, read_federation
 from dca_proto.net.access import Access, Member
 from dca_proto.net.broker import LOG_NAME, BrokerOptions, Kind, TlsFiles, launch_broker

@@ -18,8 +18,8 @@ from rich.table import Table
 
 from dca_proto.cli import trial, verbatim
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.crypto.sealing import Identity, actor_id
+from dca_proto.federation import Federation, Member, enrol, sign_federation
 from dca_proto.keyfile import (
     certificate_path,
     certified_id,

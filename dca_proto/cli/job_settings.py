@@ -24,12 +24,12 @@ from msgspec.structs import asdict
 from dca_proto.aggregate import NodeReleaseRequest, RoundRequest, SecureSumRequest
 from dca_proto.config import convert
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
 from dca_proto.core.request import tolerated_of
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.federation import Federation
 from dca_proto.learning.forecast import EXACT
 from dca_proto.learning.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget

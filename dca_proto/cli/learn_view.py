@@ -22,7 +22,7 @@ from dca_proto.cli.narrator import Narrator
 from dca_proto.cli.output import say
 from dca_proto.core import facts
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation
+from dca_proto.federation import Federation
 from dca_proto.learning.runner import HeldRound
 from dca_proto.outcome import plain_reports
 from dca_proto.privacy.rounding import claim_words

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from dca_proto.core import closing, facts
-from dca_proto.core.federation import Federation
+from dca_proto.federation import Federation
 from dca_proto.logs import printable
 from dca_proto.net.transport import Connected, Disconnected
 from dca_proto.privacy.rounding import at_least

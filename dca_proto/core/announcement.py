@@ -17,13 +17,13 @@ import msgspec
 from dca_proto.core.codec import body_of, decode_frame, encode, verify_signed
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError
-from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.messages import Announcement, EpochKey, Invitation, Sealed, Signed
 from dca_proto.core.params import EPOCH_KEYS_KNOWN_MAX, Limits, Timing
 from dca_proto.core.validated import ValidatedRound, validate_announcement
 from dca_proto.crypto.masks import holder_index
 from dca_proto.crypto.sealing import AgreementKey, Random, check_public, digest, open_sealed, seal_to
+from dca_proto.federation import Federation
 from dca_proto.privacy.mechanism import Mechanism
 
 if TYPE_CHECKING:

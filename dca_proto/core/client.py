@@ -30,7 +30,6 @@ from dca_proto.core.declines import Declines
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation, newest_file
 from dca_proto.core.machine import NEW, RESEND, Actor
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.records import Records, loaded, signed
@@ -40,6 +39,7 @@ from dca_proto.core.wire import TEXT_CHARS_MAX
 from dca_proto.crypto.keyring import SeenEpochs
 from dca_proto.crypto.masks import ask_tag
 from dca_proto.crypto.sealing import Identity, Random, same
+from dca_proto.federation import Federation, newest_file
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.ledger import Charge, Ledger
 from dca_proto.privacy.mechanism import Mechanism

@@ -35,7 +35,6 @@ from dca_proto.core.early import Early
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation, newest_file
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.machine import NEW, RESEND
 from dca_proto.core.params import Limits, Timing
@@ -44,6 +43,7 @@ from dca_proto.core.sessions import Sessions
 from dca_proto.crypto.keyring import Keyring, SeenEpochs
 from dca_proto.crypto.masks import ContributionKeys, ask_tag
 from dca_proto.crypto.sealing import Identity, Random, same
+from dca_proto.federation import Federation, newest_file
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.policy import Floors
 

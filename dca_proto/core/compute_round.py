@@ -21,7 +21,6 @@ from dca_proto.core.announcement import OpenedAnnouncement, open_announcement
 from dca_proto.core.codec import body_of, decode_frame
 from dca_proto.core.contribution import Kept, restored_kept
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.lists import clients_of, list_hash
 from dca_proto.core.machine import NEW, ActorRound, Stored, Table, stays
@@ -30,6 +29,7 @@ from dca_proto.core.params import Limits
 from dca_proto.core.records import Records, decoded, framed, loaded, unreadable
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.masks import ENTRY_BYTES, ID_BYTES
+from dca_proto.federation import Federation
 from dca_proto.privacy.mechanism import Mechanism
 
 if TYPE_CHECKING:

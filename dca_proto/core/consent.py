@@ -13,11 +13,11 @@ import msgspec
 from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.charges import NUMBER_MAX, WINDOW
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Announcement, Certificate
 from dca_proto.core.params import Limits
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.sealing import actor_id
+from dca_proto.federation import Federation
 from dca_proto.privacy.ledger import Ledger
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.policy import Policy, Refusal

@@ -18,10 +18,10 @@ from dca_proto.core.effects import Address, Channel, Effect, Persist, Report, Se
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.core.facts import Dropped, FederationChanged
-from dca_proto.core.federation import FILES, Federation
 from dca_proto.core.messages import Body, Signed
 from dca_proto.core.params import PACED_MAX, Limits, Timing
 from dca_proto.crypto.sealing import Identity, Random
+from dca_proto.federation import FILES, Federation
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 
 NEW, RESEND = "new", "resend"

@@ -19,11 +19,11 @@ from dca_proto.core.codec import body_of, encode, verify_signed
 from dca_proto.core.combine import Hashes, merge_reports, release_of, sum_releases
 from dca_proto.core.contribution import Outbound, hedged_root
 from dca_proto.core.errors import PeerError
-from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Announcement, Body, Certificate, Receipt, Release, Signed
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.fixedpoint import ring_from_bytes, ring_to_bytes, to_ring
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity, Random, derive, digest
+from dca_proto.federation import Federation
 from dca_proto.privacy.mechanism import LocalMechanism, Mechanism
 
 Members = Sequence[tuple[bytes, Signed]]

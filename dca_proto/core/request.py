@@ -10,12 +10,12 @@ import msgspec
 from dca_proto.core.announcement import invitation_root
 from dca_proto.core.codec import decode_body, encode
 from dca_proto.core.errors import PeerError, UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.core.messages import Announcement, Signed
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.validated import ValidatedRound, validate_announcement
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.federation import Federation
 from dca_proto.privacy.ledger import Charge, Cost
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, Mechanism
 from dca_proto.privacy.price import Price

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from dca_proto.core.codec import encode, open_signed, sign, verify_signed
 from dca_proto.core.effects import Persist, Write
 from dca_proto.core.errors import PeerError
-from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Certificate, EpochKey, Hello, Signed
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.records import Records, loaded, signed
 from dca_proto.crypto.keyring import Keyring, epoch_bytes
 from dca_proto.crypto.masks import KEY_BYTES, Keys
 from dca_proto.crypto.sealing import AgreementKey, Identity, Random, actor_id, check_public, digest
+from dca_proto.federation import Federation
 
 HELLO, SESSIONS = "hello", "session"
 _PAIR = b"dca4-pair"

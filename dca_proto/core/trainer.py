@@ -21,7 +21,6 @@ from dca_proto.core.combine import combine
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError, RoundAborted, UsageError
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation, newest_file
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.machine import NEW, RESEND, Actor
 from dca_proto.core.params import Limits, Timing
@@ -46,6 +45,7 @@ from dca_proto.core.trainer_round import (
 )
 from dca_proto.core.trainer_waiting import Waiting
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
+from dca_proto.federation import Federation, newest_file
 from dca_proto.privacy.account import Account, AccountError
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.ledger import Charge

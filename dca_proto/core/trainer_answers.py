@@ -13,11 +13,11 @@ from dca_proto.core import facts
 from dca_proto.core.codec import body_of, encode, verify_signed
 from dca_proto.core.effects import Address, Channel, Effect, Forget, Persist, Report, Send
 from dca_proto.core.errors import PeerError, RoundAborted
-from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Decline, Release, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.release import Randomiser, check_release, late_word_of, randomiser_of, receipt_of
 from dca_proto.core.trainer_round import ENDED, RELEASES, RETURNED, Round
+from dca_proto.federation import Federation
 from dca_proto.privacy.mechanism import Mechanism
 
 _WHY_MAX, _WHY_SHOWN = 16, 3  # different reasons of declines that are kept, and that a failure's words show

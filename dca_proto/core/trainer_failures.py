@@ -21,12 +21,12 @@ import msgspec
 from dca_proto.core import facts
 from dca_proto.core.effects import CancelTimer, Effect, Report, SetTimer
 from dca_proto.core.events import Timer
-from dca_proto.core.federation import Federation
 from dca_proto.core.lists import TOO_FEW
 from dca_proto.core.messages import Abort
 from dca_proto.core.params import Timing
 from dca_proto.core.trainer_round import COMMITTING, FAILED, OPEN, RETURNED, Round
 from dca_proto.crypto.sealing import Random
+from dca_proto.federation import Federation
 from dca_proto.privacy.ledger import Ledger
 
 SETTLE = "settle"

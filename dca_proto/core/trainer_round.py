@@ -19,13 +19,13 @@ from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Send, 
 from dca_proto.core.errors import PeerError, UsageError
 from dca_proto.core.events import Timer
 from dca_proto.core.facts import RoundFailed
-from dca_proto.core.federation import Federation
 from dca_proto.core.machine import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.core.messages import InvitedRound, PartialSum, Signed
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.records import Records, loaded
 from dca_proto.core.request import OpenRound
 from dca_proto.crypto.sealing import ID_BYTES, AgreementKey
+from dca_proto.federation import Federation
 from dca_proto.privacy.mechanism import Mechanism
 
 ROUNDS, RELEASES = "trainer-round", "trainer-release"

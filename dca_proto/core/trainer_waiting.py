@@ -9,10 +9,10 @@ import msgspec
 from dca_proto.core.announcement import last_commit_ms, open_epoch_key
 from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import RoundFailed
-from dca_proto.core.federation import Federation
 from dca_proto.core.messages import EpochKey, SessionsWanted, Signed
 from dca_proto.core.params import Timing
 from dca_proto.core.request import OpenRound
+from dca_proto.federation import Federation
 from dca_proto.privacy.ledger import Cost
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
-from dca_proto.core.topics import subscriptions
+from dca_proto.net.topics import subscriptions
 
 _INBOXES = (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER)
 _WRITES = {

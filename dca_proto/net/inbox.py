@@ -8,9 +8,9 @@ from collections import Counter, deque
 import msgspec
 
 from dca_proto.core.errors import DcaError, TransportError
-from dca_proto.core.topics import may_be_retained
 from dca_proto.net.filters import FilterTree
 from dca_proto.net.parts import Assembler, PartLimits
+from dca_proto.net.topics import may_be_retained
 from dca_proto.net.transport import Message
 
 _SENDERS = 16  # how many of them can fill an inbox, at least

@@ -25,9 +25,9 @@ import structlog
 from dca_proto.core.effects import CancelTimer, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Command, Event, Received, Started, TimerFired
-from dca_proto.core.topics import sender_of, topic_of
 from dca_proto.net.clock import Alarm, Clock, SystemClock, Timers
 from dca_proto.net.store import Store
+from dca_proto.net.topics import sender_of, topic_of
 from dca_proto.net.transport import Message, Transport
 
 log = structlog.get_logger("dca.runner")

@@ -22,11 +22,11 @@ from functools import cached_property
 import msgspec
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.core.kinds import SecureSum
 from dca_proto.core.messages import Announcement
 from dca_proto.core.params import Limits
 from dca_proto.core.validated import ValidatedRound
+from dca_proto.federation import Federation
 from dca_proto.privacy import accounting
 from dca_proto.privacy.ledger import Cost, Ledger
 from dca_proto.privacy.price import Price

@@ -19,8 +19,8 @@ import msgspec
 
 from dca_proto.core.effects import Address, Channel, Send
 from dca_proto.core.errors import PeerError
-from dca_proto.core.topics import subscriptions
 from dca_proto.net.parts import PART_BYTES_DEFAULT, split
+from dca_proto.net.topics import subscriptions
 from emulator.sim.packet import Packet, packet_on
 from emulator.sim.session import Session, Uplink
 

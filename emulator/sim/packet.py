@@ -9,7 +9,7 @@ import msgspec
 
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError
-from dca_proto.core.topics import sender_of
+from dca_proto.net.topics import sender_of
 
 
 class Packet(msgspec.Struct, frozen=True, gc=False):

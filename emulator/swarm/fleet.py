@@ -26,16 +26,16 @@ import msgspec
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.federation import Federation, Member, sign_federation
 from dca_proto.core.params import Timing
-from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity
+from dca_proto.federation import Federation, Member, sign_federation
 from dca_proto.net.broker import Broker, BrokerOptions, Kind, launch_broker
 from dca_proto.net.live import LiveTrainer
 from dca_proto.net.mqtt import MqttTransport, require_broker
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
+from dca_proto.net.topics import subscriptions
 from dca_proto.privacy.policy import Allowance
 from emulator.swarm import usage
 from emulator.swarm.fleet_options import FleetOptions

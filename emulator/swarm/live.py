@@ -35,13 +35,12 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.core.machine import Actor
 from dca_proto.core.params import Timing
 from dca_proto.core.request import OpenRound, tolerated_of
-from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity
+from dca_proto.federation import Federation, Member, enrol, sign_federation
 from dca_proto.learning.job import JobTerms
 from dca_proto.learning.runner import learn
 from dca_proto.net.broker import BrokerOptions, Kind, launch_broker
@@ -52,6 +51,7 @@ from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings, check_url
 from dca_proto.net.shared import SharedConnection
 from dca_proto.net.store import SqliteStore
+from dca_proto.net.topics import subscriptions
 from dca_proto.net.transport import Transport
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, DistributedDiscreteGaussian, Mechanism

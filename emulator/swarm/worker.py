@@ -31,11 +31,10 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import DcaError
-from dca_proto.core.federation import Federation, enrol
 from dca_proto.core.machine import Actor
 from dca_proto.core.params import Timing
-from dca_proto.core.topics import subscriptions
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
+from dca_proto.federation import Federation, enrol
 from dca_proto.learning.forecast import EXACT
 from dca_proto.logs import configure_logs
 from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
@@ -44,6 +43,7 @@ from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.shared import SharedConnection
 from dca_proto.net.store import SqliteStore
+from dca_proto.net.topics import subscriptions
 from dca_proto.net.transport import Transport
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.policy import Policy

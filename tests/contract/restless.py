@@ -16,7 +16,6 @@ from dca_proto.core.effects import Channel, Write
 from dca_proto.core.facts import Announced
 from dca_proto.core.machine import Actor
 from dca_proto.core.messages import Contribution
-from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.learning.job import JobTerms
 from dca_proto.learning.journal import Entry, Failed, Journal, Opened, Summed
@@ -25,6 +24,7 @@ from dca_proto.net.live import LiveTrainer
 from dca_proto.net.memory import MemoryBroker, MemoryTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import MemoryStore
+from dca_proto.net.topics import subscriptions
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.policy import Allowance
 from dca_proto.testing import Cast, NoNoise

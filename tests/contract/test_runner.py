@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 from dca_proto.core.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer, Write
 from dca_proto.core.errors import TransportError, UsageError
 from dca_proto.core.events import Command, Event, Received, Started, Timer, TimerFired
-from dca_proto.core.topics import subscriptions, topic_of
 from dca_proto.net.clock import SystemClock, Timers
 from dca_proto.net.memory import MemoryBroker, MemoryTransport
 from dca_proto.net.runner import Runner, RunnerLimits
 from dca_proto.net.store import MemoryStore, Record, SqliteStore, Store
+from dca_proto.net.topics import subscriptions, topic_of
 from dca_proto.net.transport import Message
 
 ECHO, PEER = bytes([1]) * 16, bytes([2]) * 16

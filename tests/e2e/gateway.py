@@ -19,7 +19,7 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import ROUNDS, StoredRound
 from dca_proto.core.effects import CancelTimer, Channel, Effect, Persist, Send, SetTimer
 from dca_proto.core.events import Event, Received, Started, Timer, TimerFired
-from dca_proto.core.topics import sender_of, topic_of
+from dca_proto.net.topics import sender_of, topic_of
 from dca_proto.net.transport import Transport
 
 _PUBLISHING_MAX = 16  # no more than mosquitto has in flight to a receiver, so that those who are there keep up

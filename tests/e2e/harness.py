@@ -20,12 +20,12 @@ import msgspec
 from dca_proto.cli.anatomy import read_store
 from dca_proto.core.effects import Channel
 from dca_proto.core.machine import Actor
-from dca_proto.core.topics import subscriptions
 from dca_proto.net.backoff import Backoff
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
+from dca_proto.net.topics import subscriptions
 from dca_proto.testing import Build, Cast
 
 QUICK = Backoff(first_s=0.02, most_s=0.2)

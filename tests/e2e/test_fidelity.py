@@ -41,9 +41,9 @@ from dca_proto.core.machine import Actor
 from dca_proto.core.messages import Announcement, EpochKey, Progress, Sessions, SessionsWanted, Signed
 from dca_proto.core.params import Timing
 from dca_proto.core.request import AskLdpReport, AskNodeRelease
-from dca_proto.core.topics import topic_of
 from dca_proto.net.broker import Broker
 from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.topics import topic_of
 from dca_proto.testing import Cast
 from emulator.sim.events import Observer
 from emulator.sim.link import LinkOptions

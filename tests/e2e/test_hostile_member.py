@@ -16,11 +16,11 @@ import pytest
 
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import TransportError, UsageError
-from dca_proto.core.topics import subscriptions, topic_of
 from dca_proto.net.access import Access, Member, limit_lines
 from dca_proto.net.broker import Broker, BrokerOptions, launch_broker
 from dca_proto.net.mqtt import MqttTransport
 from dca_proto.net.settings import BrokerSettings
+from dca_proto.net.topics import subscriptions, topic_of
 
 FEDERATION = "ward"
 HOSTILE, HONEST, NODE, TRAINER = (

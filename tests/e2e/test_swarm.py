@@ -26,9 +26,9 @@ from dca_proto.cli import main
 from dca_proto.core import facts
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import RoundAborted
-from dca_proto.core.topics import topic_of
 from dca_proto.learning.runner import RETRIES
 from dca_proto.net.broker import Broker
+from dca_proto.net.topics import topic_of
 from dca_proto.privacy.accounting import epsilon_of, mu_of_pure
 from emulator.swarm.dropout import Dropouts
 from emulator.swarm.live import Swarm

@@ -23,9 +23,9 @@ from dca_proto.cli.book import read_book
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import RoundAborted
 from dca_proto.core.request import OpenRound
-from dca_proto.core.topics import topic_of
 from dca_proto.net.broker import Broker
 from dca_proto.net.live import LiveTrainer
+from dca_proto.net.topics import topic_of
 from emulator.swarm import live
 from emulator.swarm.dropout import Dropouts
 from inference.errors import DataError

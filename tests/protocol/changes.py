@@ -12,8 +12,8 @@ from dca_proto.core.client import ClientActor
 from dca_proto.core.codec import encode
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.events import Received
-from dca_proto.core.federation import Federation, sign_federation
 from dca_proto.crypto.sealing import Identity
+from dca_proto.federation import Federation, sign_federation
 from dca_proto.testing import Cast, Network
 
 NEW_NODE, NEW_TRAINER, THIEF = (Identity(bytes([index]) * 32) for index in (71, 72, 73))

@@ -24,7 +24,6 @@ from dca_proto.core.effects import Channel, Effect, Forget, Persist, Report, Sen
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Event, Received
 from dca_proto.core.facts import Dropped, RoundCompleted, RoundFailed
-from dca_proto.core.federation import Federation
 from dca_proto.core.lists import list_hash
 from dca_proto.core.messages import (
     Announcement,
@@ -42,6 +41,7 @@ from dca_proto.core.params import Limits
 from dca_proto.core.request import OpenRound
 from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import AgreementKey, Identity, seal_to
+from dca_proto.federation import Federation
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.ledger import Charge
 from dca_proto.privacy.policy import Policy

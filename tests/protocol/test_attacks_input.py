@@ -47,9 +47,9 @@ from dca_proto.core.messages import (
     Receipt,
     Signed,
 )
-from dca_proto.core.topics import sender_of
 from dca_proto.crypto.masks import contribution_keys
 from dca_proto.crypto.sealing import SINGLE_USE_NONCE, encrypt
+from dca_proto.net.topics import sender_of
 from dca_proto.testing import Cast, Envelope, Network
 
 FUZZ = settings(

@@ -36,12 +36,12 @@ from dca_proto.core.effects import Address, Channel, Persist, Report, Send
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Received, Started, Timer, TimerFired
 from dca_proto.core.facts import Declined, LedgerReused, NodeAborted
-from dca_proto.core.federation import enrol
 from dca_proto.core.messages import Certificate, Close, Contribution, Hello, HelloWanted, Sessions
 from dca_proto.core.params import Timing
 from dca_proto.core.sessions import pair_key
 from dca_proto.crypto.keyring import SeenEpochs
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey
+from dca_proto.federation import enrol
 from dca_proto.testing import Cast, Envelope
 
 DAY_MS = 24 * 3600 * 1000

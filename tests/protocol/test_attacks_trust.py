@@ -35,7 +35,6 @@ from dca_proto.core.codec import decode_frame, encode, sign
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Contributed, Declined, Released
-from dca_proto.core.federation import Member, enrol
 from dca_proto.core.messages import (
     Announcement,
     Contribution,
@@ -48,6 +47,7 @@ from dca_proto.core.messages import (
 )
 from dca_proto.core.params import Timing
 from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
+from dca_proto.federation import Member, enrol
 from dca_proto.privacy import accounting
 from dca_proto.privacy.policy import Policy
 from dca_proto.testing import Cast, Envelope, Network, seeded

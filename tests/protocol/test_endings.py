@@ -12,9 +12,9 @@ from dca_proto.core.announcement import _held
 from dca_proto.core.compute_round import ROUNDS, StoredRound
 from dca_proto.core.effects import Channel
 from dca_proto.core.events import Received
-from dca_proto.core.federation import Federation
 from dca_proto.core.messages import Announcement, Close, Contribution, Receipt, Sealed
 from dca_proto.core.records import decoded
+from dca_proto.federation import Federation
 from dca_proto.statistics import base
 from dca_proto.testing import Cast, Envelope, Network
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dca_proto.core import facts
 from dca_proto.core.effects import Channel
-from dca_proto.core.federation import Federation
 from dca_proto.core.params import Timing
 from dca_proto.crypto.sealing import Identity
+from dca_proto.federation import Federation
 from dca_proto.testing import Cast, Envelope, Network
 
 EPOCH_MS, GRACE_MS = 10_000_000, 100_000

@@ -26,10 +26,10 @@ from dca_proto.core import facts
 from dca_proto.core.codec import encode, sign
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member, newest_file, sign_federation
 from dca_proto.core.messages import Answer, Contribution
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import Identity
+from dca_proto.federation import Federation, Member, newest_file, sign_federation
 from dca_proto.testing import Cast, Network
 
 # --- what is no newer file --------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from dca_proto.core.codec import encode
 from dca_proto.core.effects import Channel
 from dca_proto.core.events import Received
 from dca_proto.core.facts import Dropped
-from dca_proto.core.federation import Federation, sign_federation
 from dca_proto.core.messages import EpochKey
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
+from dca_proto.federation import Federation, sign_federation
 from dca_proto.testing import Cast, Envelope, Network, seeded
 
 GARBAGE = b"\xc1 no message"

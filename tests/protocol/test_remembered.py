@@ -14,9 +14,9 @@ from dca_proto.core.announcement import _held, check_time, open_announcement, op
 from dca_proto.core.codec import decode_body, decode_frame, encode, sign
 from dca_proto.core.errors import PeerError
 from dca_proto.core.events import Received
-from dca_proto.core.federation import certified_client
 from dca_proto.core.messages import Announcement, Close, EpochKey, Hello, Receipt, Signed
 from dca_proto.core.params import CERTIFICATES_KNOWN_MAX, EPOCH_KEYS_KNOWN_MAX, Limits, Timing
+from dca_proto.federation import certified_client
 from dca_proto.testing import Cast, Network
 
 LIMITS = Limits()

@@ -22,12 +22,12 @@ from dca_proto.core.facts import Announced, ChargeReturned, RoundFailed
 from dca_proto.core.machine import Actor
 from dca_proto.core.messages import Abort, Contribution
 from dca_proto.core.params import Timing
-from dca_proto.core.topics import subscriptions
 from dca_proto.core.trainer_round import ROUNDS, StoredRound
 from dca_proto.net.live import LiveTrainer
 from dca_proto.net.memory import MemoryBroker, MemoryTransport
 from dca_proto.net.runner import Runner
 from dca_proto.net.store import MemoryStore
+from dca_proto.net.topics import subscriptions
 from dca_proto.privacy.account import AccountError
 from dca_proto.privacy.ledger import TABLE as LEDGER
 from dca_proto.privacy.ledger import Charge

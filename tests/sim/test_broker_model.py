@@ -7,8 +7,8 @@ import pytest
 from puppet import PLAIN, ROUND, Puppet, Stage, numbered
 
 from dca_proto.core.effects import Address, Channel, Send
-from dca_proto.core.topics import topic_of
 from dca_proto.net.parts import split
+from dca_proto.net.topics import topic_of
 from emulator.sim.broker import BrokerOptions
 
 PARTS = BrokerOptions(part_bytes_max=1024)

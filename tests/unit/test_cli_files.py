@@ -16,7 +16,7 @@ from dca_proto.cli import federation as commands
 from dca_proto.core import client_round
 from dca_proto.core.effects import Channel, Persist
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import enrol
+from dca_proto.federation import enrol
 from dca_proto.keyfile import read_federation, read_identity, write_certificate
 from dca_proto.net.store import SqliteStore
 from dca_proto.privacy import ledger

@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 from dca_proto.cli.actors import EXAMPLES
 from dca_proto.config import convert, read_config
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.crypto.sealing import Identity
 from dca_proto.device import load
+from dca_proto.federation import Federation, Member, enrol, sign_federation
 from dca_proto.keyfile import write_certificate, write_identity
 from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
 from dca_proto.privacy.policy import Allowance, Policy

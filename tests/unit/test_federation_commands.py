@@ -10,9 +10,9 @@ import pytest
 from dca_proto.cli import broker, main
 from dca_proto.core.effects import Channel
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.crypto.sealing import Identity
 from dca_proto.device import load
+from dca_proto.federation import Federation
 from dca_proto.keyfile import read_certificate, read_federation, read_identity
 
 NEW = Identity(bytes([9]) * 32)

@@ -15,8 +15,8 @@ import pytest
 from dca_proto.cli import broker, main
 from dca_proto.config import convert
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member
 from dca_proto.core.params import Limits
+from dca_proto.federation import Federation, Member
 from dca_proto.net.settings import BrokerSettings
 from dca_proto.privacy.ledger import Ledger
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dca_proto.core.errors import UsageError
-from dca_proto.core.federation import Federation, Member, enrol, sign_federation
 from dca_proto.crypto.sealing import Identity
+from dca_proto.federation import Federation, Member, enrol, sign_federation
 from dca_proto.keyfile import (
     certificate_path,
     new_identity,

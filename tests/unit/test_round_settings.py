@@ -16,9 +16,9 @@ from dca_proto.cli import main
 from dca_proto.cli.actors import _result_lines
 from dca_proto.config import convert
 from dca_proto.core.errors import RoundAborted, UsageError
-from dca_proto.core.federation import Federation
 from dca_proto.core.play import play_releases
 from dca_proto.core.request import AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
+from dca_proto.federation import Federation
 from dca_proto.keyfile import read_federation
 from dca_proto.outcome import outcome
 from dca_proto.privacy.policy import Policy

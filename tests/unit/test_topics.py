@@ -6,7 +6,7 @@ import pytest
 
 from dca_proto.core.effects import Address, Channel
 from dca_proto.core.errors import PeerError
-from dca_proto.core.topics import may_be_retained, sender_of, subscriptions, topic_of
+from dca_proto.net.topics import may_be_retained, sender_of, subscriptions, topic_of
 
 ME, YOU = bytes(16), b"\xff" * 16
 
