@@ -127,6 +127,8 @@ def test_hardening_2_a_changed_field_names_file_and_record_and_what_to_do(path: 
         ("UPDATE records SET namespace = x'00' WHERE key = x'02020202020202020202020202020202'", RECORD),
         ("DELETE FROM records WHERE key = x'02020202020202020202020202020202'", f"4 {MISSING}"),
         ("DELETE FROM records", f"0 {MISSING}"),
+        ("UPDATE records SET tag = 'text' WHERE key = x'02020202020202020202020202020202'", RECORD),
+        ("UPDATE seal SET tag = 'text'", f"5 {MISSING}"),
         ("UPDATE seal SET records = 4", "5 records and a seal over 4"),
         ("UPDATE seal SET tag = zeroblob(16)", f"5 {MISSING}"),
         ("DELETE FROM seal", "another identity, or its seal is damaged"),
