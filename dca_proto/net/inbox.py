@@ -21,7 +21,8 @@ TOPIC_CHARS_MAX = 256  # ours have at most 145
 class InboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What waits for the actor at most; beyond, messages are dropped and counted (their senders resend).
 
-    One sender gets a sixteenth of `bytes_max`, or one message: nobody can fill an inbox alone.
+    One sender gets a sixteenth of `bytes_max`, or one whole message if none of it waits: nobody can fill an inbox
+    alone.
     """
 
     messages_max: int = 200_000

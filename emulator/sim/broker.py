@@ -284,7 +284,8 @@ class Broker:
 
     def _land_everywhere(self, packet: Packet, sessions: list[Session], start: int = 0) -> None:
         """A packet arrives at all in this instant: at some, and after what they answer, at the next ones. If
-        all answers of a large round were on their way at once, they would need its memory twice.
+        all answers of a large round were on their way at once, they would need its memory twice. A message to one
+        session that is sent just after a broadcast overtakes it at all but the first `_LANDINGS` sessions.
         """
         for session in sessions[start : start + _LANDINGS]:
             session.land_at_once(packet)

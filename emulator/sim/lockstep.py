@@ -3,8 +3,8 @@
 A step is everything that was due at that instant when the step began; what it causes belongs to the next one. Between
 two steps the processes swap packets for each other's actors, and how far they could go: the clock moves when nobody has
 anything left to do now, and then for all to the next thing that anybody has to do. That is conservative simulation with
-no lookahead. It pays where much falls on one instant, as over ideal links: a round of any size takes about ten steps,
-and in each of them every client, or every Compute node, has something to do.
+no lookahead. It pays where much falls on one instant, as over ideal links. There a round takes about ten steps, and
+each broadcast one for every 2,048 sessions of a process: 25 for 100,000 clients in two processes.
 
 The order in which packets of others come is that of the processes' numbers, and within one the order in which they left
 it. So the same seed in as many processes gives the same run, and the same facts of each actor. Another number of

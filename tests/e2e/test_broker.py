@@ -285,7 +285,7 @@ def test_passwords_are_neither_shown_nor_left_readable(ward: Ward) -> None:
     assert {(directory / name).stat().st_mode & 0o777 for name in ("passwords", "access")} == {0o600}
 
 
-def test_an_access_list_spells_out_a_clients_topics() -> None:
+def test_hardening_5_an_access_list_spells_out_a_clients_topics() -> None:
     name = CLIENT.id.hex()
     assert list(access_lines(ACCESS, CLIENT)) == [
         f"user {name}",

@@ -162,7 +162,7 @@ async def connected(broker: Broker, member: Member, directory: Path) -> AsyncIte
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_a_member_cannot_make_the_broker_grow_nor_silence_the_others(
+def test_hardening_5_a_member_cannot_make_the_broker_grow_nor_silence_the_others(
     attack: Callable[[Raw], None], mosquitto_installed: None, tmp_path: Path
 ) -> None:
     """A node that was there and does not read, so that everything waits; then one that reads, and an honest client."""
@@ -191,7 +191,9 @@ def test_a_member_cannot_make_the_broker_grow_nor_silence_the_others(
     asyncio.run(asyncio.wait_for(scene(), 30))
 
 
-def test_what_a_member_retains_in_anothers_inbox_reaches_nobody(mosquitto_installed: None, tmp_path: Path) -> None:
+def test_hardening_5_what_a_member_retains_in_anothers_inbox_reaches_nobody(
+    mosquitto_installed: None, tmp_path: Path
+) -> None:
     """A client cannot write to a client at all. To a node it can, and the node drops what was left there for it."""
 
     async def scene() -> None:

@@ -35,7 +35,7 @@ def answers(network: Network, receiver: bytes, sender: bytes, payload: bytes) ->
     return sends(network.actors[receiver].handle(Received(sender, payload), network.now_ms))
 
 
-def test_hardening_an_aborted_round_sends_no_aborts_for_a_contribution_that_proves_nothing() -> None:
+def test_hardening_7_an_aborted_round_sends_no_aborts_for_a_contribution_that_proves_nothing() -> None:
     """66 bytes in a member's name were answered with 173, each time. Now: a question for its session, once a second."""
     cast, network, round_id = aborted()
     victim, opened = cast.clients[0], announced(network, cast)
@@ -48,7 +48,7 @@ def test_hardening_an_aborted_round_sends_no_aborts_for_a_contribution_that_prov
     assert [type(body_of(one.payload)) for one in got] == [HelloWanted]
 
 
-def test_hardening_an_aborted_round_sends_its_aborts_once_a_second_to_a_client_that_proves_itself() -> None:
+def test_hardening_7_an_aborted_round_sends_its_aborts_once_a_second_to_a_client_that_proves_itself() -> None:
     cast, network, _ = aborted()
     client, opened = cast.clients[0], announced(network, cast)
     holder = opened.holder(client).id
@@ -60,7 +60,7 @@ def test_hardening_an_aborted_round_sends_its_aborts_once_a_second_to_a_client_t
     assert answers(network, holder, client, own) == given
 
 
-def test_hardening_who_asks_for_the_aborts_of_a_known_round_proves_itself_too() -> None:
+def test_hardening_1_who_asks_for_the_aborts_of_a_known_round_proves_itself_too() -> None:
     cast, network, _ = aborted()
     client, opened = cast.clients[0], announced(network, cast)
     (keys, *_) = keys_of(network.actors[client], opened)
@@ -71,7 +71,7 @@ def test_hardening_who_asks_for_the_aborts_of_a_known_round_proves_itself_too() 
     assert [type(body_of(one.payload)) for one in answers(network, node, client, right)] == [Abort]
 
 
-def test_hardening_a_repeated_announcement_is_answered_once_a_second() -> None:
+def test_hardening_7_a_repeated_announcement_is_answered_once_a_second() -> None:
     """Everybody who may listen has it, and a broker without access lists lets everybody repeat it."""
     cast = exact_cast(4, 3)
     network = cast.network()
@@ -84,26 +84,26 @@ def test_hardening_a_repeated_announcement_is_answered_once_a_second() -> None:
             assert [len(answers(network, actor, trainer, payload)) for _ in range(100)] == [1] + [0] * 99
 
 
-def test_hardening_a_clock_that_is_set_back_holds_up_no_answer() -> None:
+def test_hardening_7_a_clock_that_is_set_back_holds_up_no_answer() -> None:
     pace = Pace(1000)
     assert [pace.is_due(b"x", now_ms) for now_ms in (5_000, 5_999, 6_000, 100, 200, 1_100)] == [1, 0, 1, 1, 0, 1]
 
 
-def test_hardening_who_is_answered_is_remembered_within_bounds() -> None:
+def test_hardening_7_who_is_answered_is_remembered_within_bounds() -> None:
     pace = Pace(1000)
     for number in range(PACED_MAX + 10):
         assert pace.is_due(number.to_bytes(16, "big"), 0)
     assert len(pace._last) == 10
 
 
-def test_hardening_contributions_before_their_announcement_take_little_memory() -> None:
+def test_hardening_7_contributions_before_their_announcement_take_little_memory() -> None:
     early, made = Early(), Contribution(bytes(16), bytes(16), bytes(1 << 20))
     kept = [early.keep(number.to_bytes(16, "big"), made, 0) for number in range(100)]
     assert sum(kept) <= 8
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_hardening_macs_are_compared_in_constant_time(says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hardening_7_macs_are_compared_in_constant_time(says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Receipts and questions for aborts go through `hmac.compare_digest`: what it says is what counts."""
     cast, network, _ = aborted()
     client, opened = cast.clients[0], announced(network, cast)

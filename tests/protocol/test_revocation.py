@@ -18,7 +18,7 @@ from dca_proto.privacy.policy import Refusal
 
 
 @pytest.mark.parametrize("by", ["a trainer's restart", "a node's restart", "a message"])
-def test_a_client_that_is_revoked_between_rounds_is_not_in_the_next_and_the_others_go_on(by: str) -> None:
+def test_hardening_6_a_client_that_is_revoked_between_rounds_is_not_in_the_next_and_the_others_go_on(by: str) -> None:
     cast = exact_cast(5)
     network, _ = begin(cast, tolerated=2)
     until_the_end(network, 0.1)
@@ -42,7 +42,7 @@ def test_a_client_that_is_revoked_between_rounds_is_not_in_the_next_and_the_othe
     assert hellos == [one.payload for one in network.sent if one.to.channel is Channel.HELLO], "no new sessions"
 
 
-def test_a_revoked_client_that_plays_on_is_in_no_sum_and_is_asked_for_nothing() -> None:
+def test_hardening_6_a_revoked_client_that_plays_on_is_in_no_sum_and_is_asked_for_nothing() -> None:
     cast = exact_cast(5)
     network = hostile(cast)
     hand(network, cast.computes[0], without(cast, 3))
@@ -55,7 +55,7 @@ def test_a_revoked_client_that_plays_on_is_in_no_sum_and_is_asked_for_nothing() 
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
 
 
-def test_a_revoked_client_has_no_new_session() -> None:
+def test_hardening_6_a_revoked_client_has_no_new_session() -> None:
     cast = exact_cast(5)
     network = hostile(cast)
     hello = next(e.payload for e in network.sent if e.sender == cast.clients[3] and e.to.channel is Channel.HELLO)
@@ -66,7 +66,7 @@ def test_a_revoked_client_has_no_new_session() -> None:
 
 
 @pytest.mark.parametrize("knowing", [0, 1, 2])
-def test_one_node_that_knows_keeps_a_revoked_client_out_and_the_round_goes_on(knowing: int) -> None:
+def test_hardening_6_one_node_that_knows_keeps_a_revoked_client_out_and_the_round_goes_on(knowing: int) -> None:
     """A broker withholds the file from the trainer, from all clients, and from all nodes but one."""
     cast = exact_cast(5)
     network = hostile(cast)
@@ -79,7 +79,7 @@ def test_one_node_that_knows_keeps_a_revoked_client_out_and_the_round_goes_on(kn
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
 
 
-def test_a_client_that_is_revoked_while_its_contribution_is_kept_is_objected_to() -> None:
+def test_hardening_6_a_client_that_is_revoked_while_its_contribution_is_kept_is_objected_to() -> None:
     cast = exact_cast(5)
     network = hostile(cast)
     network.tamper = losing(Close)
@@ -91,7 +91,7 @@ def test_a_client_that_is_revoked_while_its_contribution_is_kept_is_objected_to(
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
 
 
-def test_a_revoked_client_reports_and_declines_to_nobody() -> None:
+def test_hardening_6_a_revoked_client_reports_and_declines_to_nobody() -> None:
     cast = exact_cast(5)
     network = hostile(cast)
     hand(network, cast.computes[0], without(cast, 3))
@@ -103,7 +103,7 @@ def test_a_revoked_client_reports_and_declines_to_nobody() -> None:
     assert not network.reported(facts.Declined, cast.trainer_identity.id)
 
 
-def test_a_revoked_clients_report_counts_for_nobody() -> None:
+def test_hardening_6_a_revoked_clients_report_counts_for_nobody() -> None:
     cast = Reporters(ANALYTIC_GAUSSIAN, [1, 2, 3, 4])
     network = cast.network()
     network.actors[cast.clients[3]].__class__ = PlaysOn
@@ -117,7 +117,7 @@ def test_a_revoked_clients_report_counts_for_nobody() -> None:
 # --- members that know different files --------------------------------------------------------------------------------
 
 
-def test_a_member_that_lacks_the_trainers_file_waits_for_it_and_says_so() -> None:
+def test_hardening_6_a_member_that_lacks_the_trainers_file_waits_for_it_and_says_so() -> None:
     cast = exact_cast(5)
     network = hostile(cast)
     late = (cast.computes[2], cast.clients[0])
@@ -139,7 +139,7 @@ def test_a_member_that_lacks_the_trainers_file_waits_for_it_and_says_so() -> Non
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
 
 
-def test_a_file_that_is_withheld_for_good_stops_rounds_of_a_trainer_that_knows_it() -> None:
+def test_hardening_6_a_file_that_is_withheld_for_good_stops_rounds_of_a_trainer_that_knows_it() -> None:
     cast = exact_cast(5)
     network = hostile(cast)
     network.kept_from = (cast.computes[2],)

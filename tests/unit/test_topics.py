@@ -21,7 +21,7 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 @pytest.mark.parametrize("channel", list(Channel))
-def test_a_topic_names_its_sender_last(channel: Channel) -> None:
+def test_hardening_5_a_topic_names_its_sender_last(channel: Channel) -> None:
     to = Address(channel) if channel.is_broadcast else Address(channel, YOU)
     topic = topic_of("fed", to, ME)
     assert topic.split("/")[-1] == ME.hex()
@@ -30,7 +30,7 @@ def test_a_topic_names_its_sender_last(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("channel", list(Channel))
-def test_only_keys_and_federation_files_may_have_been_retained(channel: Channel) -> None:
+def test_hardening_5_only_keys_and_federation_files_may_have_been_retained(channel: Channel) -> None:
     to = Address(channel) if channel.is_broadcast else Address(channel, YOU)
     assert may_be_retained(topic_of("fed", to, ME)) == (channel in (Channel.EPOCH, Channel.HELLO, Channel.FEDERATION))
     assert not may_be_retained(f"dca/fed/{channel.value}/{YOU.hex()}/{ME.hex()}")
@@ -40,7 +40,7 @@ def test_only_keys_and_federation_files_may_have_been_retained(channel: Channel)
     "topic", ["", "dca", "dca/f/client/x", f"dca/f/client/x/{ID}/more", f"abc/f/client/x/{ID}", f"dca/f/nobody/x/{ID}",
               f"dca/f/-/client/x/{ID}", f"dca/f/client/x/{'z' * 32}", f"dca/f/client/x/{ID}0"],
 )  # fmt: skip
-def test_another_shape_is_a_peers_error(topic: str) -> None:
+def test_hardening_1_another_shape_is_a_peers_error(topic: str) -> None:
     with pytest.raises(PeerError, match="topic"):
         sender_of(topic)
 
