@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from emulator.sim.simulator import Simulator
 
 _US = 1000
-_LANDINGS = 2048
+_LANDINGS, _LANDING_BYTES = 2048, 1 << 23
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,13 +284,15 @@ class Broker:
 
     def _land_everywhere(self, packet: Packet, sessions: list[Session], start: int = 0) -> None:
         """A packet arrives at all in this instant: at some, and after what they answer, at the next ones. If
-        all answers of a large round were on their way at once, they would need its memory twice. A message to one
-        session that is sent just after a broadcast overtakes it at all but the first `_LANDINGS` sessions.
+        all answers of a large round were on their way at once, they would need its memory twice; the longer the
+        announcement, the longer they are. A message to one session that is sent just after a broadcast overtakes it at
+        all but the first `_LANDINGS` sessions.
         """
-        for session in sessions[start : start + _LANDINGS]:
+        end = start + min(_LANDINGS, 1 + _LANDING_BYTES // packet.size)
+        for session in sessions[start:end]:
             session.land_at_once(packet)
-        if start + _LANDINGS < len(sessions):
-            self._simulator.soon(self._land_everywhere, packet, sessions, start + _LANDINGS)
+        if end < len(sessions):
+            self._simulator.soon(self._land_everywhere, packet, sessions, end)
 
     def _receivers(self, to: Address) -> Collection[Session]:
         """Who has subscribed to what is sent to that address."""
