@@ -136,7 +136,7 @@ class Budget(Checker):
         kept = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
         spent = total(one.price for one in kept)
         self.expect(
-            spent.within(allowance.epsilon * (1 + _ROUNDING), allowance.delta),
+            spent.within(allowance.epsilon * (1 + _ROUNDING), allowance.delta, allowance.epsilon_for_reports),
             f"{process.name} has spent epsilon {at_least(spent.epsilon(allowance.delta))}, where "
             f"{at_most(allowance.epsilon)} is allowed at delta {at_least(allowance.delta)}",
         )
