@@ -176,10 +176,14 @@ class Device:
             await store.close()
 
     def _write_file(self, known: Federation) -> None:
-        """Have the newest federation file on disk, where commands look for members; the store has it in any case."""
+        """Have the newest federation file on disk, where commands look for members; the store has it in any case.
+
+        A file of another federation stays: its owner has put it in place meanwhile.
+        """
         path = self.config.files.federation
         try:
-            if read_federation(path).number < known.number:
+            found = read_federation(path)
+            if found.id == known.id and found.number < known.number:
                 replace_file(path, known.to_toml())
         except UsageError as error:
             log.warning("federation file not replaced", newer=known.title, error=str(error))

@@ -286,6 +286,22 @@ def test_modules_register_statistics_of_the_users_own(folder: Path, monkeypatch:
     assert "'no_such_module' cannot be imported" in refusal(folder, text, "trainer.toml")
 
 
+@pytest.mark.parametrize(
+    ("authority", "number", "is_replaced"), [(AUTHORITY, 2, True), (AUTHORITY, 4, False), (STRANGER, 1, False)]
+)
+def test_only_an_older_file_of_the_same_federation_is_replaced(
+    folder: Path, authority: Identity, number: int, is_replaced: bool
+) -> None:
+    """An actor that stops knows file 3. Its owner may have put a new federation's file 1 in place meanwhile."""
+    known = sign_federation(AUTHORITY, msgspec.structs.replace(FEDERATION, number=3))
+    found = msgspec.structs.replace(FEDERATION, enrolment_key=authority.public_key, number=number)
+    path, device = folder / "federation.toml", load(folder / "trainer.toml")
+    text = sign_federation(authority, found).to_toml()
+    path.write_text(text)
+    device._write_file(known)
+    assert path.read_text() == (known.to_toml() if is_replaced else text)
+
+
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
