@@ -264,14 +264,12 @@ class ComputeActor(Committing):
         if current.phase != COLLECTING and current.listed.get(sender) != message.contribution:
             current.step("late contribution")
             late = m.Receipt(current.id, message.contribution, keys.late)
-            return [Send(Address(Channel.CLIENT, sender), current.id, encode(late))]
-        if current.phase != COLLECTING:
-            current.step("repeated contribution")
-            return [reply]
+            answer = Send(Address(Channel.CLIENT, sender), current.id, encode(late))
+            return [answer] if self._pace.is_due(current.id + sender, now_ms) else []
         known = current.kept.get(sender)
-        if known is not None and known.contribution == message.contribution:
+        if current.phase != COLLECTING or (known is not None and known.contribution == message.contribution):
             current.step("repeated contribution")
-            return [reply]
+            return [reply] if self._pace.is_due(current.id + sender, now_ms) else []
         return self._keep(current, sender, kept, reply, now_ms)
 
     def _open_contribution(
@@ -304,7 +302,8 @@ class ComputeActor(Committing):
                 found, expected = f"charge {kept.charge} again", f"one above {self._charges.highest(slot)}"
                 raise PeerError("ledger-rollback", found=found, expected=expected)
         except PeerError as error:
-            return [self._drop(error, client), self._reused(current, client, kept.charge)]
+            is_due = self._pace.is_due(current.id + client, now_ms)  # a signature each
+            return [self._drop(error, client), *([self._reused(current, client, kept.charge)] if is_due else [])]
         if len(current.kept) >= current.terms.most:
             raise PeerError("full", found=f"{len(current.kept)} contributions", expected="fewer")
         current.step("contribution")

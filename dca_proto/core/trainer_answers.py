@@ -16,7 +16,7 @@ from dca_proto.core.errors import PeerError, RoundAborted
 from dca_proto.core.messages import Decline, Release, Signed
 from dca_proto.core.params import Limits
 from dca_proto.core.release import Randomiser, check_release, late_word_of, randomiser_of, receipt_of
-from dca_proto.core.trainer_round import ENDED, RELEASES, RETURNED, Round
+from dca_proto.core.trainer_round import DONE, ENDED, RELEASES, Round
 from dca_proto.federation import Federation
 from dca_proto.privacy.mechanism import Mechanism
 
@@ -29,7 +29,7 @@ class Answers:
     Args:
         federation: whose enrolled clients are believed.
         mechanism: of the noise of data nodes' releases.
-        on_late: what a release does to a round whose charge had come back.
+        on_late: what a release does to a round that has failed.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Answers:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
         if is_late:  # else it would send it again until the end, and count it among its open rounds
             told = Send(Address(Channel.CLIENT, sender), current.id, encode(late_word_of(body)))
-            return [*(self._on_late(current) if current.phase == RETURNED else ()), told]
+            return [*(self._on_late(current) if current.phase != DONE else ()), told]
         if len(current.releases) >= self._limits.clients_max:
             raise PeerError("releases", found=f"{len(current.releases)} releases", expected="fewer")
         current.releases[client] = frame

@@ -90,8 +90,13 @@ class Failures:
         return self._give_back(current, "all declined") if is_over else []
 
     def on_late_release(self, current: Round) -> list[Effect]:
-        """More clients than were expected heard of a round that all of these declined, and one has released."""
+        """A client has released after the failure: the charge stays, or counts again where it had come back."""
+        if current.stored.released:
+            return []
+        had_returned = current.phase == RETURNED
         kept = current.advance("late release", released=True)
+        if not had_returned:
+            return [kept]
         current.told = None
         return [self._ledger.count_again(current.id), kept, *self.tell(current)]
 

@@ -60,7 +60,7 @@ class StoredRound(Stored, frozen=True):
     Attributes:
         announced_ms: when it was announced.
         aborted_by: ids of the Compute nodes whose signed aborts came.
-        released: whether the round failed although a Compute node has released its part.
+        released: whether the round failed although a Compute node has released its part, or a client has released.
         reason, contributors, needed: of a failed one, as in `RoundFailed`.
     """
 

@@ -35,6 +35,7 @@ from dca_proto.core.messages import (
     Abort,
     Announcement,
     Answer,
+    ChargeReused,
     Close,
     Contribution,
     EpochKey,
@@ -290,6 +291,33 @@ def test_a_contribution_after_the_freeze_is_told_that_it_was_late(phase: str) ->
     tag = contribution_keys(key, opened.hash, contribution).late
     assert (word.to.channel, word.to.id) == (Channel.CLIENT, late)
     assert body_of(word.payload) == Receipt(made.round_id, contribution, tag)
+
+
+@pytest.mark.parametrize(
+    ("case", "phase", "word"),
+    [
+        ("repeated", "collecting", Receipt),
+        ("refused", "collecting", ChargeReused),
+        ("repeated", "released", Receipt),
+        ("late", "released", Receipt),
+    ],
+)
+def test_copies_of_a_contribution_are_answered_once_a_second(case: str, phase: str, word: type) -> None:
+    """Anybody can send copies, and some answers cost a signature. An honest resend comes after two seconds."""
+    scene = Scene(phase)
+    client, made = scene.contribution()
+    if case == "late":
+        del scene.actor._rounds[scene.round_id].listed[client]
+    if case == "refused":
+        del scene.actor._rounds[scene.round_id].kept[client]
+        scene.actor._charges.is_used = lambda slot, number: True
+    answers, now_ms = [], scene.network.now_ms
+    for wait_ms in (0, 0, 999, 1, Timing().resend_first_ms):
+        now_ms += wait_ms
+        effects = scene.actor.handle(Received(client, made), now_ms)
+        answers.append([type(body_of(one.payload)) for one in sends(effects)])
+    assert answers == [[word], [], [], [word], [word]]
+    assert scene.actor.dropped["ledger-rollback"] == (5 if case == "refused" else 0)
 
 
 @pytest.mark.parametrize("more", [0, 4])

@@ -13,8 +13,9 @@ from scene import begin, body_of, failures, results, until_the_end
 from dca_proto.core import facts
 from dca_proto.core.events import Received
 from dca_proto.core.messages import Sealed
+from dca_proto.core.request import OpenRound
 from dca_proto.privacy.policy import Allowance
-from dca_proto.testing import Envelope
+from dca_proto.testing import Envelope, Network
 
 NARROW = msgspec.structs.replace(OPEN, epsilon_per_round_max=0.5)
 DECLINED = (
@@ -54,8 +55,12 @@ def test_hardening_10_a_policy_that_is_widened_lets_the_next_round_through() -> 
     assert [charge.returned for charge in trainer_of(cast, network).ledger.charges] == [True, False]
 
 
-def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count_again() -> None:
-    """Of three, two are expected. The third has a wider policy, and its release comes after both declines."""
+def one_more_than_expected(*silent: int) -> tuple[Hospitals, Network, OpenRound, dict[bytes, list[Envelope]]]:
+    """Of three, two are expected, who decline. The third has a wider policy, and releases.
+
+    Args:
+        silent: whose answers are held back; they come with the round, by client.
+    """
     cast = Hospitals(3)
     closed = cast.client
 
@@ -64,20 +69,27 @@ def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count
         return closed(index, records)
 
     cast.client = client  # type: ignore[method-assign]
-    network, late, held_back = cast.network(), cast.clients[2], []
+    network = cast.network()
+    held_back: dict[bytes, list[Envelope]] = {cast.clients[index]: [] for index in silent}
 
     def tamper(one: Envelope) -> list[Envelope]:
-        if one.sender != late or not isinstance(body_of(one.payload), Sealed):
+        if one.sender not in held_back or not isinstance(body_of(one.payload), Sealed):
             return [one]
-        held_back.append(one)
+        held_back[one.sender].append(one)
         return []
 
     network.tamper = tamper
     _, request = begin(cast, network, clients_expected=2)
-    trainer = cast.trainer_identity.id
+    return cast, network, request, held_back
+
+
+def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count_again() -> None:
+    """It comes after both declines."""
+    cast, network, request, held_back = one_more_than_expected(2)
+    trainer, late = cast.trainer_identity.id, cast.clients[2]
     assert trainer_of(cast, network).phase(request.round_id) == "returned"
     for _ in range(2):
-        network.handle(trainer, Received(late, held_back[0].payload))
+        network.handle(trainer, Received(late, held_back[late][0].payload))
         assert trainer_of(cast, network).ledger.is_charged(request.round_id)
         assert trainer_of(cast, network).phase(request.round_id) == "failed"
     network.restart(trainer)
@@ -87,6 +99,26 @@ def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count
     assert trainer_of(cast, network).ledger.is_charged(request.round_id)
     assert "so the account keeps the charge" in failures(network)[-1].reason
     assert results(network) == []
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_charge_does_not_come_back_once_a_release_came_too_late(restarts: bool) -> None:
+    """The round ends with one decline and no release. The other decline comes after the third client's release."""
+    cast, network, request, held_back = one_more_than_expected(1, 2)
+    trainer, late = cast.trainer_identity.id, cast.clients[2]
+    until_the_end(network)
+    assert trainer_of(cast, network).phase(request.round_id) == "failed"
+    for _ in range(2):
+        network.handle(trainer, Received(late, held_back[late][0].payload))
+    if restarts:
+        network.restart(trainer)
+    for one in [one for one in network.sent if one.sender in cast.clients[:2]]:
+        network.handle(trainer, Received(one.sender, one.payload))
+    assert {fact.client for fact in network.reported(facts.Declined, trainer)} == set(cast.clients[:2])
+    assert trainer_of(cast, network).phase(request.round_id) == "failed"
+    assert trainer_of(cast, network).ledger.is_charged(request.round_id)
+    assert network.reported(facts.ChargeReturned, trainer) == []
+    assert len(set(failures(network))) == 1, "told in the same words"
 
 
 def test_who_is_silent_may_have_released_so_the_account_keeps_the_charge() -> None:
