@@ -215,7 +215,7 @@ def _compute_round(key: bytes, value: bytes) -> Plain:
 
 
 def _contribution(key: bytes, value: bytes) -> Plain:
-    kept = contribution.Kept(value)
+    kept = contribution.restored_kept(compute_round.CONTRIBUTIONS, value)
     ids = {"round_id": key[:ID_BYTES].hex(), "client": key[ID_BYTES:].hex(), "contribution": kept.contribution.hex()}
     return {**ids, "charge": kept.charge, "tags": f"<{len(kept.tags)} bytes>", "y": f"<{len(kept.y)} bytes>"}
 

@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dca_proto.cli.anatomy import read_store
+from dca_proto.cli.anatomy import describe_store, read_store
+from dca_proto.core.compute_round import CONTRIBUTIONS
 from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import Identity
@@ -127,6 +128,8 @@ def test_hardening_2_a_changed_field_names_file_and_record_and_what_to_do(path: 
         ("UPDATE records SET namespace = x'00' WHERE key = x'02020202020202020202020202020202'", RECORD),
         ("DELETE FROM records WHERE key = x'02020202020202020202020202020202'", f"4 {MISSING}"),
         ("DELETE FROM records", f"0 {MISSING}"),
+        ("UPDATE records SET tag = 'text' WHERE key = x'02020202020202020202020202020202'", RECORD),
+        ("UPDATE seal SET tag = 'text'", f"5 {MISSING}"),
         ("UPDATE seal SET records = 4", "5 records and a seal over 4"),
         ("UPDATE seal SET tag = zeroblob(16)", f"5 {MISSING}"),
         ("DELETE FROM seal", "another identity, or its seal is damaged"),
@@ -141,6 +144,15 @@ def test_hardening_2_what_is_missing_or_changed_by_hand_stops_the_start(
     for read in (SqliteStore, read_store):
         with pytest.raises(UsageError, match=rf"^store {path} [^\n]*{message}[^\n]*{ADVICE[2:]}"):
             read(path, KEY)
+
+
+@pytest.mark.parametrize("length", [0, 31, 35, 40])
+def test_a_damaged_contribution_is_shown_as_unreadable(tmp_path: Path, length: int) -> None:
+    """It ends before what stands at fixed places, or before the tags that it says it has."""
+    filled(tmp_path / "compute.db", [Persist(CONTRIBUTIONS, bytes(32), b"\xff" * length)])
+    (shown,) = describe_store(tmp_path / "compute.db")
+    assert shown.keys() == {"kind", "unreadable", "size"}
+    assert f"{length} bytes" in shown["unreadable"]
 
 
 def row(path: Path, key: bytes) -> tuple[object, ...]:
