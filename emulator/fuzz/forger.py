@@ -24,6 +24,7 @@ EDGES: tuple[Any, ...] = (
 )
 """What a field is replaced by."""
 _PACKET_EVERY = 200  # each costs its connection
+_RETAINED = 0.05  # most are dropped at once
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -109,7 +110,8 @@ class Forger:
         return way.__name__.strip("_"), [self._publish(topic, b"\0" + made)], False
 
     def _publish(self, topic: str | bytes, payload: bytes) -> bytes:
-        return publish(topic, payload, self.rng.choice((0, 1, 1, 1, 2)), self.rng.choice((0, 1, 2, 65_535)))
+        qos, number = self.rng.choice((0, 1, 1, 1, 2)), self.rng.choice((0, 1, 2, 65_535))
+        return publish(topic, payload, qos, number, retain=self.rng.random() < _RETAINED)
 
     # topics and packets
 

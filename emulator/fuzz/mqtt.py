@@ -18,11 +18,11 @@ def packet(head: int, body: bytes) -> bytes:
     return bytes([head]) + size + body
 
 
-def publish(topic: str | bytes, payload: bytes, qos: int = 0, number: int = 1) -> bytes:
-    """A PUBLISH packet."""
+def publish(topic: str | bytes, payload: bytes, qos: int = 0, number: int = 1, *, retain: bool = False) -> bytes:
+    """A PUBLISH packet; `retain`: as one that the broker had kept."""
     name = topic.encode(errors="surrogatepass") if isinstance(topic, str) else topic
     place = number.to_bytes(2, "big") if qos else b""
-    return packet(0x30 | qos << 1, len(name).to_bytes(2, "big") + name + place + payload)
+    return packet(0x30 | qos << 1 | retain, len(name).to_bytes(2, "big") + name + place + payload)
 
 
 class Broker:

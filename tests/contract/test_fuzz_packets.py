@@ -44,7 +44,7 @@ def test_hardening_no_packet_topic_part_or_message_ends_an_actor(script: ModuleT
     assert figures["sum"] in (10 / 16, 15 / 16)
     for who in ("strangers", "insiders"):
         assert {"packet", "topic", "parts", "signed", "sealed", "contribution"} <= figures[who]["kinds"].keys()
-        assert {"malformed", "topic", "not subscribed"} <= figures[who]["dropped"].keys()
+        assert {"malformed", "topic", "not subscribed", "retained"} <= figures[who]["dropped"].keys()
 
 
 def test_what_the_fuzzer_signs_is_signed_rightly(script: ModuleType) -> None:
