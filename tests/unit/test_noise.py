@@ -227,6 +227,15 @@ def test_too_few_candidates_are_made_up_for(candidates: int, monkeypatch: pytest
     assert np.array_equal(sampler.sample_many(keys, 3), expected)
 
 
+@pytest.mark.parametrize("number", [510, 1210])
+def test_few_samples_with_too_many_rejected_candidates_come_from_the_general_path(number: int) -> None:
+    """Two candidates are spare. Of the first 34 of these keys, found by search, three are rejected."""
+    sampler, key = discrete_gaussian(2**14), key_of(number)
+    assert sampler._sample_few(key, 32) is None
+    assert np.array_equal(sampler.sample(32, key), sampler._sample_chunk(key, 0, 32))
+    assert np.array_equal(sampler.sample(32, key), sampler.sample(64, key)[:32])
+
+
 def test_fewer_samples_are_a_prefix_of_more() -> None:
     sampler = discrete_gaussian(2**14)
     longest = sampler.sample(20_000, key_of(3))
