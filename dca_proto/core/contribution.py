@@ -42,13 +42,13 @@ class Outbound(msgspec.Struct, frozen=True):
 
     Attributes:
         contribution: its id. payload: the encoded frame. receipt: the tag that proves its arrival.
-        late: the tag that says that it came too late; empty where nobody says so.
+        late: the tag that says that it came too late.
     """
 
     contribution: bytes
     payload: bytes
     receipt: bytes
-    late: bytes = b""
+    late: bytes
 
     def __repr__(self) -> str:
         return f"Outbound({self.contribution.hex()}, <{len(self.payload)} bytes>)"

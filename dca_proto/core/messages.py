@@ -64,6 +64,8 @@ class Receipt(Wire, frozen=True, array_like=True, tag=4):
     """§4.5: the holder keeps the contribution durably; `tag` is a MAC under the pair key.
 
     §5.3: the trainer keeps the release durably; `tag` is a MAC under the key that came inside it.
+
+    Or `tag` is the late word, another MAC under the same key: what was sent came too late, and is not kept.
     """
 
     round_id: Id
