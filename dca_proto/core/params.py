@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 
 PROTOCOL_VERSION = 4
-"""Raised with every change of a message or of what is signed since the first release; actors refuse any other (DESIGN §3)."""
+"""Raised with every change of a message or of what is signed since the first release (DESIGN §3).
+
+Actors refuse any other.
+"""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dca_proto.cli.anatomy import read_store
+from dca_proto.cli.anatomy import describe_store, read_store
+from dca_proto.core.compute_round import CONTRIBUTIONS
 from dca_proto.core.effects import Forget, Persist, Write
 from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import Identity
@@ -143,6 +144,15 @@ def test_hardening_2_what_is_missing_or_changed_by_hand_stops_the_start(
     for read in (SqliteStore, read_store):
         with pytest.raises(UsageError, match=rf"^store {path} [^\n]*{message}[^\n]*{ADVICE[2:]}"):
             read(path, KEY)
+
+
+@pytest.mark.parametrize("length", [0, 31, 35, 40])
+def test_a_damaged_contribution_is_shown_as_unreadable(tmp_path: Path, length: int) -> None:
+    """It ends before what stands at fixed places, or before the tags that it says it has."""
+    filled(tmp_path / "compute.db", [Persist(CONTRIBUTIONS, bytes(32), b"\xff" * length)])
+    (shown,) = describe_store(tmp_path / "compute.db")
+    assert shown.keys() == {"kind", "unreadable", "size"}
+    assert f"{length} bytes" in shown["unreadable"]
 
 
 def row(path: Path, key: bytes) -> tuple[object, ...]:

@@ -314,7 +314,8 @@ def test_copies_of_a_contribution_are_answered_once_a_second(case: str, phase: s
     answers, now_ms = [], scene.network.now_ms
     for wait_ms in (0, 0, 999, 1, Timing().resend_first_ms):
         now_ms += wait_ms
-        answers.append([type(body_of(one.payload)) for one in sends(scene.actor.handle(Received(client, made), now_ms))])
+        effects = scene.actor.handle(Received(client, made), now_ms)
+        answers.append([type(body_of(one.payload)) for one in sends(effects)])
     assert answers == [[word], [], [], [word], [word]]
     assert scene.actor.dropped["ledger-rollback"] == (5 if case == "refused" else 0)
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from dca_proto import core, crypto, privacy
+import dca_proto
 from dca_proto.core.client import ClientActor
 from dca_proto.core.compute import ComputeActor
 from dca_proto.core.trainer import TrainerActor
@@ -136,9 +137,18 @@ def test_all_nine_hold_for_production_actors_and_each_has_checked_something() ->
 
 
 def test_the_codes_of_drops_are_those_of_the_core() -> None:
-    sources = [path for package in (core, crypto, privacy) for path in Path(package.__file__).parent.rglob("*.py")]
+    sources = Path(dca_proto.__file__).parent.rglob("*.py")
     raised = {code for path in sources for code in re.findall(r'PeerError\(\s*"([a-z-]+)"', path.read_text())}
     assert raised == CODES
+
+
+def test_what_is_kept_for_reports_is_not_there_for_sums() -> None:
+    """The actors know nothing of that part: two rounds at epsilon 1 fit into 1.5, the first does not into 0.9."""
+    world = stage()
+    world.cast.policy = msgspec.structs.replace(TIGHT, epsilon_for_reports=0.6)
+    checkers = play(world)
+    assert broken(checkers) == {4}
+    assert "has spent epsilon" in texts(checkers)[0]
 
 
 def test_a_stream_that_is_not_of_the_seed_breaks_the_ninth() -> None:
