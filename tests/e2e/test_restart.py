@@ -86,6 +86,7 @@ def test_a_killed_actor_goes_on_from_its_store(role: Channel, point: Point, any_
         victim = {CLIENT: live.clients[0], COMPUTE: live.computes[0], TRAINER: live.trainer}[role]
         request = cast.request(tolerated=0)  # else it closes without those who are slow
         async with live:
+            await live.until(lambda: len(live.trainer.actor._waiting._keys) == COMPUTES)  # else it asks for them first
             live.kill_at(point, victim)
             live.trainer.runner.command(request)
             await live.until(lambda: live.is_killed)
