@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -244,4 +245,4 @@ class Rounds(RuleBasedStateMachine):
 Rounds.TestCase.settings = settings(
     max_examples=100, stateful_step_count=50, deadline=None, derandomize=True, database=None
 )
-TestRounds = Rounds.TestCase
+TestRounds = pytest.mark.long(Rounds.TestCase)

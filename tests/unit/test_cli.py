@@ -434,16 +434,6 @@ def test_a_store_is_shown_without_its_secrets(run: Run, tmp_path: Path, played: 
     assert not list(tmp_path.glob("*-wal")), "inspecting leaves nothing behind"
 
 
-def test_a_damaged_contribution_is_shown_as_unreadable(run: Run, tmp_path: Path) -> None:
-    """Too short for what stands at fixed places, or for the tags that it says it has."""
-    records = {("contribution", bytes([index]) * 32): bytes(index) + b"\xff" for index in (0, 31, 35, 40)}
-    asyncio.run(_write_store(tmp_path / "s.db", bytes(16), records))
-    code, told, error = run("inspect", "s.db", "--json")
-    assert code == 0, error
-    assert all("unreadable" in record for record in json.loads(told))
-    assert len(json.loads(told)) == len(records)
-
-
 async def _write_store(path: Path, actor_id: bytes, records: dict[tuple[str, bytes], bytes]) -> None:
     store = SqliteStore(path, bytes(32))
     try:

@@ -152,6 +152,7 @@ def test_trajectories_keep_the_energy_to_second_order_and_go_back() -> None:
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
 
 
+@pytest.mark.long
 def test_the_posterior_is_that_of_quadrature() -> None:
     """d = J = 1, where only S and σ_y² are left once Σ_x and θ are integrated out. Half of the noise is as large as S.
 

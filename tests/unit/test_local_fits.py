@@ -57,6 +57,7 @@ def rate(epsilon: float = 1.0, seed: int = 0, **run: Any) -> LocalPosterior:
     return local.exponential(reports(values(), epsilon), prior, bounds=Interval(0, HIGH), seed=seed, **QUICK, **run)
 
 
+@pytest.mark.long
 def test_with_hardly_any_noise_a_rates_posterior_is_the_conjugate_one() -> None:
     """At epsilon 100 the noise has a hundredth of the data's variance. 1200 draws, worth 300 at least: a mean within
     a quarter of the standard deviation, which is four of its errors, and that within a fifth (false alarm 1e-4)."""
@@ -181,6 +182,7 @@ def line(noise_sds: tuple[float, ...] = (), sd: float = 0.0, noise_aware: bool =
     return local.linear(given, noise_aware=noise_aware, **QUICK)
 
 
+@pytest.mark.long
 def test_without_noise_a_regression_is_least_squares() -> None:
     """σ/(s_x √n) is what the coefficient's standard deviation tends to. 1200 draws: as for a rate."""
     found = line()
