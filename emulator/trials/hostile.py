@@ -168,6 +168,7 @@ class WrongHolder(HostileClient):
         if opened.computes:
             place = (opened.computes.index(opened.holder(self.id).id) + 1) % len(opened.computes)
             current.opened = _HeldBy(opened, opened.computes[place])  # type: ignore[assignment]
+            current.holder = current.opened.holder(self.id)
         return super()._contribute(current, validated, now_ms)
 
 

@@ -7,32 +7,32 @@ The seeds are how many `dca emulate sweep --seeds 0..` runs until an invariant b
 | receipt before the durable write | Compute nodes | 1 | 8 |
 | second release | Compute nodes | 1 | 1 |
 | n_min ignored | Compute nodes | 1 | 2 |
-| late contribution accepted | Compute nodes | 9 | 8 |
+| late contribution accepted | Compute nodes | 44 | 8 |
 | second contribution accepted | Compute nodes | 139 | 2 |
 | contribution counted twice | Compute nodes | 1 | 3 |
 | answer worked out again | Compute nodes | 35 | 8 |
-| abort after a release | Compute nodes | 4 | 8 |
+| abort after a release | Compute nodes | 5 | 8 |
 | release not stored | Compute nodes | 1 | 8 |
 | charge number not recorded | Compute nodes | 1 | 4 |
 | wrong holder accepted | Compute nodes | 67 | 2 |
-| lists not compared | Compute nodes | 7 | 2 |
+| lists not compared | Compute nodes | 171 | 2 |
 | one too much in the sum | Compute nodes | 1 | 3 |
 | garbage not caught | Compute nodes | 14 | 6 |
-| dropped messages kept | Compute nodes | 2 | 6 |
+| dropped messages kept | Compute nodes | 1 | 6 |
 | charge after send | clients | 1 | 4 |
-| client returns on one abort | clients | 4 | 4 |
+| client returns on one abort | clients | 7 | 4 |
 | contribution made anew | clients | 10 | 4 |
 | traffic that tells | clients | 1 | 5 |
 | account returns on one abort | trainer | 1 | 4 |
 | result never told | trainer | 1 | 7 |
 | mask without the announcement's hash | all | 1 | 3 |
-| objections ignored | all | 19 | 2 |
+| objections ignored | all | 25 | 2 |
 | list with a client twice accepted | all | 88 | 2 |
-| Hello not verified | all | 72 | 2 |
+| Hello not verified | all | 43 | 2 |
 | old epoch accepted | all | 6 | 6 |
 | invitation not checked | all | 90 | 4 |
 | budget not asked about | all | 14 | 4 |
-| receipt for what came too late | Compute nodes | 9 | 8 |
+| receipt for what came too late | Compute nodes | 44 | 8 |
 | late word for what is kept | Compute nodes | 1 | 8 |
 """
 
@@ -259,8 +259,8 @@ class ChargeAfterSend(ClientActor):
 class ReturnOnOneAbort(ClientActor):
     """One node's abort brings the charge back."""
 
-    def _on_abort(self, frame: Signed, body: Abort) -> list[Effect]:
-        effects = super()._on_abort(frame, body)
+    def _on_abort(self, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
+        effects = super()._on_abort(frame, body, now_ms)
         current = self._rounds.get(body.round_id)
         if not effects or current is None or current.phase == RETURNED:
             return effects
