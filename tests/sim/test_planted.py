@@ -16,6 +16,7 @@ from emulator.trials.sweep import COMPARE_EVERY
 SEEDS_MAX, QUICK_MAX = 300, 15
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d) \|$", planted.__doc__ or "", re.MULTILINE)
 SLOW = {name for name, _, seeds, _ in ROWS if int(seeds) > QUICK_MAX}
+BROKEN = {name: int(invariant) for name, _, _, invariant in ROWS}
 NAMES = [*planted.PLANTS, *planted.PATCHES]
 
 
@@ -45,7 +46,7 @@ def test_a_sweep_finds_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatc
     for where, attribute, mistaken in planted.PATCHES.get(name, ()):
         monkeypatch.setattr(where, attribute, mistaken(getattr(where, attribute)))
     found, broken = seeds_until_broken(plant, SEEDS_MAX)
-    assert broken, f"nothing in {found} scenarios"
+    assert BROKEN[name] in broken, f"{broken or 'nothing'} in {found} scenarios"
 
 
 @pytest.mark.long
