@@ -213,7 +213,7 @@ class Process:
         """Add to the batch what the actor answers; False if that ended it."""
         assert self.actor is not None
         try:
-            effects = self.actor.handle(event, self._simulator.now_us // _US + self._options.skew_ms)
+            effects = self.actor.handle(event, self.now_ms)
         except Exception as error:
             if isinstance(event, Command) and isinstance(error, UsageError):
                 raise  # the owner's mistake, told to the owner
@@ -238,12 +238,16 @@ class Process:
         for effect in effects:  # by their very type: several times as fast as to ask for a union
             if type(effect) is Persist or type(effect) is Forget:
                 write(effect)
-            elif type(effect) is Send or (type(effect) is Report and is_heard):
+            elif type(effect) is Send:
                 tell(effect)
+            elif type(effect) is Report:
+                if is_heard:
+                    tell(effect)
             elif type(effect) is SetTimer:
                 self._timers[effect.timer] = effect.at_ms
                 self._wake_at(effect.timer, effect.at_ms)
-            elif type(effect) is CancelTimer:
+            else:
+                assert type(effect) is CancelTimer
                 self._timers.pop(effect.timer, None)
 
     def _handle_waiting(self) -> None:
