@@ -69,8 +69,8 @@ _ENROL = """Examples:
   dca federation enrol --federation federation.toml --authority authority.key clients/*.key --days 90
       where the key files are at hand: writes each certificate beside its key
 """
-_CHANGED = "The federation file; the next one takes its place."
-_AUTHORITY = "The enrolment key's file."
+_Changed = Annotated[Path, typer.Option(help="The federation file; the next one takes its place.")]
+_Authority = Annotated[Path, typer.Option(help="The enrolment key's file.")]
 _REVOKE = """Examples:
 
   dca federation revoke client-3            client-3.cert stands beside the federation file
@@ -264,7 +264,7 @@ def _limits_text(role: str) -> str:
 def enrol_clients(
     clients: Annotated[list[str], typer.Argument(help="Clients' public keys (64 hexadecimal digits) or key files.")],
     federation: Annotated[Path, typer.Option(help="The federation file.")] = Path("federation.toml"),
-    authority: Annotated[Path, typer.Option(help="The enrolment key's file.")] = Path("authority.key"),
+    authority: _Authority = Path("authority.key"),
     days: Annotated[float, typer.Option(help="How long the certificates hold.")] = 365.0,
     directory: Annotated[Path, typer.Option(help="Where certificates of public keys go, as <id>.cert.")] = Path(),
 ) -> None:
@@ -293,8 +293,8 @@ def _expiry_ms(days: float) -> int:
 @app.command(epilog=verbatim(_REVOKE))
 def revoke(
     names: Annotated[list[str], typer.Argument(help="Members' names; clients' ids, public keys, certificates.")],
-    federation: Annotated[Path, typer.Option(help=_CHANGED)] = Path("federation.toml"),
-    authority: Annotated[Path, typer.Option(help=_AUTHORITY)] = Path("authority.key"),
+    federation: _Changed = Path("federation.toml"),
+    authority: _Authority = Path("authority.key"),
 ) -> None:
     """Revoke clients, Compute nodes or trainers for good, within a round and without enrolling the others anew."""
     old = read_federation(federation)
@@ -304,8 +304,8 @@ def revoke(
 @app.command("add-node", epilog=verbatim(_ADD_NODE))
 def add_node(
     nodes: Annotated[list[str], typer.Argument(help="NAME=PUBLICKEY of each new Compute node.")],
-    federation: Annotated[Path, typer.Option(help=_CHANGED)] = Path("federation.toml"),
-    authority: Annotated[Path, typer.Option(help=_AUTHORITY)] = Path("authority.key"),
+    federation: _Changed = Path("federation.toml"),
+    authority: _Authority = Path("authority.key"),
 ) -> None:
     """Take in Compute nodes."""
     _change(read_federation(federation), federation, authority, computes=_members("compute", nodes))
@@ -315,8 +315,8 @@ def add_node(
 def replace_node(
     old: Annotated[str, typer.Argument(help="Name or id of the Compute node that goes.")],
     new: Annotated[str, typer.Argument(help="NAME=PUBLICKEY of the one that comes; the name may be the old one's.")],
-    federation: Annotated[Path, typer.Option(help=_CHANGED)] = Path("federation.toml"),
-    authority: Annotated[Path, typer.Option(help=_AUTHORITY)] = Path("authority.key"),
+    federation: _Changed = Path("federation.toml"),
+    authority: _Authority = Path("authority.key"),
 ) -> None:
     """Put a Compute node in the place of another one, which is revoked."""
     file = read_federation(federation)
@@ -330,8 +330,8 @@ def replace_node(
 @app.command("add-trainer", epilog=verbatim(_ADD_TRAINER))
 def add_trainer(
     trainers: Annotated[list[str], typer.Argument(help="NAME=PUBLICKEY of each new trainer.")],
-    federation: Annotated[Path, typer.Option(help=_CHANGED)] = Path("federation.toml"),
-    authority: Annotated[Path, typer.Option(help=_AUTHORITY)] = Path("authority.key"),
+    federation: _Changed = Path("federation.toml"),
+    authority: _Authority = Path("authority.key"),
 ) -> None:
     """Take in trainers, who may announce rounds."""
     _change(read_federation(federation), federation, authority, trainers=_members("trainer", trainers))
