@@ -16,7 +16,8 @@ from dca_proto.core.effects import Write
 from dca_proto.core.errors import PeerError
 from dca_proto.core.lists import Places, agreed, charges_of, parse_places, rows_of, set_hash
 from dca_proto.core.sessions import Sessions
-from dca_proto.crypto.masks import ENTRY_BYTES, ID_BYTES, RingVector, check_and_sum, sum_words
+from dca_proto.crypto.masks import ENTRY_BYTES, RingVector, check_and_sum, sum_words
+from dca_proto.crypto.sealing import ID_BYTES
 
 UNKNOWN_MAX = 1024
 """How many clients of a round a Compute node asks for their Hello: a list may hold ids of nobody."""

@@ -18,7 +18,8 @@ from dca_proto.core.kinds import SecureSum
 from dca_proto.core.messages import Announcement, PartialSum
 from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.fixedpoint import dequantise, from_ring
-from dca_proto.crypto.masks import ID_BYTES, WORD_BYTES, RingVector, sum_words
+from dca_proto.crypto.masks import WORD_BYTES, RingVector, sum_words
+from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.privacy.mechanism import LocalMechanism
 
 

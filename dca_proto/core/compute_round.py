@@ -28,7 +28,8 @@ from dca_proto.core.messages import Answer, EpochKey, Frame, InvitedRound, Signe
 from dca_proto.core.params import Limits
 from dca_proto.core.records import Records, decoded, framed, loaded, unreadable
 from dca_proto.core.validated import ValidatedRound
-from dca_proto.crypto.masks import ENTRY_BYTES, ID_BYTES
+from dca_proto.crypto.masks import ENTRY_BYTES
+from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.federation import Federation
 from dca_proto.privacy.mechanism import Mechanism
 

@@ -30,9 +30,9 @@ from dca_proto.crypto.masks import (
     masked,
 )
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Identity, Random, decrypt, encrypt
+from dca_proto.crypto.sealing import TAG_BYTES as SEAL_BYTES
 from dca_proto.privacy.mechanism import Mechanism
 
-_TAG = 16  # of the authenticated encryption
 _NODES_AT, _CHARGE_AT = 2 * ID_BYTES, 2 * ID_BYTES + 1
 _TAGS_AT = _CHARGE_AT + CHARGE_BYTES
 
@@ -147,7 +147,8 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 def restored_kept(table: str, record: bytes) -> Kept:
     """A contribution as it was stored. Raises `UsageError` where it is damaged."""
     kept = Kept(record)
-    if len(record) < _TAGS_AT or not kept.y or len(kept.y) % WORD_BYTES:
+    size = len(record) - kept._vector_at if len(record) >= _TAGS_AT else 0
+    if size <= 0 or size % WORD_BYTES:
         raise unreadable(table, f"{len(record)} bytes")
     return kept
 
@@ -167,7 +168,7 @@ def open_contribution(
     Raises:
         PeerError: ``contribution`` for a wrong length or charge number, ``ciphertext`` where it is not authentic.
     """
-    expected = CHARGE_BYTES + TAG_BYTES * nodes + WORD_BYTES * dimension + _TAG
+    expected = CHARGE_BYTES + TAG_BYTES * nodes + WORD_BYTES * dimension + SEAL_BYTES
     if len(message.ciphertext) != expected:
         raise PeerError("contribution", found=f"{len(message.ciphertext)} bytes", expected=f"{expected} bytes")
     keys = contribution_keys(pair_key, announcement_hash, message.contribution)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import PeerError
-from dca_proto.crypto.masks import ENTRY_BYTES, ID_BYTES, TAG_BYTES, holder_indices
-from dca_proto.crypto.sealing import digest
+from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES, holder_indices
+from dca_proto.crypto.sealing import ID_BYTES, digest
 
 TOO_FEW = "too-few"
 """The abort reason whose figures say how many contributed and how many were needed."""

@@ -19,8 +19,8 @@ from dca_proto.core.messages import Certificate, EpochKey, Hello, Signed
 from dca_proto.core.params import Limits, Timing
 from dca_proto.core.records import Records, loaded, signed
 from dca_proto.crypto.keyring import Keyring, epoch_bytes
-from dca_proto.crypto.masks import KEY_BYTES, Keys
-from dca_proto.crypto.sealing import AgreementKey, Identity, Random, actor_id, check_public, digest
+from dca_proto.crypto.masks import Keys
+from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random, actor_id, check_public, digest
 from dca_proto.federation import Federation
 
 HELLO, SESSIONS = "hello", "session"

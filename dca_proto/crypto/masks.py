@@ -17,17 +17,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.sealing import derive, expand_into
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, derive, expand_into
 
 TAG_BYTES = 8
 WORD_BYTES = 8
-ID_BYTES, CHARGE_BYTES = 16, 4
+CHARGE_BYTES = 4
 ENTRY_BYTES = 2 * ID_BYTES + CHARGE_BYTES
 """Client, contribution id, charge number: what a tag and a mask are for, beside the announcement."""
 _CHUNK_BYTES = 1 << 17
 _SPONGE_BYTES_MAX = 1024
 _MASK = b"dca4-mask"
-KEY_BYTES = 32
 _ROW = len(_MASK) + 2 * KEY_BYTES + ENTRY_BYTES
 _WORD = 2**64 - 1
 _WORDS = np.dtype("<u8")
@@ -98,7 +97,7 @@ def masked(
     dimension, about = value.size, _about(announcement_hash, entry)
     words = _pads([key + about for key in pair_keys], dimension)
     y = value - np.add.reduce(words[:, 1:], axis=0)
-    return words[:, 0].tobytes(), y.tobytes()
+    return words[:, 0].tobytes(), y.astype(_WORDS, copy=False).tobytes()
 
 
 def check_and_sum(

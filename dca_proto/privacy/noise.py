@@ -50,13 +50,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.core.errors import UsageError
-from dca_proto.crypto.sealing import expand
+from dca_proto.crypto.sealing import KEY_BYTES, expand
 
 MIN_VARIANCE = 64
 """Least variance S of a share: below √S = 8 the lattice shows through (see accounting.share_variance)."""
 MAX_VARIANCE = 2**80
 """Greatest variance S: √S = 2^40."""
-KEY_BYTES = 32
 
 _COLUMN_BITS = 11
 _FRACTION_BITS = 64 - _COLUMN_BITS
