@@ -42,7 +42,6 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError, unknown
-from inference.linear_regression import Posterior
 from inference.problem import Schema
 from inference.projection import Thresholds, prior_precision, search_thresholds
 from inference.regression import RegressionResult
@@ -107,7 +106,7 @@ def regression_with_projection(
     )
     released: NoisyAggregate = yield _regression_request(schema, centres, stds, chosen, 1 - std_share)
     fitted = posterior_of(released, prior_precision(len(schema.features)), repair=repair)
-    widened = Posterior(fitted.mean, fitted.cov, fitted.residual_variance + projected_away(chosen.target))
+    widened = replace(fitted, residual_variance=fitted.residual_variance + projected_away(chosen.target))
     result = result_of(released, widened, schema, repair)
     return result if moments.private else replace(result, private=False)
 

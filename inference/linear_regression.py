@@ -87,11 +87,17 @@ class SufficientStatistics:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """β | data ~ N(mean, cov): shapes ``(..., m)`` and ``(..., m, m)``; residual_variance is λ⁻¹, shape ``(...)``."""
+    """β | data ~ N(mean, cov): shapes ``(..., m)`` and ``(..., m, m)``; residual_variance is λ⁻¹, shape ``(...)``.
+
+    Attributes:
+        prior_variance: of each coefficient's normal prior about 0, shape ``(m,)``, infinite where it is flat; None
+            where there is no prior, as in least squares, or none of that form.
+    """
 
     mean: Array
     cov: Array
     residual_variance: Array
+    prior_variance: Array | None = None
 
     def draws(self, rng: np.random.Generator, chains: int, draws: int) -> Array:
         """Independent draws of β, shape ``(chains, draws, m)``."""
@@ -159,7 +165,9 @@ def posterior(
     if repair == NOISE_AWARE and not noise_in_spread:
         raise DataError("the noise-aware repair always has the noise in its spread; name another repair")
     fit = _fitted(statistics, prior_precision, residual_variance, repair)
-    return Posterior(fit.beta, fit.spread() if noise_in_spread else fit.published_spread(), fit.variance)
+    spread = fit.spread() if noise_in_spread else fit.published_spread()
+    with np.errstate(divide="ignore"):
+        return Posterior(fit.beta, spread, fit.variance, 1 / np.diag(fit.prior))
 
 
 def posterior_mean(

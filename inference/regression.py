@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.contraction import contraction
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.linear_regression import Posterior, predictive
 from inference.problem import Schema
@@ -66,6 +67,22 @@ class LinearFit:
     def intercept_sd(self) -> float:
         """Posterior standard deviation of the intercept, in target units."""
         return float(np.sqrt(self.cov[0, 0]))
+
+    @property
+    def prior_sd(self) -> Array | None:
+        """Prior standard deviations of (intercept, slopes) in the user's units, ``(d + 1,)``; None without a prior."""
+        variance = self.posterior.prior_variance
+        if variance is None:
+            return None
+        squares = self._own_units(np.eye(len(variance))) ** 2
+        with np.errstate(invalid="ignore"):  # 0 times infinity: no part of a flat prior
+            parts = np.where(squares > 0, squares * variance, 0.0)
+        return np.asarray(np.sqrt(parts.sum(axis=1)))
+
+    @property
+    def contraction(self) -> Array | None:
+        """How much was learned of (intercept, slopes), ``(d + 1,)`` (`inference.contraction`); None without a prior."""
+        return None if self.prior_sd is None else contraction(np.sqrt(np.diag(self.cov)), self.prior_sd)
 
     @property
     def cov(self) -> Array:

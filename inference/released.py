@@ -99,7 +99,9 @@ def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], fitted: Poster
     """
     parameters = parameters_of(checked(aggregates)[0])
     if not parameters["intercept"]:
-        fitted = Posterior(np.r_[0.0, fitted.mean], np.pad(fitted.cov, ((1, 0), (1, 0))), fitted.residual_variance)
+        prior = None if fitted.prior_variance is None else np.r_[0.0, fitted.prior_variance]
+        mean, cov = np.r_[0.0, fitted.mean], np.pad(fitted.cov, ((1, 0), (1, 0)))
+        fitted = Posterior(mean, cov, fitted.residual_variance, prior)
     return LinearFit(
         fitted,
         np.asarray(parameters["centre"], float),

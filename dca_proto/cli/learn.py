@@ -393,7 +393,7 @@ class _Run:
     def _finish(self, result: Any) -> None:
         """Files first, for they are paid for; then tables."""
         task, outputs = self._task, self._outputs
-        learned = task.job.summary(result, None, None, self._test, task.schema)
+        learned = task.job.summarise(result, None, None, self._test, task.schema)
         summary = {"kind": "learn", "ok": True, "error": None, **self._about(), **learned}
         write_json(separated(summary), outputs.json_to)
         if outputs.plot is not None:

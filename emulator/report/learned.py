@@ -36,6 +36,7 @@ class Coefficient(Reference, frozen=True):
     estimate: Real | None = None
     unit: str = ""
     interval_95: Interval | None = None
+    contraction: Real | None = None
     naive: Real | None = None
     naive_interval_95: Interval | None = None
 
@@ -196,6 +197,8 @@ def estimates(found: Sequence[Coefficient], names: tuple[str, str], left_out: st
     if rows:
         caption = "Posterior means, with 95 % intervals in brackets. Each row has a scale of its own. "
         caption += "The dotted line is zero."
+        if any(one.contraction is not None for one in found):
+            caption += " Contraction is the part of the prior's variance that the data took away; 0 % is the prior."
         caption += f" Of the intervals, {left_out}." if left_out else ""
         yield intervals(rows, names, caption=caption)
 
@@ -244,7 +247,9 @@ def _row(one: Coefficient) -> Row | None:
     private = _estimate(one.estimate, one.interval_95)
     if private is None:
         return None
-    return Row(one.name, one.unit, private, _estimate(one.nonprivate, one.nonprivate_interval_95))
+    learned = "" if one.contraction is None else f"contraction {100 * one.contraction:.0f} %"
+    about = "; ".join(filter(None, (one.unit, learned)))
+    return Row(one.name, about, private, _estimate(one.nonprivate, one.nonprivate_interval_95))
 
 
 def _estimate(mean: float | None, interval: Interval | None) -> Estimate | None:

@@ -286,7 +286,7 @@ class _Run:
             with SamplingBar(self._console) as bar:
                 known = replace(self._conditions(), on_sampling=bar)
                 self._result = job.finish(self._result, train.schema, self._lesson.settings, known)
-        learned = job.summary(self._result, self._reference, train, self._lesson.test, train.schema)
+        learned = job.summarise(self._result, self._reference, train, self._lesson.test, train.schema)
         return {"ok": True, "error": None, **learned, **self._course()}
 
     def _iterated(self, iteration: Iteration) -> None:

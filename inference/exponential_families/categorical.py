@@ -89,6 +89,10 @@ class Categorical(Family):
         """Of each share's Beta distribution."""
         return {"theta": np.asarray(betaincinv(eta, eta.sum() - eta, q[..., None]))}
 
+    def prior_quantiles(self, q: Array, n: int) -> dict[str, Array]:
+        """Exact: any counts are possible, so the bounds add nothing."""
+        return self.quantiles(np.full(self.categories, self.alpha), q)
+
     def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
         gamma = rng.standard_gamma(np.maximum(eta, 1e-3))  # below, a share underflows anyway
         return {"theta": gamma / gamma.sum(axis=-1, keepdims=True)}

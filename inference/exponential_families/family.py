@@ -26,6 +26,7 @@ from inference.exponential_families.chains import effective_size, split_rhat
 Array = NDArray[np.float64]
 
 BIAS = 1 / 3  # in sampling errors, from which on clipping is said to matter
+PRIOR_DRAWS = 20_000
 RHAT_MAX = 1.01  # beyond, chains are said not to have met
 NOISE_AWARE, CONJUGATE = METHODS = ("noise-aware", "conjugate")
 
@@ -86,6 +87,16 @@ class Family(ABC):
     @abstractmethod
     def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
         """Exact quantiles of each parameter given one η of shape ``(h,)``: the shape of q, then the parameter's own."""
+
+    def prior_quantiles(self, q: Array, n: int) -> dict[str, Array]:
+        """As `quantiles`, of what n clients leave of the prior if their sum is all noise.
+
+        It is the prior, but for the public bounds of the values, which may say more than a vague prior.
+        """
+        nothing = self.exact(np.zeros(0))
+        rng, noise_alone = np.random.default_rng(0), Release(nothing.value, np.full(nothing.value.shape, np.inf), n)
+        drawn = self.draw(self.update(self.latent(noise_alone, 1, PRIOR_DRAWS, rng).sums, n), rng)
+        return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in drawn.items()}
 
     @abstractmethod
     def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from dca_proto.aggregate import RoundRequest, SecureSumRequest
+from inference.contraction import about_contraction
 from inference.draws import InferenceData
+from inference.jobs.estimates import rows_of
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.progress import OnProgress
@@ -133,6 +135,15 @@ class LearningJob:
     rows_least: Callable[[Schema, Any], int] = lambda schema, settings: 1
     batch: Callable[[Any, int], int] = lambda settings, clients: 0
     check: Callable[[Schema, Any], None] = lambda schema, settings: None
+
+    def summarise(
+        self, result: Any, reference: Any, train: Problem | None, test: Problem | None, schema: Schema
+    ) -> Summary:
+        """As `summary`, with a warning of what was hardly learned before the result's own."""
+        found = self.summary(result, reference, train, test, schema)
+        rows = rows_of(found)
+        hardly = about_contraction([row["name"] for row in rows], [row["contraction"] for row in rows])
+        return {**found, "warnings": [*hardly, *found.get("warnings", [])]}
 
 
 def plan_words(stages: Sequence[Stage]) -> str:

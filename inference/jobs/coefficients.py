@@ -61,4 +61,16 @@ def figures_of(fit: RegressionResult | LogisticPosterior | None) -> list[Figure]
     if isinstance(fit, LogisticPosterior):
         return [normal(*pair) for pair in zip(fit.mean, np.sqrt(np.diag(fit.cov)), strict=True)]
     pairs = zip([fit.intercept, *fit.coefficients], [fit.intercept_sd, *fit.coefficient_sd], strict=True)
-    return [student(*pair, fit.degrees) for pair in pairs]
+    found = [student(*pair, fit.degrees) for pair in pairs]
+    middle = np.r_[fit.centre[-1], np.zeros(len(fit.coefficients))]
+    return found if fit.prior_sd is None else with_priors(found, middle, fit.prior_sd)
+
+
+def with_priors(found: Sequence[Figure], mean: Array, sd: Array) -> list[Figure]:
+    """Figures with the intervals of their normal priors.
+
+    Args:
+        mean, sd: of the priors, in the same order; an infinite sd is a flat prior.
+    """
+    priors = [normal(float(m), float(s)).interval for m, s in zip(mean, sd, strict=True)]
+    return [one._replace(prior=prior) for one, prior in zip(found, priors, strict=True)]

@@ -1,6 +1,7 @@
 """Rows of a summary: one estimate each, with its 95 % interval, beside the one without privacy.
 
     {"name": "bmi", "unit": "points per kg/m²", "estimate": 8.1, "estimate_sd": 1.2, "interval_95": [5.7, 10.5],
+     "prior_interval_95": [-20.0, 20.0], "contraction": 0.986,
      "nonprivate": 7.6, "nonprivate_sd": 0.7, "nonprivate_interval_95": [6.2, 9.0]}
 
 Each job computes its intervals from the posterior's own law: `normal`, `student`, or quantiles of draws (`of_draws`).
@@ -24,10 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
+from inference.contraction import contraction, percent
 from inference.draws import Mixing
 
 Row = dict[str, Any]
 NAIVE = "naive_title"
+CONTRACTION = "contraction"
 INTERVAL_NOTE = "interval_note"
 """Under which a summary says what its intervals leave out, if anything."""
 NOT_COVERED = "not_covered_by_epsilon"
@@ -45,11 +48,23 @@ _DIGITS_MAX = 9  # before it
 
 
 class Figure(NamedTuple):
-    """A mean, and its standard deviation and the ends of its 95 % interval, as far as they are known."""
+    """A mean, and its standard deviation and the ends of its 95 % interval, as far as they are known.
+
+    Attributes:
+        prior: the ends of the prior's central 95 % interval, of a posterior whose prior is proper.
+    """
 
     mean: float
     sd: float | None = None
     interval: tuple[float, float] | None = None
+    prior: tuple[float, float] | None = None
+
+    @property
+    def contraction(self) -> float | None:
+        """How much of the prior's spread is gone (`inference.contraction`)."""
+        if self.interval is None or self.prior is None:
+            return None
+        return float(contraction(np.ptp(self.interval), np.ptp(self.prior)))
 
 
 def normal(mean: float, sd: float) -> Figure:
@@ -67,10 +82,19 @@ def student(mean: float, scale: float, degrees: float) -> Figure:
     return Figure(float(mean), float(scale), (float(mean) - reach, float(mean) + reach))
 
 
-def of_draws(array: NDArray[np.float64]) -> Figure:
-    """Mean, standard deviation and equal-tailed quantiles of draws."""
+def of_draws(array: NDArray[np.float64], prior: NDArray[np.float64] | None = None) -> Figure:
+    """Mean, standard deviation and equal-tailed quantiles of draws of one number.
+
+    Args:
+        prior: draws of the same from the prior, where there are any.
+    """
+    before = None if prior is None else _quantiles(prior)
+    return Figure(float(np.mean(array)), float(np.std(array)), _quantiles(array), before)
+
+
+def _quantiles(array: NDArray[np.float64]) -> tuple[float, float]:
     low, high = np.quantile(array, TAILS)
-    return Figure(float(np.mean(array)), float(np.std(array)), (float(low), float(high)))
+    return float(low), float(high)
 
 
 def row(name: str, unit: str, private: Figure, nonprivate: Figure | None) -> Row:
@@ -85,6 +109,8 @@ def figures(private: Figure, nonprivate: Figure | None) -> Row:
         "estimate": _plain(private.mean),
         "estimate_sd": _plain(private.sd),
         "interval_95": _ends(private.interval),
+        "prior_interval_95": _ends(private.prior),
+        "contraction": _plain(private.contraction),
         "nonprivate": _plain(other.mean),
         "nonprivate_sd": _plain(other.sd),
         "nonprivate_interval_95": _ends(other.interval),
@@ -193,23 +219,24 @@ def table_of(summary: Row, rows: Sequence[Row], *, compared: bool) -> tuple[str,
     Args:
         rows: of the summary that are to be shown. compared: whether the estimates without privacy are among them.
     """
-    naive = summary.get(NAIVE)
+    naive, learned = summary.get(NAIVE), any(row.get("contraction") is not None for row in rows)
     kinds = {"estimate": "private" if summary["private"] else "not private"}
     kinds |= {"naive": naive} if naive else {}
     kinds |= {"nonprivate": f"not covered by ε:\n{WITHOUT_PRIVACY}"} if compared else {}
-    told = [[_words(row, kind) for kind in kinds] for row in rows]
+    told = [[*(_words(row, kind) for kind in kinds), *([_contraction(row)] if learned else [])] for row in rows]
+    names = [*kinds.values(), *([CONTRACTION] if learned else [])]
     title = "posterior: mean [95 % interval]"
     if rows and all(row["interval_95"] is None for row in rows):
         has_others = compared and any(row["nonprivate_interval_95"] for row in rows)
         title = "estimates; without privacy: mean [95 % interval]" if has_others else "estimates"
     if naive:
-        return title, ["", *kinds.values()], [[_named(row), *words] for row, words in zip(rows, told, strict=True)]
+        return title, ["", *names], [[_named(row), *words] for row, words in zip(rows, told, strict=True)]
     units = {row["unit"] for row in rows if row["name"] != INTERCEPT}
     if len(units) == 1:  # said once, which leaves room for the names
         title = ", ".join(filter(None, (title, *units)))
-        return title, ["", *kinds.values()], [[row["name"], *words] for row, words in zip(rows, told, strict=True)]
+        return title, ["", *names], [[row["name"], *words] for row, words in zip(rows, told, strict=True)]
     cells = [[row["name"], *words, row["unit"]] for row, words in zip(rows, told, strict=True)]
-    return title, ["", *kinds.values(), "unit"], cells
+    return title, ["", *names, "unit"], cells
 
 
 def _words(row: Row, kind: str) -> str:
@@ -219,6 +246,11 @@ def _words(row: Row, kind: str) -> str:
     if kind == "naive":
         return digits(row[kind], 3)
     return interval_words(row[kind], row[interval_key(kind)])
+
+
+def _contraction(row: Row) -> str:
+    """How much was learned of one estimate."""
+    return "–" if row.get("contraction") is None else percent(row["contraction"])
 
 
 def interval_key(kind: str) -> str:

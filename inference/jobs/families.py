@@ -93,10 +93,11 @@ def summary(
 def _figures(result: FamilyResult) -> list[Figure]:
     """Of each number in each parameter, in order."""
     sd, (low, high) = result.sd, (result.quantile(tail) for tail in TAILS)
-    found = []
+    before, found = result.family.prior_quantiles(np.array(TAILS), result.release.n), []
     for name, mean in result.mean.items():
-        columns = [np.ravel(array) for array in (mean, sd[name], low[name], high[name])]
-        found += [Figure(float(m), float(s), (float(a), float(b))) for m, s, a, b in zip(*columns, strict=True)]
+        columns = [np.ravel(array) for array in (mean, sd[name], low[name], high[name], *before[name])]
+        for m, s, *ends in zip(*(column.tolist() for column in columns), strict=True):
+            found.append(Figure(m, s, tuple(ends[:2]), tuple(ends[2:])))
     return found
 
 

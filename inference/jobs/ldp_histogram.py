@@ -171,10 +171,10 @@ def summary(
 ) -> Summary:
     """Each share with its credible interval, beside the unbiased estimate from the same reports."""
     posterior, naive = result.posterior, _unbiased(result.released)
-    shares, rows = posterior.draws["shares"], []
+    shares, prior, rows = posterior.draws["shares"], posterior.prior["shares"], []
     for place, name in enumerate(posterior.labels("shares")):
         other = None if reference is None else reference[place]
-        found = with_standard(row(name, "", of_draws(shares[..., place]), other), SHARE)
+        found = with_standard(row(name, "", of_draws(shares[..., place], prior[..., place]), other), SHARE)
         rows.append(with_naive(found, naive[place]))
     return {
         "estimates": rows,

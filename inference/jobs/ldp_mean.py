@@ -227,11 +227,12 @@ def summary(
     """Mean, standard deviation and what else describes the column, beside those of the reports as they came."""
     posterior, family = result.posterior, FAMILIES[result.family]
     column = result.released.parameters["columns"][0]
-    names, units = _names(family, column, schema.units.get(column, "")), posterior.draws
-    drawn = [family.mean(units), family.sd(units), *([units[family.parameter]] if family.parameter else [])]
+    names = _names(family, column, schema.units.get(column, ""))
+    both = (_numbers(family, drawn) for drawn in (posterior.draws, posterior.prior))
+    drawn = [of_draws(*pair) for pair in zip(*both, strict=True)]
     naive, rows = _moments(family, _reported(result.released)), []
-    for place, ((name, unit), array) in enumerate(zip(names, drawn, strict=True)):
-        found = row(name, unit, of_draws(array), None if reference is None else reference[place])
+    for place, ((name, unit), figure) in enumerate(zip(names, drawn, strict=True)):
+        found = row(name, unit, figure, None if reference is None else reference[place])
         rows.append(with_naive(found, naive[place]))
     return {
         "estimates": rows,
@@ -240,6 +241,11 @@ def summary(
         "warnings": posterior.warnings,
         "test": None,
     }
+
+
+def _numbers(family: _Family, drawn: Draws) -> list[Array]:
+    """Draws of what `_names` names."""
+    return [family.mean(drawn), family.sd(drawn), *([drawn[family.parameter]] if family.parameter else [])]
 
 
 def _names(family: _Family, column: str, unit: str) -> list[tuple[str, str]]:

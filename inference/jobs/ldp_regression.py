@@ -13,7 +13,7 @@ are chosen in view of results, so clients do not go by it.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, TypeAlias
@@ -205,8 +205,7 @@ def summary(
     schema: Schema,
 ) -> Summary:
     """Coefficients with credible intervals, and scores on rows that nobody learned from."""
-    slopes = np.moveaxis(result.draws[COEFFICIENTS], -1, 0)
-    found = [of_draws(array) for array in (result.draws[INTERCEPT], *slopes)]
+    found = [of_draws(*pair) for pair in zip(_each(result.draws), _each(result.prior), strict=True)]
     effects = Effects(schema, result.mean[FEATURE_SD], BY_SD, result.logistic)
     return {
         **effects.summary(found, figures_of(reference)),
@@ -214,6 +213,11 @@ def summary(
         "warnings": result.warnings,
         "test": None if test is None else _tested(result, reference, train, test),
     }
+
+
+def _each(drawn: Mapping[str, Array]) -> list[Array]:
+    """Draws of the intercept, then of each coefficient."""
+    return [drawn[INTERCEPT], *np.moveaxis(drawn[COEFFICIENTS], -1, 0)]
 
 
 def _tested(result: LocalRegression, reference: Any, train: Problem | None, test: Problem) -> Summary:

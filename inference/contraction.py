@@ -1,0 +1,93 @@
+"""How much was learned: the contraction of a posterior from its prior, one number for each estimate.
+
+    contraction = 1 - (spread of the posterior / spread of the prior)²
+
+1 is all there is to know, 0 is the prior, and below 0 the posterior is wider than the prior. This is the *posterior
+contraction* of Schad, Betancourt and Vasishth (2021, "Toward a principled Bayesian workflow in cognitive science",
+section 2.4), 1 - Var[θ | data]/Var[θ]. Where prior and likelihood are normal it is the weight of the data in the
+posterior mean: mean = c (what the data alone give) + (1 - c) (the prior mean). So below a half the prior weighs more.
+
+The spread is a standard deviation, or the width of the central 95 % interval: their ratios agree for normal laws. Draws
+are compared by the width (`of_draws`), since some priors, as that of a mean 1/rate, have no variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+HALF = 0.5  # below, the prior weighs more than the data
+HARDLY = 0.1  # below, the posterior is nearly the prior
+TAILS = (0.025, 0.975)
+NAMES_SHOWN_MAX = 5
+ADVICE = "raise epsilon, or ask more clients"
+
+
+def contraction(spread: ArrayLike, prior_spread: ArrayLike) -> Array:
+    """The contraction of each number, of spreads in the same units; they broadcast.
+
+    Args:
+        spread, prior_spread: of posterior and prior, at least 0. An infinite prior spread, that of a flat prior, gives
+            1; nan, or 0 in the prior, gives nan.
+    """
+    before, after = np.asarray(prior_spread, float), np.asarray(spread, float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(before > 0, after / before, np.nan)
+    return np.asarray(1 - ratio**2)
+
+
+def of_draws(draws: Array, prior: Array) -> Array:
+    """The contraction of each number in draws.
+
+    Args:
+        draws: of the posterior, shape ``(chains, draws, ...)``. prior: of the prior, shape ``(draws, ...)``.
+
+    Returns:
+        Shape ``(...)``.
+    """
+    return contraction(width(draws, axis=(0, 1)), width(prior, axis=0))
+
+
+def width(draws: Array, axis: int | tuple[int, ...]) -> Array:
+    """Of the central 95 % interval of draws along these axes."""
+    low, high = np.quantile(draws, TAILS, axis=axis)
+    return np.asarray(high - low)
+
+
+def about_contraction(names: Sequence[str], found: Sequence[float | None]) -> list[str]:
+    """What was hardly learned, in words, a sentence each; empty where the data weigh most in all.
+
+    Args:
+        names: of the estimates. found: their contractions; None or nan where it is not known.
+    """
+    known = {name: one for name, one in zip(names, found, strict=True) if one is not None and np.isfinite(one)}
+    hardly = [name for name, one in known.items() if one < HARDLY]
+    weak = [name for name, one in known.items() if HARDLY <= one < HALF]
+    if known and len(hardly) == len(known):
+        most = max(0.0, *known.values())
+        return [
+            f"nothing was learned: the posterior is nearly the prior, contraction {percent(most)} at most; {ADVICE}"
+        ]
+    words = []
+    if hardly:
+        words.append(
+            f"hardly anything was learned of {_listed(hardly)}: contraction is below {percent(HARDLY)}, so the "
+            f"posterior is nearly the prior; {ADVICE}"
+        )
+    if weak:
+        words.append(f"the prior weighs more than the data in {_listed(weak)}: contraction is below {percent(HALF)}")
+    return words
+
+
+def percent(found: float) -> str:
+    """A contraction for people."""
+    return f"{100 * found + 0.0:.0f} %"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_SHOWN_MAX
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
