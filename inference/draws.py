@@ -109,7 +109,7 @@ def mixing(draws: Mapping[str, Array], labels: Mapping[str, Sequence[str]]) -> l
     """Of each number in draws of shape ``(chain, draw)`` or ``(chain, draw, k)``.
 
     Args:
-        labels: of the k numbers of each parameter that has a third axis.
+        labels: of the k numbers of each parameter that has a third axis; else they are numbered from 0.
 
     Raises:
         DataError: ArviZ is not installed.
@@ -117,7 +117,8 @@ def mixing(draws: Mapping[str, Array], labels: Mapping[str, Sequence[str]]) -> l
     arviz, found = _arviz(), []
     for name, array in draws.items():
         columns = [array] if array.ndim == 2 else list(np.moveaxis(array, -1, 0))
-        names = [name] if array.ndim == 2 else [f"{name}[{label}]" for label in labels[name]]
+        places = labels.get(name) or range(len(columns))
+        names = [name] if array.ndim == 2 else [f"{name}[{label}]" for label in places]
         for label, column in zip(names, columns, strict=True):
             if column.shape[1] < MIXING_DRAWS_MIN:
                 found.append(Mixing(label, math.nan, math.nan, math.nan))

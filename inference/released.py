@@ -17,6 +17,7 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.complete_rows import counted
 from inference.errors import DataError
 from inference.linear_regression import Noise, Posterior, SufficientStatistics, posterior, unpack
+from inference.mcmc.sums import check_once
 from inference.problem import Schema
 from inference.projection import PRIOR_R2, prior_precision
 from inference.regression import LinearFit, RegressionResult
@@ -132,7 +133,7 @@ def checked(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[Noisy
     if not listed:
         raise DataError("no aggregate; give at least one of the statistic 'regression'")
     first = parameters_of(listed[0])
-    _check_once(listed)
+    check_once(listed)
     for place, other in enumerate(listed[1:], start=2):
         parameters = parameters_of(other)
         for key in MUST_AGREE:
@@ -142,18 +143,6 @@ def checked(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[Noisy
                     "only sums of the same statistic add up"
                 )
     return listed
-
-
-def _check_once(listed: Sequence[NoisyAggregate]) -> None:
-    """Raise `DataError` where a round is there twice. Data nodes of one round, which differ in value, may be."""
-    rounds: dict[bytes, dict[bytes, int]] = {}
-    for place, one in enumerate(listed, start=1):
-        nodes = rounds.setdefault(one.round_id, {})
-        release = one.value.tobytes() if one.clients == 1 else b""
-        again = nodes.get(release, nodes.get(b"") if release else next(iter(nodes.values()), None))
-        if again is not None:
-            raise DataError(f"aggregate {place} is aggregate {again} again; give each round once")
-        nodes[release] = place
 
 
 def parameters_of(aggregate: NoisyAggregate) -> dict[str, Any]:

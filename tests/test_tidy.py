@@ -53,6 +53,7 @@ LAYERS = {
     "dca_proto.privacy_loss": {"msgspec", "dp_accounting", *PROTOCOL},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
                   *FIGURES, "inference"},
+    "inference.mcmc": {"numpy", "jax", "numpyro", "dca_proto.aggregate", "inference"},
     "inference.local": {"numpy", "scipy", "matplotlib", "jax", "numpyro", "dca_proto.aggregate",
                         *FIGURES, "inference"},
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", *PROTOCOL, *JOBS,

@@ -30,7 +30,7 @@ from numpyro.distributions import biject_to
 from numpyro.handlers import seed as seeded
 from numpyro.handlers import trace
 from numpyro.infer.hmc import hmc
-from numpyro.infer.util import potential_energy
+from numpyro.infer.util import constrain_fn, potential_energy
 
 from inference.errors import DataError
 from inference.local.posterior import Sampling
@@ -46,6 +46,7 @@ TREE_DEPTH_MAX = 10
 APART = 1.0  # how far from the point a chain starts at most, in each unconstrained coordinate
 ATTEMPTS = 20
 DENSE_MAX = 300  # numbers that a chain keeps all covariances of
+DETERMINISTIC = "deterministic"  # NumPyro's type of such a site
 PROGRAMS = 32  # compiled ones that are remembered
 ACCEPTED, DIVERGING, STEPS = "nuts accepted", "nuts diverging", "nuts steps"  # beside the model's own sites
 
@@ -87,7 +88,7 @@ def sample(
     begun = time.perf_counter()
     with jax.enable_x64(True):
         program = _program(model, warmup)
-        data, start = (jax.tree.map(lambda leaf: jnp.asarray(leaf, _kind(leaf)), tree) for tree in (data, start or {}))
+        data, start = _as_arrays(data), _as_arrays(dict(start or {}))
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(chains))
         state = _started(program, keys, data, start)
         blocks = []
@@ -100,6 +101,18 @@ def sample(
         step_size = np.asarray(state.adapt_state.step_size)
     made = {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
     return _told(made, warmup, step_size, time.perf_counter() - begun)
+
+
+def prior_draws(model: Model, data: Any, count: int, seed: int = 0) -> Draws:
+    """Of every site that is not observed, and of what is calculated from them: shape ``(count, ...)``."""
+    with jax.enable_x64(True):
+        data = _as_arrays(data)
+        made = _program(model, 0).prior(jax.random.split(jax.random.key(seed), count), data)
+        return {name: np.asarray(array) for name, array in made.items()}
+
+
+def _as_arrays(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, _kind(leaf)), tree)
 
 
 def _started(program: _Program, keys: Any, data: Any, start: Any) -> Any:
@@ -142,6 +155,12 @@ class _Program:
         self._init, self._step = hmc(potential_fn_gen=lambda data: partial(potential_energy, model, (data,), {}))
         self.start = jax.jit(jax.vmap(self._start, in_axes=(0, None, None)))
         self.block = jax.jit(self._block)
+        self.prior = jax.jit(jax.vmap(self._prior, in_axes=(0, None)))
+
+    def _prior(self, key: Any, data: Any) -> dict[str, Any]:
+        """A draw from the prior."""
+        found = trace(seeded(self._model, key)).get_trace(data)
+        return {name: site["value"] for name, site in found.items() if _is_drawn(site) or site["type"] == DETERMINISTIC}
 
     def _start(self, key: Any, data: Any, start: Any) -> Any:
         """A chain's state before its first iteration."""
@@ -180,13 +199,17 @@ class _Program:
 
     def _seen(self, data: Any, state: Any) -> dict[str, Any]:
         """A chain's draw in the model's own coordinates, and how it came about."""
-        drawn = {name: biject_to(site["fn"].support)(state.z[name]) for name, site in self._sites(data).items()}
+        drawn = constrain_fn(self._model, (data,), {}, state.z, return_deterministic=True)
         return {**drawn, ACCEPTED: state.accept_prob, DIVERGING: state.diverging, STEPS: state.num_steps}
 
     def _sites(self, data: Any) -> dict[str, Any]:
         """What is sampled, by name, with a value from the prior."""
         found = trace(seeded(self._model, jax.random.key(0))).get_trace(data)
-        return {name: site for name, site in found.items() if site["type"] == "sample" and not site["is_observed"]}
+        return {name: site for name, site in found.items() if _is_drawn(site)}
+
+
+def _is_drawn(site: Mapping[str, Any]) -> bool:
+    return site["type"] == "sample" and not site["is_observed"]
 
 
 def _kind(leaf: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.privacy.rounding import at_least
-from inference.draws import InferenceData, Mixing, about_mixing, inference_data, mixing, tails_of
+from inference.draws import TAILS, InferenceData, Mixing, about_mixing, inference_data, mixing, tails_of
 from inference.errors import DataError
 from inference.local.picture import panels_of, plot_posterior
 
@@ -64,7 +64,7 @@ class LocalPosterior:
             the prior, shape ``(draws, ...)``, as far as there are any.
         axes: names of a parameter's axes after the first two; coords: labels along each of them.
         warmup: draws made while the chains adapted; empty unless they were asked for.
-        sampling: how the chains fared. predictive: what new clients are like.
+        sampling: how the chains fared. predictive: what new clients are like, where the model says it.
         notes: further sentences for `warnings`. attrs: what the draws rest on (mechanism, epsilon, delta, n).
 
     Raises:
@@ -74,7 +74,7 @@ class LocalPosterior:
     model: str
     draws: Draws
     sampling: Sampling
-    predictive: Predictive
+    predictive: Predictive | None = None
     prior: Draws = field(default_factory=dict)
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     coords: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -112,6 +112,20 @@ class LocalPosterior:
         return mixing(
             {name: self.draws[name] for name in self._numbers}, {name: self.labels(name) for name in self._numbers}
         )
+
+    @property
+    def contraction(self) -> dict[str, Array]:
+        """How much was learned of each number that has a prior: 1 all there is to know, 0 nothing.
+
+        It is 1 - (width of the posterior's 90 % interval/width of the prior's)², for normal laws the share of the
+        prior's variance that is gone (Schad, Betancourt and Vasishth 2021). A width serves laws without a variance too.
+        """
+        found = {}
+        for name, before in self.prior.items():
+            ends = np.quantile(before, TAILS, axis=0), np.quantile(self.draws[name], TAILS, axis=(0, 1))
+            prior, posterior = (np.asarray(high - low) for low, high in ends)
+            found[name] = 1 - np.divide(posterior, prior, out=np.full_like(prior, np.nan), where=prior > 0) ** 2
+        return found
 
     @property
     def _numbers(self) -> list[str]:
@@ -164,6 +178,8 @@ class LocalPosterior:
 
         Shape ``(chains, draws, clients, ...)``.
         """
+        if self.predictive is None:
+            raise DataError(f"model {self.model!r} does not say what single clients are like")
         return self.predictive.draws(self.draws, clients, np.random.default_rng(seed))
 
     def inference_data(self, predicted: Draws | None = None) -> InferenceData:
@@ -184,7 +200,7 @@ class LocalPosterior:
         }
         return inference_data(
             self.draws,
-            dims={**self.axes, **self.predictive.axes},
+            dims={**self.axes, **(self.predictive.axes if self.predictive else {})},
             coords=self.coords,
             attrs={"model": self.model, "sampling_time": sampling.seconds, **self.attrs},
             posterior_predictive=predicted,

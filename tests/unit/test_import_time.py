@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 SECONDS_MAX = 1.0
 HEAVY = ("sklearn", "arviz", "jax", "numpyro", "matplotlib", "pooch", "pandas")
-SAMPLERS = ("distributed_regression", "local")
+SAMPLERS = ("distributed_regression", "local", "mcmc")
 
 
 def is_sampler(path: Path) -> bool:

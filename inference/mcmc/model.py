@@ -1,0 +1,118 @@
+"""A NumPyro model over noisy sums: how it states their law, and how its posterior is sampled.
+
+A model is a function of one argument, the data: `NoisySums`, or any JAX pytree that holds some. It draws parameters
+from their priors and calls `observe`, once for each of the sums:
+
+    def heights(sums):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        sd = numpyro.sample("sd", dist.HalfNormal(1))
+        observe(sums, mean[None], sd[None] ** 2)
+
+**The law** is that of the central limit theorem. With μ_t and C_t the mean and covariance of one contribution's
+statistics given the parameters, Σ_i t(x_i) is N(n μ_t, n C_t) as n grows, and the noise adds its variance:
+
+    value | parameters  ~  N(n μ_t, n C_t + diag(noise_variance))
+
+What clients did to their rows before the sum (clipping to bounds, zeros for missing values) is part of t, so a model
+that leaves it out is off where many rows are touched.
+
+**Cholesky.** The covariance is positive definite where C_t is, or where there is noise. A factor's relative error
+depends on the correlations alone (Demmel 1989), so coordinates may be of any scales. At noise 0 and with correlations
+whose smallest eigenvalue is λ, ln p is off by about 1e-16/λ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+from inference.local.nuts import prior_draws
+from inference.local.posterior import LocalPosterior
+from inference.local.run import PRIOR_DRAWS, Options, Run
+from inference.mcmc.sums import NoisySums
+
+Array: TypeAlias = Any
+LowRank = tuple[Array, Array]
+"""D of shape ``(D,)`` and F of shape ``(D, k)``: a covariance diag(D) + F Fᵀ."""
+
+jax.tree_util.register_pytree_node(NoisySums, NoisySums.flatten, NoisySums.unflatten)
+
+
+def observe(
+    sums: NoisySums, mean: Array, covariance: Array | LowRank, *, n: Array | None = None, name: str = "sums"
+) -> Array:
+    """State in a model that these sums were released.
+
+    Args:
+        sums: the model's data, or a part of it.
+        mean: μ_t, of one contribution's statistics, shape ``(D,)``. covariance: C_t of shape ``(D, D)``; or ``(D,)``,
+            its diagonal, where they are uncorrelated; or `LowRank`, for many coordinates. A coordinate that is public
+            and without noise has no density: leave it out (``sums[places]``).
+        n: contributions that mean and covariance are multiplied by: ``sums.n``, or 1 where they are the sum's own.
+        name: of the site, another one for each call.
+
+    Returns:
+        The noisy sum; where ``sums.value`` is None, one drawn from its law (a posterior predictive).
+    """
+    count, noise = jnp.asarray(sums.n if n is None else n), jnp.asarray(sums.noise_variance)
+    expected = count * jnp.asarray(mean)
+    if isinstance(covariance, tuple):
+        diagonal, factor = covariance
+        law: Any = dist.LowRankMultivariateNormal(expected, jnp.sqrt(count) * factor, count * diagonal + noise)
+    elif jnp.ndim(covariance) == 1:
+        law = dist.Normal(expected, jnp.sqrt(count * covariance + noise)).to_event(1)
+    else:
+        root = jnp.linalg.cholesky(count * covariance + jnp.diag(noise), symmetrize_input=False)
+        law = dist.MultivariateNormal(expected, scale_tril=root)
+    return numpyro.sample(name, law, obs=sums.value)
+
+
+def sample(
+    model: Callable[[Any], None],
+    data: Any,
+    *,
+    start: Mapping[str, Any] | None = None,
+    axes: Mapping[str, Sequence[str]] | None = None,
+    coords: Mapping[str, Sequence[str]] | None = None,
+    **run: Unpack[Run],
+) -> LocalPosterior:
+    """The posterior of a model given noisy sums, by NumPyro's no-U-turn sampler.
+
+    Args:
+        model: a NumPyro model of one argument. It is compiled once for all data of one shape, as long as it is the same
+            function. Its ``numpyro.deterministic`` sites are among the draws.
+        data: `NoisySums`, or a pytree with some, as ``{"sums": sums, "prior_sd": 2.0}``.
+        start: plausible values of sites, about which the chains start; of those left out, 0 (1 where positive).
+        axes: names of each parameter's axes, as ``{"theta": ("feature",)}``. coords: labels along each of them.
+        run: chains, warmup, draws, seed and more (`run.Options`).
+
+    Raises:
+        DataError: no start with a finite density was found, the chains have not mixed (R̂ ≥ 1.1), or a package of the
+            extra `samplers` is missing.
+    """
+    options = Options(**run)
+    made = options.sample(model, data, start)
+    before = prior_draws(model, data, PRIOR_DRAWS, options.seed)
+    released = [one for one in jax.tree.leaves(data, is_leaf=_is_sums) if _is_sums(one)]
+    return options.checked(
+        LocalPosterior(
+            getattr(model, "__name__", type(model).__name__),
+            made.draws,
+            made.sampling,
+            prior={name: np.asarray(array) for name, array in before.items() if name in made.draws},
+            axes={name: tuple(given) for name, given in (axes or {}).items()},
+            coords={name: tuple(given) for name, given in (coords or {}).items()},
+            warmup=made.warmup,
+            attrs=released[0].attrs if released else {},
+        )
+    )
+
+
+def _is_sums(leaf: Any) -> bool:
+    return isinstance(leaf, NoisySums)

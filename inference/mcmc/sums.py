@@ -1,0 +1,117 @@
+"""Sums with noise of a known variance, whatever kind of round released them.
+
+    value = Σ_i t(x_i) + noise,    noise ~ N(0, diag(noise_variance)) to any accuracy that matters
+
+A secure sum, the sum of data nodes' releases and the sum of clients' additive reports differ in the variance of the
+noise and in nothing else. (The noise is discrete Gaussian on a fine grid, or Laplace noise of n reports. A sum of n
+Laplace variables is normal as n grows, as Σ t(x_i) is.) Categories that clients report by randomised response or unary
+encoding carry noise that depends on the category, so their fits are elsewhere.
+
+A row with a missing value counts as zero in a sum, and n counts it all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dca_proto.aggregate import NoisyAggregate
+from inference.draws import attributes
+from inference.errors import DataError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class NoisySums:
+    """A sum of n contributions, with noise of a known variance. A JAX pytree of `value`, `noise_variance` and `n`.
+
+    Attributes:
+        value: shape ``(D,)``. noise_variance: of each coordinate, shape ``(D,)``; 0 without noise.
+        n: how many contributions the sum is over: clients, or rows of data nodes.
+        statistic: its name. parameters: its public parameters.
+        attrs: what the sum rests on (mechanism, epsilon, delta, mu, private); empty inside a model.
+    """
+
+    value: Array
+    noise_variance: Array
+    n: Any
+    statistic: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    attrs: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> NoisySums:
+        """One sum of one or several rounds of the same statistic over different clients.
+
+        Raises:
+            DataError: there is none, a round is there twice, their statistics or parameters differ, they hold reports
+                of categories, or a number is not finite.
+        """
+        listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
+        if not listed:
+            raise DataError("no aggregate; give at least one")
+        check_once(listed)
+        first = listed[0]
+        for place, one in enumerate(listed, start=1):
+            if (one.statistic, _text(one.parameters)) != (first.statistic, _text(first.parameters)):
+                raise DataError(
+                    f"aggregate {place} is of another statistic or other parameters than the first; only sums of the "
+                    "same statistic add up"
+                )
+            if one.reports is not None and one.reports.probabilities is not None:
+                raise DataError(
+                    f"aggregate {place} holds categories reported by {one.mechanism!r}, whose noise depends on the "
+                    "category; fit them as a histogram of reports"
+                )
+        value = np.sum([one.value for one in listed], axis=0)
+        variance = np.full(value.shape, float(sum(one.noise_variance for one in listed)))
+        if not np.all(np.isfinite(value)) or not np.all(variance >= 0):
+            raise DataError("a sum is not finite or a variance of noise is below 0; look at how it was released")
+        n = sum(one.contributors for one in listed)
+        return cls(value, variance, n, first.statistic, first.parameters, {**attributes(*listed), "n": n})
+
+    def scaled(self, factor: ArrayLike) -> NoisySums:
+        """In other units: each coordinate times its factor, broadcastable to ``(D,)``."""
+        by = np.asarray(factor, float)
+        return replace(self, value=self.value * by, noise_variance=self.noise_variance * by**2)
+
+    def __getitem__(self, places: Any) -> NoisySums:
+        """The same of some coordinates: a slice, a mask or indices."""
+        return replace(self, value=self.value[places], noise_variance=self.noise_variance[places])
+
+    def without_noise(self) -> NoisySums:
+        """The same, taken as exact: the noise-naive model, which is too sure of itself."""
+        return replace(self, noise_variance=np.zeros_like(self.noise_variance))
+
+    def flatten(self) -> tuple[tuple[Any, Any, Any], tuple[str, str]]:
+        """Leaves, and what is static, for `jax.tree_util`."""
+        return (self.value, self.noise_variance, self.n), (self.statistic, _text(self.parameters))
+
+    @classmethod
+    def unflatten(cls, static: tuple[str, str], leaves: Sequence[Any]) -> NoisySums:
+        """The inverse of `flatten`, without `attrs`."""
+        value, variance, n = leaves
+        return cls(value, variance, n, static[0], json.loads(static[1]))
+
+
+def check_once(listed: Sequence[NoisyAggregate]) -> None:
+    """Raise `DataError` where a round is there twice. Data nodes of one round, which differ in value, may be."""
+    rounds: dict[bytes, dict[bytes, int]] = {}
+    for place, one in enumerate(listed, start=1):
+        nodes = rounds.setdefault(one.round_id, {})
+        release = one.value.tobytes() if one.clients == 1 else b""
+        again = nodes.get(release, nodes.get(b"") if release else next(iter(nodes.values()), None))
+        if again is not None:
+            raise DataError(f"aggregate {place} is aggregate {again} again; give each round once")
+        nodes[release] = place
+
+
+def _text(parameters: Mapping[str, Any]) -> str:
+    """Parameters as something that compares and hashes: equal where they mean the same."""
+    return json.dumps(parameters, sort_keys=True, default=lambda array: np.asarray(array).tolist())
