@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.privacy.rounding import at_least
-from inference.draws import TAILS, InferenceData, Mixing, about_mixing, inference_data, mixing, tails_of
+from inference.contraction import of_draws
+from inference.draws import InferenceData, Mixing, about_mixing, inference_data, mixing, tails_of
 from inference.errors import DataError
 from inference.local.picture import panels_of, plot_posterior
 
@@ -113,19 +114,10 @@ class LocalPosterior:
             {name: self.draws[name] for name in self._numbers}, {name: self.labels(name) for name in self._numbers}
         )
 
-    @property
+    @cached_property
     def contraction(self) -> dict[str, Array]:
-        """How much was learned of each number that has a prior: 1 all there is to know, 0 nothing.
-
-        It is 1 - (width of the posterior's 90 % interval/width of the prior's)², for normal laws the share of the
-        prior's variance that is gone (Schad, Betancourt and Vasishth 2021). A width serves laws without a variance too.
-        """
-        found = {}
-        for name, before in self.prior.items():
-            ends = np.quantile(before, TAILS, axis=0), np.quantile(self.draws[name], TAILS, axis=(0, 1))
-            prior, posterior = (np.asarray(high - low) for low, high in ends)
-            found[name] = 1 - np.divide(posterior, prior, out=np.full_like(prior, np.nan), where=prior > 0) ** 2
-        return found
+        """How much was learned of each number that has a prior (`inference.contraction`)."""
+        return {name: of_draws(self.draws[name], prior) for name, prior in self.prior.items()}
 
     @property
     def _numbers(self) -> list[str]:

@@ -24,6 +24,7 @@ whose smallest eigenvalue is λ, ln p is off by about 1e-16/λ.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, Unpack
 
 import jax
@@ -32,6 +33,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
+from inference.contraction import about_contraction
 from inference.local.nuts import prior_draws
 from inference.local.posterior import LocalPosterior
 from inference.local.run import PRIOR_DRAWS, Options, Run
@@ -92,6 +94,10 @@ def sample(
         axes: names of each parameter's axes, as ``{"theta": ("feature",)}``. coords: labels along each of them.
         run: chains, warmup, draws, seed and more (`run.Options`).
 
+    Returns:
+        Draws, and what they are worth: `warnings` names chains that have not mixed, and parameters (their best learned
+        number) of which hardly anything was learned.
+
     Raises:
         DataError: no start with a finite density was found, the chains have not mixed (R̂ ≥ 1.1), or a package of the
             extra `samplers` is missing.
@@ -100,18 +106,18 @@ def sample(
     made = options.sample(model, data, start)
     before = prior_draws(model, data, PRIOR_DRAWS, options.seed)
     released = [one for one in jax.tree.leaves(data, is_leaf=_is_sums) if _is_sums(one)]
-    return options.checked(
-        LocalPosterior(
-            getattr(model, "__name__", type(model).__name__),
-            made.draws,
-            made.sampling,
-            prior={name: np.asarray(array) for name, array in before.items() if name in made.draws},
-            axes={name: tuple(given) for name, given in (axes or {}).items()},
-            coords={name: tuple(given) for name, given in (coords or {}).items()},
-            warmup=made.warmup,
-            attrs=released[0].attrs if released else {},
-        )
+    found = LocalPosterior(
+        getattr(model, "__name__", type(model).__name__),
+        made.draws,
+        made.sampling,
+        prior={name: array for name, array in before.items() if name in made.draws},
+        axes={name: tuple(given) for name, given in (axes or {}).items()},
+        coords={name: tuple(given) for name, given in (coords or {}).items()},
+        warmup=made.warmup,
+        attrs=released[0].attrs if released else {},
     )
+    learned = {name: float(np.nanmax(array)) for name, array in found.contraction.items()}
+    return options.checked(replace(found, notes=tuple(about_contraction(list(learned), list(learned.values())))))
 
 
 def _is_sums(leaf: Any) -> bool:
