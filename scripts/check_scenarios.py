@@ -2,7 +2,7 @@
 """Two thousand random scenarios, N from 3 to 60 and M from 2 to 6, with no invariant broken, within ten minutes.
 
 The same as `dca emulate sweep --seeds 0..1999 --minutes 10`, and exit code 4 unless all of them were run in that time,
-nothing was broken, every kind of fault and adversary was there, and each of the nine checkers had something to check.
+nothing was broken, every kind of fault and adversary was there, and each of the ten checkers had something to check.
 
     scripts/check_scenarios.py               two processes
     scripts/check_scenarios.py --seeds 2000..2199

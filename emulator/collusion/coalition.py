@@ -24,6 +24,7 @@ from dca_proto.core.validated import ValidatedRound
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.learning.job import FRACTION_BITS
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from emulator import reference
 from emulator.counts import check_counts
 
 VICTIM = 0
@@ -71,6 +72,16 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     def needed(self) -> int:
         """n_min."""
         return self.clients - self.tolerated + self.colluders
+
+    @property
+    def honest(self) -> int:
+        """N - T - 1: how many noises must hide a client."""
+        return self.clients - self.tolerated - 1
+
+    @property
+    def l2(self) -> float:
+        """Δ₂ of one client's columns."""
+        return reference.sensitivity("sum", [BOUND] * self.dimension)[1]
 
     def ask(self, computes: tuple[bytes, ...]) -> AskSecureSum:
         """The terms of the round."""
@@ -169,7 +180,7 @@ class Case:
     @property
     def is_covered(self) -> bool:
         """Whether the claim speaks of this coalition; of a round that is aborted it does, unless all M collude."""
-        return not self.has_all_nodes and (not self.is_released or self.noises_left >= self.plan.honest)
+        return not self.has_all_nodes and (not self.is_released or self.noises_left >= self.setting.honest)
 
 
 def worst_revealing(setting: Setting, others: int) -> int:

@@ -22,7 +22,7 @@ Line = tuple[str, str]
 
 def case_lines(case: Case, runs: int, seed: int) -> Iterator[Line]:
     """Before the work: the claim, the coalition, the rounds."""
-    setting, plan = case.setting, case.plan
+    setting = case.setting
     yield (
         "claim",
         (
@@ -32,7 +32,7 @@ def case_lines(case: Case, runs: int, seed: int) -> Iterator[Line]:
         ),
     )
     covered = "the claim covers it" if case.is_covered else "the claim does not cover it"
-    hides = f"{case.noises_left} unknown noise{'s' * (case.noises_left > 1)}, the claim needs {plan.honest}"
+    hides = f"{case.noises_left} unknown noise{'s' * (case.noises_left > 1)}, the claim needs {setting.honest}"
     yield "coalition", f"{case.coalition}; {hides}: {covered}"
     yield "rounds", f"{runs} of real actors in each of two worlds that differ in one client's data; --seed {seed}"
 
@@ -123,7 +123,7 @@ def _worse(case: Case) -> str:
     """What the coalition could do about the noise, if its Compute nodes left out as many honest clients as they can."""
     spare = min(case.contributors - case.setting.needed, len(case.honest) - 1)
     fewer = case.noises_left - spare
-    if not case.coalition.nodes or fewer >= case.plan.honest:
+    if not case.coalition.nodes or fewer >= case.setting.honest:
         return ""
     return (
         f" Its Compute nodes could leave out {spare} honest clients more (--left-out "

@@ -1,12 +1,15 @@
-"""The noise that a coalition cannot remove: exactly, from the round's plan, and measured on rounds of real actors.
+"""The noise that a coalition cannot remove: as the round's plan has it, and measured on rounds of real actors.
+
+What the claim needs, and the ε that noise means, `emulator.reference` says from the setting alone: a plan with too
+little noise does not judge itself.
 
 Differential privacy grants the coalition all data but the victim's, and the released sum, whether the trainer belongs
 to it or not: results get about. It subtracts from the sum what its own clients put in, and the honest clients' data;
 what is left is the noises of the honest clients. All M Compute nodes together need no sum: a client's masked vector and
 its M masks add up to its value with its own noise. Both are computed in the ring, to the last bit.
 
-The ε that a residual of n noises means is that of the Gaussian of variance n S - 9 and of Δ (1 + 10⁻⁹)^½, by the lemma
-of `dca_proto.privacy.accounting`: the ε that a round with n_min - 1 - c = n would have claimed.
+The ε that a residual of n noises of variance S means is that of the Gaussian of variance n S - 9: the sum of discrete
+noises is as private, by the lemma of `dca_proto.privacy.accounting`.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ import msgspec
 import numpy as np
 
 from dca_proto.crypto.fixedpoint import from_ring
-from dca_proto.privacy.accounting import epsilon_of
+from emulator import reference
 from emulator.audit.variance import Spread
 from emulator.collusion.coalition import Case
 from emulator.collusion.rounds import Integers, Round
 
-_SMOOTHING, _WIDENING = 9, 1e-9  # what the lemma takes from the variance, and adds to Δ²
+_SMOOTHING = 9  # what the lemma takes from the variance, in squared grid units
 CONFIDENCE = 0.95
 """Of the intervals that are shown."""
 
@@ -61,10 +64,10 @@ def noise_of(case: Case) -> Noise:
     each = plan.noise_std**2
     return Noise(
         noises_left=case.noises_left,
-        noises_needed=plan.honest,
+        noises_needed=setting.honest,
         left=case.noises_left * each,
-        floor=(plan.sensitivity_l2 / plan.mu) ** 2,
-        needed=plan.honest * each,
+        floor=reference.least_variance(setting.l2, setting.epsilon, setting.delta),
+        needed=setting.honest * each,
         claimed=setting.epsilon,
         meant=epsilon_meant(case),
     )
@@ -74,10 +77,8 @@ def epsilon_meant(case: Case) -> float:
     """The ε, at the claimed δ, that the noises left mean."""
     if not (case.is_released or case.has_all_nodes):
         return 0.0
-    plan = case.plan
-    variance = case.noises_left * plan.noise_variance - _SMOOTHING
-    mu = plan.sensitivity.l2 * math.sqrt((1 + _WIDENING) / variance)
-    return epsilon_of(mu, case.setting.delta)
+    variance = case.noises_left * case.plan.noise_variance - _SMOOTHING
+    return _epsilon(case, variance * case.plan.unit**2)
 
 
 def residual(case: Case, one: Round) -> Integers | None:
@@ -134,4 +135,4 @@ def _epsilon(case: Case, variance: float) -> float:
     """The ε of a Gaussian of that variance; infinite without noise."""
     if variance <= 0:
         return math.inf
-    return epsilon_of(case.plan.sensitivity_l2 / math.sqrt(variance), case.setting.delta)
+    return reference.epsilon_of(case.setting.l2 / math.sqrt(variance), case.setting.delta)

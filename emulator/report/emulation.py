@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Invariant(msgspec.Struct, frozen=True):
-    """One of the nine: how often it was checked, whether it held, and if not, what was found."""
+    """One of the ten: how often it was checked, whether it held, and if not, what was found."""
 
     number: Count
     name: str

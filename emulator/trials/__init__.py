@@ -9,9 +9,9 @@ hostile     clients and Compute nodes that do not keep to the protocol, and what
 cast        the federation of a scenario, hostile actors and planted mistakes among it
 world       the federation in virtual time, with what was asked and what went wrong
 trial       safety under faults, then healing, then liveness
-checkers    the nine invariants, each as an observer of a trial; wire: what messages say to those who look on
+checkers    the ten invariants, each as an observer of a trial; wire: what messages say to those who look on
 outcome     what came of it
-examination one scenario against all nine, compared with itself and with a neighbour where that is asked for
+examination one scenario against all ten, compared with itself and with a neighbour where that is asked for
 shrink      a failing scenario made smaller
 sweep       many seeds, over the processes of workers
 display, command: what a person sees

@@ -1,4 +1,4 @@
-"""Try the protocol in virtual time: faults, adversaries, nine invariants, collusion.
+"""Try the protocol in virtual time: faults, adversaries, ten invariants, collusion.
 
 Real actors and real cryptography, no waiting: the same seed gives the same run, byte for byte.
 """
@@ -45,7 +45,7 @@ _RUN = """Examples:
 """
 _REPLAY = """Examples:
 
-  dca emulate replay 17                   the scenario of seed 17, held against all nine invariants
+  dca emulate replay 17                   the scenario of seed 17, held against all ten invariants
 
   dca emulate replay 17 --json -          digest, outcome, invariants, faults, options
 """

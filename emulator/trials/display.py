@@ -82,7 +82,7 @@ def faults_table(result: dict[str, Any]) -> Table:
 
 
 def invariants_table(result: dict[str, Any]) -> Table:
-    """The nine, and liveness."""
+    """The ten, and liveness."""
     table = _table("", "invariant", "checked", "result")
     for one in result["invariants"]:
         table.add_row(str(one["number"]), one["name"], f"{one['checked']:,}", _verdict(one["ok"], one["detail"]))
@@ -103,7 +103,7 @@ def show_sweep(console: Console, found: Sweep) -> None:
         console.print(coverage_table(found))
     rounds = ", ".join(f"{count} {result}" for result, count in sorted(found.rounds.items()))
     say(console, "rounds", rounds or "none")
-    say(console, "checked", f"{sum(found.checked.values()):,} facts against nine invariants")
+    say(console, "checked", f"{sum(found.checked.values()):,} facts against ten invariants")
     for failure in found.failed[:_FAILURES_SHOWN]:
         show_failure(console, failure)
     rest = found.failed[_FAILURES_SHOWN:]

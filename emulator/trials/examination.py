@@ -1,4 +1,4 @@
-"""A scenario held against all nine invariants: one trial, or three where it is compared with itself and a neighbour."""
+"""A scenario held against all ten invariants: one trial, or three where it is compared with itself and a neighbour."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def _outcome(world: TrialWorld, watching: Sequence[Checker], why: list[str], fur
             ok=not one.broken,
             detail=one.broken[0] if one.broken else None,
         )
-        for one in watching
+        for one in sorted(watching, key=lambda one: one.number)
     )
     holds = not why and all(one.ok for one in invariants)
     simulator = world.simulator

@@ -34,17 +34,25 @@ The seeds are how many `dca emulate sweep --seeds 0..` runs until an invariant b
 | budget not asked about | all | 14 | 4 |
 | receipt for what came too late | Compute nodes | 44 | 8 |
 | late word for what is kept | Compute nodes | 1 | 8 |
+| a quarter of the variance | all | 1 | 10 |
+| N noises suffice | all | 1 | 10 |
+| half the sensitivity | all | 1 | 10 |
+| less noise drawn than planned | clients | 1 | 10 |
+| noise from public values | clients | 1 | 10 |
+| noise without fresh randomness | clients | 1 | 10 |
+| noise without the client's secret | clients | 1 | 10 |
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from dca_proto.core import agreement, client, compute, compute_commit, sessions
+from dca_proto.core import agreement, client, compute, compute_commit, contribution, kinds, release, sessions
 from dca_proto.core.announcement import OpenedAnnouncement
 from dca_proto.core.client import ClientActor
 from dca_proto.core.client_round import RETURNED, SENT
@@ -58,11 +66,14 @@ from dca_proto.core.consent import Consent
 from dca_proto.core.effects import Address, Channel, Effect, Persist, Report, Send
 from dca_proto.core.errors import PeerError
 from dca_proto.core.facts import Released, RoundCompleted
+from dca_proto.core.kinds import SecureSum
 from dca_proto.core.messages import Abort, Answer, Body, Contribution, PartialSum, Receipt, Signed
 from dca_proto.core.trainer import TrainerActor
 from dca_proto.crypto import keyring, masks
 from dca_proto.crypto.fixedpoint import ring_from_bytes, ring_to_bytes
+from dca_proto.privacy import accounting
 from dca_proto.privacy.ledger import TABLE as LEDGER
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 
 
 class ReceiptBeforeTheWrite(ComputeActor):
@@ -365,6 +376,38 @@ def _keeping_all(honest: Callable[..., Any]) -> Callable[..., Any]:
     return renew
 
 
+def _halved(honest: Callable[..., Any]) -> Callable[..., Any]:
+    def sensitivity(*given: Any) -> Any:
+        made = honest(*given)
+        return msgspec.structs.replace(made, l2_squared=made.l2_squared // 4)
+
+    return sensitivity
+
+
+def _from_public(identity: Any, fresh: bytes, hello: bytes, hashed: bytes, charge: int, value: Any) -> Any:
+    root = hashlib.blake2b(identity.id + hashed + bytes([charge % 256])).digest()
+    return root[:32], root[32:48]
+
+
+def _without_secret(honest: Callable[..., Any]) -> Callable[..., Any]:
+    """Fresh randomness alone: who restores a snapshot of the generator repeats it."""
+
+    def root(identity: Any, fresh: bytes, *given: Any) -> Any:
+        made = hashlib.blake2b(fresh).digest()
+        return made[:32], made[32:48]
+
+    return root
+
+
+def _without_fresh(honest: Callable[..., Any]) -> Callable[..., Any]:
+    """The client's secret alone: the same round and value give the same noise."""
+    return lambda identity, fresh, *given: honest(identity, bytes(len(fresh)), *given)
+
+
+def _in_roots(make: Callable[[Any], Any]) -> tuple[Patch, ...]:
+    return tuple((where, "hedged_root", make) for where in (contribution, release))
+
+
 PATCHES: dict[str, tuple[Patch, ...]] = {
     "mask without the announcement's hash": (
         (masks, "_about", lambda honest: lambda hashed, entry: honest(bytes(32), entry)),
@@ -379,6 +422,19 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
     "budget not asked about": ((Consent, "to_charge", lambda honest: lambda *given: None),),
     "receipt for what came too late": ((compute, "open_contribution", _answering("receipt", "receipt")),),
     "late word for what is kept": ((compute, "open_contribution", _answering("late", "late")),),
+    "a quarter of the variance": ((accounting, "share_variance", lambda honest: lambda *of: honest(*of) // 4),),
+    "N noises suffice": ((SecureSum, "honest", lambda honest: property(lambda self: self.most)),),
+    "half the sensitivity": tuple((kinds, name, _halved) for name in ("client_sensitivity", "row_sensitivity")),
+    "less noise drawn than planned": (
+        (
+            DistributedDiscreteGaussian,
+            "sample",
+            lambda honest: lambda self, variance, *given: honest(self, variance // 4, *given),
+        ),
+    ),
+    "noise from public values": _in_roots(lambda honest: _from_public),
+    "noise without fresh randomness": _in_roots(_without_fresh),
+    "noise without the client's secret": _in_roots(_without_secret),
 }
 """By what goes wrong."""
 

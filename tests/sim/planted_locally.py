@@ -88,7 +88,7 @@ class OtherRoot:
 
 
 class ReleasesWithOneKey(ClientActor):
-    """5: everything is drawn from one key."""
+    """5 and 10: everything is drawn from one key."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -166,7 +166,7 @@ PLANTS: dict[type, Planted] = {
     ReleasesForNothing: Planted("client", {4}),
     ReleasesBeyondItsBudget: Planted("client", {4}),
     ReleasesAgain: Planted("client", {1, 4}),
-    ReleasesWithOneKey: Planted("client", {5}),
+    ReleasesWithOneKey: Planted("client", {5, 10}),
     CallsForNothing: Planted("trainer", {4}),
     KeepsTheLatest: Planted("trainer", {2, 3}, {"adversaries": (Adversary(kind="two-faced", actor="client 1"),)}),
     LeavesOneOut: Planted("trainer", {3}),

@@ -148,7 +148,7 @@ PLANTS: dict[type, Planted] = {
     CountsItsRows: Planted("client", {3}),
     PadsReports: Planted("client", {3, 5}),
     RandomisesTooLittle: Planted("client", {3}),
-    ReleasesWithOneKey: Planted("client", {5}),
+    ReleasesWithOneKey: Planted("client", {5, 10}),
     ChargesTheOtherKind: Planted("client", {4}),
     ChargesHalf: Planted("client", {4}),
     ChargesForOneRow: Planted("client", {4}),

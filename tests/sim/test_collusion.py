@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+import planted
 import pytest
 from numpy.typing import NDArray
 
@@ -210,6 +211,15 @@ def test_noise_that_everybody_omits_is_found(monkeypatch: pytest.MonkeyPatch) ->
     assert (seen.verdict, seen.is_broken) == (REFUTED, True)
     assert "the noise left has a variance of at most 0" in seen.refuted[0]
     assert as_json(case, seen, 0, 0.0)["epsilon"]["measured_interval"] == [None, None]
+
+
+@pytest.mark.parametrize("fault", ["a quarter of the variance", "N noises suffice", "half the sensitivity"])
+def test_a_plan_of_too_little_noise_does_not_judge_itself(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for where, attribute, mistaken in planted.PATCHES[fault]:
+        monkeypatch.setattr(where, attribute, mistaken(getattr(where, attribute)))
+    seen = investigate(Case(SETTING, Coalition(revealing=3, trainer=True)), RUNS, "short")
+    assert seen.verdict == REFUTED
+    assert "the plan leaves less noise than the claim needs" in seen.refuted
 
 
 def test_one_honest_client_without_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from emulator.trials.examination import broken_in, examine
 from emulator.trials.sweep import COMPARE_EVERY
 
 SEEDS_MAX, QUICK_MAX = 300, 15
-ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d) \|$", planted.__doc__ or "", re.MULTILINE)
+ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d+) \|$", planted.__doc__ or "", re.MULTILINE)
 SLOW = {name for name, _, seeds, _ in ROWS if int(seeds) > QUICK_MAX}
 BROKEN = {name: int(invariant) for name, _, _, invariant in ROWS}
 NAMES = [*planted.PLANTS, *planted.PATCHES]

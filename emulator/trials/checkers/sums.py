@@ -48,13 +48,17 @@ if TYPE_CHECKING:
 
 
 class ExactSum(Checker):
-    """Bit for bit: each honest node's partial sum, and the trainer's result."""
+    """Bit for bit: each honest node's partial sum, and the trainer's result.
+
+    Attributes:
+        recording: what clients draw.
+    """
 
     number, name = 3, "exact sum"
 
     def __init__(self, world: TrialWorld, witness: Witness) -> None:
         super().__init__(world, witness)
-        self._recording = world.cast.mechanism = Recording(world.cast.mechanism)
+        self.recording = world.cast.mechanism = Recording(world.cast.mechanism)
         for client in world.clients:
             self._watch(client)
         self._encoded: dict[tuple[bytes, bytes, bytes], RingVector] = {}  # by round, client and contribution
@@ -68,7 +72,7 @@ class ExactSum(Checker):
 
     def _watch(self, process: Process) -> None:
         if isinstance(process.actor, ClientActor):
-            self._recording.watch(process.actor)
+            self.recording.watch(process.actor)
 
     def on_restart(self, process: Process) -> None:
         """A client that starts again draws by new objects."""
@@ -79,7 +83,7 @@ class ExactSum(Checker):
         if process.role is not Channel.CLIENT or not self.is_honest(process):
             return
         for round_id, made in contributions_in(effects):
-            drawn, self._recording.drawn = self._recording.drawn, None
+            drawn, self.recording.drawn = self.recording.drawn, None
             if drawn is None:
                 self.fail(f"{process.name} contributes to round {round_id.hex()[:8]} without any noise")
             elif not self.witness.is_summed(round_id):
@@ -87,16 +91,6 @@ class ExactSum(Checker):
             else:
                 value = self._value(process.id, round_id)
                 self._encoded[round_id, process.id, made.contribution] = to_ring(value + drawn)
-                self._check_noise(process, round_id)
-
-    def _check_noise(self, process: Process, round_id: bytes) -> None:
-        """n_min - 1 - c noises of that variance are as much as μ asks for."""
-        if not self._recording.private:
-            return
-        round_ = self._validated(round_id)
-        left, needed = round_.honest * self._recording.variance, (round_.sensitivity.l2 / round_.mu) ** 2
-        who = f"{process.name}, round {round_id.hex()[:8]}"
-        self.expect(left >= needed, f"{who}: noise of {left:.4g} would be left, and {needed:.4g} is needed")
 
     def _told(self, client: bytes, round_id: bytes, drawn: NDArray[np.int64]) -> tuple[int, bytes]:
         """What a release without Compute nodes must say: how many rows, and the noisy sum or the report."""
@@ -105,7 +99,7 @@ class ExactSum(Checker):
             rows = len(self.world.cast.rows[self.world.client_number(client)])
             counted = min(rows, self.witness.announcements[round_id].rows_max)
             return counted, ring_to_bytes(to_ring(value + drawn))
-        (own,) = report.randomise(report.held(value[np.newaxis]), self._recording.key)
+        (own,) = report.randomise(report.held(value[np.newaxis]), self.recording.key)
         return 1, report.encode(own)
 
     def _value(self, client: bytes, round_id: bytes) -> NDArray[np.int64]:
@@ -130,7 +124,7 @@ class ExactSum(Checker):
     def _validated(self, round_id: bytes) -> ValidatedRound:
         if round_id not in self._rounds:
             body = self.witness.announcements[round_id]
-            self._rounds[round_id] = validate_announcement(body, self._recording, Limits())
+            self._rounds[round_id] = validate_announcement(body, self.recording, Limits())
         return self._rounds[round_id]
 
     def _encoded_by(self, asked: Asked, entry: Entry) -> RingVector | None:
@@ -207,7 +201,7 @@ class ExactSum(Checker):
         body, validated = asked.body, self._validated(asked.body.round_id)
         hashes = Hashes(asked.hash, set_hash(asked.hash, b"".join(entry.encoded for entry in chosen)))
         clients = max(self.witness.requests[body.round_id].answers_expected, len(chosen))
-        total, private = _total(known, validated.dimension), self._recording.private
+        total, private = _total(known, validated.dimension), self.recording.private
         return aggregate_of(body, validated, total, len(chosen), hashes, clients=clients, private=private)
 
     def _check_alone(self, fact: RoundCompleted) -> None:
@@ -231,7 +225,7 @@ class ExactSum(Checker):
         for client, frame in members:
             release, told = release_in(frame), self._hashes(round_id, [(client, frame)])
             vector = ring_from_bytes(release.vector, validated.dimension)
-            nodes.append(release_of(body, validated, vector, release.rows, told, private=self._recording.private))
+            nodes.append(release_of(body, validated, vector, release.rows, told, private=self.recording.private))
         return sum_releases(nodes, self._hashes(round_id, members))
 
     def _hashes(self, round_id: bytes, members: list[tuple[bytes, Signed]]) -> Hashes:

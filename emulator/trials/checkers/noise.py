@@ -1,0 +1,146 @@
+"""Invariant 10: each release carries the noise that its claim needs, drawn from a secret that nobody can repeat.
+
+How much that is, `emulator.reference` says from the scenario and the announcement alone: no figure of the product's
+own plan is used. What is looked at: the variance of each draw, before the sum; the draws of the whole trial together,
+against a law of less noise; that a key depends on fresh randomness and on the client's secret; and that no two
+contributions have the same noise.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Sequence
+from math import exp, ldexp, log
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.effects import Channel, Effect
+from dca_proto.core.events import Event
+from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.core.messages import Announcement
+from dca_proto.privacy.mechanism import (
+    GRID_LAPLACE,
+    RANDOMISED_RESPONSE,
+    UNARY_ENCODING,
+    DistributedDiscreteGaussian,
+)
+from emulator import reference
+from emulator.sim.process import Process
+from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.recording import Recording
+from emulator.trials.checkers.witness import Witness, contributions_in
+
+if TYPE_CHECKING:
+    from emulator.trials.world import TrialWorld
+
+_ROUNDING = 1 - 1e-9
+_ALIKE = 30.0  # ln of how many values noise must have before two that are the same are no chance
+
+
+class Noise(Checker):
+    """The amount of noise and where it comes from.
+
+    Args:
+        recording: what clients drew.
+    """
+
+    number, name = 10, "enough noise from a fresh secret"
+
+    def __init__(self, world: TrialWorld, witness: Witness, recording: Recording) -> None:
+        super().__init__(world, witness)
+        self._recording = recording
+        self._variances: dict[bytes, float] = {}  # the least of one client's noise, by announcement
+        self._drawn: set[bytes] = set()
+        self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0])  # scaled noise, and how much of it
+        self._hits: defaultdict[tuple[str, float, bool], list[int]] = defaultdict(lambda: [0, 0])
+
+    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+        """What an honest client has just drawn for a contribution."""
+        drawn = self._recording.drawn
+        if process.role is not Channel.CLIENT or not self.is_honest(process) or drawn is None:
+            return
+        for round_id, _ in contributions_in(effects):
+            who = f"{process.name}, round {round_id.hex()[:8]}"
+            missing = " and on ".join(self._recording.without)
+            self.expect(not missing, f"{who}: its noise does not depend on {missing}")
+            body = self.witness.announcements[round_id]
+            if isinstance(body.terms, LdpReport):
+                self._add_report(process, body, drawn)
+            elif body.mechanism == DistributedDiscreteGaussian.name:
+                self._add_noise(who, body, drawn)
+
+    def _add_noise(self, who: str, body: Announcement, noise: NDArray[np.int64]) -> None:
+        least, found = self._least(body), float(self._recording.variance)
+        self.expect(found >= least * _ROUNDING, f"{who}: its noise has the variance {found:.6g}, expected {least:.6g}")
+        self._add("gaussian", float(np.sum(noise.astype(float) ** 2)) / least, noise.size)
+        if noise.size * log(found + 1) / 2 > _ALIKE:
+            again = noise.tobytes() in self._drawn
+            self._drawn.add(noise.tobytes())
+            self.expect(not again, f"{who}: another contribution has the same noise")
+
+    def _least(self, body: Announcement) -> float:
+        """The variance that one client's noise has at least, in squared grid units."""
+        if body.round_id not in self._variances:
+            honest = body.terms.fewest - 1 - body.terms.colluders if isinstance(body.terms, SecureSum) else 1
+            rows = 1 if isinstance(body.terms, NodeRelease) else max(1, body.rows_max)
+            _, l2 = reference.sensitivity(body.statistic, _bounds(body), rows)
+            least = reference.least_variance(l2, body.epsilon, body.delta, honest)
+            self._variances[body.round_id] = ldexp(least, 2 * body.fraction_bits)
+        return self._variances[body.round_id]
+
+    def _add_report(self, process: Process, body: Announcement, report: NDArray[Any]) -> None:
+        """What a client without a missing value reports of its bin."""
+        row = self.world.cast.rows[self.world.client_number(process.id)]
+        if body.statistic != "histogram" or len(row) != 1 or np.isnan(row).any():
+            return
+        edges, odds = _numbers(body, "edges"), exp(body.epsilon)
+        k = len(edges) - 1
+        own = min(max(bisect(edges, row[0, 0]) - 1, 0), k - 1)
+        if body.mechanism == RANDOMISED_RESPONSE:
+            self._hit("own category", odds / (odds + k - 1), True, np.asarray(report == own))
+        elif body.mechanism == UNARY_ENCODING:
+            bits = report.reshape(-1)
+            self._hit("own bit", 0.5, True, bits[own])
+            self._hit("other bit", 1 / (odds + 1), False, np.delete(bits, own))
+        else:
+            noise = np.ldexp(report.reshape(-1).astype(float), -body.fraction_bits) - (np.arange(k) == own)
+            l1, l2 = reference.sensitivity("histogram", [1.0] * k)
+            if body.mechanism == GRID_LAPLACE:
+                self._add("laplace", float(np.abs(noise).sum()) * body.epsilon / l1, k)
+            else:
+                self._add("gaussian", float(noise @ noise) / reference.least_variance(l2, body.epsilon, body.delta), k)
+
+    def _add(self, law: str, scaled: float, count: int) -> None:
+        total = self._sums[law]
+        total[0], total[1] = total[0] + scaled, total[1] + count
+
+    def _hit(self, what: str, chance: float, above: bool, hits: NDArray[Any]) -> None:
+        count = self._hits[what, chance, above]
+        count[0] += int(np.sum(hits))
+        count[1] += int(np.size(hits))
+
+    def finish(self) -> None:
+        """All draws of the trial together."""
+        for law, (total, count) in self._sums.items():
+            weak = reference.too_little(total, int(count), half=law == "gaussian")
+            self.expect(
+                not weak, f"{count:.0f} {law} draws are {total / max(count, 1):.3g} of what they must be at least"
+            )
+        for (what, chance, above), (hits, count) in self._hits.items():
+            odd = reference.unlikely(hits, count, chance, above=above)
+            self.expect(not odd, f"reports name an {what} {hits} times of {count}, where the chance is {chance:.3g}")
+
+
+def _bounds(body: Announcement) -> list[float]:
+    """Of each column, in units of its scale; of a histogram one for each bin."""
+    if body.statistic == "histogram":
+        return [1.0] * (len(_numbers(body, "edges")) - 1)
+    return _numbers(body, "bound")
+
+
+def _numbers(body: Announcement, parameter: str) -> list[float]:
+    return msgspec.convert(body.parameters[parameter], list[float])
