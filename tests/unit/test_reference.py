@@ -46,7 +46,7 @@ def test_sensitivities_are_the_largest_distances_of_corners() -> None:
 
 
 def test_the_alarms_are_no_likelier_than_they_say_and_ring_for_a_quarter() -> None:
-    """The exact probability of each alarm under a sound mechanism; a hundred draws of a quarter of the variance ring."""
+    """How likely each alarm is under a sound mechanism, exactly; a hundred draws of a quarter of the variance ring."""
     for count in (1, 10, 100, 1000):
         parts = np.linspace(0.01, 0.999, 400)
         rings = [part for part in parts if reference.too_little(part * count, count)]
