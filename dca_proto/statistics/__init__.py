@@ -1,8 +1,9 @@
 """Named statistics that a client computes from its own rows. A round names one; it never carries code.
 
 Importing this package registers the built-in ones: sum, mean, second-moments, moments, regression,
-averaged-regression, histogram, gradient, mixture. `ModelGradient` is the base of gradients of one's own models.
-What a client makes of its rows with them is in `dca_proto.statistics.contribution`.
+averaged-regression, histogram, gradient, mixture, survival, survival-regression. `ModelGradient` is the base of
+gradients of one's own models. What a client makes of its rows with them is in
+`dca_proto.statistics.contribution`.
 """
 
 from dca_proto.statistics.averaged_regression import AveragedRegression
@@ -21,6 +22,7 @@ from dca_proto.statistics.sensitivity import (
     Sensitivity,
 )
 from dca_proto.statistics.sum import Mean, Sum
+from dca_proto.statistics.survival import Survival, SurvivalRegression
 
 __all__ = [
     "ADD_OR_REMOVE_ONE_CLIENT",
@@ -38,6 +40,8 @@ __all__ = [
     "Sensitivity",
     "Statistic",
     "Sum",
+    "Survival",
+    "SurvivalRegression",
     "register",
     "registered",
     "resolve",

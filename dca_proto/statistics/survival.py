@@ -1,0 +1,264 @@
+"""Who had an event or left when, on a public grid of times: one cell for each row, and one code word for each cell.
+
+A row is a duration, whether it ended in an event (or the row was censored), and perhaps a group. With interval ends
+t_1 < ... < t_K and t_0 = 0 it falls into one of 2K + 1 cells of its group: an event in (t_{k-1}, t_k], censored in
+[t_{k-1}, t_k), or neither by t_K. (Who is censored at t_k was at risk of all events up to t_k, as Kaplan and Meier have
+it.) The counts of the cells give all at-risk and event counts, by cumulative sums.
+
+**Codes.** The row contributes the public integer vector of its cell, b_c: the sum over rows is then B·counts, a
+*strategy* of the matrix mechanism (Li, Miklau, Hay, McGregor and Rastogi 2015). Unit vectors give the histogram itself;
+better ones lower the noise of cumulative sums (`inference.models.survival.codes`). Two rows are max |b_c - b_c'| apart,
+or max |b_c| where one of them is missing: the codes are integers, so that this is exact, and attained.
+
+**Features.** `SurvivalRegression` adds the features x, scaled into a box and a ball, times the integers a_c of the
+row's cell, and w times the unique terms of xxᵀ. Let X be the integers of x on a grid of 2^(-f/2), |X|² <= ρ. With
+A = |a_c|², A' = |a_c'|², κ = a_c·a_c', P = |X|², Q = |X'|² and t = X·X', two rows are apart by at most
+
+    Δ² = 2^2f·|b_c - b_c'|² + 2^f·(AP + A'Q - 2κt) + w²·(P² + Q² - 2t²),
+
+as the unique terms of a symmetric D have at most the norm of D (`regression_sensitivity`). This grows with P and Q, and
+is concave in t, largest at t = -2^f·κ/(2w²) or at the end of [-ρ, ρ] next to that. So at P = Q = ρ
+
+    Δ² <= 2^2f·|b_c - b_c'|² + 2^f·(A + A')ρ + { 2·2^f·|κ|ρ  where 2^f·|κ| >= 2w²ρ, else 2^2f·κ²/(2w²) + 2w²ρ² },
+
+whose largest value over all pairs of cells (c' = c among them) is stated, rounded up. To a missing row it is
+2^2f·|b_c|² + 2^f·Aρ + w²ρ², which is checked as well.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import combinations_with_replacement
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.core.errors import UsageError
+from dca_proto.statistics.ball import ball_limit, check_radius, into_ball
+from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.scaled import half_bits
+from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.sum import Sum
+
+CELLS_MAX = 1024
+CODE_MAX = 2**12  # of an entry, and of the weight of squares
+Codes = tuple[tuple[int, ...], ...]
+
+
+@register
+class Survival(Statistic, frozen=True, kw_only=True):
+    """The code word of each row's cell.
+
+    Attributes:
+        columns: the duration, the event (above 0.5) and, of two or more groups, the group: 0, 1, ..., G - 1. Values
+            beyond count as the nearest.
+        times: t_1 < ... < t_K, above 0, in units of the duration.
+        groups: G, at least 1.
+        codes: the integers of each cell, all groups' in their order: events in each interval, censored in each
+            interval, then neither. Empty for the unit vectors, which count.
+    """
+
+    name = "survival"
+
+    times: tuple[float, ...]
+    groups: int = 1
+    codes: Codes = ()
+
+    def __post_init__(self) -> None:
+        _check_times(self.times)
+        if not 1 <= self.groups * (2 * len(self.times) + 1) <= CELLS_MAX:
+            raise UsageError(
+                f"{self.groups} groups and {len(self.times)} intervals; give 1 or more of each, and at most "
+                f"{CELLS_MAX} cells, which are groups * (2 * intervals + 1)"
+            )
+        if self._features_missing():
+            expected = "duration, event and group" if self.groups > 1 else "duration and event"
+            raise UsageError(f"columns are {', '.join(self.columns)[:200]}; expected {expected}")
+        if self.codes:
+            _check_codes("codes", self.codes, self.cells)
+        super().__post_init__()
+
+    def _features_missing(self) -> bool:
+        return len(self.columns) != self.first_feature
+
+    @property
+    def first_feature(self) -> int:
+        """How many columns come before any features."""
+        return 2 + (self.groups > 1)
+
+    @property
+    def cells(self) -> int:
+        """G·(2K + 1)."""
+        return self.groups * (2 * len(self.times) + 1)
+
+    @property
+    def dimension(self) -> int:
+        return len(self.codes[0]) if self.codes else self.cells
+
+    @property
+    def categories(self) -> int:
+        """The cells, where they are counted."""
+        return 0 if self.codes else self.cells
+
+    def labels(self) -> tuple[str, ...]:
+        if self.codes:
+            return tuple(f"code {place + 1}" for place in range(self.dimension))
+        ends = [f"{left:g} to {right:g}" for left, right in zip((0.0, *self.times), self.times, strict=False)]
+        own = [*(f"event {one}" for one in ends), *(f"censored {one}" for one in ends), f"beyond {self.times[-1]:g}"]
+        return tuple(f"group {g}: {one}" if self.groups > 1 else one for g in range(self.groups) for one in own)
+
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Durations count up to the last time, events as 0 or 1, groups from 0 to G - 1."""
+        ends = ((0.0, self.times[-1]), (0.0, 1.0), (0.0, self.groups - 1.0))
+        return dict(zip(self.columns, ends, strict=False))
+
+    def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        words = self.words
+        norms = (words**2).sum(axis=1)
+        apart = norms[:, None] + norms - 2 * words @ words.T
+        square = int(max(apart.max(), norms.max())) << 2 * fraction_bits
+        bound = int(np.abs(words).max()) << fraction_bits
+        return Sensitivity(l1=isqrt(self.dimension * square), l2_squared=square, bound=bound)
+
+    def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
+        return self.words[self.cells_of(rows)] << fraction_bits
+
+    def cells_of(self, rows: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The cell of each row, shape ``(m,)``."""
+        times, had = np.asarray(self.times), rows[:, 1] > 0.5
+        k = np.where(had, times.searchsorted(rows[:, 0], "left"), times.searchsorted(rows[:, 0], "right"))
+        intervals = len(times)
+        cell = np.where(k == intervals, 2 * intervals, np.where(had, k, intervals + k)).astype(np.int64)
+        if self.groups > 1:
+            group = np.rint(np.clip(rows[:, 2], 0, self.groups - 1)).astype(np.int64)
+            cell += group * (2 * intervals + 1)
+        return cell
+
+    @cached_property
+    def words(self) -> NDArray[np.int64]:
+        """The code word of each cell, shape ``(cells, dimension of the codes)``."""
+        return np.array(self.codes, dtype=np.int64) if self.codes else np.eye(self.cells, dtype=np.int64)
+
+
+@register
+class SurvivalRegression(Survival, frozen=True, kw_only=True):
+    """The code word of each row's cell, then a_c ⊗ x, then the unique terms of xxᵀ, of scaled and clamped features.
+
+    Attributes:
+        columns: the duration, the event, the group of two or more, then the features.
+        centre, scale, bound: of each feature, as of the statistic "sum". radius: of an L2 ball that they are brought
+            into, in units of ``scale``.
+        codes: as of `Survival`, but not empty.
+        feature_codes: a_c of each cell. square_weight: w, from 1.
+    """
+
+    name = "survival-regression"
+
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    bound: tuple[float, ...]
+    radius: float
+    feature_codes: Codes
+    square_weight: int = 1
+
+    def __post_init__(self) -> None:
+        check_radius("radius", self.radius)
+        if not self.codes:
+            raise UsageError("codes are missing; give the integers of each cell")
+        if not 1 <= self.square_weight <= CODE_MAX:
+            raise UsageError(f"square_weight is {self.square_weight}; give a whole number from 1 to {CODE_MAX}")
+        super().__post_init__()
+        _check_codes("feature_codes", self.feature_codes, self.cells)
+        _ = self.features
+
+    def _features_missing(self) -> bool:
+        return len(self.columns) <= self.first_feature
+
+    @cached_property
+    def features(self) -> Sum:
+        """The features' columns with their box."""
+        columns = self.columns[self.first_feature :]
+        return Sum(columns=columns, centre=self.centre, scale=self.scale, bound=self.bound)
+
+    @property
+    def block_sizes(self) -> tuple[int, int, int]:
+        """How many coordinates the codes, the features' sums and their products have."""
+        d = len(self.columns) - self.first_feature
+        return len(self.codes[0]), d * len(self.feature_codes[0]), d * (d + 1) // 2
+
+    @property
+    def dimension(self) -> int:
+        return sum(self.block_sizes)
+
+    @property
+    def categories(self) -> int:
+        return 0
+
+    def labels(self) -> tuple[str, ...]:
+        names = self.features.columns
+        words = [f"code {place + 1}" for place in range(self.block_sizes[0])]
+        sums = [f"{name}, code {place + 1}" for place in range(len(self.feature_codes[0])) for name in names]
+        return (*words, *sums, *(f"{left}·{right}" for i, left in enumerate(names) for right in names[i:]))
+
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        return {**super().ranges(), **self.features.ranges()}
+
+    def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        limits, rho = self._limits(fraction_bits)
+        w, unit = self.square_weight, 1 << fraction_bits
+        words, factors = self.words, np.array(self.feature_codes, dtype=np.int64)
+        norms, inner = (factors**2).sum(axis=1).tolist(), (factors @ factors.T).tolist()
+        square = max(
+            (int(b @ b) << 2 * fraction_bits) + unit * a * rho + w**2 * rho**2
+            for b, a in zip(words, norms, strict=True)
+        )
+        for c, other in combinations_with_replacement(range(self.cells), 2):
+            apart = int(((words[c] - words[other]) ** 2).sum()) << 2 * fraction_bits
+            kappa = unit * abs(inner[c][other])
+            if kappa >= 2 * w**2 * rho:
+                most = 2 * kappa * rho
+            else:
+                most = -(-(kappa**2) // (2 * w**2)) + 2 * w**2 * rho**2
+            square = max(square, apart + unit * (norms[c] + norms[other]) * rho + most)
+        most = isqrt(rho)
+        bound = max(
+            int(np.abs(words).max()) << fraction_bits,
+            int(np.abs(factors).max()) * min(max(limits), most) << half_bits(fraction_bits),
+            w * min(max(limits), most) ** 2,
+        )
+        return Sensitivity(l1=isqrt(self.dimension * square), l2_squared=square, bound=bound)
+
+    def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
+        bits, cells = half_bits(fraction_bits), self.cells_of(rows)
+        boxed = self.features.quantised(rows[:, self.first_feature :], bits)
+        x = into_ball(boxed.astype(np.float64), ball_limit("radius", self.radius, bits))
+        factors = np.array(self.feature_codes, dtype=np.int64)[cells]
+        sums = (factors[:, :, None] * x[:, None, :]).reshape(len(rows), -1) << bits
+        products = [self.square_weight * x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])]
+        return np.concatenate([self.words[cells] << fraction_bits, sums, *products], axis=1)
+
+    def _limits(self, fraction_bits: int) -> tuple[tuple[int, ...], int]:
+        """C_j of each feature, and ρ."""
+        bits = half_bits(fraction_bits)
+        limits = self.features.limits(bits)
+        return limits, min(sum(limit**2 for limit in limits), ball_limit("radius", self.radius, bits) ** 2)
+
+
+def _check_times(times: tuple[float, ...]) -> None:
+    grid = np.array((0.0, *times))
+    if len(grid) < 2 or not np.isfinite(grid).all() or (grid[:-1] >= grid[1:]).any():
+        found = ", ".join(f"{time:g}" for time in times[:8]) or "none"
+        raise UsageError(f"times are {found}; give at least one, finite, above 0 and increasing")
+
+
+def _check_codes(name: str, codes: Codes, cells: int) -> None:
+    """One word for each cell, all of one length, not all zero."""
+    lengths = {len(word) for word in codes}
+    if len(codes) != cells or len(lengths) != 1 or lengths == {0}:
+        raise UsageError(
+            f"{name}: {len(codes)} words of {sorted(lengths)[:5]} integers; give one each for {cells} cells"
+        )
+    values = [value for word in codes for value in word]
+    if not all(type(value) is int and abs(value) <= CODE_MAX for value in values) or not any(values):
+        raise UsageError(f"{name}: give whole numbers within ±{CODE_MAX}, not all of them 0")
