@@ -24,7 +24,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     detail: str | None = None
     replay: str | None = None
     shrunk: dict[str, Any] | None = None
-    last_facts: list[str] = []
+    facts: list[str] = []
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ def _failures(run: Sweep) -> Iterator[Child]:
         yield note(one.detail) if one.detail else None
         yield code(one.replay) if one.replay else None
         yield folded("the smaller scenario", one.shrunk) if one.shrunk else None
-        yield folded("the last facts", one.last_facts[-_FACTS_MAX:]) if one.last_facts else None
+        yield folded("what was told before", one.facts[-_FACTS_MAX:]) if one.facts else None
     if len(run.failed) > _FAILURES_MAX:
         yield note(f"{count(len(run.failed) - _FAILURES_MAX)} more are in the JSON.")
 

@@ -361,6 +361,9 @@ class Process:
     def _send(self, send: Send) -> None:
         if self._simulator.observers and not self._show_send(send):
             return
+        if self._simulator.trace.is_on:
+            to = send.to
+            self._simulator.trace.passed(self._simulator.now_us, self.id, to.channel.value, to.id, send.payload)
         self.traffic.messages_sent += 1
         self.traffic.bytes_sent += len(send.payload)
         self._simulator.broker.publish(self, send)

@@ -1,7 +1,7 @@
 """The trace of a run: which fact came from whom, when. Facts hold no secret and no ciphertext, so neither does it.
 
-Its digest tells two runs apart. It covers everything ever noted, also what is no longer kept. Where nobody asks for
-either, as in measurements, there is none.
+Its digest tells two runs apart. It covers every fact ever noted, also those that are no longer kept, and every message:
+when it left whom for whom, and its bytes. Where nobody asks for either, as in measurements, there is none.
 """
 
 from __future__ import annotations
@@ -50,18 +50,24 @@ class Trace:
         self.entries.append(Entry(at_ms, actor, fact))
         self.count += 1
         # MessagePack ends itself, so what follows what is plain without lengths. Fields go with their names, in order.
-        self._encoder.encode_into((at_ms, actor, type(fact).__name__, fact), self._encoded, -1)
-        if len(self._encoded) > _BUFFER_BYTES:
-            self._absorb()
+        self._absorb((at_ms, actor, type(fact).__name__, fact))
+
+    def passed(self, at_us: int, sender: bytes, channel: str, receiver: bytes, payload: bytes) -> None:
+        """Add a message to the digest alone."""
+        if self.is_on:
+            self._absorb((at_us, sender, channel, receiver, payload))
 
     def digest(self) -> str:
-        """Hexadecimal BLAKE2b over all facts so far."""
-        self._absorb()
-        return self._hash.hexdigest()
-
-    def _absorb(self) -> None:
+        """Hexadecimal BLAKE2b over all facts and messages so far."""
         self._hash.update(self._encoded)
         self._encoded.clear()
+        return self._hash.hexdigest()
+
+    def _absorb(self, plain: tuple[object, ...]) -> None:
+        self._encoder.encode_into(plain, self._encoded, -1)
+        if len(self._encoded) > _BUFFER_BYTES:
+            self._hash.update(self._encoded)
+            self._encoded.clear()
 
 
 def _array(value: object) -> object:

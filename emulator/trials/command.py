@@ -21,11 +21,11 @@ from dca_proto.core.errors import UsageError
 from emulator.sim.events import Observer
 from emulator.trials.display import show_failure, show_sweep, show_trial
 from emulator.trials.draw import draw_scenario
-from emulator.trials.examination import broken_in, examine
+from emulator.trials.examination import broken_in, examine, facts_before
 from emulator.trials.example import example as example_text
 from emulator.trials.scenario import Scenario, from_plain, load_scenario, to_plain, to_toml
 from emulator.trials.shrink import shrink
-from emulator.trials.sweep import Failure, Sweep, shrink_failures
+from emulator.trials.sweep import Failure, Sweep, shrink_failures, take_shrunk
 from emulator.trials.sweep import sweep as sweep_seeds
 from emulator.trials.world import TrialWorld
 
@@ -108,9 +108,10 @@ def replay(
 ) -> int:
     """Run the scenario that a seed draws, as a sweep does; exit code 4 if an invariant is broken.
 
-    Fields of the JSON object: kind, ok, seed, digest (of the trace), outcome (result, live, rounds with phases),
-    invariants (number, name, checked, ok, detail), faults (reached or not, when), options (the scenario), traffic by
-    role, drops, last_facts, replay, wall_s, virtual_s; shrunk (a smaller scenario), where one failed.
+    Fields of the JSON object: kind, ok, seed, digest (of all facts and messages), outcome (result, live, rounds with
+    phases), invariants (number, name, checked, ok, detail, facts before it broke), faults (reached or not, when),
+    options (the scenario), traffic by role, drops, last_facts, replay, wall_s, virtual_s; shrunk (a smaller scenario),
+    where one failed.
     """
     _check_outputs(save, json_to)
     _check_patience(shrink_seconds)
@@ -128,10 +129,11 @@ def _trial(scenario: Scenario, again: str, shrink_seconds: float, save: Path, js
     if broken:
         number, detail = next(iter(broken.items()))
         failure = Failure(seed=scenario.seed, invariant=number, detail=detail, replay=again, options=result["options"])
-        failure.last_facts = list(result["last_facts"])
+        failure.facts = facts_before(result, number)
         if shrink_seconds > 0:
             say(console, "shrinking", f"for at most {shrink_seconds:g} s")
-            failure.shrunk = result["shrunk"] = to_plain(shrink(scenario, number, seconds=shrink_seconds).scenario)
+            take_shrunk(failure, shrink(scenario, number, seconds=shrink_seconds))
+            result["shrunk"] = failure.shrunk
         show_failure(console, failure)
         _save(console, failure, save)
     write_json(result, json_to)
@@ -203,7 +205,7 @@ def sweep(
     """Run the scenarios of many seeds; exit code 4 if an invariant is broken in any of them.
 
     Fields of the JSON object: kind, ok, seeds (first, last), run, failed (seed, invariant, detail, replay, options,
-    last_facts, shrunk), coverage (kind -> trials that reached it), checked (invariant -> facts), rounds (result ->
+    facts, shrunk), coverage (kind -> trials that reached it), checked (invariant -> facts), rounds (result ->
     count), wall_s, scenarios_per_s, interrupted.
     """
     _check_outputs(save, json_to)

@@ -136,9 +136,9 @@ def show_failure(console: Console, failure: Failure) -> None:
     if plain is not None:
         say(console, "scenario", "shrunk, as TOML:" if failure.shrunk else "as TOML:")
         _print(console, _short_toml(plain))
-    if failure.last_facts:
-        say(console, "last facts", "")
-        _print(console, failure.last_facts[-_FACTS_SHOWN:])
+    if failure.facts:
+        say(console, "before", "")
+        _print(console, failure.facts[-_FACTS_SHOWN:])
     say(console, "replay", failure.replay)
 
 

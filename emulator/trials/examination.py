@@ -59,6 +59,11 @@ def examine(
     return run_trial(scenario, checkers=everybody, plant=plant)
 
 
+def facts_before(result: dict[str, Any], number: int) -> list[str]:
+    """What a trial's JSON tells of the time before that invariant broke; of the end, where it did not become live."""
+    return next((list(one["facts"]) for one in result["invariants"] if one["number"] == number), result["last_facts"])
+
+
 def broken_in(result: dict[str, Any]) -> dict[int, str]:
     """What a trial's JSON says was broken: the invariants' numbers (`LIVENESS` for none of them) and how."""
     broken = {one["number"]: str(one["detail"]) for one in result["invariants"] if not one["ok"]}

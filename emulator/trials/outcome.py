@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -14,6 +16,7 @@ from emulator.trials.scenario import to_plain
 from emulator.trials.world import RoundLog, TrialWorld
 
 FACTS_SHOWN = 40
+_ROUND = re.compile(r"\bround ([0-9a-f]{8})\b")
 
 
 class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,13 +55,17 @@ class FaultOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checker found: how often it looked, and the first thing that was broken."""
+    """What a checker found: how often it looked, and the first thing that was broken.
+
+    `facts`: what was told before that, in words, of the round that it was in.
+    """
 
     number: int
     name: str
     checked: int
     ok: bool
     detail: str | None = None
+    facts: tuple[str, ...] = ()
 
 
 class Drop(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,8 +213,20 @@ def traffic_of(world: TrialWorld) -> dict[str, dict[str, int]]:
 
 def facts_of(world: TrialWorld) -> tuple[str, ...]:
     """The last facts in words: when, who, what."""
-    entries = list(world.simulator.trace.entries)[-FACTS_SHOWN:]
-    return tuple(_in_words(world, entry) for entry in entries)
+    return _told(world, world.simulator.trace.entries)
+
+
+def evidence(world: TrialWorld, before: Iterable[Entry], detail: str) -> tuple[str, ...]:
+    """Of the facts before a break, the last ones in words: those of its round, and what the emulator did; or all."""
+    found = _ROUND.search(detail)
+    if found is None:
+        return _told(world, before)
+    begins = bytes.fromhex(found[1])
+    return _told(world, (entry for entry in before if getattr(entry.fact, "round_id", begins).startswith(begins)))
+
+
+def _told(world: TrialWorld, entries: Iterable[Entry]) -> tuple[str, ...]:
+    return tuple(_in_words(world, entry) for entry in list(entries)[-FACTS_SHOWN:])
 
 
 def _in_words(world: TrialWorld, entry: Entry) -> str:

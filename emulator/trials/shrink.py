@@ -16,7 +16,7 @@ import msgspec
 from dca_proto.core.errors import UsageError
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import IDEAL
-from emulator.trials.examination import COMPARED, broken_in, examine
+from emulator.trials.examination import COMPARED, broken_in, examine, facts_before
 from emulator.trials.scenario import Adversary, Fault, Limits, Scenario, from_plain, to_plain
 
 T = TypeVar("T")
@@ -28,11 +28,15 @@ _SMALLER = ((1, 2), (3, 4), (9, 10))  # parts to which a number is lowered, in t
 
 
 class Shrunk(msgspec.Struct, frozen=True):
-    """What is left of a scenario. `trials`: how many were run for it. `detail`: how it breaks now."""
+    """What is left of a scenario.
+
+    `trials`: how many were run for it. `detail`: how it breaks now. `facts`: what is told before, in words.
+    """
 
     scenario: Scenario
     trials: int
     detail: str
+    facts: tuple[str, ...]
 
 
 class _Search:
@@ -72,14 +76,15 @@ def shrink(
     """The smallest scenario found in which the invariant of that number breaks, too.
 
     Args:
-        number: 1 to 9, or 0 for liveness. seconds, trials_max: when to stop looking.
+        number: 1 to 10, or 0 for liveness. seconds, trials_max: when to stop looking.
         breaks: what tells it; by default a trial with all checkers.
     """
-    details: dict[Scenario, str] = {}
+    found: dict[Scenario, tuple[str, tuple[str, ...]]] = {}
 
     def in_a_trial(smaller: Scenario) -> bool:
-        broken = broken_in(examine(smaller, compare=number in COMPARED).to_json())
-        details[smaller] = broken.get(number, "")
+        result = examine(smaller, compare=number in COMPARED).to_json()
+        broken = broken_in(result)
+        found[smaller] = broken.get(number, ""), tuple(facts_before(result, number))
         return number in broken
 
     search = _Search(scenario, breaks or in_a_trial, time.monotonic() + seconds, trials_max)
@@ -90,7 +95,7 @@ def shrink(
         _fewer(search, "adversaries", search.best.adversaries)
         for changes in _simpler(search):
             search.take(**changes)
-    return Shrunk(search.best, search.trials, details.get(search.best, ""))
+    return Shrunk(search.best, search.trials, *found.get(search.best, ("", ())))
 
 
 def _fewer(search: _Search, name: str, items: tuple[T, ...]) -> None:

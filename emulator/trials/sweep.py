@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from emulator.trials.draw import draw_scenario
-from emulator.trials.examination import broken_in, examine
+from emulator.trials.examination import broken_in, examine, facts_before
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario import to_plain
-from emulator.trials.shrink import shrink
+from emulator.trials.shrink import Shrunk, shrink
 from emulator.trials.workers import Done, Work, Workers
 
 COMPARE_EVERY = 10
@@ -28,8 +28,9 @@ class Failure(msgspec.Struct, kw_only=True):
     """A seed that failed.
 
     Attributes:
-        seed: whose scenario. invariant: 1 to 9, 0 for liveness, None where there is no result. detail: what was broken.
-        options: the scenario as plain data. last_facts: what happened before. replay: the command that repeats it.
+        seed: whose scenario. invariant: 1 to 10, 0 for liveness, None where there is no result.
+        detail, facts: what was broken, and what was told before of that round; in the shrunk run if there is one.
+        options: the scenario as plain data. replay: the command that repeats it.
         shrunk: a smaller scenario in which the same invariant breaks, as plain data; None where there was no time.
     """
 
@@ -38,7 +39,7 @@ class Failure(msgspec.Struct, kw_only=True):
     detail: str
     replay: str
     options: dict[str, Any] | None = None
-    last_facts: list[str] = []
+    facts: list[str] = []
     shrunk: dict[str, Any] | None = None
 
 
@@ -85,11 +86,9 @@ class Sweep(msgspec.Struct, kw_only=True):
         self.checked.update({one["number"]: one["checked"] for one in result["invariants"]})
         self.rounds.update(one["result"] for one in result["outcome"]["rounds"])
         for number, detail in broken_in(result).items():
-            facts, options = list(result["last_facts"]), result["options"]
+            facts, options = facts_before(result, number), result["options"]
             self.failed.append(
-                Failure(
-                    seed=done.seed, invariant=number, detail=detail, replay=replay, options=options, last_facts=facts
-                )
+                Failure(seed=done.seed, invariant=number, detail=detail, replay=replay, options=options, facts=facts)
             )
 
 
@@ -138,5 +137,11 @@ def shrink_failures(found: Sweep, seconds: float) -> None:
     """Make the first few failing scenarios smaller, so many seconds each."""
     for failure in found.failed[:SHRUNK_MAX]:
         if failure.invariant is not None:
-            shrunk = shrink(draw_scenario(failure.seed), failure.invariant, seconds=seconds)
-            failure.shrunk = to_plain(shrunk.scenario)
+            take_shrunk(failure, shrink(draw_scenario(failure.seed), failure.invariant, seconds=seconds))
+
+
+def take_shrunk(failure: Failure, shrunk: Shrunk) -> None:
+    """The smaller scenario, and what was told in it before it broke."""
+    failure.shrunk = to_plain(shrunk.scenario)
+    if shrunk.facts:
+        failure.detail, failure.facts = shrunk.detail, list(shrunk.facts)

@@ -17,11 +17,13 @@ from dca_proto.core.lists import TOO_FEW
 from dca_proto.core.params import Timing
 from dca_proto.core.trainer import TrainerActor
 from emulator.sim.events import Observer
+from emulator.sim.trace import Entry
 from emulator.trials.cast import Plant
 from emulator.trials.outcome import (
     InvariantOutcome,
     Outcome,
     drops_of,
+    evidence,
     facts_of,
     faults_of,
     options_of,
@@ -47,6 +49,7 @@ class Checker(Protocol):
     name: str
     checked: int
     broken: list[str]
+    before: list[Entry]
 
     def finish(self) -> None:
         """The trial is over: what can be said now only."""
@@ -176,6 +179,7 @@ def _outcome(world: TrialWorld, watching: Sequence[Checker], why: list[str], fur
             checked=one.checked,
             ok=not one.broken,
             detail=one.broken[0] if one.broken else None,
+            facts=evidence(world, one.before, one.broken[0]) if one.broken else (),
         )
         for one in sorted(watching, key=lambda one: one.number)
     )

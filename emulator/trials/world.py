@@ -34,7 +34,7 @@ from emulator.trials.outages import quiet
 from emulator.trials.router import Router
 from emulator.trials.scenario import Scenario
 
-FACTS_KEPT = 100
+FACTS_KEPT = 1_000
 OWNER_WAITS_MS = 500
 DOWN = "down"
 _TARDINESS = {"slow": 20, "clock-ahead": 1, "clock-behind": 1}

@@ -9,7 +9,7 @@ from typing import Any
 def nothing(seed: int) -> dict[str, Any]:
     """A trial's result in which all holds."""
     outcome = {"live": True, "rounds": [{"result": "completed"}], "why": [], "further": "completed"}
-    held = {"number": 1, "name": "one", "checked": 2, "ok": True, "detail": None}
+    held = {"number": 1, "name": "one", "checked": 2, "ok": True, "detail": None, "facts": []}
     return {"faults": [], "options": {}, "invariants": [held], "outcome": outcome, "last_facts": []}
 
 
@@ -34,5 +34,5 @@ def raises_at_two(seed: int) -> dict[str, Any]:
 
 def breaks_the_third(seed: int) -> dict[str, Any]:
     """A trial's result in which an invariant is broken."""
-    broken = {"number": 3, "name": "three", "checked": 5, "ok": False, "detail": "two sums"}
-    return {**nothing(seed), "invariants": [broken], "last_facts": ["the last one"]}
+    broken = {"number": 3, "name": "three", "checked": 5, "ok": False, "detail": "two sums", "facts": ["the last one"]}
+    return {**nothing(seed), "invariants": [broken]}

@@ -112,6 +112,19 @@ def test_a_restart_of_one_actor_changes_no_other_actors_randomness() -> None:
     assert cast.client(0)._random(8) != cast.client(0)._random(8), "a start has no randomness of an earlier one"
 
 
+def test_the_digest_covers_each_message_to_the_last_byte() -> None:
+    message = (1, b"a", "compute", b"b", b"payload")
+    others = [(2, *message[1:]), (1, b"c", *message[2:]), (*message[:2], "trainer", *message[3:]),
+              (*message[:3], b"d", message[4]), (*message[:4], b"payloae"), (*message[:4], b"payload1")]  # fmt: skip
+    digests = set()
+    for one in (message, *others):
+        trace = Trace()
+        trace.passed(*one)
+        digests.add(trace.digest())
+    assert len(digests) == len(others) + 1
+    assert Trace(0).is_on is False
+
+
 def test_the_digest_covers_time_actor_kind_and_fact_also_of_what_is_not_kept() -> None:
     notes = [(1, b"a", Happened("x")), (2, b"a", Happened("x")), (1, b"b", Happened("x")), (1, b"a", Killed("x"))]
     seen = set()

@@ -91,7 +91,22 @@ def test_a_broken_invariant_is_in_the_figures_with_all_that_repeats_it() -> None
     assert told["ok"] is False
     assert (failure["seed"], failure["invariant"], failure["detail"]) == (8, 3, "two sums")
     assert failure["replay"] == "dca emulate replay 8"
-    assert failure["last_facts"] == ["the last one"]
+    assert failure["facts"] == ["the last one"]
+
+
+def test_a_failure_shows_the_facts_of_its_round_before_the_break() -> None:
+    role, make = planted.PLANTS["second release"]
+    plant = Plant(role, lambda honest: make if honest in make.__mro__ else honest)  # type: ignore[arg-type]
+    scenario = draw_scenario(3)
+    outcome = examine(scenario, compare=False, plant=plant)
+    (broken,) = [one for one in outcome.invariants if one.number == 1]
+    assert broken.detail is not None
+    named = broken.detail[-8:]
+    assert [fact for fact in broken.facts if "ListFrozen" in fact and named in fact]
+    others = {one.round_id[:8] for one in outcome.rounds} - {named}
+    assert others
+    assert not [fact for fact in broken.facts if any(other in fact for other in others)]
+    assert all("RoundCompleted" not in fact for fact in broken.facts), "that came after the break"
 
 
 # --- shrinking -------------------------------------------------------------------------------------------------------

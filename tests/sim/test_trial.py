@@ -27,7 +27,7 @@ def test_a_quiet_trial_completes_and_one_round_more() -> None:
     assert outcome.live
     assert contributors(world) == 5
     assert not outcome.drops
-    assert {one.number for one in outcome.invariants} == set(range(1, 10))
+    assert {one.number for one in outcome.invariants} == set(range(1, 11))
 
 
 def test_another_seed_is_another_run() -> None:

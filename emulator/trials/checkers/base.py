@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
+from emulator.sim.trace import Entry
 
 if TYPE_CHECKING:
     from emulator.trials.checkers.witness import Witness
@@ -22,7 +23,8 @@ class Checker(Observer):
 
     Attributes:
         number, name: of the invariant. checked: how many single facts were held against it so far.
-        broken: what contradicted it, the first few, in words. finish: to be called once, when the trial is over.
+        broken: what contradicted it, the first few, in words. before: the facts that were told until the first of them.
+        finish: to be called once, when the trial is over.
     """
 
     number: int
@@ -33,6 +35,7 @@ class Checker(Observer):
         self.witness = witness
         self.checked = 0
         self.broken: list[str] = []
+        self.before: list[Entry] = []
 
     def finish(self) -> None:
         """The trial is over: check what can only be checked now."""
@@ -45,6 +48,8 @@ class Checker(Observer):
 
     def fail(self, what: str) -> None:
         """The invariant is broken."""
+        if not self.broken:
+            self.before = list(self.world.simulator.trace.entries)
         if len(self.broken) < BROKEN_KEPT_MAX:
             since_s = (self.world.simulator.now_ms - self.world.simulator.start_ms) / 1000
             self.broken.append(f"at {since_s:.3f} s: {what}")
