@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The marginal likelihoods of `inference.local` against numerical integration to 34 digits, far tails included.
+"""The marginal likelihoods of `inference.models.fit` against numerical integration to 34 digits, far tails included.
 
 - Each of `rectified` over noise from ε = 0.01 to 20, its parameters (σ from 0.01 to 100 times the width, μ up to 50
   widths outside), and z up to 500 scales outside: ln p, the integral of p, and the gradients, which must be finite
@@ -222,7 +222,7 @@ def compiled(function: Callable[..., Any], bounds: tuple[float, ...]) -> tuple[C
 
 def ours(cell: Cell) -> tuple[Callable[[Any], NDArray[np.float64]], Callable[[Any], NDArray[np.float64]]]:
     """The library's ln p of the cell, and its derivatives, as functions of z."""
-    from inference.local import rectified
+    from inference.models.column import rectified
 
     bounds = (cell.low, cell.high) if cell.model == "gaussian" else (cell.high,)
     log_p, slopes = compiled(getattr(rectified, f"{cell.model}_{cell.noise}"), bounds)
@@ -325,7 +325,7 @@ def check_lemma(cell: Lemma) -> dict[str, Any]:
     """Errors relative to the integral of |g| exp(h) N, without that of rounding the exponent."""
     import jax
 
-    from inference.local.truncated_moments import log_polynomial_gaussian
+    from inference.models.column.truncated_moments import log_polynomial_gaussian
 
     with jax.enable_x64(True), mp.workdps(DIGITS):
         sd, z, h = mpf(1.5), mpf(cell.z), [mpf(value) for value in cell.h]
@@ -368,7 +368,7 @@ def check_interpolation(cell: Interpolation, quick: bool) -> dict[str, Any]:
     """The largest error for one report: the summary is of copies of it, more of them than nodes."""
     import jax
 
-    from inference.local import rectified
+    from inference.models.column import rectified
 
     width = HIGH - LOW
     places = np.linspace(LOW - width / 10, HIGH + width / 10, 21 if quick else 97)
@@ -402,7 +402,7 @@ def timed(cell: Timed, seed: int) -> dict[str, Any]:
     """Seconds of one value with its gradient over 5,000 reports of which all are inside, compiled, in a loop."""
     import jax
 
-    from inference.local import rectified
+    from inference.models.column import rectified
 
     draws, turns = np.random.default_rng(seed), 300
     with jax.enable_x64(True):

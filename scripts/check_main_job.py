@@ -26,9 +26,9 @@ from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import TEST_FRACTION, deal
 from emulator.swarm.dropout import Dropouts
-from inference.algorithm2 import regression_with_projection
-from inference.baselines import nonprivate_regression, rmse
 from inference.datasets import diabetes, split, stream
+from inference.models.linear.baselines import nonprivate_regression, rmse
+from inference.models.linear.two_rounds import regression_with_projection
 from inference.rounds import run
 
 MEDIAN_MAX, WITHIN, SHARE_MIN = 1.06, 1.10, 0.8

@@ -7,7 +7,7 @@ Sufficient statistics with a noise-aware posterior (this library's tight noise, 
 models without privacy, and the mean, on 30 splits of 6,497 wines into 80 % and 20 %, at eight ε from 0.1 to 12.8; as
 published (which reads centres and principal components from the rows, and so is not private) and valid. What the paper
 leaves open, and what was chosen, stands at the heads of emulator/experiments/local/regression_*.py and
-inference/local/sgd.py: 4 components, R the median norm, δ = 1e-5, LDP-SGD's groups and steps.
+inference/models/glm/sgd.py: 4 components, R the median norm, δ = 1e-5, LDP-SGD's groups and steps.
 
 Exit code 4 where the order of the methods is not the paper's (sufficient statistics ahead of LDP-SGD over ε <= 0.4, and
 LDP-SGD no longer behind at the largest), anything private is ahead of no privacy, or chains have not mixed.

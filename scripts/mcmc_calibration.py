@@ -23,7 +23,7 @@ from functools import partial
 from emulator.experiments.distributed import calibration
 from emulator.experiments.distributed.calibration import EPSILONS, METHODS, Cell, Plan, work
 from emulator.experiments.runner import add_common_options, finish, main, positive, run_cells
-from inference.distributed_regression.methods import ready
+from inference.models.linear.nodes.methods import ready
 
 DATASETS = 500
 QUICK_DATASETS, QUICK_SHORTER = 40, 5

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from functools import partial
 
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
-from inference.distributed_regression.methods import ready
+from inference.models.linear.nodes.methods import ready
 
 REPEATS, QUICK_REPEATS = 3, 1
 

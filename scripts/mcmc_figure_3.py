@@ -17,7 +17,7 @@ from functools import partial
 
 from emulator.experiments.distributed.kernels import SAMPLED
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
-from inference.distributed_regression.methods import ready
+from inference.models.linear.nodes.methods import ready
 
 
 def run(options: argparse.Namespace) -> int:

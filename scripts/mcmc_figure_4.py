@@ -19,7 +19,7 @@ from functools import partial
 from emulator.experiments.distributed.figure4 import METHODS, D, checks, distances, draw, figures, gathered, tables
 from emulator.experiments.distributed.simulated import add_run_options, plan_of, works_of
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
-from inference.distributed_regression.methods import ready
+from inference.models.linear.nodes.methods import ready
 
 
 def run(options: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ from emulator.experiments.distributed.releases import MEANS_SHARE
 from emulator.experiments.distributed.summary import checks, figures, gathered, tables
 from emulator.experiments.distributed.tables import METHODS, Cell, Plan, work
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
-from inference.distributed_regression.methods import ready
+from inference.models.linear.nodes.methods import ready
 
 QUICK_REPEATS, QUICK_ITERATIONS, QUICK_NODES = 5, 400, (5,)
 

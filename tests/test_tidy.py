@@ -25,6 +25,7 @@ CORE = {"numpy", "nacl", "msgspec", *PROTOCOL, "dca_proto.statistics", "dca_prot
 FIGURES = {"dca_proto.wording", *(f"dca_proto.privacy.{name}" for name in ("accounting", "price", "rounding"))}
 JOBS = {f"dca_proto.learning.{name}" for name in ("batches", "forecast", "job")}
 NOT_ON_A_DEVICE = ("typer", "rich", "scipy", "sklearn", "matplotlib", "amqtt", "mpmath", "dp_accounting", "numpyro")
+NUMPYRO = {"numpy", "scipy", "sklearn", "matplotlib", "jax", "numpyro", "dca_proto.aggregate", *FIGURES, "inference"}
 
 # Which modules may import what, by their longest prefix here. The standard library is open to all.
 LAYERS = {
@@ -53,9 +54,8 @@ LAYERS = {
     "dca_proto.privacy_loss": {"msgspec", "dp_accounting", *PROTOCOL},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
                   *FIGURES, "inference"},
-    "inference.mcmc": {"numpy", "jax", "numpyro", "dca_proto.aggregate", "inference"},
-    "inference.local": {"numpy", "scipy", "matplotlib", "jax", "numpyro", "dca_proto.aggregate",
-                        *FIGURES, "inference"},
+    "inference.mcmc": NUMPYRO,
+    "inference.models": NUMPYRO,
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", *PROTOCOL, *JOBS,
                  "dca_proto.statistics", "dca_proto.testing"},
 }  # fmt: skip
@@ -111,7 +111,13 @@ LAYERS |= {"emulator.experiments": EXPERIMENTS, "emulator.experiments.picture": 
 LAYERS["emulator.experiments.distributed"] = EXPERIMENTS | {"jax"}
 LAYERS["emulator.experiments.local"] = EXPERIMENTS | {"dca_proto.local"}
 
-ENTRY_POINTS = {"dca_proto.testing", "dca_proto.net.memory", "dca_proto.core.play", "dca_proto.learning.sync"}
+ENTRY_POINTS = {
+    "inference.estimators",
+    "dca_proto.testing",
+    "dca_proto.net.memory",
+    "dca_proto.core.play",
+    "dca_proto.learning.sync",
+}
 """For users of the library."""
 BANNED_IN_CORE = {
     "time", "random", "secrets", "asyncio", "socket", "threading", "sqlite3", "logging", "os", "pathlib", "subprocess",

@@ -38,14 +38,24 @@ from dca_proto.privacy.rounding import at_least
 from emulator.experiments.picture import COLOURS, MARKERS, drawing, zero_line
 from emulator.experiments.unnoised import Silent, Unnoised
 from emulator.ideal import IdealSwarm
-from inference.algorithm2 import ESTIMATE, STD_SHARE, box_sensitivity, regression_with_projection
-from inference.baselines import ByRounds, InputPerturbation, Method, NonPrivate
-from inference.bounded_regression import regression_in_bounds
 from inference.datasets.gdsc import GENES, Gdsc, read_gdsc
 from inference.errors import DataError
+from inference.models.linear.baselines import (
+    ByRounds,
+    InputPerturbation,
+    Method,
+    NonPrivate,
+)
+from inference.models.linear.one_round import regression_in_bounds
+from inference.models.linear.projection import Thresholds, search_thresholds
+from inference.models.linear.result import RegressionResult
+from inference.models.linear.two_rounds import (
+    ESTIMATE,
+    STD_SHARE,
+    box_sensitivity,
+    regression_with_projection,
+)
 from inference.problem import Array, Problem, Schema, split, stream
-from inference.projection import Thresholds, search_thresholds
-from inference.regression import RegressionResult
 from inference.rounds import Job
 
 R = TypeVar("R")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from emulator.inexact import RoundedGaussian
-from inference.released import STATISTIC as REGRESSION
+from inference.models.linear.aggregate_stats import STATISTIC as REGRESSION
 from inference.rounds import Rounds
 
 

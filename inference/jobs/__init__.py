@@ -1,16 +1,13 @@
-"""Learning jobs by name, each in a small file of the same shape: its settings, its rounds, and what its result says.
+"""The registry of learning jobs, and what jobs share.
 
-General layout, in reading order:
     base                    what every job is; what it may know
     settings                reading a job's settings from a table or from words
     estimates, picture      rows of a summary: private beside non-private; drawn
     coefficients            rows of the regressions' coefficients, in units of their own and on one axis
     variational             what the jobs of many rounds share
-    regression, regression_bounded, regression_mcmc, logistic, mixture, families     the jobs
-    reports                 what those share that learn from reports, private each by itself
-    ldp_histogram, ldp_mean, ldp_regression, ldp_sgd                                 these jobs
+    reports                 what those share that learn from LDP reports
 
-`find` gives a job by name and imports no other.
+The jobs stand beside their models. `find` gives one by name and imports no other.
 """
 
 from __future__ import annotations
@@ -23,16 +20,16 @@ from inference.jobs.base import LearningJob
 
 FAMILIES = ("gaussian", "bernoulli", "categorical", "poisson", "exponential")
 _MODULES = {
-    "regression": "inference.jobs.regression",
-    "regression-bounded": "inference.jobs.regression_bounded",
-    "regression-mcmc": "inference.jobs.regression_mcmc",
-    "logistic": "inference.jobs.logistic",
-    "mixture": "inference.jobs.mixture",
-    **dict.fromkeys(FAMILIES, "inference.jobs.families"),
-    "ldp-histogram": "inference.jobs.ldp_histogram",
-    "ldp-mean": "inference.jobs.ldp_mean",
-    "ldp-regression": "inference.jobs.ldp_regression",
-    "ldp-sgd": "inference.jobs.ldp_sgd",
+    "regression": "inference.models.linear.job",
+    "regression-bounded": "inference.models.linear.one_round_job",
+    "regression-mcmc": "inference.models.linear.nodes.job",
+    "logistic": "inference.models.logistic.job",
+    "mixture": "inference.models.mixture.job",
+    **dict.fromkeys(FAMILIES, "inference.models.conjugate.job"),
+    "ldp-histogram": "inference.models.column.histogram_job",
+    "ldp-mean": "inference.models.column.mean_job",
+    "ldp-regression": "inference.models.glm.ldp_job",
+    "ldp-sgd": "inference.models.glm.sgd_job",
 }
 NAMES = tuple(_MODULES)
 """Of all jobs; the first is the default."""

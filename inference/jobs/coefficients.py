@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from inference.jobs.base import Summary
 from inference.jobs.estimates import Figure, figures, normal, row, standard_unit, student, with_standard
-from inference.logistic_regression import LogisticPosterior
+from inference.models.linear.result import RegressionResult
+from inference.models.logistic.baseline import LogisticPosterior
 from inference.problem import Schema
-from inference.regression import RegressionResult
 
 Array = NDArray[np.float64]
 LOG_ODDS = "log odds"

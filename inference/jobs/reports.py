@@ -1,7 +1,7 @@
 """What the jobs on reports share: how their posteriors are drawn, and what is said of these.
 
 Each client reports once, by a local mechanism and so private by itself; the posterior has the reports' noise in its
-model (`inference.local`). Once the clients have reported, other draws and another prior cost nothing.
+model (`inference.models.fit`). Once the clients have reported, other draws and another prior cost nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions
 from inference.jobs.estimates import Figure, Row, normal, sampling_row
 from inference.jobs.settings import setting
-from inference.local.posterior import LocalPosterior
-from inference.local.run import WARMUP, Run
+from inference.mcmc.posterior import LocalPosterior
+from inference.mcmc.run import WARMUP, Run
 from inference.problem import Schema
 
 Array = NDArray[np.float64]

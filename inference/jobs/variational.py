@@ -7,8 +7,8 @@ from math import sqrt
 from typing import Any, TypeVar
 
 from inference.jobs.base import Conditions, Stage
+from inference.models.mixture.rounds import MixtureSettings
 from inference.variational.mean_field_job import VariationalSettings
-from inference.variational.mixture_job import MixtureSettings
 from inference.variational.schedule import ITERATIONS_MAX, schedule
 
 S = TypeVar("S", VariationalSettings, MixtureSettings)

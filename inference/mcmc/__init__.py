@@ -3,8 +3,16 @@
     from inference.mcmc import NoisySums, observe, sample
 
 Reading order:
-    sums        what rounds released, as sums with noise of a known variance (NumPy alone)
-    model       `observe`, with which a model states the law of such sums; `sample`: model and data in, posterior out
+    sums                    what rounds released, as sums with noise of a known variance (NumPy alone)
+    model                   `observe`, with which a model states the law of such sums; `sample`: a posterior
+    run                     how to sample, and the door to NumPyro
+    nuts                    NumPyro's sampler, compiled once for each shape of data
+    posterior, picture      draws, what they are worth, warnings in words; posteriors beside priors
+
+Gibbs samplers, written for JAX (NumPyro comes with the same extra, `samplers`):
+    kernel, sampler         a transition of one chain, and what maps it over chains and problems
+    adaptation              of step size and mass
+    distributions           draws and densities that samplers share
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,6 +29,6 @@ def __getattr__(name: str) -> Any:
     """`observe` and `sample`, once they are asked for: they need NumPyro. Raises `DataError` where it is missing."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from inference.local.run import numpyro_module
+    from inference.mcmc.run import numpyro_module
 
     return getattr(numpyro_module("inference.mcmc.model"), name)

@@ -34,9 +34,9 @@ import numpyro
 import numpyro.distributions as dist
 
 from inference.contraction import about_contraction
-from inference.local.nuts import prior_draws
-from inference.local.posterior import LocalPosterior
-from inference.local.run import PRIOR_DRAWS, Options, Run
+from inference.mcmc.nuts import prior_draws
+from inference.mcmc.posterior import LocalPosterior
+from inference.mcmc.run import PRIOR_DRAWS, Options, Run
 from inference.mcmc.sums import NoisySums
 
 Array: TypeAlias = Any

@@ -14,10 +14,6 @@ General layout, in reading order:
     mean_field_fit           its result
     generalised_linear_fit   that result as coefficients and predictions of a generalised linear model
 
-    mixture                  a Gaussian mixture with conjugate priors, fitted by expected sufficient statistics
-    mixture_job              its learning job
-    mixture_fit              its result
-
 Jobs are deterministic: the same settings, random generator and aggregates give the same requests and the same result,
 so a trainer that was killed goes on from its record of aggregates.
 """

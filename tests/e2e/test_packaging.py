@@ -67,7 +67,7 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.learning.job import JobTerms
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
-from inference.local import gaussian
+from inference.models.fit import gaussian
 ages = np.random.default_rng(1).normal(50, 10, size=(2000, 1))
 terms = JobTerms(budget=Budget(4.0, 1e-5), clients=2000, tolerated=0, computes=())
 parameters = {"columns": ["age"], "centre": [50.0], "scale": [50.0], "bound": [1.0]}

@@ -29,7 +29,8 @@ from dca_proto.net.topics import topic_of
 from emulator.swarm import live
 from emulator.swarm.dropout import Dropouts
 from inference.errors import DataError
-from inference.jobs import NAMES, find, regression_mcmc
+from inference.jobs import NAMES, find
+from inference.models.linear.nodes import job as regression_mcmc
 
 BOUNDS = "a=-4:4,b=-4:4,y=-8:8"
 
@@ -226,8 +227,13 @@ def test_without_jax_nothing_is_started(dca: Dca, table: Path, monkeypatch: pyte
         assert "pip install -e '.[samplers]' in the checkout, or take method 'fast'" in done.stderr
         assert done.stdout == ""
         monkeypatch.setitem(sys.modules, "jax", None)
-        for module in ("fixed_s", "residual_variance", "distributions", "kernel"):
-            monkeypatch.delitem(sys.modules, f"inference.distributed_regression.{module}", raising=False)
+        for module in (
+            "models.linear.nodes.fixed_s",
+            "models.linear.nodes.residual_variance",
+            "mcmc.distributions",
+            "mcmc.kernel",
+        ):
+            monkeypatch.delitem(sys.modules, f"inference.{module}", raising=False)
 
 
 JOB = """

@@ -32,8 +32,8 @@ from dca_proto.net.live import LiveTrainer
 from emulator.swarm import live
 from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines
 from emulator.swarm.timeline import RELEASE_PHASES, RoundLog
-from inference.local.posterior import Sampling
-from inference.local.run import Options, Sampled
+from inference.mcmc.posterior import Sampling
+from inference.mcmc.run import Options, Sampled
 
 ROWS = 60
 OTHER = 1 / (1 + math.exp(6))  # how often a report by unary encoding names another category, at epsilon = 6

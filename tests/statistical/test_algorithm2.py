@@ -17,12 +17,12 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.testing import Cast, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
-from inference import algorithm2
-from inference.algorithm2 import regression_with_projection
 from inference.bounds import Interval
+from inference.models.linear import two_rounds
+from inference.models.linear.projection import Thresholds, search_thresholds
+from inference.models.linear.result import RegressionResult
+from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Schema
-from inference.projection import Thresholds, search_thresholds
-from inference.regression import RegressionResult
 from inference.rounds import Rounds, run
 
 CLIENTS, COMPUTES, BY_PROTOCOL, BY_IDEAL = 6, 2, 30, 150
@@ -112,7 +112,7 @@ def test_the_regression_has_the_same_law(monkeypatch: pytest.MonkeyPatch) -> Non
             found.append(search_thresholds(*given, **options))
         return found[0]
 
-    monkeypatch.setattr(algorithm2, "search_thresholds", once)
+    monkeypatch.setattr(two_rounds, "search_thresholds", once)
 
     def figures(rounds: Rounds) -> list[float]:
         result = learnt(rounds)

@@ -20,7 +20,14 @@ import pytest
 
 from emulator.experiments.distributed.joint import FALSE_ALARM, STILL, Verdict, compared, successive, variant, verdict
 from emulator.experiments.distributed.subjects import SAMPLERS, Regime
-from inference.distributed_regression import collapsed, fixed_s, intercept, noncentred, normal_x, residual_variance
+from inference.models.linear.nodes import (
+    collapsed,
+    fixed_s,
+    intercept,
+    noncentred,
+    normal_x,
+    residual_variance,
+)
 
 SMALL = Regime(2, (30, 50), 1.0)
 CHAINS, STEPS = 1500, 12

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from inference.distributed_regression.observed import Observed, Prior
+from inference.models.linear.nodes.observed import Observed, Prior
 
 Array = NDArray[np.float64]
 

@@ -14,7 +14,9 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
-from inference.baselines import (
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.models.linear.baselines import (
     ByRounds,
     InputPerturbation,
     Method,
@@ -24,10 +26,8 @@ from inference.baselines import (
     rmse,
     without_noise_moments,
 )
-from inference.bounded_regression import regression_in_bounds
-from inference.bounds import Interval
-from inference.errors import DataError
-from inference.linear_regression import summarise
+from inference.models.linear.closed_form import summarise
+from inference.models.linear.one_round import regression_in_bounds
 from inference.problem import Problem, Schema
 
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-1, 1), "y": Interval(-100, 300)})

@@ -17,12 +17,12 @@ import pytest
 from compiling import quick_and_double
 from scipy.stats import chi2, invgamma, multivariate_normal, wishart
 
-from inference.distributed_regression import bernstein_sheldon as bs
-from inference.distributed_regression.distributions import Noise, bartlett_count
-from inference.distributed_regression.observed import Observed, Prior
-from inference.distributed_regression.posterior import DistributedPosterior
-from inference.distributed_regression.sampler import sample
 from inference.errors import DataError
+from inference.mcmc.distributions import Noise, bartlett_count
+from inference.mcmc.sampler import sample
+from inference.models.linear.nodes import bernstein_sheldon as bs
+from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.posterior import DistributedPosterior
 
 Array = np.ndarray
 D2 = 2

@@ -16,10 +16,11 @@ from joint_density import log_joint
 from numpy.typing import NDArray
 from scipy import stats
 
-from inference.distributed_regression import adaptation, collapsed, noncentred
-from inference.distributed_regression.kernel import Schedule
-from inference.distributed_regression.observed import Observed, Prior
-from inference.distributed_regression.sampler import sample
+from inference.mcmc import adaptation
+from inference.mcmc.kernel import Schedule
+from inference.mcmc.sampler import sample
+from inference.models.linear.nodes import collapsed, noncentred
+from inference.models.linear.nodes.observed import Observed, Prior
 
 Array = NDArray[np.float64]
 J, D = 3, 2

@@ -7,9 +7,14 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from inference.complete_rows import counted
-from inference.linear_regression import Noise, SufficientStatistics, posterior, summarise
-from inference.projection import prior_precision
+from inference.models.linear.closed_form import (
+    Noise,
+    SufficientStatistics,
+    posterior,
+    summarise,
+)
+from inference.models.linear.complete_rows import counted
+from inference.models.linear.projection import prior_precision
 
 
 def released(square: float, n: int, variance: float) -> SufficientStatistics:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inference.baselines import exact_fit
 from inference.bounds import Interval
 from inference.contraction import about_contraction, contraction, of_draws
-from inference.exponential_families import Release, family
-from inference.exponential_families.family import fitted
+from inference.models.conjugate import Release, family
+from inference.models.conjugate.family import fitted
+from inference.models.linear.baselines import exact_fit
 
 BOUNDS = {"gaussian": (0, 10), "bernoulli": (0, 1), "categorical": (0, 3), "poisson": (0, 9), "exponential": (0, 9)}
 

@@ -16,10 +16,15 @@ from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.regression_sensitivity import Limits, regression_sensitivity
 from emulator.ideal import IdealSwarm
-from inference.distributed_regression import adassp, fixed_s_fast
-from inference.distributed_regression.adassp import Ridge, Sensitivities, estimate, release
-from inference.distributed_regression.observed import Observed, Prior, nodes_of
 from inference.errors import DataError
+from inference.models.linear.nodes import adassp, fixed_s_fast
+from inference.models.linear.nodes.adassp import (
+    Ridge,
+    Sensitivities,
+    estimate,
+    release,
+)
+from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
 
 
 def symmetric(rng: np.random.Generator, J: int, d: int, sd: float) -> np.ndarray:

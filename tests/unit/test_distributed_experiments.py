@@ -38,8 +38,8 @@ from emulator.experiments.distributed.simulated import Plan, Work
 from emulator.experiments.distributed.summary import Found
 from emulator.experiments.distributed.tables import NON_PRIVATE, ZERO, Cell
 from inference.bounds import Interval
-from inference.distributed_regression.adassp import Sensitivities
-from inference.distributed_regression.observed import Observed, Prior, nodes_of
+from inference.models.linear.nodes.adassp import Sensitivities
+from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
 from inference.problem import Schema
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
@@ -269,8 +269,8 @@ def test_many_problems_in_parts_have_the_same_draws(monkeypatch: pytest.MonkeyPa
     """The last part is filled up, and what fills it is left out."""
     import jax
 
-    from inference.distributed_regression import sampler
-    from inference.distributed_regression.kernel import Info, Kernel
+    from inference.mcmc import sampler
+    from inference.mcmc.kernel import Info, Kernel
 
     def init(key: jax.Array, observed: Observed, prior: Prior) -> jax.Array:
         return observed.z[0]
@@ -304,8 +304,8 @@ def test_many_problems_in_parts_have_the_same_draws(monkeypatch: pytest.MonkeyPa
 
 
 def test_adaptation_as_published_begins_late_and_never_ends() -> None:
-    from inference.distributed_regression.kernel import Kernel, Schedule
-    from inference.distributed_regression.residual_variance import gain
+    from inference.mcmc.kernel import Kernel, Schedule
+    from inference.models.linear.nodes.residual_variance import gain
 
     def step(key: object, state: object, observed: object, prior: object, schedule: Schedule) -> float:
         return float(gain(schedule))

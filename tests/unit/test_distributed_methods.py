@@ -15,12 +15,22 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
-from inference.distributed_regression.fixed_s_fast import posterior
-from inference.distributed_regression.job import distributed_regression
-from inference.distributed_regression.methods import METHODS, NAMES, Method, fit
-from inference.distributed_regression.observed import Observed, Prior, nodes_of, prior_of
-from inference.distributed_regression.own_units import in_own_units
 from inference.errors import DataError
+from inference.models.linear.nodes.fixed_s_fast import posterior
+from inference.models.linear.nodes.methods import (
+    METHODS,
+    NAMES,
+    Method,
+    fit,
+)
+from inference.models.linear.nodes.observed import (
+    Observed,
+    Prior,
+    nodes_of,
+    prior_of,
+)
+from inference.models.linear.nodes.own_units import in_own_units
+from inference.models.linear.nodes.rounds import distributed_regression
 from inference.problem import Schema
 from inference.rounds import run
 
@@ -65,8 +75,16 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if METHODS[name].module])
 def test_without_jax_it_is_said_how_to_install_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [one for one in sys.modules if one.startswith("inference.distributed_regression.")]:
-        if module.rpartition(".")[2] not in ("observed", "methods", "posterior", "fixed_s_fast", "own_units", "job"):
+    for module in [one for one in sys.modules if one.startswith(("inference.models.linear.nodes.", "inference.mcmc."))]:
+        if module.rpartition(".")[2] not in (
+            "observed",
+            "methods",
+            "posterior",
+            "fixed_s_fast",
+            "own_units",
+            "rounds",
+            "job",
+        ):
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(DataError, match=r"needs JAX, .*'\.\[samplers\]' in the checkout, or take method 'fast'"):

@@ -14,7 +14,8 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import resolve
 from emulator.ideal import IdealSwarm
-from inference.distributed_regression.observed import (
+from inference.errors import DataError
+from inference.models.linear.nodes.observed import (
     OF_CLIENTS,
     Observed,
     Prior,
@@ -23,7 +24,6 @@ from inference.distributed_regression.observed import (
     nodes_of,
     prior_of,
 )
-from inference.errors import DataError
 
 BITS = 24
 IDS = (number.to_bytes(16, "big") for number in itertools.count(1))

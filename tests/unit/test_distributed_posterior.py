@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inference.distributed_regression.posterior import DistributedPosterior
 from inference.draws import mixing
 from inference.errors import DataError
-from inference.linear_regression import Posterior
+from inference.models.linear.closed_form import Posterior
+from inference.models.linear.nodes.posterior import DistributedPosterior
 
 pytest.importorskip("arviz")
 

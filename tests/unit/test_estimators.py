@@ -24,11 +24,11 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.estimators import linear
-from inference.estimators.base import Recorded
-from inference.estimators.linear import PrivateLinearRegression
+from inference.models.estimator import Recorded
+from inference.models.linear import estimator as linear
+from inference.models.linear.aggregate_stats import plausible_prior, posterior_of, statistics_of
+from inference.models.linear.estimator import PrivateLinearRegression
 from inference.problem import Schema
-from inference.released import plausible_prior, posterior_of, statistics_of
 
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-1, 1), "y": Interval(-100, 300)})
 READ = replace(SCHEMA, bounds={name: replace(one, public=False) for name, one in SCHEMA.bounds.items()})

@@ -19,7 +19,7 @@ from dca_proto.statistics.histogram import BINS_MAX
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.exponential_families import (
+from inference.models.conjugate import (
     FAMILIES,
     Bernoulli,
     Categorical,
@@ -32,11 +32,11 @@ from inference.exponential_families import (
     family,
     family_job,
 )
-from inference.exponential_families.categorical import CATEGORIES_MAX
-from inference.exponential_families.chains import effective_size, split_rhat
-from inference.exponential_families.family import fitted
-from inference.exponential_families.quadrature import draw_on_grid
-from inference.exponential_families.scalar import ScalarFamily
+from inference.models.conjugate.categorical import CATEGORIES_MAX
+from inference.models.conjugate.chains import effective_size, split_rhat
+from inference.models.conjugate.family import fitted
+from inference.models.conjugate.quadrature import draw_on_grid
+from inference.models.conjugate.scalar import ScalarFamily
 from inference.rounds import run
 
 Array = NDArray[np.float64]

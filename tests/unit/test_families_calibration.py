@@ -15,9 +15,17 @@ import scipy.stats as st
 from numpy.typing import NDArray
 
 from inference.bounds import Interval
-from inference.exponential_families import Bernoulli, Categorical, Exponential, Family, Gaussian, Poisson, Release
-from inference.exponential_families.categorical import gibbs
-from inference.exponential_families.family import fitted
+from inference.models.conjugate import (
+    Bernoulli,
+    Categorical,
+    Exponential,
+    Family,
+    Gaussian,
+    Poisson,
+    Release,
+)
+from inference.models.conjugate.categorical import gibbs
+from inference.models.conjugate.family import fitted
 
 Array = NDArray[np.float64]
 DATASETS, DRAWS = 200, 300

@@ -27,13 +27,13 @@ from emulator.experiments.figure2.ours import regression_with_thresholds
 from emulator.experiments.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
 from emulator.experiments.figure2.summary import Results, compared, figures, gathered, tables
 from emulator.inexact import RoundedGaussian
-from inference.algorithm2 import ESTIMATE, STD_SHARE, regression_with_projection
 from inference.bounds import Interval
 from inference.datasets.abalone import schema as abalone_schema
 from inference.datasets.wine import PUBLISHED
 from inference.datasets.wine import schema as wine_schema
+from inference.models.linear.repair import NOISE_AWARE
+from inference.models.linear.two_rounds import ESTIMATE, STD_SHARE, regression_with_projection
 from inference.problem import Problem, Schema
-from inference.repair import NOISE_AWARE
 from inference.rounds import run
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")

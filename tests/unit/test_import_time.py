@@ -9,18 +9,18 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 SECONDS_MAX = 1.0
 HEAVY = ("sklearn", "arviz", "jax", "numpyro", "matplotlib", "pooch", "pandas")
-SAMPLERS = ("distributed_regression", "local", "mcmc")
+SAMPLERS = ("models", "mcmc")
 
 
 def is_sampler(path: Path) -> bool:
     """One of those that fits and methods import when they are asked for."""
-    return path.parent.name in SAMPLERS and "\nimport jax" in path.read_text()
+    return path.relative_to(ROOT / "inference").parts[0] in SAMPLERS and "\nimport jax" in path.read_text()
 
 
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for path in (ROOT / "inference").rglob("*.py")
-    if "estimators" not in path.parts and not is_sampler(path)
+    if path.stem not in ("estimator", "estimators") and not is_sampler(path)
 )
 PROBE = f"""
 import importlib, sys, time

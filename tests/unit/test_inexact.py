@@ -36,8 +36,8 @@ from dca_proto.request import RoundSettings, open_round
 from dca_proto.testing import Cast, Network, NoNoise, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from emulator.inexact import RoundedGaussian
-from inference.algorithm2 import regression_with_projection
 from inference.datasets import diabetes, stream
+from inference.models.linear.two_rounds import regression_with_projection
 from inference.rounds import run
 
 NOW_MS = 1_700_000_000_000

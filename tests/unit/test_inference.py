@@ -21,11 +21,10 @@ from sklearn.linear_model import Ridge
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.statistics import resolve
-from inference.algorithm2 import projected_away, regression_with_projection
-from inference.baselines import nonprivate_regression, rmse
 from inference.bounds import Interval
 from inference.datasets import Problem, Schema, diabetes, split, stream
-from inference.linear_regression import (
+from inference.models.linear.baselines import nonprivate_regression, rmse
+from inference.models.linear.closed_form import (
     SufficientStatistics,
     posterior,
     posterior_mean,
@@ -34,9 +33,15 @@ from inference.linear_regression import (
     symmetric,
     unpack,
 )
-from inference.projection import Thresholds, prior_precision, search_thresholds
-from inference.regression import RegressionResult
-from inference.repair import NEAREST_PSD, Noise, noise_covariance, repaired
+from inference.models.linear.projection import Thresholds, prior_precision, search_thresholds
+from inference.models.linear.repair import (
+    NEAREST_PSD,
+    Noise,
+    noise_covariance,
+    repaired,
+)
+from inference.models.linear.result import RegressionResult
+from inference.models.linear.two_rounds import projected_away, regression_with_projection
 from inference.rounds import Job
 from inference.scale import standard_deviations
 
@@ -307,7 +312,7 @@ def test_search_fits_what_the_second_round_would_release(monkeypatch: pytest.Mon
         assert options["repair"] == "absolute"
         return posterior_mean(statistics, *given, **options)
 
-    monkeypatch.setattr("inference.projection.posterior_mean", spy)
+    monkeypatch.setattr("inference.models.linear.projection.posterior_mean", spy)
     rng = np.random.default_rng(12)
     search_thresholds(100, 2, lambda bounds: 1e6, rng, grid=np.array([1.0]), intercept_bound=0.5, repair="absolute")
     (statistics,) = fitted
@@ -372,7 +377,7 @@ def test_job_plans_with_the_noise_that_the_second_round_then_carries(monkeypatch
         planned["std"] = noise_std
         return search_thresholds(n, d, noise_std, *args, **kwargs)
 
-    monkeypatch.setattr("inference.algorithm2.search_thresholds", spy)
+    monkeypatch.setattr("inference.models.linear.two_rounds.search_thresholds", spy)
     problem, rng = rows_in_own_units(200, 14), np.random.default_rng(14)
     job = algorithm2(SCHEMA, 14)
     second = job.send(noisy_sum(next(job), problem.rows[7:], rng, mu=0.7, clients=200))
@@ -431,7 +436,7 @@ def test_diabetes_at_epsilon_2_is_near_the_nonprivate_regression(monkeypatch: py
             found.append(search_thresholds(*given, **options))
         return found[0]
 
-    monkeypatch.setattr("inference.algorithm2.search_thresholds", once)
+    monkeypatch.setattr("inference.models.linear.two_rounds.search_thresholds", once)
     mu, problem = gaussian_dp(2.0, 1e-5), diabetes()
     ratios, covered = [], []
     for seed in range(40):

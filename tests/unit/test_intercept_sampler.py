@@ -19,11 +19,11 @@ from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
-from inference import complete_rows
-from inference.distributed_regression import intercept
-from inference.distributed_regression.observed import Observed, Prior, nodes_of
-from inference.distributed_regression.sampler import sample
 from inference.errors import DataError
+from inference.mcmc.sampler import sample
+from inference.models.linear import complete_rows
+from inference.models.linear.nodes import intercept
+from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
 
 Array = np.ndarray
 J, D, C = 2, 2, 0.5

@@ -15,11 +15,8 @@ from rich.console import Console
 
 from emulator.report import figures as page_figures
 from emulator.swarm.view import estimates_table
-from inference.baselines import nonprivate_regression
 from inference.bounds import Interval
-from inference.exponential_families import family
-from inference.exponential_families.family import CONJUGATE, Release, fitted
-from inference.jobs import find, mixture
+from inference.jobs import find
 from inference.jobs.coefficients import Effects, figures_of
 from inference.jobs.estimates import (
     Figure,
@@ -33,10 +30,14 @@ from inference.jobs.estimates import (
     with_standard,
 )
 from inference.jobs.picture import plot_estimates
-from inference.logistic_regression import laplace
+from inference.models.conjugate import family
+from inference.models.conjugate.family import CONJUGATE, Release, fitted
+from inference.models.linear.baselines import nonprivate_regression
+from inference.models.logistic.baseline import laplace
+from inference.models.mixture import job as mixture
+from inference.models.mixture.fit import MixtureFit
+from inference.models.mixture.model import NO_NOISE, Posterior
 from inference.problem import Problem, Schema, stream
-from inference.variational.mixture import NO_NOISE, Posterior
-from inference.variational.mixture_fit import MixtureFit
 from inference.variational.standardise import Standardisation
 
 LEVEL = 0.95

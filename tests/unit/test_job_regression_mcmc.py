@@ -21,11 +21,11 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.learning.journal import Journal, Opened
 from dca_proto.privacy.budget import Budget
 from emulator.swarm.live import fresh_cast
-from inference.distributed_regression import METHODS
-from inference.distributed_regression import job as distributed_job
 from inference.errors import DataError
 from inference.jobs import find
 from inference.jobs.settings import settings_from
+from inference.models.linear.nodes import METHODS
+from inference.models.linear.nodes import rounds as distributed_job
 from inference.problem import split
 
 jax_needed = pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the samplers")

@@ -27,18 +27,18 @@ from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_cast
 from inference.bounds import Interval
 from inference.datasets import from_csv
-from inference.distributed_regression import DistributedPosterior, Observed, Prior
-from inference.distributed_regression import job as distributed_job
 from inference.errors import DataError
-from inference.exponential_families import FAMILIES as MODELS
 from inference.jobs import FAMILIES, NAMES, find
 from inference.jobs.base import Conditions, Stage, plan_words
 from inference.jobs.estimates import normal, row, rows_of, sampling_words
-from inference.jobs.families import JOBS
-from inference.jobs.logistic import reference
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import described, parse_words, settings_from
-from inference.logistic_regression import LogisticPosterior
+from inference.models.conjugate import FAMILIES as MODELS
+from inference.models.conjugate.job import JOBS
+from inference.models.linear.nodes import DistributedPosterior, Observed, Prior
+from inference.models.linear.nodes import rounds as distributed_job
+from inference.models.logistic.baseline import LogisticPosterior
+from inference.models.logistic.job import reference
 from inference.problem import Problem, Schema, split
 from inference.rounds import run
 from inference.variational.progress import Iteration

@@ -22,7 +22,7 @@ from emulator.experiments.local import column_fits as fits
 from emulator.experiments.local.column_calibration import GAMES, Cell, Plan
 from emulator.experiments.local.column_fits import EPSILONS, Diagnosis
 from inference.bounds import Interval
-from inference.local.posterior import Sampling
+from inference.mcmc.posterior import Sampling
 
 WELL = Diagnosis(r_hat=1.004, effective=800.0, attempts=1, divergences=0, seconds=1.5)
 Places = dict[tuple[str, float], np.ndarray]
@@ -215,7 +215,7 @@ def test_every_game_goes_through_the_door_to_the_sampler(name: str, monkeypatch:
 
     Repeats have streams of their own: the second one of a cell is the same alone.
     """
-    nuts = pytest.importorskip("inference.local.nuts")
+    nuts = pytest.importorskip("inference.mcmc.nuts")
     sampling = Sampling(np.zeros(4, int), np.full(4, 0.9), np.zeros(4, int), np.full(4, 0.5), 1.0)
     heard: list[Any] = []
 

@@ -18,7 +18,7 @@ from emulator.experiments.local import click_distance as clicks
 from emulator.experiments.local import share_estimates as shares
 from emulator.experiments.local.column_fits import Diagnosis
 from emulator.experiments.local.share_estimates import POSTERIOR, PROJECTED, TRUE, Compared
-from inference.local.posterior import Sampling
+from inference.mcmc.posterior import Sampling
 
 FIT = Diagnosis(r_hat=1.004, effective=800.0, attempts=1, divergences=0, seconds=0.2)
 
@@ -153,7 +153,7 @@ def test_figures_are_plain_and_tell_the_papers_repeats_apart(tmp_path: Path) -> 
 @pytest.fixture
 def weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the sampler's place, which takes long to compile: draws from the prior, weighed by section 11's likelihood."""
-    nuts = pytest.importorskip("inference.local.nuts")
+    nuts = pytest.importorskip("inference.mcmc.nuts")
 
     def sample(model: Any, data: Any, *_: Any, chains: int, draws: int, seed: int, **__: Any) -> Any:
         rng = np.random.default_rng(seed)

@@ -29,13 +29,15 @@ from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.datasets import load
 from inference.errors import DataError
-from inference.jobs import NAMES, find, ldp_histogram, ldp_regression, reports
+from inference.jobs import NAMES, find, reports
 from inference.jobs.base import Conditions
 from inference.jobs.estimates import digits, interval_words, rows_of, table_of
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import settings_from
-from inference.local.posterior import Sampling
-from inference.local.run import Options, Sampled
+from inference.mcmc.posterior import Sampling
+from inference.mcmc.run import Options, Sampled
+from inference.models.column import histogram_job as ldp_histogram
+from inference.models.glm import ldp_job as ldp_regression
 from inference.problem import Problem, Schema
 from inference.rounds import run
 

@@ -46,10 +46,10 @@ from emulator.experiments.local.regression_work import FIGURE_4, FIGURE_5, Cell,
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.datasets.wine import schema as wine_schema
-from inference.local.run import Options
-from inference.local.sgd import SgdSettings
+from inference.mcmc.run import Options
+from inference.models.glm.sgd import SgdSettings
+from inference.models.linear.result import into_ball
 from inference.problem import Problem, Schema
-from inference.regression import into_ball
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 TERMS = Terms(1.0, 1e-5)

@@ -17,8 +17,15 @@ from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
 from emulator.experiments.local.regression_reports import Reporters, Terms
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.local import sgd
-from inference.local.sgd import Groups, Score, SgdSettings, group_size, groups, ldp_sgd
+from inference.models.glm import sgd
+from inference.models.glm.sgd import (
+    Groups,
+    Score,
+    SgdSettings,
+    group_size,
+    groups,
+    ldp_sgd,
+)
 from inference.problem import Schema
 from inference.rounds import run
 from inference.variational.models import BERNOULLI

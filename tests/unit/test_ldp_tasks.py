@@ -25,10 +25,10 @@ from dca_proto.privacy.price import Price
 from emulator.swarm.live import fresh_cast
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.jobs import ldp_sgd
 from inference.jobs.base import plan_words
 from inference.jobs.estimates import rows_of, table_of
 from inference.jobs.settings import parse_words, settings_from
+from inference.models.glm import sgd_job as ldp_sgd
 from inference.rounds import run
 from inference.variational.progress import Iteration
 

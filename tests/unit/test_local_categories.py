@@ -16,7 +16,7 @@ from likelihood_check import planted
 
 from dca_proto.local import RandomisedResponse, UnaryEncoding
 from inference.errors import DataError
-from inference.local import categories
+from inference.models.column import categories
 
 EPSILONS = [0.01, 0.5, 3.0, 20.0]
 SHARES = [

@@ -14,10 +14,17 @@ from exact_rounds import aggregate
 from dca_proto.aggregate import LocalReports, NoisyAggregate, SecureSumRequest
 from dca_proto.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
 from dca_proto.statistics.sensitivity import Sensitivity
-from inference import local
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.local.reports import categories_of, labelled_rows_of, rows_of, scalars_of, sums_of
+from inference.models import fit as fits
+from inference.models.priors import DirichletPrior, GaussianPrior, ProbabilityPrior, RatePrior, RegressionPrior
+from inference.releases.reports import (
+    categories_of,
+    labelled_rows_of,
+    rows_of,
+    scalars_of,
+    sums_of,
+)
 
 BITS = 20
 UNIT = 2.0**-BITS
@@ -151,9 +158,9 @@ def test_bounds_have_to_be_known_and_to_agree() -> None:
 
 def test_families_that_start_at_zero_want_bounds_that_do() -> None:
     with pytest.raises(DataError, match="exponential data start at 0, and the clients clipped theirs to -5:5"):
-        local.exponential(laplace(), bounds=BOUNDS)
+        fits.exponential(laplace(), bounds=BOUNDS)
     with pytest.raises(DataError, match=r"poisson data are counts, and the clients clipped theirs at 2\.5"):
-        local.poisson(replace(laplace(), epsilon=0.25), bounds=Interval(0, 2.5))
+        fits.poisson(replace(laplace(), epsilon=0.25), bounds=Interval(0, 2.5))
 
 
 BAD_CATEGORIES: list[tuple[Callable[[], Any], str]] = [
@@ -182,9 +189,9 @@ def test_reports_that_cannot_be_categories_are_refused(given: Callable[[], Any],
 
 def test_labels_and_concentrations_are_one_for_each_category() -> None:
     with pytest.raises(DataError, match="2 labels for 4 categories; give one for each"):
-        local.histogram(answers(), labels=("a", "b"))
+        fits.histogram(answers(), labels=("a", "b"))
     with pytest.raises(DataError, match="2 concentrations for 4 categories"):
-        local.histogram(bits(), local.DirichletPrior((1.0, 2.0)))
+        fits.histogram(bits(), DirichletPrior((1.0, 2.0)))
 
 
 def test_perturbed_rows_are_refused_where_they_cannot_be() -> None:
@@ -292,13 +299,13 @@ def test_no_error_holds_a_report() -> None:
 @pytest.mark.parametrize(
     ("prior", "said"),
     [
-        (lambda: local.GaussianPrior(np.nan, 1, 1, 1), "GaussianPrior: mean is nan"),
-        (lambda: local.GaussianPrior(0, 0, 1, 1), "GaussianPrior: mean_sd is 0; give a finite number above 0"),
-        (lambda: local.RatePrior(1, np.inf), "RatePrior: rate is inf"),
-        (lambda: local.ProbabilityPrior(failures=-1), "ProbabilityPrior: failures is -1"),
-        (lambda: local.DirichletPrior((1.0, 0.0)), r"DirichletPrior: concentration is \(1.0, 0.0\)"),
-        (lambda: local.DirichletPrior((1.0, 1.0)).of(3), "2 concentrations for 3 categories"),
-        (lambda: local.RegressionPrior(lkj=0), "RegressionPrior: lkj is 0"),
+        (lambda: GaussianPrior(np.nan, 1, 1, 1), "GaussianPrior: mean is nan"),
+        (lambda: GaussianPrior(0, 0, 1, 1), "GaussianPrior: mean_sd is 0; give a finite number above 0"),
+        (lambda: RatePrior(1, np.inf), "RatePrior: rate is inf"),
+        (lambda: ProbabilityPrior(failures=-1), "ProbabilityPrior: failures is -1"),
+        (lambda: DirichletPrior((1.0, 0.0)), r"DirichletPrior: concentration is \(1.0, 0.0\)"),
+        (lambda: DirichletPrior((1.0, 1.0)).of(3), "2 concentrations for 3 categories"),
+        (lambda: RegressionPrior(lkj=0), "RegressionPrior: lkj is 0"),
     ],
 )
 def test_priors_are_distributions(prior: Callable[[], Any], said: str) -> None:
@@ -309,24 +316,25 @@ def test_priors_are_distributions(prior: Callable[[], Any], said: str) -> None:
 def test_default_priors_follow_from_the_bounds() -> None:
     """Means of 100,000 draws within 5 standard errors of what the bounds say: false alarm below 1e-5."""
     rng, count = np.random.default_rng(1), 100_000
-    drawn = local.GaussianPrior.within(Interval(20, 80)).draws(rng, count)
+    drawn = GaussianPrior.within(Interval(20, 80)).draws(rng, count)
     assert drawn["mean"].mean() == pytest.approx(50, abs=5 * 15 / count**0.5)
     assert drawn["sd"].mean() == pytest.approx(10, abs=5 * 10 / count**0.5)
-    assert local.RatePrior.of_poisson(12).draws(rng, count)["rate"].mean() == pytest.approx(4, abs=0.05)
-    assert local.RatePrior.of_exponential(12).draws(rng, count)["rate"].mean() == pytest.approx(0.25, abs=0.005)
+    assert RatePrior.of_poisson(12).draws(rng, count)["rate"].mean() == pytest.approx(4, abs=0.05)
+    assert RatePrior.of_exponential(12).draws(rng, count)["rate"].mean() == pytest.approx(0.25, abs=0.005)
 
 
 @pytest.mark.parametrize("missing", ["numpyro", "jax"])
 def test_without_the_samplers_packages_the_error_says_what_to_install(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("inference.local.")]:
+    for name in [name for name in sys.modules if name.startswith(("inference.models.", "inference.mcmc."))]:
         if any(
-            part in name for part in ("models", "nuts", "rectified", "moments", "summed", "perturbed", "categories")
+            part in name
+            for part in ("noise_aware", "nuts", "rectified", "moments", "summed", "perturbed", "categories")
         ):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(
         DataError, match=r"fits of local reports need NumPyro and JAX, .*; pip install -e '\.\[samplers\]'"
     ):
-        local.gaussian(laplace(), bounds=BOUNDS)
+        fits.gaussian(laplace(), bounds=BOUNDS)

@@ -18,14 +18,22 @@ from exact_rounds import aggregate
 
 from dca_proto.aggregate import LocalReports, SecureSumRequest
 from dca_proto.local import MISSING, UnaryEncoding
-from inference import local
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.local.posterior import LocalPosterior, Sampling
-from inference.local.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON, CategoryClient, ScalarClient
-from inference.local.regression import LocalRegression
-from inference.local.reports import Categories, Scalars
-from inference.local.run import Options, Sampled
+from inference.mcmc.posterior import LocalPosterior, Sampling
+from inference.mcmc.run import Options, Sampled
+from inference.models import fit as fits
+from inference.models.glm.regression import LocalRegression
+from inference.models.predictive import (
+    EXPONENTIAL,
+    GAUSSIAN,
+    GEOMETRIC,
+    POISSON,
+    CategoryClient,
+    ScalarClient,
+)
+from inference.models.priors import GaussianPrior, RatePrior
+from inference.releases.reports import Categories, Scalars
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("numpyro")
@@ -53,8 +61,8 @@ def reports(x: np.ndarray, epsilon: float, seed: int = 2) -> LocalReports:
 
 @cache
 def rate(epsilon: float = 1.0, seed: int = 0, **run: Any) -> LocalPosterior:
-    prior = local.RatePrior(2.0, 2.0)
-    return local.exponential(reports(values(), epsilon), prior, bounds=Interval(0, HIGH), seed=seed, **QUICK, **run)
+    prior = RatePrior(2.0, 2.0)
+    return fits.exponential(reports(values(), epsilon), prior, bounds=Interval(0, HIGH), seed=seed, **QUICK, **run)
 
 
 @pytest.mark.long
@@ -75,14 +83,14 @@ def test_with_noise_a_posterior_is_wider_and_still_within_the_prior() -> None:
 
 
 def test_seeds_say_all_and_data_of_one_shape_compile_once() -> None:
-    from inference.local import nuts
+    from inference.mcmc import nuts
 
     heard: list[tuple[int, int]] = []
     first = rate(seed=7, on_progress=None)
     programs = nuts._program.cache_info().currsize
-    kept = local.exponential(
+    kept = fits.exponential(
         reports(values(), 1.0),
-        local.RatePrior(2.0, 2.0),
+        RatePrior(2.0, 2.0),
         bounds=Interval(0, HIGH),
         seed=7,
         keep_warmup=True,
@@ -99,8 +107,8 @@ def test_seeds_say_all_and_data_of_one_shape_compile_once() -> None:
 
 
 def test_a_model_without_a_density_anywhere_is_refused() -> None:
-    from inference.local import nuts
-    from inference.local.models import ClippedColumn
+    from inference.mcmc import nuts
+    from inference.models.noise_aware import ClippedColumn
 
     model = ClippedColumn(EXPONENTIAL, laplace=True)
     prior = {"shape": 2.0, "rate": 2.0}
@@ -135,8 +143,8 @@ def test_a_normal_columns_fit_does_not_depend_on_its_units(monkeypatch: pytest.M
     for low, high in ((-1.0, 1.0), (0.0, 2e-8), (1.6e9, 1.6e9 + 86400)):
         middle, half = (low + high) / 2, (high - low) / 2
         told = LocalReports(middle + half * z, "grid-laplace", 2.0, 0.0, half)
-        prior = local.GaussianPrior(middle + 0.1 * half, 0.5 * half, 2.0, 3.0 / half)
-        found = local.gaussian(told, prior, bounds=Interval(low, high), require_mixed=False, keep_warmup=True)
+        prior = GaussianPrior(middle + 0.1 * half, 0.5 * half, 2.0, 3.0 / half)
+        found = fits.gaussian(told, prior, bounds=Interval(low, high), require_mixed=False, keep_warmup=True)
         np.testing.assert_allclose(found.mean["mean"], middle + 0.25 * half)
         np.testing.assert_allclose(found.draws["sd"], half * np.linspace(0.2, 0.4, 36).reshape(4, 9))
         np.testing.assert_allclose(found.warmup["mean"], middle + 0.25 * half)
@@ -155,7 +163,7 @@ def test_clients_without_a_category_are_told_of_bits(monkeypatch: pytest.MonkeyP
     for lacking in (0, 1000):
         held[:lacking] = MISSING
         told = mechanism.told(mechanism.randomise(held, bytes(32)), 1.0)
-        notes = local.histogram(told, require_mixed=False).notes
+        notes = fits.histogram(told, require_mixed=False).notes
         assert len(notes) == (lacking > 0)
     share = float(notes[0].split()[1])
     assert 15 < share < 25, "20 within 4 standard errors, of 1.3 each"
@@ -179,7 +187,7 @@ def line(noise_sds: tuple[float, ...] = (), sd: float = 0.0, noise_aware: bool =
     expected = ROWS * np.array([xx, xx * SLOPE, xx * SLOPE**2 + SD_Y**2])
     value = expected + sd * np.array(noise_sds or (0.0, 0.0, 0.0))
     given = aggregate(value, sd**2, SecureSumRequest("regression", PARAMETERS), ROWS)
-    return local.linear(given, noise_aware=noise_aware, **QUICK)
+    return fits.linear(given, noise_aware=noise_aware, **QUICK)
 
 
 @pytest.mark.long

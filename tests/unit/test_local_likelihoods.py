@@ -18,7 +18,7 @@ from mpmath import mp
 from scipy.special import erfcx
 
 from inference.errors import DataError
-from inference.local import log_space, rectified
+from inference.models.column import log_space, rectified
 
 Cell = script.Cell
 LOW, HIGH, WIDTH = script.LOW, script.HIGH, script.HIGH - script.LOW

@@ -17,10 +17,11 @@ from exact_rounds import aggregate
 from scipy import stats
 
 from dca_proto.aggregate import LocalReports, SecureSumRequest
-from inference import local
 from inference.bounds import Interval
-from inference.complete_rows import MISSING
-from inference.local.posterior import Sampling
+from inference.mcmc.posterior import Sampling
+from inference.models import fit as fits
+from inference.models.linear.complete_rows import MISSING
+from inference.models.priors import DirichletPrior, GaussianPrior, ProbabilityPrior, RatePrior, RegressionPrior
 
 jax = pytest.importorskip("jax")
 numpyro = pytest.importorskip("numpyro")
@@ -28,7 +29,7 @@ pytest.importorskip("arviz")
 
 Point = dict[str, Any]
 SAMPLING = Sampling(np.zeros(4, int), np.full(4, 0.9), np.zeros(4, int), np.full(4, 0.5), 1.0)
-PRIOR = local.RegressionPrior(coefficient_sd=1.5, intercept_sd=0.7, lkj=3.0, feature_sd=0.8, feature_mean_sd=0.4)
+PRIOR = RegressionPrior(coefficient_sd=1.5, intercept_sd=0.7, lkj=3.0, feature_sd=0.8, feature_mean_sd=0.4)
 RNG = np.random.default_rng(1)
 
 
@@ -42,7 +43,7 @@ class StandIn:
     """In the places of `nuts.sample` and of a likelihood."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, likelihood: str, point: Point) -> None:
-        from inference.local import nuts
+        from inference.mcmc import nuts
 
         self._point, self._chains = point, nuts.Chains
         self.model: Any = None
@@ -51,7 +52,7 @@ class StandIn:
         self.asked: tuple[Any, ...] = ()
         self.known: dict[str, Any] = {}
         monkeypatch.setattr(nuts, "sample", self._sample)
-        monkeypatch.setattr(f"inference.local.{likelihood}", self._likelihood)
+        monkeypatch.setattr(f"inference.models.{likelihood}", self._likelihood)
 
     def _sample(self, model: Any, data: Any, start: Any, *, chains: int, draws: int, **_: Any) -> Any:
         self.model, self.data, self.start = model, data, start
@@ -94,22 +95,22 @@ def test_a_columns_model_is_its_prior_and_its_likelihood(
     reports = LocalReports(z, mechanism, *((2.0, 0.0) if laplace else (1.0, 1e-5)), scale)
     prior, here, there, log_prior = {
         "gaussian": (
-            local.GaussianPrior(0.5, 2.0, 3.0, 1.5),
+            GaussianPrior(0.5, 2.0, 3.0, 1.5),
             {"mean": 0.3, "sd": 1.2},
             {"mean": 1.1, "sd": 2.0},
             lambda at: stats.norm.logpdf(at["mean"], 0.5, 2.0) + gamma(at["sd"]),
         ),
         "geometric": (
-            local.ProbabilityPrior(3.0, 1.5),
+            ProbabilityPrior(3.0, 1.5),
             {"probability": 0.3},
             {"probability": 0.6},
             lambda at: stats.beta.logpdf(at["probability"], 3.0, 1.5),
         ),
-    }.get(family, (local.RatePrior(3.0, 1.5), {"rate": 0.4}, {"rate": 1.3}, lambda at: gamma(at["rate"])))
+    }.get(family, (RatePrior(3.0, 1.5), {"rate": 0.4}, {"rate": 1.3}, lambda at: gamma(at["rate"])))
     summed = laplace and family == "gaussian"
     name = "gaussian_laplace_sum" if summed else f"{family}_{'laplace' if laplace else 'gaussian'}"
-    stand_in = StandIn(monkeypatch, f"rectified.{name}", here)
-    found = getattr(local, family)(reports, prior, bounds=Interval(low, high), draws=50)
+    stand_in = StandIn(monkeypatch, f"column.rectified.{name}", here)
+    found = getattr(fits, family)(reports, prior, bounds=Interval(low, high), draws=50)
     assert (found.model, set(found.draws), set(found.prior)) == (family, set(here), set(here))
     if summed:
         stand_in.check(there, log_prior, None, *here.values())
@@ -124,7 +125,7 @@ def test_a_columns_model_is_its_prior_and_its_likelihood(
 @pytest.mark.parametrize("width", [0.5, 2.0, 4.0])
 def test_many_reports_with_gaussian_noise_cost_a_few_points(width: float) -> None:
     """Clients at both ends of the bounds, in any proportion, are what few points describe worst."""
-    from inference.local.few_points import few_points
+    from inference.models.column.few_points import few_points
 
     held = RNG.choice([0.0, width], 3000)
     z = held + RNG.standard_normal(3000)
@@ -147,8 +148,8 @@ def test_shares_have_a_dirichlet_prior_and_are_asked_of_what_was_told(monkeypatc
     here, there = {"shares": np.array([0.5, 0.3, 0.2])}, {"shares": np.array([0.1, 0.3, 0.6])}
     q = 1 / (np.e + 2)
     given = LocalReports(np.array([0, 0, 1, 2, 2, 2]), "randomised-response", 1.0, 0.0, 0.0, (np.e * q, q), 3)
-    stand_in = StandIn(monkeypatch, "categories.randomised_response_sum", here)
-    found = local.histogram(given, local.DirichletPrior((1.0, 2.0, 0.5)), labels=("a", "b", "c"), draws=50)
+    stand_in = StandIn(monkeypatch, "column.categories.randomised_response_sum", here)
+    found = fits.histogram(given, DirichletPrior((1.0, 2.0, 0.5)), labels=("a", "b", "c"), draws=50)
     assert [one.label for one in found.mixing] == ["shares[a]", "shares[b]", "shares[c]"]
 
     def log_prior(at: Point) -> Any:
@@ -156,8 +157,8 @@ def test_shares_have_a_dirichlet_prior_and_are_asked_of_what_was_told(monkeypatc
 
     stand_in.check(there, log_prior, [2, 1, 3], np.log(here["shares"]), np.e * q, q)
     bits, q = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 0]], bool), 1 / (np.e + 1)
-    stand_in = StandIn(monkeypatch, "categories.unary_encoding", here)
-    local.histogram(LocalReports(bits, "unary-encoding", 1.0, 0.0, 0.0, (0.5, q), 3), draws=50)
+    stand_in = StandIn(monkeypatch, "column.categories.unary_encoding", here)
+    fits.histogram(LocalReports(bits, "unary-encoding", 1.0, 0.0, 0.0, (0.5, q), 3), draws=50)
     stand_in.check(there, lambda _: 0.0, bits, np.log(here["shares"]), 0.5, q)
     np.testing.assert_array_equal(stand_in.data["counts"], np.ones(4))
 
@@ -210,8 +211,8 @@ def test_a_model_of_sums_is_its_prior_and_their_law(
     if intercept:
         here, there, value[0] = {**here, "missing": 0.05}, {**there, "missing": 0.1}, 0.25 * 72
     given = aggregate(value, 36.0, SecureSumRequest("regression", parameters), 80)
-    stand_in = StandIn(monkeypatch, "summed.logistic" if logistic else "summed.linear", here)
-    fit = local.logistic if logistic else local.linear
+    stand_in = StandIn(monkeypatch, "glm.summed.logistic" if logistic else "glm.summed.linear", here)
+    fit = fits.logistic if logistic else fits.linear
     assert fit(given, PRIOR, noise_aware=False, draws=50).logistic == logistic
     assert not stand_in.model.counted
     assert not np.any(stand_in.data["noise"])
@@ -240,23 +241,23 @@ def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monk
     here, there = (features(scale, intercept) for scale in (1.0, 1.2))
     mean = here.get("feature_mean", np.zeros(2))
     offset = float(here.get("alpha", 0.0) + mean @ here["theta"])
-    stand_in = StandIn(monkeypatch, "perturbed.linear_scatter", here)
+    stand_in = StandIn(monkeypatch, "glm.perturbed.linear_scatter", here)
     told = LocalReports(rows, "analytic-gaussian", 1.0, 1e-5, 3.0)
-    local.linear_inputs(told, PRIOR, intercept=intercept, noise_aware=False, draws=50)
+    fits.linear_inputs(told, PRIOR, intercept=intercept, noise_aware=False, draws=50)
     assert (stand_in.data["var_x"], stand_in.data["var_y"]) == (0.0, 0.0)
-    found = local.linear_inputs(told, PRIOR, intercept=intercept, draws=50)
+    found = fits.linear_inputs(told, PRIOR, intercept=intercept, draws=50)
     assert found.coords["feature"] == ("x0", "x1")
     w = rows - np.r_[mean, offset]
     stand_in.check(there, believed, w.T @ w, 12, here["theta"], 0.25, covariance(here), 9.0, 9.0)
 
     here, there = (features(scale, intercept, residual=False) for scale in (1.0, 1.2))
-    stand_in = StandIn(monkeypatch, "perturbed.logistic_scatter", here)
+    stand_in = StandIn(monkeypatch, "glm.perturbed.logistic_scatter", here)
     p = np.e / (1 + np.e)
     labels = LocalReports((rows[:, 2] > 0).astype(int), "randomised-response", 1.0, 0.0, 0.0, (p, 1 - p), 2)
     x = LocalReports(rows[:, :2], "analytic-gaussian", 1.0, 1e-5, 3.0)
-    local.logistic_inputs(x, labels, PRIOR, intercept=intercept, noise_aware=False, draws=50)
+    fits.logistic_inputs(x, labels, PRIOR, intercept=intercept, noise_aware=False, draws=50)
     assert (stand_in.data["var_x"], stand_in.data["p"]) == (0.0, 1.0)
-    local.logistic_inputs(x, labels, PRIOR, intercept=intercept, order=3, draws=50)
+    fits.logistic_inputs(x, labels, PRIOR, intercept=intercept, order=3, draws=50)
     theta, Sigma = here["theta"], covariance(here)
     x = rows[:, :2] - mean
     stand_in.check(there, believed, x.T @ x, x, labels.values, theta, Sigma, 9.0, p, 3)

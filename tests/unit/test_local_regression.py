@@ -14,15 +14,20 @@ import pytest
 from exact_rounds import aggregate
 
 from dca_proto.aggregate import SecureSumRequest
-from inference import local
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.local.posterior import Sampling
-from inference.local.regression import LocalRegression, regression, unit_of_rows, unit_of_sums
-from inference.local.reports import Rows, Sums
-from inference.local.run import Options, Sampled
+from inference.mcmc.posterior import Sampling
+from inference.mcmc.run import Options, Sampled
+from inference.models.glm.regression import (
+    LocalRegression,
+    regression,
+    unit_of_rows,
+    unit_of_sums,
+)
+from inference.models.linear.result import RegressionResult
+from inference.models.priors import RegressionPrior
 from inference.problem import Schema
-from inference.regression import RegressionResult
+from inference.releases.reports import Rows, Sums
 
 pytest.importorskip("arviz")
 
@@ -65,7 +70,7 @@ def of_sums(intercept: bool = True, logistic: bool = False, square: bool = True,
     sampled = drawn_by_sites(intercept, logistic)
     sums = Sums(given.value, np.ones(size), 100, 2 + intercept, 0.5 if intercept else None, square)
     unit = unit_of_sums(sampled.draws, given, sums, SCHEMA, logistic=logistic)
-    return regression(sampled, unit, local.RegressionPrior(), Options(), {})
+    return regression(sampled, unit, RegressionPrior(), Options(), {})
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -146,7 +151,7 @@ ROWS = Rows(
 def of_rows(rows: Rows, *, intercept: bool = True, logistic: bool = False) -> LocalRegression:
     sampled = drawn_by_sites(intercept, logistic)
     unit = unit_of_rows(sampled.draws, rows, intercept=intercept)
-    return regression(sampled, unit, local.RegressionPrior(), Options(), {})
+    return regression(sampled, unit, RegressionPrior(), Options(), {})
 
 
 def test_rows_are_clipped_where_clients_clip_theirs_and_only_there() -> None:
@@ -208,7 +213,7 @@ def test_new_clients_of_one_feature() -> None:
     rows = replace(ROWS, x=ROWS.x[:, :1], columns=("age", "bp"), centre=ROWS.centre[::2], scale=ROWS.scale[::2])
     rows = replace(rows, bound=np.ones(2))
     unit = unit_of_rows(draws, rows, intercept=True)
-    found = regression(Sampled(draws, {}, SAMPLING), unit, local.RegressionPrior(), Options(), {})
+    found = regression(Sampled(draws, {}, SAMPLING), unit, RegressionPrior(), Options(), {})
     x, y = np.moveaxis((found.new_clients(50)["value"] - rows.centre) / rows.scale, -1, 0)
     slope, sd = sites["theta"][..., 0].mean(), sites["feature_sd"][..., 0].mean()
     assert np.cov(x.ravel(), y.ravel())[0, 1] == pytest.approx(slope * sd**2, rel=0.1)  # 4 standard errors

@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dca_proto.aggregate import SecureSumRequest
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.estimators.logistic import PrivateLogisticRegression
+from inference.models.logistic.estimator import PrivateLogisticRegression
 from inference.problem import Schema
 
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-3, 3), "y": Interval(0, 1)})

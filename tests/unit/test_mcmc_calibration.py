@@ -10,7 +10,7 @@ import pytest
 from emulator.experiments.distributed import calibration, fits, kernels
 from emulator.experiments.distributed.calibration import INTERCEPT, JUDGED, NORMAL_X, Cell
 from emulator.experiments.distributed.simulated import complete_rows
-from inference.distributed_regression.methods import METHODS, NAMES
+from inference.models.linear.nodes.methods import METHODS, NAMES
 
 COUNT = 400
 

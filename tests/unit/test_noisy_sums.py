@@ -20,8 +20,8 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.errors import DataError
-from inference.local.posterior import LocalPosterior
 from inference.mcmc import NoisySums, observe, sample
+from inference.mcmc.posterior import LocalPosterior
 
 PARAMETERS = {"columns": ["x", "y"], "centre": [0.0, 0.0], "scale": [1.0, 1.0], "bound": [4.0, 4.0]}
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import logsumexp
 
-from inference.local import chebyshev, perturbed
+from inference.models.glm import chebyshev, perturbed
 
 Array = NDArray[np.float64]
 LINEAR, SCATTER = jax.jit(perturbed.linear), jax.jit(perturbed.linear_scatter)

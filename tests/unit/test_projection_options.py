@@ -12,14 +12,15 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.moments import FREE_BOUND
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
-from inference import algorithm2, scale
-from inference.algorithm2 import box_sensitivity, regression_with_projection
-from inference.baselines import rmse
+from inference import scale
 from inference.bounds import Interval
 from inference.errors import DataError
+from inference.models.linear import two_rounds
+from inference.models.linear.baselines import rmse
+from inference.models.linear.projection import Thresholds, search_thresholds
+from inference.models.linear.result import RegressionResult
+from inference.models.linear.two_rounds import box_sensitivity, regression_with_projection
 from inference.problem import Problem, Schema
-from inference.projection import Thresholds, search_thresholds
-from inference.regression import RegressionResult
 from inference.rounds import run
 from inference.scale import means, standard_deviations
 
@@ -97,7 +98,7 @@ def test_estimated_deviations_weigh_the_noise_of_squares_in_half_widths(monkeypa
 
 def test_predictions_get_back_the_variance_that_projecting_the_target_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Projected to 0.7 standard deviations, a target loses most of its spread; 95 % intervals still hold as much."""
-    monkeypatch.setattr(algorithm2, "search_thresholds", lambda *_, **__: Thresholds(3.0, 0.7, 0.0, (3.0, 3.0)))
+    monkeypatch.setattr(two_rounds, "search_thresholds", lambda *_, **__: Thresholds(3.0, 0.7, 0.0, (3.0, 3.0)))
     train, test = problem(2000, 7), problem(2000, 8)
     result = learn(train, 50.0, centre="estimate")
     mean, sd = result.predict(test.X)
@@ -130,7 +131,7 @@ def test_search_and_regression_use_the_same_repair_and_the_result_names_it(
         asked.update(options)
         return search_thresholds(*given, **options, grid=np.array([0.7, 1.5]))
 
-    monkeypatch.setattr(algorithm2, "search_thresholds", spy)
+    monkeypatch.setattr(two_rounds, "search_thresholds", spy)
     assert learn(problem(200, 4), 1.0, repair=repair).repair == repair
     assert asked["repair"] == repair
     assert asked["each"] is False
@@ -143,7 +144,7 @@ def test_each_features_threshold_goes_into_the_second_round(monkeypatch: pytest.
     def small(*given: Any, **options: Any) -> Any:
         return search_thresholds(*given, **options, grid=np.array([0.5, 1.0, 2.0]))
 
-    monkeypatch.setattr(algorithm2, "search_thresholds", small)
+    monkeypatch.setattr(two_rounds, "search_thresholds", small)
     result = learn(problem(200, 5), 2.0, sensitivity=dear, each_threshold=True)
     assert result.thresholds[0] < result.thresholds[1]
     assert result.thresholds.shape == (3,)

@@ -20,7 +20,7 @@ from scipy.special import expit
 
 from dca_proto.statistics import Regression
 from inference.errors import DataError
-from inference.local import chebyshev, logistic_normal, moments
+from inference.models.glm import chebyshev, logistic_normal, moments
 
 Array = NDArray[np.float64]
 LINEAR, LOGISTIC = jax.jit(moments.linear), jax.jit(moments.logistic)

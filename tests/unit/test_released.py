@@ -15,13 +15,26 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.privacy import accounting
 from dca_proto.privacy.price import Price, total
 from dca_proto.statistics import resolve
-from inference import regression
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.linear_regression import Noise, SufficientStatistics, posterior, summarise
+from inference.models.linear import result as regression
+from inference.models.linear.aggregate_stats import (
+    DEFAULTS,
+    columns_of,
+    fit_of,
+    plausible_prior,
+    posterior_of,
+    result_of,
+    statistics_of,
+)
+from inference.models.linear.closed_form import (
+    Noise,
+    SufficientStatistics,
+    posterior,
+    summarise,
+)
+from inference.models.linear.projection import prior_precision
 from inference.problem import Schema
-from inference.projection import prior_precision
-from inference.released import DEFAULTS, columns_of, fit_of, plausible_prior, posterior_of, result_of, statistics_of
 from inference.spent import together
 
 FRACTION_BITS = 32

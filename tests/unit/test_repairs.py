@@ -13,10 +13,10 @@ from math import sqrt
 import numpy as np
 import pytest
 
-import inference.linear_regression as module
+import inference.models.linear.closed_form as module
 from dca_proto.privacy.accounting import mu_of
 from inference.errors import DataError
-from inference.linear_regression import (
+from inference.models.linear.closed_form import (
     Noise,
     Posterior,
     SufficientStatistics,
@@ -25,8 +25,16 @@ from inference.linear_regression import (
     symmetric,
     unpack,
 )
-from inference.projection import prior_precision, search_thresholds
-from inference.repair import ABSOLUTE, NEAREST_PSD, NOISE_AWARE, REPAIRS, noise_covariance, repaired, shrunk
+from inference.models.linear.projection import prior_precision, search_thresholds
+from inference.models.linear.repair import (
+    ABSOLUTE,
+    NEAREST_PSD,
+    NOISE_AWARE,
+    REPAIRS,
+    noise_covariance,
+    repaired,
+    shrunk,
+)
 
 INDEFINITE = np.array([[2.0, 3.0], [3.0, 2.0]])  # eigenvalues 5 along (1, 1) and -1 along (1, -1)
 

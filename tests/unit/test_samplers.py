@@ -14,12 +14,19 @@ from joint_density import log_joint
 from numpy.typing import NDArray
 from scipy import stats
 
-from inference.distributed_regression import fixed_s, normal_x, sampler
-from inference.distributed_regression.distributions import Noise, bartlett, bartlett_count, covariance_of, precision_of
-from inference.distributed_regression.kernel import Kernel, Schedule
-from inference.distributed_regression.observed import Observed, Prior
-from inference.distributed_regression.sampler import Chains, sample
 from inference.errors import DataError
+from inference.mcmc import sampler
+from inference.mcmc.distributions import (
+    Noise,
+    bartlett,
+    bartlett_count,
+    covariance_of,
+    precision_of,
+)
+from inference.mcmc.kernel import Kernel, Schedule
+from inference.mcmc.sampler import Chains, sample
+from inference.models.linear.nodes import fixed_s, normal_x
+from inference.models.linear.nodes.observed import Observed, Prior
 
 Array = NDArray[np.float64]
 J, D = 2, 3

@@ -12,7 +12,7 @@ from compiling import quick_and_double
 from numpy.typing import NDArray
 from scipy import stats
 
-from inference.local import moments, summed
+from inference.models.glm import moments, summed
 
 Array = NDArray[np.float64]
 LINEAR, LOGISTIC = jax.jit(summed.linear), jax.jit(summed.logistic)

@@ -13,8 +13,8 @@ import pytest
 from compiling import quick_and_double
 from likelihood_check import planted, script
 
-from inference.local import truncated_moments
-from inference.local.truncated_moments import Quadratic, log_integral, log_polynomial_gaussian
+from inference.models.column import truncated_moments
+from inference.models.column.truncated_moments import Quadratic, log_integral, log_polynomial_gaussian
 
 LOW, HIGH, SD = script.LOW, script.HIGH, 1.5
 DEGENERATE = 1 / 4.5  # h2 where the integrand has no curvature: 1/2sd²

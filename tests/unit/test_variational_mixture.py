@@ -18,16 +18,22 @@ from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs.base import Conditions
-from inference.jobs.mixture import Settings as JobSettings
-from inference.jobs.mixture import plan
 from inference.jobs.settings import settings_from
+from inference.models.mixture import model as mixture
+from inference.models.mixture.fit import MixtureFit
+from inference.models.mixture.job import Settings as JobSettings
+from inference.models.mixture.job import plan
+from inference.models.mixture.model import (
+    NO_NOISE,
+    PRIOR,
+    Noise,
+    Posterior,
+    Statistics,
+)
+from inference.models.mixture.rounds import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
 from inference.problem import Problem, Schema
 from inference.rounds import run
 from inference.simplex import nearest_on_simplex
-from inference.variational import mixture
-from inference.variational.mixture import NO_NOISE, PRIOR, Noise, Posterior, Statistics
-from inference.variational.mixture_fit import MixtureFit
-from inference.variational.mixture_job import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
 from inference.variational.progress import GAINED, Iteration
 
 SCHEMA = Schema(("a", "b"), "t", {"a": Interval(-8, 8), "b": Interval(-5, 9), "t": Interval(0, 1)})

@@ -41,10 +41,10 @@ from emulator.experiments.distributed.releases import local_round
 from emulator.experiments.distributed.simulated import complete_rows, inverse_wishart
 from emulator.experiments.picture import BLACK, COLOURS, GREY, MARKERS, drawing, legend
 from emulator.experiments.runner import Check, table
-from inference.distributed_regression import fixed_s_fast
-from inference.distributed_regression.methods import METHODS as METHOD_TABLE
-from inference.distributed_regression.methods import REQUIRED, kernel_of
-from inference.distributed_regression.observed import Observed, Prior
+from inference.models.linear.nodes import fixed_s_fast
+from inference.models.linear.nodes.methods import METHODS as METHOD_TABLE
+from inference.models.linear.nodes.methods import REQUIRED, kernel_of
+from inference.models.linear.nodes.observed import Observed, Prior
 from inference.problem import stream
 
 Array = NDArray[np.float64]
@@ -183,7 +183,7 @@ def work(cell: Cell, plan: Plan) -> dict[str, Any]:
     shared = {"clipped": truths.clipped}
     if cell.method == FAST:
         return {**shared, "places": _places_of_fast(truths).tolist(), "mixed": None, "seconds": None}
-    from inference.distributed_regression.sampler import sample  # needs JAX
+    from inference.mcmc.sampler import sample  # needs JAX
 
     length = length_of(cell).shortened(plan.shorter)
     kernel = kernel_of(cell.method, truths.observed[0], **OPTIONS.get(cell.method, {}))

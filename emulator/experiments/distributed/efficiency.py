@@ -30,11 +30,11 @@ from emulator.experiments.distributed.data import Array, Statistics
 from emulator.experiments.distributed.simulated import population
 from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, table
-from inference.distributed_regression import collapsed, normal_x
-from inference.distributed_regression.kernel import Kernel
-from inference.distributed_regression.observed import Observed, Prior
-from inference.distributed_regression.sampler import Chains, sample
 from inference.draws import mixing
+from inference.mcmc.kernel import Kernel
+from inference.mcmc.sampler import Chains, sample
+from inference.models.linear.nodes import collapsed, normal_x
+from inference.models.linear.nodes.observed import Observed, Prior
 from inference.problem import stream
 
 CHAINS = 4

@@ -30,9 +30,9 @@ from emulator.experiments import student
 from emulator.experiments.distributed.data import Array
 from emulator.experiments.distributed.kernels import split_rhat
 from emulator.experiments.distributed.paper import BERNSTEIN_SHELDON, FIXED_S, NORMAL_X
-from inference.distributed_regression import fixed_s_fast
-from inference.distributed_regression.methods import kernel_of
-from inference.distributed_regression.observed import Observed, Prior
+from inference.models.linear.nodes import fixed_s_fast
+from inference.models.linear.nodes.methods import kernel_of
+from inference.models.linear.nodes.observed import Observed, Prior
 
 COLLAPSED = "collapsed"
 """The better sampler of MCMC-normalX's posterior."""
@@ -101,7 +101,7 @@ def sampled(
     Args:
         method: one of `SAMPLERS`. bound_y: ‖Y‖ for the sampler as published; None for the library's defaults.
     """
-    from inference.distributed_regression.sampler import sample  # JAX is slow to import: closed forms need none
+    from inference.mcmc.sampler import sample  # JAX is slow to import: closed forms need none
 
     half = length.iterations // 2
     chains = sample(
@@ -132,7 +132,7 @@ def _kernel(method: str, problems: Sequence[Observed], length: Length, bound_y: 
     if method == COLLAPSED or bound_y is None:
         return kernel_of(_NAMES[method], problems)
     if method == BERNSTEIN_SHELDON:
-        from inference.distributed_regression.bernstein_sheldon import PUBLISHED
+        from inference.models.linear.nodes.bernstein_sheldon import PUBLISHED
 
         return kernel_of(_NAMES[method], problems, **PUBLISHED, sigma_y2_start=bound_y / 3)
     published = {"ridge": 1.0, "sigma_y2_start": bound_y / 3, "sigma_y2_step": 0.1}
@@ -147,8 +147,8 @@ def adapted_as_published(kernel: Any, first: int) -> Any:
 
     The library counts i from where adaptation begins, and stops with the warm-up: it adapts faster, and then no more.
     """
-    from inference.distributed_regression.kernel import Schedule
-    from inference.distributed_regression.residual_variance import ADAPT_FROM
+    from inference.mcmc.kernel import Schedule
+    from inference.models.linear.nodes.residual_variance import ADAPT_FROM
 
     begun = round(ADAPT_FROM * _NEVER)
 

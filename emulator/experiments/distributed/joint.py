@@ -36,8 +36,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.distributed_regression.kernel import Kernel, Schedule
-from inference.distributed_regression.observed import Observed, Prior
+from inference.mcmc.kernel import Kernel, Schedule
+from inference.models.linear.nodes.observed import Observed, Prior
 
 Array = NDArray[np.float64]
 Position = dict[str, Any]

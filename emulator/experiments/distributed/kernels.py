@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from emulator.experiments.distributed.data import Array
-from inference.distributed_regression.methods import METHODS, REQUIRED
+from inference.models.linear.nodes.methods import METHODS, REQUIRED
 
 SAMPLED = tuple(name for name, method in METHODS.items() if method.module and method.constant != REQUIRED)
 

@@ -44,8 +44,8 @@ from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.experiments.distributed.data import Array, Statistics, Valid, blocks
 from emulator.ideal import IdealSwarm
-from inference.distributed_regression import adassp
-from inference.distributed_regression.observed import Observed, nodes_of
+from inference.models.linear.nodes import adassp
+from inference.models.linear.nodes.observed import Observed, nodes_of
 
 MEANS_SHARE = 0.1
 _U_MAX = 1e4

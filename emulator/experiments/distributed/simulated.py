@@ -41,8 +41,8 @@ from emulator.experiments.distributed.paper import (
     NON_PRIVATE,
     REPEATS,
 )
-from inference.distributed_regression.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
-from inference.distributed_regression.observed import Observed, Prior
+from inference.models.linear.nodes.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
+from inference.models.linear.nodes.observed import Observed, Prior
 from inference.problem import stream
 
 ROWS, DELTA = 100_000, 1e-5

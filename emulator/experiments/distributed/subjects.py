@@ -18,12 +18,12 @@ import numpy as np
 from emulator.experiments.distributed.joint import PARAMETER, Array, Enter, Position, Subject
 from emulator.experiments.distributed.releases import symmetric_normals
 from emulator.experiments.distributed.simulated import complete_rows
-from inference.distributed_regression import collapsed
-from inference.distributed_regression import fixed_s as fixed_s_kernel
-from inference.distributed_regression import intercept as intercept_kernel
-from inference.distributed_regression import normal_x as normal_x_kernel
-from inference.distributed_regression.kernel import Kernel
-from inference.distributed_regression.observed import Observed, Prior
+from inference.mcmc.kernel import Kernel
+from inference.models.linear.nodes import collapsed
+from inference.models.linear.nodes import fixed_s as fixed_s_kernel
+from inference.models.linear.nodes import intercept as intercept_kernel
+from inference.models.linear.nodes import normal_x as normal_x_kernel
+from inference.models.linear.nodes.observed import Observed, Prior
 
 CONSTANT = 0.8  # value of the first feature where there is an intercept
 PRIOR_ROWS = 5.0  # k_0 there

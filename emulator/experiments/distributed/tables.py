@@ -23,8 +23,13 @@ from emulator.experiments.distributed.data import AIR_QUALITY, BIKE, POWER_PLANT
 from emulator.experiments.distributed.data import Statistics as Sums
 from emulator.experiments.distributed.fits import COLLAPSED, COSTS, SAMPLERS, Length
 from emulator.experiments.distributed.paper import ADASSP, BERNSTEIN_SHELDON, FAST, FIXED_S, NORMAL_X
-from inference.distributed_regression.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
-from inference.distributed_regression.observed import Observed, Prior, nodes_of, prior_of
+from inference.models.linear.nodes.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
+from inference.models.linear.nodes.observed import (
+    Observed,
+    Prior,
+    nodes_of,
+    prior_of,
+)
 from inference.problem import stream
 
 EPSILON = 1.0

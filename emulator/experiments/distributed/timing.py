@@ -27,9 +27,9 @@ from emulator.experiments.distributed.data import Statistics
 from emulator.experiments.distributed.releases import with_noise
 from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, table
-from inference.distributed_regression.kernel import Kernel, Schedule
-from inference.distributed_regression.methods import kernel_of
-from inference.distributed_regression.observed import Observed, Prior
+from inference.mcmc.kernel import Kernel, Schedule
+from inference.models.linear.nodes.methods import kernel_of
+from inference.models.linear.nodes.observed import Observed, Prior
 from inference.problem import stream
 
 ROWS, EPSILON, DELTA = 10_000, 1.0, 1e-4

@@ -27,8 +27,13 @@ from dca_proto.statistics import Regression
 from dca_proto.statistics.contribution import client_sensitivity
 from emulator.experiments.figure2.data import BOUND, DELTA, Array
 from emulator.experiments.figure2.published import SEARCH_REPEATS, STD_SHARE, box_sensitivity, positive
-from inference.algorithm2 import STD_SHARE as JOINT_SHARE
-from inference.linear_regression import SufficientStatistics, posterior, symmetric, unpack
+from inference.models.linear.closed_form import (
+    SufficientStatistics,
+    posterior,
+    symmetric,
+    unpack,
+)
+from inference.models.linear.two_rounds import STD_SHARE as JOINT_SHARE
 from inference.problem import Schema
 
 THRESHOLDS = np.linspace(0.1, 2.1, 20)

@@ -27,12 +27,12 @@ from emulator.experiments.figure2.corrected import SEPARATE, Accounting
 from emulator.experiments.figure2.ours import regression_with_thresholds
 from emulator.experiments.figure2.paired import Run, corrected_errors, our_errors, paired_errors
 from emulator.experiments.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
-from inference.algorithm2 import STD_SHARE, box_sensitivity
-from inference.bounded_regression import regression_in_bounds
+from inference.models.linear.one_round import regression_in_bounds
+from inference.models.linear.projection import search_thresholds
+from inference.models.linear.repair import ABSOLUTE, NOISE_AWARE
+from inference.models.linear.result import LinearFit
+from inference.models.linear.two_rounds import STD_SHARE, box_sensitivity
 from inference.problem import Problem, Schema, stream
-from inference.projection import search_thresholds
-from inference.regression import LinearFit
-from inference.repair import ABSOLUTE, NOISE_AWARE
 from inference.rounds import run
 
 AS_PUBLISHED, CORRECTED_ABSOLUTE, CORRECTED, OURS = "as published", "corrected, absolute", "corrected", "ours"

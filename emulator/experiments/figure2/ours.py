@@ -13,10 +13,10 @@ from dca_proto.learning.job import FRACTION_BITS
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from emulator.experiments.figure2.data import Array
-from inference.algorithm2 import ESTIMATE, MOMENTS, regression_with_projection
+from inference.models.linear.projection import Thresholds
+from inference.models.linear.result import LinearFit
+from inference.models.linear.two_rounds import ESTIMATE, MOMENTS, regression_with_projection
 from inference.problem import Schema
-from inference.projection import Thresholds
-from inference.regression import LinearFit
 from inference.rounds import Rounds, run
 from inference.scale import moments_parameters
 

@@ -16,11 +16,11 @@ from dca_proto.privacy.accounting import mu_of
 from emulator.experiments.figure2 import corrected
 from emulator.experiments.figure2.data import BOUND, DELTA, Array
 from emulator.experiments.figure2.ours import moments_sensitivity
-from inference.algorithm2 import INTERCEPT_BOUND, STD_SHARE, box_sensitivity
-from inference.complete_rows import counted
-from inference.linear_regression import SufficientStatistics, posterior, symmetric
+from inference.models.linear.closed_form import SufficientStatistics, posterior, symmetric
+from inference.models.linear.complete_rows import counted
+from inference.models.linear.projection import prior_precision
+from inference.models.linear.two_rounds import INTERCEPT_BOUND, STD_SHARE, box_sensitivity
 from inference.problem import Problem
-from inference.projection import prior_precision
 from inference.scale import FREE_BOUND, marginals
 
 _AT_ONCE = 20  # draws, so that the projected rows of all fit into a cache

@@ -19,7 +19,7 @@ from math import log, sqrt
 import numpy as np
 
 from emulator.experiments.figure2.data import BOUND, DELTA, Array
-from inference.linear_regression import SufficientStatistics, posterior, symmetric
+from inference.models.linear.closed_form import SufficientStatistics, posterior, symmetric
 
 STD_SHARE = 0.3
 UNCLIPPED_BOUND = 5.0

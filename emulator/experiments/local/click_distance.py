@@ -45,7 +45,7 @@ from emulator.experiments.local.column_fits import (
     mixed,
 )
 from emulator.experiments.runner import Check, table
-from inference import local
+from inference.models import fit as fits
 from inference.problem import stream
 
 RECORDS, ITEMS, REPEATS = 11_000, 10, 50
@@ -107,7 +107,7 @@ def work(cell: Cell, plan: Plan) -> dict[str, Any]:
     for repeat in range(cell.first, cell.first + cell.count):
         rng = stream(plan.seed, f"local/figure 2/{cell.epsilon:g}/{repeat}")
         told = bit_reports(records, mechanism, rng)
-        posterior, diagnosis = mixed(partial(local.histogram, told), plan.iterations, int(rng.integers(2**31)))
+        posterior, diagnosis = mixed(partial(fits.histogram, told), plan.iterations, int(rng.integers(2**31)))
         for name, values in distances(posterior.draws["shares"].reshape(-1, ITEMS), counts).items():
             found[name].append(np.round(values, 7).tolist())
         found["fits"].append(diagnosis)

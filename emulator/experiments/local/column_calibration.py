@@ -9,7 +9,7 @@ As published (errata 5): Gaussian, 5,000 clients, clipped to [-5, 5], 500 repeat
 clients, 6 categories, 100 repeats; exponential, 1,000 clients, clipped to [0, 5], 80 repeats; the levels; four chains.
 
 Ours: the ε, and the priors of the first and the last, whose hyper-parameters the paper leaves open. They are this
-library's defaults for the bounds (`inference.local.priors`), under which clipping is neither never nor always:
+library's defaults for the bounds (`inference.models.priors`), under which clipping is neither never nor always:
 
     Gaussian       mean ~ N(0, 2.5²), sd ~ Gamma(2, rate 1.2)   11 % of values are clipped on average; of a third of
                                                                 the data sets fewer than 0.1 %, of a twentieth over half
@@ -38,9 +38,10 @@ from emulator.experiments.local.column_fits import (
     mixed,
     number_reports,
 )
-from inference import local
 from inference.bounds import Interval
-from inference.local.posterior import LocalPosterior
+from inference.mcmc.posterior import LocalPosterior
+from inference.models import fit as fits
+from inference.models.priors import DirichletPrior, GaussianPrior, RatePrior
 from inference.problem import stream
 
 GAUSSIAN_BOUNDS, EXPONENTIAL_BOUNDS = Interval(-5, 5), Interval(0, 5)
@@ -58,27 +59,27 @@ class Drawn(NamedTuple):
 
 
 def _gaussian(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
-    prior = local.GaussianPrior.within(GAUSSIAN_BOUNDS)
+    prior = GaussianPrior.within(GAUSSIAN_BOUNDS)
     truth = prior.draws(rng, 1)
     x = rng.normal(truth["mean"], truth["sd"], clients)
     told = number_reports(x, GAUSSIAN_BOUNDS, epsilon, rng)
-    return Drawn(truth, partial(local.gaussian, told, prior, bounds=GAUSSIAN_BOUNDS), _outside(x, GAUSSIAN_BOUNDS))
+    return Drawn(truth, partial(fits.gaussian, told, prior, bounds=GAUSSIAN_BOUNDS), _outside(x, GAUSSIAN_BOUNDS))
 
 
 def _exponential(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
-    prior = local.RatePrior.of_exponential(EXPONENTIAL_BOUNDS.upper)
+    prior = RatePrior.of_exponential(EXPONENTIAL_BOUNDS.upper)
     truth = prior.draws(rng, 1)
     x = rng.exponential(1 / truth["rate"], clients)
     told, bounds = number_reports(x, EXPONENTIAL_BOUNDS, epsilon, rng), EXPONENTIAL_BOUNDS
-    return Drawn(truth, partial(local.exponential, told, prior, bounds=bounds), _outside(x, bounds))
+    return Drawn(truth, partial(fits.exponential, told, prior, bounds=bounds), _outside(x, bounds))
 
 
 def _histogram(clients: int, epsilon: float, rng: np.random.Generator) -> Drawn:
-    prior = local.DirichletPrior()
+    prior = DirichletPrior()
     truth = prior.draws(rng, 1, CATEGORIES)
     held = rng.choice(CATEGORIES, clients, p=truth["shares"][0])
     told = bit_reports(held, UnaryEncoding(epsilon, CATEGORIES), rng)
-    return Drawn(truth, partial(local.histogram, told, prior), 0.0)
+    return Drawn(truth, partial(fits.histogram, told, prior), 0.0)
 
 
 def _outside(x: Array, bounds: Interval) -> float:

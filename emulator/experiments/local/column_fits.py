@@ -28,8 +28,8 @@ from dca_proto.statistics.contribution import client_sensitivity
 from emulator.experiments.runner import Check
 from inference.bounds import Interval
 from inference.draws import R_HAT_MAX
-from inference.local.posterior import R_HAT_REQUIRED, LocalPosterior
-from inference.local.run import numpyro_module
+from inference.mcmc.posterior import R_HAT_REQUIRED, LocalPosterior
+from inference.mcmc.run import numpyro_module
 
 Array = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ class Diagnosis(NamedTuple):
 
 def ready() -> None:
     """Raises `DataError` where NumPyro or JAX is missing: before the work, and not in it."""
-    numpyro_module("inference.local.nuts")
+    numpyro_module("inference.mcmc.nuts")
 
 
 def number_reports(x: Array, bounds: Interval, epsilon: float, rng: np.random.Generator) -> LocalReports:
@@ -78,7 +78,8 @@ def mixed(fit: Callable[..., LocalPosterior], iterations: int, seed: int) -> tup
     """A posterior whose chains agree, if that can be had.
 
     Args:
-        fit: one of `inference.local`, but for how to sample. iterations: of each chain at first, half of them warm-up.
+        fit: one of `inference.models.fit`, but for how to sample. iterations: of each chain at first, half of them
+            warm-up.
     """
     begun, attempts, half = time.process_time(), 0, iterations // 2
     while True:

@@ -40,8 +40,8 @@ from inference.datasets import adult, wine
 from inference.datasets.adult import LOGARITHMIC, NUMBERS
 from inference.datasets.wine import PUBLISHED as PUBLISHED_RANGES
 from inference.datasets.wine import PUBLISHED_MEANS
+from inference.models.linear.result import into_ball
 from inference.problem import Problem, Schema, stream
-from inference.regression import into_ball
 from inference.scale import PRIOR_BOUND_SDS
 
 Array = NDArray[np.float64]

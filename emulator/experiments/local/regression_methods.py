@@ -3,8 +3,8 @@
     sufficient statistics   noise-aware posterior given the sum of the reports (section 13): tight, and as published
     perturbed inputs        noise-aware posterior given each report (12.2): the paper's polynomial of order 2, the next
                             even order, 4, and the sigmoid itself
-    LDP-SGD                 section 4.2, by `inference.local.sgd`: at its default rate, and at those of a grid, of which
-                            the best at each ε is known in hindsight only
+    LDP-SGD                 section 4.2, by `inference.models.glm.sgd`: at its default rate, and at those of a grid, of
+                            which the best at each ε is known in hindsight only
     no privacy              the same posterior from the exact sums of the same clipped rows; and least squares or
                             logistic regression (of maximum likelihood) on rows that are not clipped
     no model                the mean of the target; of labels an AUC of ½
@@ -34,10 +34,15 @@ from emulator.experiments.local.regression_reports import (
     unnoised,
 )
 from inference.bounds import Interval
-from inference.local.posterior import LocalPosterior
-from inference.local.regression import LocalRegression
-from inference.local.sgd import SgdSettings, group_size, groups, ldp_sgd
-from inference.logistic_regression import laplace
+from inference.mcmc.posterior import LocalPosterior
+from inference.models.glm.regression import LocalRegression
+from inference.models.glm.sgd import (
+    SgdSettings,
+    group_size,
+    groups,
+    ldp_sgd,
+)
+from inference.models.logistic.baseline import laplace
 from inference.problem import Schema
 from inference.rounds import run
 from inference.variational.models import BERNOULLI, NORMAL
@@ -113,7 +118,7 @@ def _bayesian(method: str, rows: Split, conditions: Conditions, rng: np.random.G
 
 def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Generator) -> Fit:
     """The posterior given reports that are drawn now, but for how to sample."""
-    from inference.local import fit  # JAX is slow to import, and the other methods need none
+    from inference.models import fit  # JAX is slow to import, and the other methods need none
 
     label, terms = conditions.label, conditions.terms
     if method in ORDERS:

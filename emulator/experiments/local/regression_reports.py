@@ -36,7 +36,7 @@ from dca_proto.statistics import Regression, Sensitivity, Statistic, Sum, resolv
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.experiments.local.regression_data import BALL, Array, Split
-from inference.regression import into_ball
+from inference.models.linear.result import into_ball
 
 ROWS_MAX = 1
 UNIT = math.ldexp(1.0, -FRACTION_BITS)

@@ -38,7 +38,7 @@ from emulator.experiments.local.regression_methods import (
 from emulator.experiments.local.regression_work import RATES, RECORDS, Cell, Plan, Task
 from emulator.experiments.runner import Check, table
 from inference.bounds import PUBLISHED_WITH_ROWS
-from inference.local.posterior import R_HAT_REQUIRED
+from inference.mcmc.posterior import R_HAT_REQUIRED
 
 HINDSIGHT = "LDP-SGD, best rate in hindsight"
 OPPONENTS = (SGD, SGD_ALL, HINDSIGHT, COROLLARY, *ORDERS, NO_MODEL)

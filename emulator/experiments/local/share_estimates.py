@@ -44,7 +44,7 @@ from emulator.experiments.local.column_fits import (
     mixed,
 )
 from emulator.experiments.runner import Check, table
-from inference import local
+from inference.models import fit as fits
 from inference.problem import stream
 from inference.simplex import nearest_on_simplex
 
@@ -103,7 +103,7 @@ def work(cell: Cell, plan: Plan) -> dict[str, Any]:
     for repeat in range(plan.repeats):
         rng = stream(plan.seed, f"local/figure 3/{cell}/{repeat}")
         told = bit_reports(rng.choice(len(TRUE), cell.clients, p=TRUE), mechanism, rng)
-        posterior, diagnosis = mixed(partial(local.histogram, told), plan.iterations, int(rng.integers(2**31)))
+        posterior, diagnosis = mixed(partial(fits.histogram, told), plan.iterations, int(rng.integers(2**31)))
         found[POSTERIOR].append(np.round(posterior.mean["shares"], 7).tolist())
         projected = nearest_on_simplex(mechanism.estimate(told.values).mean, 1.0)
         found[PROJECTED].append(np.round(projected, 12).tolist())

@@ -7,10 +7,10 @@
 
 Statistic, weights, rows and the coefficients' prior are the same, and so are the fits of a release:
 
-    noise-aware            the noise is in the model (`inference.local.fit.linear`)
+    noise-aware            the noise is in the model (`inference.models.fit.linear`)
     noise-naive            the sums are taken for exact: the conjugate posterior, with the nearest sums that can be sums
-                           of squares (`inference.linear_regression`, spread as published). The model of the former with
-                           its noise left out has no such sums, and a density that no chain can walk.
+                           of squares (`inference.models.linear.closed_form`, spread as published). The model of the
+                           former with its noise left out has no such sums, and a density that no chain can walk.
 
 There are two sorts of data.
 
@@ -46,13 +46,13 @@ from emulator.experiments.local.column_fits import mixed
 from emulator.experiments.local.regression_data import VALID, WINE, Array, Choices, split
 from emulator.experiments.local.regression_reports import TARGET, statistic_of
 from emulator.ideal import IdealSwarm
-from inference.local.priors import RegressionPrior
-from inference.local.sites import COEFFICIENTS, INTERCEPT
-from inference.local.sites import RESIDUAL_SD as RESIDUAL
-from inference.local.terms import GAUSSIAN
+from inference.models.glm.sites import COEFFICIENTS, INTERCEPT
+from inference.models.glm.sites import RESIDUAL_SD as RESIDUAL
+from inference.models.linear.aggregate_stats import posterior_of
+from inference.models.linear.repair import NEAREST_PSD
+from inference.models.priors import RegressionPrior
 from inference.problem import stream
-from inference.released import posterior_of
-from inference.repair import NEAREST_PSD
+from inference.releases.terms import GAUSSIAN
 
 LOCAL, DCA, DCA_DROPS, TRUSTED = "local", "DCA, T = 0", "DCA, T = 10 %", "trusted aggregator"
 TRUST = (LOCAL, DCA, DCA_DROPS, TRUSTED)
@@ -234,7 +234,7 @@ class Drawn(NamedTuple):
 
 def aware(rows: Rows, released: NoisyAggregate, iterations: int, rng: np.random.Generator) -> Drawn:
     """With the noise in the model."""
-    from inference.local import fit  # JAX is slow to import
+    from inference.models import fit  # JAX is slow to import
 
     found, diagnosis = mixed(partial(fit.linear, released, rows.prior), iterations, int(rng.integers(2**31)))
     theta = np.concatenate([found.draws[INTERCEPT][..., None], found.draws[COEFFICIENTS]], axis=-1)

@@ -25,7 +25,7 @@ from emulator.experiments.local.column_fits import Array
 from emulator.experiments.local.trust import AWARE, DCA, LEVELS, LOCAL, NAIVE, TRUST, TRUSTED, WINES, Cell, Plan
 from emulator.experiments.runner import Check, table
 from inference.bounds import PUBLISHED_WITH_ROWS
-from inference.local.posterior import R_HAT_REQUIRED
+from inference.mcmc.posterior import R_HAT_REQUIRED
 
 FITS = (AWARE, NAIVE)
 LEVEL = 0.99

@@ -1,0 +1,9 @@
+"""Estimators with the interface of scikit-learn: `fit` from rows, from aggregates or over rounds, `predict`, `coef_`.
+
+They stand beside their models. They alone need scikit-learn; the pure functions that they call do not.
+"""
+
+from inference.models.linear.estimator import PrivateLinearRegression
+from inference.models.logistic.estimator import PrivateLogisticRegression
+
+__all__ = ["PrivateLinearRegression", "PrivateLogisticRegression"]

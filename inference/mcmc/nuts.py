@@ -1,0 +1,218 @@
+"""Running NumPyro's no-U-turn sampler (Hoffman and Gelman 2014): compiled once for each model and shape of data.
+
+All chains run side by side in one compiled function, which makes a block of iterations. Data, prior numbers and keys
+are its arguments, so that any number of data sets of one shape, one after the other, compile once; and between two
+blocks the caller hears how far it is. `numpyro.infer.MCMC` traces the model anew for every data set and reports to a
+progress bar alone, which is why its parts are put together here.
+
+Chains start about a point that the caller knows to be plausible, apart from each other by up to a factor of e where a
+parameter is positive: far from the data, a likelihood may have a second mode that no chain leaves.
+
+The step size and a mass matrix (dense up to `DENSE_MAX` numbers, diagonal beyond) are adapted by each chain for itself
+during warm-up (Stan's windows). A chain's randomness follows from the seed and its own number.
+
+**One core.** As for the other samplers: where several processes run side by side, NPROC=1 in the environment keeps
+each to one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+from numpyro.distributions import biject_to
+from numpyro.handlers import seed as seeded
+from numpyro.handlers import trace
+from numpyro.infer.hmc import hmc
+from numpyro.infer.util import constrain_fn, potential_energy
+
+from inference.errors import DataError
+from inference.mcmc.posterior import Sampling
+
+Model: TypeAlias = Callable[[Any], None]
+"""A NumPyro model of one argument, a tree of arrays; hashable, and equal to none that differs."""
+OnProgress: TypeAlias = Callable[[int, int], None]
+Draws = dict[str, NDArray[np.float64]]
+
+BLOCK = 100  # iterations between two reports of progress
+TARGET_ACCEPTANCE = 0.95
+TREE_DEPTH_MAX = 10
+APART = 1.0  # how far from the point a chain starts at most, in each unconstrained coordinate
+ATTEMPTS = 20
+DENSE_MAX = 300  # numbers that a chain keeps all covariances of
+DETERMINISTIC = "deterministic"  # NumPyro's type of such a site
+PROGRAMS = 32  # compiled ones that are remembered
+ACCEPTED, DIVERGING, STEPS = "nuts accepted", "nuts diverging", "nuts steps"  # beside the model's own sites
+
+
+class Chains(NamedTuple):
+    """What `sample` returns: draws by the model's sites, shape ``(chains, draws, ...)``, and those of the warm-up."""
+
+    draws: Draws
+    warmup: Draws
+    sampling: Sampling
+
+
+def sample(
+    model: Model,
+    data: Any,
+    start: Mapping[str, Any] | None = None,
+    *,
+    chains: int = 4,
+    warmup: int = 1000,
+    draws: int = 1000,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> Chains:
+    """Draws from a model's posterior.
+
+    Args:
+        model: as above. data: its argument; numbers in it are arrays to the compiler.
+        start: plausible values of its sites; of those left out, what is 0 without constraints (1 where it is positive).
+        chains: side by side. warmup: iterations that adapt, before the first draw. draws: of each chain.
+        seed: of all randomness; the same seed, model and shapes give the same draws.
+        on_progress: called with the iterations done and their total, after each block.
+
+    Raises:
+        DataError: a number below its minimum, or no start with a finite density was found.
+    """
+    for name, value, least in (("chains", chains, 1), ("warmup", warmup, 1), ("draws", draws, 1)):
+        if value < least:
+            raise DataError(f"{name} is {value}; it must be at least {least}")
+    begun = time.perf_counter()
+    with jax.enable_x64(True):
+        program = _program(model, warmup)
+        data, start = _as_arrays(data), _as_arrays(dict(start or {}))
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(chains))
+        state = _started(program, keys, data, start)
+        blocks = []
+        for first in range(0, warmup + draws, BLOCK):
+            count = min(BLOCK, warmup + draws - first)
+            state, block = program.block(state, data, count)
+            blocks.append({name: np.asarray(array)[:, :count] for name, array in block.items()})
+            if on_progress is not None:
+                on_progress(first + count, warmup + draws)
+        step_size = np.asarray(state.adapt_state.step_size)
+    made = {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
+    return _told(made, warmup, step_size, time.perf_counter() - begun)
+
+
+def prior_draws(model: Model, data: Any, count: int, seed: int = 0) -> Draws:
+    """Of every site that is not observed, and of what is calculated from them: shape ``(count, ...)``."""
+    with jax.enable_x64(True):
+        data = _as_arrays(data)
+        made = _program(model, 0).prior(jax.random.split(jax.random.key(seed), count), data)
+        return {name: np.asarray(array) for name, array in made.items()}
+
+
+def _as_arrays(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, _kind(leaf)), tree)
+
+
+def _started(program: _Program, keys: Any, data: Any, start: Any) -> Any:
+    """Each chain where density and gradient are finite."""
+    for attempt in range(ATTEMPTS):
+        state = program.start(keys, data, start)
+        lost = ~np.asarray(jax.vmap(_finite)(state))
+        if not lost.any():
+            return state
+        keys = jnp.where(lost, jax.vmap(partial(jax.random.fold_in, data=attempt))(keys), keys)
+    raise DataError(
+        f"no start with a finite density was found in {ATTEMPTS} attempts; look at whether the reports and the prior "
+        "are in the same units"
+    )
+
+
+def _finite(state: Any) -> Any:
+    parts = jax.tree.leaves((state.potential_energy, state.z_grad))
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(part)) for part in parts]))
+
+
+def _told(made: dict[str, NDArray[Any]], warmup: int, step_size: NDArray[np.float64], seconds: float) -> Chains:
+    accepted, diverging, steps = (made.pop(name)[:, warmup:] for name in (ACCEPTED, DIVERGING, STEPS))
+    deep = (steps >= 2**TREE_DEPTH_MAX - 1).sum(axis=1)
+    sampling = Sampling(diverging.sum(axis=1), accepted.mean(axis=1), deep, step_size, seconds)
+    after = {name: array[:, warmup:] for name, array in made.items()}
+    return Chains(after, {name: array[:, :warmup] for name, array in made.items()}, sampling)
+
+
+@lru_cache(maxsize=PROGRAMS)
+def _program(model: Model, warmup: int) -> _Program:
+    return _Program(model, warmup)
+
+
+class _Program:
+    """Compiled functions of one model and length of warm-up; JAX remembers them by the shapes of their arguments."""
+
+    def __init__(self, model: Model, warmup: int) -> None:
+        self._model, self._warmup = model, warmup
+        self._init, self._step = hmc(potential_fn_gen=lambda data: partial(potential_energy, model, (data,), {}))
+        self.start = jax.jit(jax.vmap(self._start, in_axes=(0, None, None)))
+        self.block = jax.jit(self._block)
+        self.prior = jax.jit(jax.vmap(self._prior, in_axes=(0, None)))
+
+    def _prior(self, key: Any, data: Any) -> dict[str, Any]:
+        """A draw from the prior."""
+        found = trace(seeded(self._model, key)).get_trace(data)
+        return {name: site["value"] for name, site in found.items() if _is_drawn(site) or site["type"] == DETERMINISTIC}
+
+    def _start(self, key: Any, data: Any, start: Any) -> Any:
+        """A chain's state before its first iteration."""
+        place, walk = jax.random.split(key)
+        z = {}
+        for number, (name, site) in enumerate(self._sites(data).items()):
+            link = biject_to(site["fn"].support)
+            shape = jnp.shape(link.inv(site["value"]))
+            point = link.inv(start[name]) if name in start else 0.0
+            z[name] = point + jax.random.uniform(jax.random.fold_in(place, number), shape, minval=-APART, maxval=APART)
+        return self._init(
+            z,
+            self._warmup,
+            dense_mass=sum(int(np.prod(jnp.shape(part))) for part in z.values()) <= DENSE_MAX,
+            target_accept_prob=TARGET_ACCEPTANCE,
+            max_tree_depth=TREE_DEPTH_MAX,
+            model_args=(data,),
+            rng_key=walk,
+        )
+
+    def _block(self, state: Any, data: Any, count: Any) -> tuple[Any, dict[str, Any]]:
+        """All chains `count` iterations on, at most `BLOCK`, and what they went through, ``(chains, BLOCK, ...)``."""
+        step: Any = jax.vmap(lambda one: self._step(one, model_args=(data,)))
+        seen = jax.vmap(partial(self._seen, data))
+        rows = {
+            name: jnp.zeros((array.shape[0], BLOCK, *array.shape[1:]), array.dtype)
+            for name, array in jax.eval_shape(seen, state).items()
+        }
+
+        def advance(i: Any, carry: tuple[Any, dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
+            state = step(carry[0])
+            return state, {name: carry[1][name].at[:, i].set(array) for name, array in seen(state).items()}
+
+        moved: tuple[Any, dict[str, Any]] = jax.lax.fori_loop(0, count, advance, (state, rows))
+        return moved
+
+    def _seen(self, data: Any, state: Any) -> dict[str, Any]:
+        """A chain's draw in the model's own coordinates, and how it came about."""
+        drawn = constrain_fn(self._model, (data,), {}, state.z, return_deterministic=True)
+        return {**drawn, ACCEPTED: state.accept_prob, DIVERGING: state.diverging, STEPS: state.num_steps}
+
+    def _sites(self, data: Any) -> dict[str, Any]:
+        """What is sampled, by name, with a value from the prior."""
+        found = trace(seeded(self._model, jax.random.key(0))).get_trace(data)
+        return {name: site for name, site in found.items() if _is_drawn(site)}
+
+
+def _is_drawn(site: Mapping[str, Any]) -> bool:
+    return site["type"] == "sample" and not site["is_observed"]
+
+
+def _kind(leaf: Any) -> Any:
+    """Numbers are float64, but for whole ones and truth values in arrays."""
+    found = np.asarray(leaf).dtype
+    return found if found.kind in "biu" and np.ndim(leaf) else np.float64

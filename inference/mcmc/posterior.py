@@ -1,0 +1,240 @@
+"""What every fit returns: draws of the posterior in the user's own units, and what they are worth.
+
+**Mixing.** R̂ is asked to be at most 1.01 (Vehtari et al. 2021): above it `warnings` says so in words. It is required to
+be below 1.1, as in the paper's experiments (section 4.3): above it the chains have not found the same posterior, and
+`require_mixed`, which the fits call unless told otherwise, raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.privacy.rounding import at_least
+from inference.contraction import of_draws
+from inference.draws import InferenceData, Mixing, about_mixing, inference_data, mixing, tails_of
+from inference.errors import DataError
+from inference.mcmc.picture import panels_of, plot_posterior
+
+Array = NDArray[np.float64]
+Draws = Mapping[str, Array]
+
+R_HAT_REQUIRED = 1.1
+ADVICE = "take a longer warm-up and more draws, or a prior that says more"
+
+
+class Sampling(NamedTuple):
+    """How the chains fared after warm-up.
+
+    Attributes:
+        divergences: iterations that failed numerically. acceptance: mean acceptance probability. depth_hits: iterations
+            that stopped at the largest tree. step_size: after adaptation. Each of shape ``(chains,)``.
+        seconds: that sampling took, compiling included where it was the first of its kind.
+    """
+
+    divergences: NDArray[np.int64]
+    acceptance: Array
+    depth_hits: NDArray[np.int64]
+    step_size: Array
+    seconds: float
+
+
+class Predictive(Protocol):
+    """What a client's value and its report are like, given the parameters (`predictive`)."""
+
+    @property
+    def axes(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the axes of what is drawn, after chains and draws."""
+
+    def draws(self, parameters: Draws, clients: int, rng: np.random.Generator) -> dict[str, Array]:
+        """As `LocalPosterior.new_clients`, for each draw of the parameters."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPosterior:
+    """A model's posterior given noisy reports or sums.
+
+    Attributes:
+        model: its name. draws: by parameter, shape ``(chains, draws, ...)``. prior: draws of the same parameters from
+            the prior, shape ``(draws, ...)``, as far as there are any.
+        axes: names of a parameter's axes after the first two; coords: labels along each of them.
+        warmup: draws made while the chains adapted; empty unless they were asked for.
+        sampling: how the chains fared. predictive: what new clients are like, where the model says it.
+        notes: further sentences for `warnings`. attrs: what the draws rest on (mechanism, epsilon, delta, n).
+
+    Raises:
+        DataError: a draw is not finite.
+    """
+
+    model: str
+    draws: Draws
+    sampling: Sampling
+    predictive: Predictive | None = None
+    prior: Draws = field(default_factory=dict)
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    coords: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    warmup: Draws = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    attrs: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, array in self.draws.items():
+            if not np.all(np.isfinite(array)):
+                raise DataError(f"draws of {name} are not finite in model {self.model!r}; take another prior")
+
+    @property
+    def mean(self) -> dict[str, Array]:
+        """Posterior mean of each parameter."""
+        return {name: np.asarray(array.mean(axis=(0, 1))) for name, array in self.draws.items()}
+
+    @property
+    def sd(self) -> dict[str, Array]:
+        """Posterior standard deviation of each parameter."""
+        return {name: np.asarray(array.std(axis=(0, 1))) for name, array in self.draws.items()}
+
+    def intervals(self, level: float = 0.9) -> dict[str, Array]:
+        """Central credible intervals of each parameter, shape ``(..., 2)``.
+
+        Raises:
+            DataError: the level is not between 0 and 1.
+        """
+        tails = tails_of(level)
+        return {name: np.moveaxis(np.quantile(array, tails, axis=(0, 1)), 0, -1) for name, array in self.draws.items()}
+
+    @cached_property
+    def mixing(self) -> list[Mixing]:
+        """R̂ and effective draws of each number; none of matrices and constants. Raises `DataError` without ArviZ."""
+        return mixing(
+            {name: self.draws[name] for name in self._numbers}, {name: self.labels(name) for name in self._numbers}
+        )
+
+    @cached_property
+    def contraction(self) -> dict[str, Array]:
+        """How much was learned of each number that has a prior (`inference.contraction`)."""
+        return {name: of_draws(self.draws[name], prior) for name, prior in self.prior.items()}
+
+    @property
+    def _numbers(self) -> list[str]:
+        """The parameters but for matrices and constants."""
+        return [name for name, array in self.draws.items() if array.ndim <= 3 and np.ptp(array) > 0]
+
+    def labels(self, name: str) -> tuple[str, ...]:
+        """Along a parameter's first own axis."""
+        axes = self.axes.get(name, ())
+        return self.coords[axes[0]] if axes else ()
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What speaks against taking the draws at their word, a sentence each; empty if nothing does."""
+        return [*about_mixing(self.mixing, ADVICE), *self._about_chains(), *self.notes]
+
+    def _about_chains(self) -> list[str]:
+        found = []
+        diverged, deep = int(self.sampling.divergences.sum()), int(self.sampling.depth_hits.sum())
+        if diverged:
+            found.append(
+                f"{diverged} iterations after warm-up diverged, so the draws may miss a part of the posterior; take a "
+                "prior that says more, or look at whether the reports are of this model"
+            )
+        if deep:
+            found.append(
+                f"{deep} iterations after warm-up stopped at the largest tree, so the chains move slowly; take a "
+                "longer warm-up, or columns in units of similar size"
+            )
+        return found
+
+    def require_mixed(self) -> LocalPosterior:
+        """The same, if the chains have found the same posterior.
+
+        Raises:
+            DataError: R̂ of a number is not below 1.1, or there are too few draws to say.
+        """
+        if any(np.isnan(one.r_hat) for one in self.mixing):
+            raise DataError("too few draws to say whether the chains have mixed; take at least 4 of each chain")
+        worst = max(self.mixing, key=lambda one: one.r_hat)
+        if not worst.r_hat < R_HAT_REQUIRED:
+            raise DataError(
+                f"the chains have not mixed: R-hat of {worst.label} is {worst.r_hat:.4g}, required below "
+                f"{R_HAT_REQUIRED:g}; {ADVICE} (require_mixed=False returns these draws)"
+            )
+        return self
+
+    def new_clients(self, clients: int = 1, seed: int = 0) -> dict[str, Array]:
+        """Posterior predictive draws: ``value`` of new clients, and ``report`` where the model is of single reports.
+
+        Shape ``(chains, draws, clients, ...)``.
+        """
+        if self.predictive is None:
+            raise DataError(f"model {self.model!r} does not say what single clients are like")
+        return self.predictive.draws(self.draws, clients, np.random.default_rng(seed))
+
+    def inference_data(self, predicted: Draws | None = None) -> InferenceData:
+        """All draws as ArviZ's common type; warm-up, prior and what tells of the chains in groups of their own.
+
+        Args:
+            predicted: draws for the group ``posterior_predictive``, as from `new_clients`.
+
+        Raises:
+            DataError: ArviZ is not installed.
+        """
+        sampling = self.sampling
+        stats = {
+            "divergences": np.asarray(sampling.divergences, float),
+            "acceptance_rate": sampling.acceptance,
+            "reached_max_tree_depth": np.asarray(sampling.depth_hits, float),
+            "step_size": sampling.step_size,
+        }
+        return inference_data(
+            self.draws,
+            dims={**self.axes, **(self.predictive.axes if self.predictive else {})},
+            coords=self.coords,
+            attrs={"model": self.model, "sampling_time": sampling.seconds, **self.attrs},
+            posterior_predictive=predicted,
+            prior={name: array[None] for name, array in self.prior.items()} or None,
+            warmup_posterior=self.warmup or None,
+            sample_stats=stats,
+        )
+
+    def plot(
+        self,
+        path: Path,
+        *,
+        without_privacy: LocalPosterior | None = None,
+        names: Sequence[str] | None = None,
+        level: float = 0.9,
+        caption: str = "",
+    ) -> Path:
+        """Write a picture of each parameter's marginal posterior with its interval, its prior beside it.
+
+        Args:
+            path: where to; the suffix says the format (png, svg, pdf).
+            without_privacy: the same model's posterior from data without noise, to compare.
+            names: of the parameters to show; by default all but matrices and constants.
+            level: of the intervals. caption: a line below the title.
+
+        Raises:
+            DataError: the level is not between 0 and 1, or a name is of no parameter.
+        """
+        chosen = self._numbers if names is None else list(names)
+        others = {} if without_privacy is None else without_privacy.draws
+        panels = []
+        for name in chosen:
+            if name not in self.draws:
+                raise DataError(f"the posterior has no parameter {name!r}; it has {', '.join(self.draws)}")
+            panels += panels_of(name, self.labels(name), self.draws[name], self.prior.get(name), others.get(name))
+        return plot_posterior(panels, path, title=self.model, level=level, caption=caption or self._caption())
+
+    def _caption(self) -> str:
+        said: dict[str, Callable[[Any], str]] = {
+            "epsilon": lambda epsilon: f"ε = {at_least(epsilon)}",
+            "delta": lambda delta: f"δ = {at_least(delta)}",
+            "n": lambda n: f"n = {n:,}",
+        }
+        parts = [words(self.attrs[name]) for name, words in said.items() if self.attrs.get(name)]
+        return ", ".join([str(self.attrs.get("mechanism", "")), *parts]).strip(", ")

@@ -1,0 +1,18 @@
+"""Models, one folder each: mathematics, learning jobs (`job`, or `*_job` where there are several), estimator.
+
+    linear        linear regression from one or two rounds in closed form, and from many data nodes (`linear.nodes`)
+    logistic      logistic regression over many rounds
+    glm           regressions from any noisy sum, or from LDP reports, with normal features
+    conjugate     one column, from sums
+    column        one column, from LDP reports
+    mixture       a Gaussian mixture
+
+What `glm` and `column` share stands beside the folders:
+    fit           all fits by name: reports or sums in, a posterior out
+    priors        what is believed before (LDP paper, section 8)
+    noise_aware   priors and likelihoods together, for NumPyro
+    predictive    what new clients are like
+    estimator     what all estimators share
+
+In a folder, `rounds` (or the name of the algorithm) is the generator of a job, and `job` its settings and summary.
+"""

@@ -1,0 +1,314 @@
+"""Job `ldp-mean`: the mean and the spread of one column, from one report of each client.
+
+A client clips its value to public bounds and adds noise, so that the report is private by itself. The model has both,
+the clipping and the noise: narrower bounds mean less noise, and may cut off a part of the data. The mean and standard
+deviation of the reports as they came stand beside it: they take noise for spread, and what is clipped for the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from math import nan, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.jobs.base import Conditions, LearningJob, Stage, Summary
+from inference.jobs.estimates import NAIVE, Figure, normal, of_draws, row, with_naive
+from inference.jobs.reports import (
+    SAMPLED,
+    Fitted,
+    SamplerSettings,
+    check_clients,
+    check_installed,
+    column_of,
+    draws,
+    sampling,
+)
+from inference.jobs.settings import require_choice, setting
+from inference.mcmc.posterior import LocalPosterior
+from inference.models import fit
+from inference.models.predictive import (
+    EXPONENTIAL,
+    GAUSSIAN,
+    GEOMETRIC,
+    POISSON,
+)
+from inference.models.priors import GaussianPrior, ProbabilityPrior, RatePrior
+from inference.problem import Problem, Schema
+from inference.releases.terms import GAUSSIAN as GAUSSIAN_NOISE
+from inference.releases.terms import LAPLACE
+
+Array = NDArray[np.float64]
+Draws = Mapping[str, Array]
+MECHANISMS = (LAPLACE, GAUSSIAN_NOISE)
+PRIORS = ("prior_mean", "prior_mean_sd", "prior_shape", "prior_rate", "prior_successes", "prior_failures")
+
+
+class _Family(NamedTuple):
+    """A law of the column's values.
+
+    Attributes:
+        fit: of `inference.models.fit`. prior: that of the public bounds. fields: of the prior, by setting.
+        parameter: its name, where it is neither mean nor standard deviation. of_mean: what it is at that mean.
+        mean, sd: of the column, from draws of the parameters.
+        counts: whether values are 0, 1, 2, ...; starts: whether they start at 0.
+    """
+
+    fit: Callable[..., LocalPosterior]
+    prior: Callable[[Interval], Any]
+    fields: Mapping[str, str]
+    parameter: str
+    of_mean: Callable[[float], float]
+    mean: Callable[[Draws], Array]
+    sd: Callable[[Draws], Array]
+    starts: bool = True
+    counts: bool = False
+
+
+_RATE = {"prior_shape": "shape", "prior_rate": "rate"}
+FAMILIES = {
+    GAUSSIAN: _Family(
+        fit.gaussian,
+        GaussianPrior.within,
+        {"prior_mean": "mean", "prior_mean_sd": "mean_sd", **_RATE},
+        "",
+        lambda mean: mean,
+        lambda drawn: drawn["mean"],
+        lambda drawn: drawn["sd"],
+        starts=False,
+    ),
+    EXPONENTIAL: _Family(
+        fit.exponential,
+        lambda bounds: RatePrior.of_exponential(bounds.upper),
+        _RATE,
+        "rate",
+        lambda mean: 1 / mean if mean > 0 else nan,
+        lambda drawn: 1 / drawn["rate"],
+        lambda drawn: 1 / drawn["rate"],
+    ),
+    POISSON: _Family(
+        fit.poisson,
+        lambda bounds: RatePrior.of_poisson(bounds.upper),
+        _RATE,
+        "",
+        lambda mean: mean,
+        lambda drawn: drawn["rate"],
+        lambda drawn: np.sqrt(drawn["rate"]),
+        counts=True,
+    ),
+    GEOMETRIC: _Family(
+        fit.geometric,
+        lambda bounds: ProbabilityPrior(),
+        {"prior_successes": "successes", "prior_failures": "failures"},
+        "probability",
+        lambda mean: 1 / (1 + mean) if mean >= 0 else nan,
+        lambda drawn: 1 / drawn["probability"] - 1,
+        lambda drawn: np.sqrt(1 - drawn["probability"]) / drawn["probability"],
+        counts=True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Settings(SamplerSettings):
+    """Of the job."""
+
+    column: str | None = setting(None, "Which column; by default the target.")
+    family: str = setting(GAUSSIAN, f"The law of its values: {', '.join(FAMILIES)}.")
+    mechanism: str = setting(LAPLACE, f"How clients report: {', '.join(MECHANISMS)}.")
+    lower: float | None = setting(None, "Where clients clip their value; by default at the column's public bounds.")
+    upper: float | None = setting(None, "The same above. Narrower bounds mean less noise.")
+    prior_mean: float | None = setting(None, "Of a normal mean's normal prior; by default the bounds' middle.")
+    prior_mean_sd: float | None = setting(None, "Its standard deviation; by default half of the half-width.")
+    prior_shape: float | None = setting(None, "Of the Gamma prior of a normal sd, or of a rate; by default 2.")
+    prior_rate: float | None = setting(None, "Its rate; by default so that bounds are 3 sds, or means, wide.")
+    prior_successes: float | None = setting(None, "Of the Beta prior of a geometric probability; by default 1.")
+    prior_failures: float | None = setting(None, "The same; by default 1.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("family", self.family, FAMILIES)
+        require_choice("mechanism", self.mechanism, MECHANISMS)
+        fields = FAMILIES[self.family].fields
+        for name in PRIORS:
+            if getattr(self, name) is not None and name not in fields:
+                known = ", ".join(fields)
+                raise DataError(f"setting {name!r} is not of the prior of family {self.family!r}, which has {known}")
+
+    def prior(self, bounds: Interval) -> Any:
+        """The family's, with what is set. Raises `DataError` for a number out of range."""
+        family = FAMILIES[self.family]
+        given = {field: getattr(self, name) for name, field in family.fields.items()}
+        return replace(family.prior(bounds), **{field: value for field, value in given.items() if value is not None})
+
+
+def bounds_of(schema: Schema, settings: Settings) -> Interval:
+    """To which clients clip their values. Raises `DataError` where they are none for the family."""
+    column = column_of(schema, settings.column)
+    public = schema.bounds[column]
+    low = public.lower if settings.lower is None else settings.lower
+    high = public.upper if settings.upper is None else settings.upper
+    family, name = FAMILIES[settings.family], settings.family
+    if family.starts and low != 0:
+        raise DataError(
+            f"family {name!r} describes numbers from 0 on, and {column} is clipped to {low:g}:{high:g}; "
+            "set lower=0, or take family 'gaussian'"
+        )
+    if family.counts and not (high == round(high) >= 1):
+        raise DataError(f"family {name!r} describes counts, and {column} is clipped at {high:g}; set upper=COUNT")
+    if family.counts:
+        fit.check_counts(high)
+    return Interval(low, high)
+
+
+def check(schema: Schema, settings: Settings) -> None:
+    """Refuse to start what could not be finished. Raises `DataError`."""
+    check_installed()
+    settings.prior(bounds_of(schema, settings))
+
+
+def make(
+    schema: Schema, settings: Settings, conditions: Conditions
+) -> Generator[LdpReportRequest, NoisyAggregate, NoisyAggregate]:
+    """The job's round of reports. Raises `DataError` where clients are too few."""
+    bounds = bounds_of(schema, settings)
+    check_clients(conditions.clients, 2, "a mean with its spread")
+    parameters = {
+        "columns": [column_of(schema, settings.column)],
+        "centre": [bounds.centre],
+        "scale": [bounds.half_width],
+        "bound": [1.0],
+    }
+    return (yield LdpReportRequest("mean", parameters, rows_max=1, mechanism=settings.mechanism))
+
+
+def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+    """All of the budget at once."""
+    return [Stage(1, 1.0, f"all of the budget on {column_of(schema, settings.column)}")]
+
+
+@dataclass(frozen=True, eq=False)
+class MeanFit(Fitted):
+    """With the name of the family."""
+
+    family: str
+
+
+def finish(released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
+    """The posterior given the reports."""
+    prior = settings.prior(bounds_of(schema, settings))
+    return MeanFit(
+        FAMILIES[settings.family].fit(released, prior, **settings.run(conditions)), released, settings.family
+    )
+
+
+def model(schema: Schema, settings: Settings) -> str:
+    """In words."""
+    bounds, column = bounds_of(schema, settings), column_of(schema, settings.column)
+    clipped = f"clipped to {bounds.lower:g}:{bounds.upper:g} and told by {settings.mechanism}"
+    return f"mean and spread of {column} ({settings.family}), {clipped}; {settings.words}"
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def reference(train: Problem, settings: Settings) -> list[Figure]:
+    """Of the rows themselves, unclipped."""
+    place = train.schema.columns.index(column_of(train.schema, settings.column))
+    return _moments(FAMILIES[settings.family], train.rows[:, place])
+
+
+def summary(
+    result: MeanFit,
+    reference: list[Figure] | None,
+    train: Problem | None,
+    test: Problem | None,
+    schema: Schema,
+) -> Summary:
+    """Mean, standard deviation and what else describes the column, beside those of the reports as they came."""
+    posterior, family = result.posterior, FAMILIES[result.family]
+    column = result.released.parameters["columns"][0]
+    names = _names(family, column, schema.units.get(column, ""))
+    both = (_numbers(family, drawn) for drawn in (posterior.draws, posterior.prior))
+    drawn = [of_draws(*pair) for pair in zip(*both, strict=True)]
+    naive, rows = _moments(family, _reported(result.released)), []
+    for place, ((name, unit), figure) in enumerate(zip(names, drawn, strict=True)):
+        found = row(name, unit, figure, None if reference is None else reference[place])
+        rows.append(with_naive(found, naive[place]))
+    return {
+        "estimates": rows,
+        NAIVE: "as reported",
+        "sampling": sampling(posterior),
+        "warnings": posterior.warnings,
+        "test": None,
+    }
+
+
+def _numbers(family: _Family, drawn: Draws) -> list[Array]:
+    """Draws of what `_names` names."""
+    return [family.mean(drawn), family.sd(drawn), *([drawn[family.parameter]] if family.parameter else [])]
+
+
+def _names(family: _Family, column: str, unit: str) -> list[tuple[str, str]]:
+    """Name and unit of each estimate."""
+    found = [(f"mean of {column}", unit), (f"sd of {column}", unit)]
+    if family.parameter:
+        found.append((f"{family.parameter} of {column}", f"1/{unit}" if unit and not family.counts else ""))
+    return found
+
+
+def _reported(released: NoisyAggregate) -> Array:
+    """What came in, in the column's own units."""
+    assert released.reports is not None, "they were asked for"
+    centre, scale = released.parameters["centre"][0], released.parameters["scale"][0]
+    return np.asarray(centre + scale * released.reports.values[:, 0])
+
+
+def _moments(family: _Family, values: Array) -> list[Figure]:
+    """Mean, standard deviation and the parameter that follows from the mean, with their standard errors.
+
+    Intervals are those of large samples, whatever the law: normal of mean and standard deviation. The parameter's are
+    the values at the ends of the mean's.
+    """
+    n, mean, sd = len(values), float(values.mean()), float(values.std(ddof=1 if len(values) > 1 else 0))
+    error, fourth = sd / sqrt(n), float(np.mean((values - mean) ** 4))
+    spread = sqrt(max(fourth - sd**4, 0.0) / n) / (2 * sd) if sd > 0 else 0.0  # of any law with fourth moments
+    found = [normal(mean, error), normal(sd, spread)]
+    if family.parameter:
+        near, interval = [family.of_mean(mean + error), family.of_mean(mean - error)], found[0].interval
+        assert interval is not None, "a normal law has one"
+        low, high = sorted(map(family.of_mean, interval))
+        found.append(Figure(family.of_mean(mean), abs(near[0] - near[1]) / 2, (low, high)))
+    return found
+
+
+def picture_title(schema: Schema) -> str:
+    """What the estimates are."""
+    return "Mean and spread"
+
+
+JOBS = {
+    "ldp-mean": LearningJob(
+        name="ldp-mean",
+        settings=Settings,
+        changeable=("family", *PRIORS, *SAMPLED),
+        check=check,
+        plan=plan,
+        make=make,
+        finish=finish,
+        reference=reference,
+        summary=summary,
+        draws=draws,
+        picture_title=picture_title,
+        model=model,
+        scored=False,
+        kinds=(LdpReportRequest,),
+        reports=lambda settings: settings.mechanism,
+    )
+}

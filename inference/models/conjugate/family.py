@@ -1,0 +1,273 @@
+"""What a conjugate model must say of itself, and what a job over it returns.
+
+    s    sum of the sufficient statistics of n clients, shape (..., k), in the model's own units
+    s̃    the same with privacy noise of a known variance in each coordinate
+    η    hyperparameters of the conjugate posterior, shape (..., h)
+
+Functions of s and η broadcast over leading axes, so that chains and draws need no loops.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference.bounds import Interval
+from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
+from inference.errors import DataError, unknown
+from inference.models.conjugate.chains import effective_size, split_rhat
+
+Array = NDArray[np.float64]
+
+BIAS = 1 / 3  # in sampling errors, from which on clipping is said to matter
+PRIOR_DRAWS = 20_000
+RHAT_MAX = 1.01  # beyond, chains are said not to have met
+NOISE_AWARE, CONJUGATE = METHODS = ("noise-aware", "conjugate")
+
+
+class Release(NamedTuple):
+    """s̃ of shape ``(k,)``, the variance of the noise in each coordinate, shape ``(k,)``, and n."""
+
+    value: Array
+    noise_variance: Array
+    n: int
+
+
+class Latent(NamedTuple):
+    """Draws of s given s̃, shape ``(chain, draw, k)``, and those of the warm-up where there was one."""
+
+    sums: Array
+    warmup: Array | None = None
+
+
+@dataclass(frozen=True)
+class Family(ABC):
+    """A conjugate model of one column.
+
+    Attributes:
+        name: of the model. learns: what of its column, in words before the column's name.
+        column: the clients' column. interval: its public bounds, in its own units.
+    """
+
+    name: ClassVar[str]
+    learns: ClassVar[str]
+    column: str
+    interval: Interval
+
+    @abstractmethod
+    def request(self, budget_share: float = 1.0) -> SecureSumRequest:
+        """The round that releases s̃; of each client's rows the first, since a mean of several is no value of x."""
+
+    @abstractmethod
+    def release(self, aggregate: NoisyAggregate) -> Release:
+        """s̃ of that round's aggregate."""
+
+    @abstractmethod
+    def exact(self, x: Array) -> Release:
+        """s of these values, shape ``(n,)`` and within the bounds, without noise."""
+
+    @abstractmethod
+    def possible(self, s: Array, n: int) -> Array:
+        """The nearest sum that n values within the bounds can have."""
+
+    @abstractmethod
+    def update(self, s: Array, n: int) -> Array:
+        """η of the conjugate posterior given s."""
+
+    @abstractmethod
+    def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
+        """Mean and variance of each parameter given η."""
+
+    @abstractmethod
+    def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
+        """Exact quantiles of each parameter given one η of shape ``(h,)``: the shape of q, then the parameter's own."""
+
+    def prior_quantiles(self, q: Array, n: int) -> dict[str, Array]:
+        """As `quantiles`, of what n clients leave of the prior if their sum is all noise.
+
+        It is the prior, but for the public bounds of the values, which may say more than a vague prior.
+        """
+        nothing = self.exact(np.zeros(0))
+        rng, noise_alone = np.random.default_rng(0), Release(nothing.value, np.full(nothing.value.shape, np.inf), n)
+        drawn = self.draw(self.update(self.latent(noise_alone, 1, PRIOR_DRAWS, rng).sums, n), rng)
+        return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in drawn.items()}
+
+    @abstractmethod
+    def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
+        """One draw of each parameter for each η."""
+
+    @abstractmethod
+    def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
+        """Draws from p(s | s̃) ∝ p(s) N(s̃; s, noise variance)."""
+
+    def outside(self, parameters: Mapping[str, Array]) -> Array:
+        """Probability that a value lies outside the bounds, given the parameters."""
+        return np.zeros(next(iter(parameters.values())).shape[:2])
+
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """Labels along the last axis of each parameter that has one."""
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class FamilyResult:
+    """The posterior of a conjugate model.
+
+    Attributes:
+        family: the model. method: one of `METHODS`. release: what it was learnt from.
+        eta: η of each draw, shape ``(chain, draw, h)``.
+        draws: of each parameter, shape ``(chain, draw)`` or ``(chain, draw, K)``, in the column's own units.
+        warmup: the same for the warm-up, where there was one.
+        repaired: whether s̃ was no possible sum; the conjugate way then took the nearest that is.
+        private: False where no epsilon may be claimed. attrs: what `InferenceData` carries of the round.
+    """
+
+    family: Family
+    method: str
+    release: Release
+    eta: Array
+    draws: dict[str, Array]
+    warmup: dict[str, Array] | None
+    repaired: bool
+    private: bool
+    attrs: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> dict[str, Array]:
+        """Posterior mean of each parameter: E[E[θ | s]], exact for the conjugate way."""
+        return {name: mean.mean(axis=(0, 1)) for name, (mean, _) in self.family.moments(self.eta).items()}
+
+    @property
+    def sd(self) -> dict[str, Array]:
+        """Posterior standard deviation of each parameter: √(E[Var[θ | s]] + Var[E[θ | s]])."""
+        moments = self.family.moments(self.eta).items()
+        return {name: np.sqrt(v.mean(axis=(0, 1)) + mean.var(axis=(0, 1))) for name, (mean, v) in moments}
+
+    def quantile(self, q: float | Sequence[float]) -> dict[str, Array]:
+        """Posterior quantiles of each parameter, shape of `q`, then the parameter's own axes.
+
+        They are exact where the posterior is the conjugate one of a single η, else those of the draws.
+        """
+        if not np.ptp(self.eta, axis=(0, 1)).any():
+            return self.family.quantiles(self.eta[0, 0], np.asarray(q, float))
+        return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in self.draws.items()}
+
+    @property
+    def outside(self) -> float:
+        """How much of the data the fitted model expects outside the bounds, where clients clip it."""
+        return float(self.family.outside(self.draws).mean())
+
+    @property
+    def clipping_matters(self) -> bool:
+        """Whether clipping may bias the posterior by some third of the sampling error; wider bounds would help then.
+
+        The mean of the clipped data is off by at most `outside` times the mean excess, which is about a standard
+        deviation of the data, and the sampling error is that over √n.
+        """
+        return bool(self.outside * np.sqrt(self.release.n) > BIAS)
+
+    @property
+    def rhat(self) -> dict[str, Array]:
+        """Split R̂ of each parameter; beyond `RHAT_MAX`, the chains should not be trusted."""
+        return {name: split_rhat(array) for name, array in self.draws.items()}
+
+    @property
+    def effective_size(self) -> dict[str, Array]:
+        """Effective number of draws of each parameter's mean."""
+        return {name: effective_size(array) for name, array in self.draws.items()}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What speaks against taking the posterior at its word, a sentence each."""
+        column, found = self.family.column, []
+        if self.clipping_matters:
+            share = f"the fitted model expects {100 * self.outside:.2g} % of the values of {column} outside the bounds"
+            found.append(f"{share}, where they are clipped, which biases its estimates; give wider public bounds")
+        if self.method == CONJUGATE and self.repaired:
+            what = f"no values of {column} can have the noisy sum, and the nearest possible one was taken for it"
+            found.append(f"{what}; method {NOISE_AWARE!r} weighs all that are possible")
+        worst = max(float(rhat.max()) for rhat in self.rhat.values())
+        if self.warmup is not None and worst > RHAT_MAX:  # other draws are independent
+            what = f"the chains have not met: R-hat is {worst:.3g}, above {RHAT_MAX:g}"
+            found.append(f"{what}; take intervals of {column} with caution, or draw more")
+        return found
+
+    def inference_data(self) -> InferenceData:
+        """The draws as ArviZ's type. Raises `DataError` where ArviZ is missing."""
+        labels = self.family.labels()
+        return inference_data(
+            self.draws,
+            dims={name: [f"{name}_label"] for name in labels},
+            coords={f"{name}_label": texts for name, texts in labels.items()},
+            attrs={
+                "model": self.family.name,
+                "method": self.method,
+                "repaired": self.repaired,
+                "outside": self.outside,
+                **self.attrs,
+            },
+            warmup_posterior=self.warmup,
+        )
+
+
+def fitted(
+    model: Family,
+    release: Release,
+    *,
+    rng: np.random.Generator,
+    method: str = NOISE_AWARE,
+    chains: int = CHAINS,
+    draws: int = DRAWS,
+    private: bool = True,
+    attrs: Mapping[str, object] | None = None,
+) -> FamilyResult:
+    """The posterior of a model given a noisy sum, without asking anybody.
+
+    Args:
+        model, release: of what. rng: for the draws. method: one of `METHODS`.
+        chains, draws: how many of each; independent draws but for the categorical model's Gibbs sampler.
+
+    Raises:
+        DataError: an unknown method, or no chains or too few draws to judge them by.
+    """
+    if method not in METHODS:
+        raise unknown("method", method, None, METHODS)
+    if chains < 1 or draws < 4:
+        raise DataError(f"{chains} chains of {draws} draws; expected at least one of at least 4")
+    nearest = model.possible(release.value, release.n)
+    if method == CONJUGATE or not release.noise_variance.any():
+        latent = Latent(np.broadcast_to(nearest, (chains, draws, nearest.size)))
+    else:
+        latent = model.latent(release, chains, draws, rng)
+    eta = model.update(latent.sums, release.n)
+    return FamilyResult(
+        family=model,
+        method=method,
+        release=release,
+        eta=eta,
+        draws=model.draw(eta, rng),
+        warmup=None if latent.warmup is None else model.draw(model.update(latent.warmup, release.n), rng),
+        repaired=bool((np.abs(nearest - release.value) > 1e-9 * release.n).any()),
+        private=private,
+        attrs=attrs or {},
+    )
+
+
+def whole_bounds(model: str, column: str, interval: Interval, advice: str) -> None:
+    """Raise `DataError` where the bounds are not whole numbers."""
+    if not (float(interval.lower).is_integer() and float(interval.upper).is_integer()):
+        found = f"{interval.lower:g}:{interval.upper:g}"
+        raise DataError(f"{model}: column {column!r} has bounds {found}, expected whole numbers; {advice}")
+
+
+def positive(model: str, **values: float) -> None:
+    """Raise `DataError` for a prior's parameter that is not finite and above 0."""
+    for name, value in values.items():
+        if not 0 < value < np.inf:
+            raise DataError(f"{model}: prior parameter {name} is {value:g}; give a finite number above 0")

@@ -1,0 +1,154 @@
+"""Jobs `gaussian`, `bernoulli`, `categorical`, `poisson`, `exponential`: a conjugate model of one column, one round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from inference.draws import InferenceData
+from inference.errors import unknown
+from inference.jobs.base import Conditions, LearningJob, Stage, Summary
+from inference.jobs.estimates import SHARE, TAILS, Figure, row, with_standard
+from inference.jobs.settings import require_choice, setting
+from inference.models.conjugate import (
+    FAMILIES,
+    METHODS,
+    Family,
+    FamilyResult,
+    family,
+)
+from inference.models.conjugate import family_job as rounds_of
+from inference.models.conjugate.family import fitted
+from inference.problem import Problem, Schema, stream
+from inference.rounds import Job
+
+_SAID = {"theta": "share of ones"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of these jobs."""
+
+    column: str | None = setting(None, "Which column; by default the target.")
+    method: str = setting(METHODS[0], f"How the posterior is made: {', '.join(METHODS)}.")
+
+    def __post_init__(self) -> None:
+        require_choice("method", self.method, METHODS)
+
+
+def _column(schema: Schema, settings: Settings) -> str:
+    return schema.target if settings.column is None else settings.column
+
+
+def _model(name: str, schema: Schema, settings: Settings) -> Family:
+    column = _column(schema, settings)
+    if column not in schema.columns:
+        raise unknown("column", column, "the data", schema.columns)
+    return family(name, column, schema.bounds[column])
+
+
+def check(name: str, schema: Schema, settings: Settings) -> None:
+    """Refuse a column that is not there or whose bounds are none for the model. Raises `DataError`."""
+    _model(name, schema, settings)
+
+
+def make(name: str, schema: Schema, settings: Settings, conditions: Conditions) -> Job[FamilyResult]:
+    """The job's round."""
+    model = _model(name, schema, settings)
+    return rounds_of(model, rng=conditions.rng, method=settings.method, private=schema.private)
+
+
+def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+    """All of the budget at once."""
+    return [Stage(1, 1.0, f"all of the budget on {_column(schema, settings)}")]
+
+
+def reference(name: str, train: Problem, settings: Settings) -> FamilyResult:
+    """The same model given the exact sums."""
+    model = _model(name, train.schema, settings)
+    column = train.schema.columns.index(_column(train.schema, settings))
+    x = np.clip(train.rows[:, column], model.interval.lower, model.interval.upper)
+    return fitted(model, model.exact(x), rng=stream(0, "reference"), private=False)
+
+
+def summary(
+    result: FamilyResult,
+    reference: FamilyResult | None,
+    train: Problem | None,
+    test: Problem | None,
+    schema: Schema,
+) -> Summary:
+    """Posterior mean and interval of each parameter, and what speaks against them."""
+    names = _names(result, schema)
+    others: list[Figure | None] = [None] * len(names) if reference is None else [*_figures(reference)]
+    triples = zip(names, _figures(result), others, strict=True)
+    rows = [row(name, unit, own, other) for (name, unit), own, other in triples]
+    if "theta" in result.mean:
+        rows = [with_standard(one, SHARE) for one in rows]
+    return {
+        "estimates": rows,
+        "method": result.method,
+        "outside_bounds": result.outside,
+        "warnings": result.warnings,
+        "test": None,
+    }
+
+
+def _figures(result: FamilyResult) -> list[Figure]:
+    """Of each number in each parameter, in order."""
+    sd, (low, high) = result.sd, (result.quantile(tail) for tail in TAILS)
+    before, found = result.family.prior_quantiles(np.array(TAILS), result.release.n), []
+    for name, mean in result.mean.items():
+        columns = [np.ravel(array) for array in (mean, sd[name], low[name], high[name], *before[name])]
+        for m, s, *ends in zip(*(column.tolist() for column in columns), strict=True):
+            found.append(Figure(m, s, tuple(ends[:2]), tuple(ends[2:])))
+    return found
+
+
+def _names(result: FamilyResult, schema: Schema) -> list[tuple[str, str]]:
+    """Name and unit of each number in each parameter, in order."""
+    column, labels = result.family.column, result.family.labels()
+    unit = schema.units.get(column, "")
+    units = {"mean": unit, "variance": f"({unit})²" if unit else "", "rate": f"1/{unit}" if unit else ""}
+    found = []
+    for name in result.mean:
+        if name in labels:
+            found += [(f"share of {column} = {label}", "") for label in labels[name]]
+        else:
+            found.append((f"{_SAID.get(name, name)} of {column}", units.get(name, "")))
+    return found
+
+
+def draws(result: FamilyResult, rng: np.random.Generator) -> InferenceData:
+    """The posterior's draws."""
+    return result.inference_data()
+
+
+def picture_title(schema: Schema) -> str:
+    """What the estimates are."""
+    return "Parameters"
+
+
+def model(name: str, schema: Schema, settings: Settings) -> str:
+    """In words."""
+    return f"{FAMILIES[name].learns} {_column(schema, settings)} ({name})"
+
+
+JOBS = {
+    name: LearningJob(
+        name=name,
+        settings=Settings,
+        check=partial(check, name),
+        plan=plan,
+        make=partial(make, name),
+        reference=partial(reference, name),
+        summary=summary,
+        draws=draws,
+        picture_title=picture_title,
+        model=partial(model, name),
+        scored=False,
+    )
+    for name in FAMILIES
+}

@@ -1,0 +1,255 @@
+"""Job `ldp-regression`: linear or logistic regression from one report of each client, of its sufficient statistics.
+
+A report is the products of a client's own row, clipped to public bounds, with Gaussian noise; their sum is a noisy sum
+like any other, and the model has its noise. With ``inputs`` a client reports its row itself, with noise: of few columns
+that may tell more, and the products of noise are then in the model.
+
+**Rows of a logistic regression** take two reports of each client, in two rounds: its features with Gaussian noise, and
+its label by randomised response. ``label_share`` = c splits the budget: μ² into (1 - c)μ² and cμ², of which the latter
+buys the label the largest ε for which whatever is ε-private is √c μ-private (`dca_proto.privacy.price`). The paper
+(section 12.2) splits ε itself into (1 - c)ε and cε and adds up; by that rule a mixture is not private where releases
+are chosen in view of results, so clients do not go by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
+from inference.errors import DataError
+from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
+from inference.jobs.coefficients import Effects, figures_of
+from inference.jobs.estimates import BY_SD, of_draws
+from inference.jobs.reports import (
+    SAMPLED,
+    SamplerSettings,
+    check_clients,
+    check_installed,
+    sampling,
+    with_new_clients,
+)
+from inference.jobs.settings import require_choice, require_positive, setting
+from inference.models import fit
+from inference.models.glm.regression import LocalRegression
+from inference.models.glm.sites import COEFFICIENTS, FEATURE_SD, INTERCEPT
+from inference.models.linear import job as regression
+from inference.models.linear.aggregate_stats import STATISTIC
+from inference.models.linear.one_round import INTERCEPT_BOUND
+from inference.models.logistic import job as logistic
+from inference.models.priors import RegressionPrior
+from inference.problem import Problem, Schema
+from inference.releases.terms import GAUSSIAN, RESPONSE
+
+Array = NDArray[np.float64]
+LINEAR, LOGISTIC = FAMILIES = ("linear", "logistic")
+DEFAULT = RegressionPrior()
+PRIORS = ("coefficient_sd", "intercept_sd", "lkj", "feature_sd", "feature_mean_sd", "residual_sd")
+Released: TypeAlias = NoisyAggregate | tuple[NoisyAggregate, NoisyAggregate]
+"""A round of reports, or those of the features and of the labels."""
+ROUNDING = 1 - 1e-9  # so that the account, which rounds up, lets both reports through
+PREDICTED_ROWS = 500  # at a time: for each of them there are as many probabilities as draws
+
+
+@dataclass(frozen=True)
+class Settings(SamplerSettings):
+    """Of the job."""
+
+    family: str = setting(LINEAR, f"{LINEAR}, or {LOGISTIC} of a target whose bounds are its two classes.")
+    inputs: bool = setting(False, "Clients report their rows with noise, in place of the products.")
+    label_share: float = setting(0.5, "Of the budget, for labels; where rows of a logistic regression are reported.")
+    order: int | None = setting(None, "Of the polynomial for the sigmoid there, 2 in the paper; by default itself.")
+    radius: float | None = setting(None, "Clients bring their scaled features into a ball; by default the bounds' box.")
+    noise_aware: bool = setting(True, "false leaves the noise out of the model, to compare.")
+    coefficient_sd: float = setting(DEFAULT.coefficient_sd, "Of each coefficient's normal prior; bounds are ±1 here.")
+    intercept_sd: float = setting(DEFAULT.intercept_sd, "The same of the target at the middle of all bounds.")
+    lkj: float = setting(DEFAULT.lkj, "Of the prior of the features' correlations; 1 is uniform.")
+    feature_sd: float = setting(DEFAULT.feature_sd, "Of the half-normal prior of the features' standard deviations.")
+    feature_mean_sd: float = setting(DEFAULT.feature_mean_sd, "Of the normal prior of the features' means.")
+    residual_sd: float = setting(DEFAULT.residual_sd, "Of the half-normal prior of the residuals' deviation.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("family", self.family, FAMILIES)
+        require_positive("radius", self.radius)
+        for name in PRIORS:
+            require_positive(name, getattr(self, name))
+        if self.inputs and self.family == LINEAR and self.radius is not None:
+            raise DataError(
+                "setting 'radius' is of the features, and a linear regression's rows would be brought into a ball with "
+                "their target; leave out inputs or radius"
+            )
+        if not 0 < self.label_share < 1:
+            raise DataError(f"setting 'label_share' is {self.label_share:g}, expected a number between 0 and 1")
+        if self.order is not None and self.order < 1:
+            raise DataError(f"setting 'order' is {self.order}, expected at least 1")
+
+    @property
+    def labelled(self) -> bool:
+        """Whether a client reports features and label apart."""
+        return self.inputs and self.family == LOGISTIC
+
+    @property
+    def prior(self) -> RegressionPrior:
+        """As the fits take it."""
+        return RegressionPrior(**{name: getattr(self, name) for name in PRIORS})
+
+
+def check(schema: Schema, settings: Settings) -> None:
+    """Refuse to start what could not be finished. Raises `DataError`."""
+    check_installed()
+
+
+def make(
+    schema: Schema, settings: Settings, conditions: Conditions
+) -> Generator[LdpReportRequest, NoisyAggregate, Released]:
+    """The job's round of reports, or its two. Raises `DataError` where clients are too few."""
+    d = len(schema.features)
+    if settings.labelled:
+        check_clients(conditions.clients, d + d * (d + 1) // 2, f"a regression on {d} features")
+        features = yield _of_features(schema, settings)
+        return features, (yield _of_labels(schema, settings, conditions))
+    if settings.inputs:
+        least, statistic, parameters = d + d * (d + 1) // 2 + 1, "sum", _columns(schema, settings)
+    else:
+        squares = int(settings.family == LINEAR)
+        least, statistic = (d + 1) * (d + 2) // 2 + d + 1 + squares, STATISTIC
+        parameters = _columns(schema, settings) | {
+            "intercept": True,
+            "intercept_bound": INTERCEPT_BOUND,
+            "target_square": bool(squares),
+        }
+        parameters["weights"] = list(conditions.weights(parameters))
+    check_clients(conditions.clients, least, f"a regression on {d} features")
+    return (yield LdpReportRequest(statistic, parameters, rows_max=1, mechanism=GAUSSIAN))
+
+
+def _of_features(schema: Schema, settings: Settings) -> LdpReportRequest:
+    """A report of a client's features, mapped from their bounds to ±1."""
+    parameters = _columns(schema, settings, len(schema.features))
+    return LdpReportRequest("sum", parameters, 1 - settings.label_share, rows_max=1, mechanism=GAUSSIAN)
+
+
+def _of_labels(schema: Schema, settings: Settings, conditions: Conditions) -> LdpReportRequest:
+    """A report of a client's label, of which class its target is."""
+    bounds = schema.bounds[schema.target]
+    edges = [bounds.lower, float(schema.centres[-1]), bounds.upper]
+    part = ROUNDING * epsilon_of(sqrt(settings.label_share) * conditions.mu) / conditions.epsilon
+    parameters = {"columns": [schema.target], "edges": edges}
+    return LdpReportRequest("histogram", parameters, part, rows_max=1, mechanism=RESPONSE)
+
+
+def epsilon_of(mu: float) -> float:
+    """The largest ε for which whatever is ε-private is μ-private."""
+    return float(log_ndtr(mu / 2) - log_ndtr(-mu / 2))
+
+
+def _columns(schema: Schema, settings: Settings, count: int | None = None) -> dict[str, Any]:
+    """The columns, or the first ``count`` of them, mapped from their bounds to ±1."""
+    names = schema.columns[:count]
+    parameters: dict[str, Any] = {
+        "columns": list(names),
+        "centre": [float(centre) for centre in schema.centres[:count]],
+        "scale": [float(width) for width in schema.half_widths[:count]],
+        "bound": [1.0] * len(names),
+    }
+    return parameters if settings.radius is None else {**parameters, "radius": settings.radius}
+
+
+def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+    """All of the budget at once, or split."""
+    if settings.labelled:
+        share = settings.label_share
+        return [Stage(1, 1 - share, "on the features"), Stage(1, share, "on the labels")]
+    return [Stage(1, 1.0, "all of the budget on the regression")]
+
+
+def finish(released: Released, schema: Schema, settings: Settings, conditions: Conditions) -> LocalRegression:
+    """The posterior given the reports, or their sum."""
+    run, prior, aware = settings.run(conditions), settings.prior, settings.noise_aware
+    if isinstance(released, tuple):
+        return fit.logistic_inputs(*released, prior, order=settings.order, noise_aware=aware, **run)
+    if settings.inputs:
+        return fit.linear_inputs(released, prior, noise_aware=aware, **run)
+    chosen = fit.linear if settings.family == LINEAR else fit.logistic
+    return chosen(released, prior, schema=schema, noise_aware=aware, **run)
+
+
+def model(schema: Schema, settings: Settings) -> str:
+    """In words."""
+    what = "rows" if settings.inputs else "products"
+    noise = "" if settings.noise_aware else ", their noise left out of the model"
+    labels = f", labels by {RESPONSE}" if settings.labelled else ""
+    told = f"{settings.family}, from {what} told by {GAUSSIAN}{labels}{noise}"
+    return f"{target_on_features(schema, settings)} ({told}); {settings.words}"
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def reference(train: Problem, settings: Settings) -> Any:
+    """Least squares, or a logistic regression, on the raw rows."""
+    if settings.family == LINEAR:
+        return regression.reference(train, settings)
+    return logistic.reference(train, logistic.Settings())
+
+
+def summary(
+    result: LocalRegression,
+    reference: Any,
+    train: Problem | None,
+    test: Problem | None,
+    schema: Schema,
+) -> Summary:
+    """Coefficients with credible intervals, and scores on rows that nobody learned from."""
+    found = [of_draws(*pair) for pair in zip(_each(result.draws), _each(result.prior), strict=True)]
+    effects = Effects(schema, result.mean[FEATURE_SD], BY_SD, result.logistic)
+    return {
+        **effects.summary(found, figures_of(reference)),
+        "sampling": sampling(result),
+        "warnings": result.warnings,
+        "test": None if test is None else _tested(result, reference, train, test),
+    }
+
+
+def _each(drawn: Mapping[str, Array]) -> list[Array]:
+    """Draws of the intercept, then of each coefficient."""
+    return [drawn[INTERCEPT], *np.moveaxis(drawn[COEFFICIENTS], -1, 0)]
+
+
+def _tested(result: LocalRegression, reference: Any, train: Problem | None, test: Problem) -> Summary:
+    if not result.logistic:
+        return regression.errors(result.linear.predict(test.X)[0], reference, train, test)
+    parts = np.array_split(test.X, -(-len(test.X) // PREDICTED_ROWS))
+    return logistic.scores(np.concatenate([result.probability(part) for part in parts]), reference, train, test)
+
+
+def picture_title(schema: Schema) -> str:
+    """What the coefficients are."""
+    return regression.picture_title(schema)
+
+
+JOBS = {
+    "ldp-regression": LearningJob(
+        name="ldp-regression",
+        settings=Settings,
+        changeable=("noise_aware", "order", *PRIORS, *SAMPLED),
+        check=check,
+        plan=plan,
+        make=make,
+        finish=finish,
+        reference=reference,
+        summary=summary,
+        draws=with_new_clients,
+        picture_title=picture_title,
+        model=model,
+        kinds=(LdpReportRequest,),
+        reports=lambda settings: GAUSSIAN,
+    )
+}

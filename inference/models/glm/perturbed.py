@@ -1,0 +1,200 @@
+"""Regression from perturbed inputs: each client releases its features and its target with noise (LDP paper 2021, 12).
+
+    x ~ N(0, Σ)                  z_x | x ~ N(x, Σ*), Σ* diagonal
+    linear:   y | x ~ N(xᵀθ, σ²),  z_y | y ~ N(y, σ*²)
+    logistic: y | x ~ Bernoulli(1/(1 + exp(-xᵀθ))),  z_y is y with probability p, and 1 - y otherwise
+
+With x integrated out, z_x ~ N(0, Σ + Σ*), and u = xᵀθ given z_x is normal with mean z_xᵀb and variance v, where
+
+    b = (Σ + Σ*)⁻¹Σθ,   r = (Σ + Σ*)⁻¹Σ*θ = θ - b,   v = θᵀAθ = rᵀΣr + bᵀΣ*b
+
+(A as in eq. 37; in this form, Joseph's, nothing cancels, however small the noise, and 0 is allowed). Hence
+
+    linear:   p(z_x, z_y) = N(z_x; 0, Σ + Σ*) N(z_y; z_xᵀb, v + σ² + σ*²)                                          (41)
+    logistic: p(z_x, z_y) = N(z_x; 0, Σ + Σ*) [p s + (1 - p)(1 - s)] for z_y = 1,  s = E[1/(1 + exp(-u))];
+              with p and 1 - p exchanged for z_y = 0
+
+**Linear, at no cost in n.** (z_x, z_y) is jointly normal, so that all rows together depend on the data through their
+scatter matrix alone: `linear_scatter` is the sum of `linear` over rows.
+
+**Logistic, one number a row.** That is so of the features' part here too, so that a row costs its label's probability:
+`logistic_scatter` is the sum of `logistic`, ten times as fast with order 2.
+
+**s is exact** with order None (`logistic_normal`). The paper puts a Chebyshev polynomial in the place of the sigmoid:
+order 2, which is a straight line (`chebyshev`). Its mean leaves [0, 1] where |u| or v is large, and the likelihood can
+then be negative. So s of a polynomial is clipped to [CLIP, 1 - CLIP]; the two labels' probabilities still add up to 1,
+and the row says nothing more of θ through its label. `clipped` counts such rows. The exact s is never clipped. From
+order 4 on a polynomial turns around (order 4 at ±2.9, for R = 3): θ may have several modes, and chains may not mix.
+
+**Offsets.** Features with a mean μ: give z_x - μ. An intercept α: give linear models z_y - α - μᵀθ, and logistic ones
+``offset = α + μᵀθ``.
+"""
+
+from __future__ import annotations
+
+from math import log, pi
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from inference.models.glm import chebyshev, logistic_normal
+
+Array: TypeAlias = Any
+"""A float64 array, JAX's or NumPy's."""
+
+CLIP = 1e-6
+"""How near to 0 and 1 a polynomial's mean may come."""
+LOG_2PI = log(2 * pi)
+
+
+class _Inputs(NamedTuple):
+    """Of z_x: the lower Cholesky factor of Σ + Σ*, shape ``(d, d)``; and of u given it: b, shape ``(d,)``, and v."""
+
+    root: Array
+    weights: Array
+    variance: Array
+
+
+def linear(zx: Array, zy: Array, theta: Array, sigma2: Array, Sigma: Array, var_x: Array, var_y: Array) -> Array:
+    """ln p(z_x, z_y) of each row.
+
+    Args:
+        zx: released features, shape ``(n, d)``. zy: released targets, shape ``(n,)``.
+        theta: coefficients, shape ``(d,)``. sigma2: σ², of the residuals. Sigma: Σ, positive definite.
+        var_x: variances of the noise in the features, broadcastable to ``(d,)``. var_y: σ*². They may be 0.
+
+    Returns:
+        Shape ``(n,)``.
+    """
+    inputs = _inputs(theta, Sigma, var_x)
+    variance = inputs.variance + sigma2 + var_y
+    off = zy - zx @ inputs.weights
+    return _log_features(zx, inputs.root) - (off**2 / variance + jnp.log(variance) + LOG_2PI) / 2
+
+
+def linear_scatter(
+    scatter: Array, n: Array, theta: Array, sigma2: Array, Sigma: Array, var_x: Array, var_y: Array
+) -> Array:
+    """The sum of `linear` over n rows, from Σ wwᵀ of w = (z_x, z_y) alone.
+
+    Args:
+        scatter: shape ``(d + 1, d + 1)``. n: how many rows it is over. The others as for `linear`.
+
+    Returns:
+        Shape ``()``.
+    """
+    inputs, d = _inputs(theta, Sigma, var_x), theta.shape[0]
+    variance = inputs.variance + sigma2 + var_y
+    contrast = jnp.append(-inputs.weights, 1.0)
+    targets = contrast @ scatter @ contrast / variance + n * (jnp.log(variance) + LOG_2PI)
+    return _log_features_sum(scatter[:d, :d], n, inputs.root) - targets / 2
+
+
+def logistic(
+    zx: Array,
+    zy: Array,
+    theta: Array,
+    Sigma: Array,
+    var_x: Array,
+    p: float,
+    order: int | None = None,
+    *,
+    offset: Array = 0.0,
+    radius: float = chebyshev.RADIUS,
+) -> Array:
+    """ln p(z_x, z_y) of each row.
+
+    Args:
+        zx, theta, Sigma, var_x: as for `linear`. zy: released labels, 0 or 1, shape ``(n,)``.
+        p: the probability that a label was released as it is, from ½ to 1.
+        order: of the Chebyshev polynomial in the place of the sigmoid (the paper's: 2); None for the sigmoid itself.
+        offset: added to xᵀθ. radius: R, of the interval that the polynomial is fitted on.
+
+    Returns:
+        Shape ``(n,)``.
+    """
+    inputs = _inputs(theta, Sigma, var_x)
+    labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, order, radius)
+    return _log_features(zx, inputs.root) + labels
+
+
+def logistic_scatter(
+    scatter: Array,
+    zx: Array,
+    zy: Array,
+    theta: Array,
+    Sigma: Array,
+    var_x: Array,
+    p: float,
+    order: int | None = None,
+    *,
+    offset: Array = 0.0,
+    radius: float = chebyshev.RADIUS,
+) -> Array:
+    """The sum of `logistic` over rows.
+
+    Args:
+        scatter: Σ z_x z_xᵀ of the rows, shape ``(d, d)``. The others as for `logistic`.
+
+    Returns:
+        Shape ``()``.
+    """
+    inputs = _inputs(theta, Sigma, var_x)
+    labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, order, radius)
+    return _log_features_sum(scatter, zx.shape[0], inputs.root) + labels.sum()
+
+
+def clipped(
+    zx: Array,
+    theta: Array,
+    Sigma: Array,
+    var_x: Array,
+    order: int,
+    *,
+    offset: Array = 0.0,
+    radius: float = chebyshev.RADIUS,
+) -> Array:
+    """How many rows' polynomial mean is no probability within [CLIP, 1 - CLIP], so that `logistic` clips it.
+
+    Args:
+        As for `logistic`.
+
+    Returns:
+        A whole number, shape ``()``.
+    """
+    inputs = _inputs(theta, Sigma, var_x)
+    s = chebyshev.mean(chebyshev.sigmoid(order, radius), zx @ inputs.weights + offset, inputs.variance)
+    return jnp.sum((s < CLIP) | (s > 1 - CLIP))
+
+
+def _inputs(theta: Array, Sigma: Array, var_x: Array) -> _Inputs:
+    noise = jnp.broadcast_to(jnp.asarray(var_x), theta.shape)
+    explained, left = Sigma @ theta, noise * theta
+    root = jnp.linalg.cholesky(Sigma + jnp.diag(noise), symmetrize_input=False)
+    b, r = jax.scipy.linalg.cho_solve((root, True), jnp.stack([explained, left], axis=-1)).T
+    return _Inputs(root, b, r @ Sigma @ r + b @ (noise * b))
+
+
+def _log_labels(m: Array, v: Array, zy: Array, p: float, order: int | None, radius: float) -> Array:
+    """ln P(z_y) of each row, whose u is N(m, v); shape of m."""
+    told = jnp.asarray(zy) == 1
+    if order is None:
+        one, zero = logistic_normal.log_means(m, v)
+        same, other = jnp.where(told, one, zero), jnp.where(told, zero, one)
+        return jnp.logaddexp(jnp.log(p) + same, jnp.log1p(-p) + other)
+    s = jnp.clip(chebyshev.mean(chebyshev.sigmoid(order, radius), m, v), CLIP, 1 - CLIP)
+    return jnp.log((1 - p) + (2 * p - 1) * jnp.where(told, s, 1 - s))
+
+
+def _log_features(zx: Array, root: Array) -> Array:
+    """ln N(z_x; 0, LLᵀ) of each row, shape ``(n,)``."""
+    white = jax.scipy.linalg.solve_triangular(root, jnp.asarray(zx).T, lower=True)
+    return -(jnp.sum(white**2, axis=0) + zx.shape[-1] * LOG_2PI) / 2 - jnp.log(jnp.diagonal(root)).sum()
+
+
+def _log_features_sum(scatter: Array, n: Array, root: Array) -> Array:
+    """The sum of `_log_features` over n rows, of their scatter Σ z_x z_xᵀ; shape ``()``."""
+    half = jax.scipy.linalg.solve_triangular(root, jnp.eye(root.shape[0]), lower=True)
+    constants = root.shape[0] * LOG_2PI / 2 + jnp.log(jnp.diagonal(root)).sum()
+    return -jnp.sum((half @ scatter) * half) / 2 - n * constants

@@ -1,0 +1,262 @@
+"""What a regression from noisy sums or perturbed rows returns: coefficients in the units of the user's columns.
+
+The models see columns as the statistic scales them; `LinearFit` knows the way back, as for every other regression here.
+A logistic regression's coefficients are changes of the log odds per unit of a feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, ndtr
+
+from dca_proto.aggregate import NoisyAggregate
+from inference.errors import DataError
+from inference.mcmc.posterior import LocalPosterior
+from inference.mcmc.run import PRIOR_DRAWS, Options, Sampled
+from inference.models.glm.sites import (
+    ALPHA,
+    COEFFICIENTS,
+    CORRELATION,
+    FEATURE_MEAN,
+    FEATURE_SD,
+    INTERCEPT,
+    RESIDUAL_SD,
+    ROOT,
+    THETA,
+)
+from inference.models.linear.aggregate_stats import columns_of, fit_of, result_of
+from inference.models.linear.closed_form import Posterior
+from inference.models.linear.result import LinearFit
+from inference.models.predictive import RowClient, targets_of
+from inference.models.priors import RegressionPrior
+from inference.problem import Schema
+from inference.releases.reports import Rows, Sums
+
+Array = NDArray[np.float64]
+Draws = Mapping[str, Array]
+
+AXES = {
+    COEFFICIENTS: ("feature",),
+    FEATURE_SD: ("feature",),
+    FEATURE_MEAN: ("feature",),
+    CORRELATION: ("feature", "other_feature"),
+    "target": ("row",),
+}
+NO_REPAIR = "none"
+CLIPPED = 0.02  # a share of clipped values that matters
+SURELY = 0.05  # the quantile of its posterior that has to exceed it
+BALL_DRAWS, BALL_ROWS = 200, 500  # of the posterior, and of rows for each, that tell how many leave the ball
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LocalRegression(LocalPosterior):
+    """The posterior of a linear or logistic regression.
+
+    Its draws are ``coefficients`` (chains, draws, d), ``intercept`` and, of linear ones, ``residual_sd`` (chains,
+    draws), and of the features ``feature_sd`` (chains, draws, d) and ``feature_correlation`` (chains, draws, d, d);
+    ``feature_mean`` (chains, draws, d) where it was not taken to be the public centre.
+
+    Attributes:
+        linear: the same as moments, in the columns' own units; with the schema and what it rests on
+            (`models.linear.result.RegressionResult`) where one was given. Of a logistic regression it is of log odds.
+        logistic: whether targets are labels.
+    """
+
+    linear: LinearFit
+    logistic: bool
+
+    def scores(self, X: Array) -> Array:
+        """Of rows ``X``, shape ``(k, d)``: the target's mean, or the log odds, of each draw: ``(chains, draws, k)``.
+
+        Rows are clipped to the public bounds first, as clients clip theirs; bare reports know no bounds.
+
+        Raises:
+            DataError: another number of columns, or a value that is not finite.
+        """
+        rows = np.asarray(X, float)
+        d = len(self.linear.coefficients)
+        if rows.ndim != 2 or rows.shape[1] != d or not np.all(np.isfinite(rows)):
+            raise DataError(f"rows have the shape {rows.shape}; expected (k, {d}), finite numbers")
+        seen = self.linear.centre[:-1] + self.linear.scale[:-1] * self.linear.standardised(rows)[:, 1:]
+        return np.asarray(self.draws[COEFFICIENTS] @ seen.T + self.draws[INTERCEPT][..., None])
+
+    def probability(self, X: Array) -> Array:
+        """Posterior predictive P(y = 1) of rows, shape ``(k, d)`` to ``(k,)``. Raises `DataError` of a linear one."""
+        if not self.logistic:
+            raise DataError("a linear regression has no probabilities; see predict")
+        return np.asarray(expit(self.scores(X)).mean(axis=(0, 1)))
+
+    def predict(self, X: Array) -> tuple[Array, Array]:
+        """Posterior predictive mean and standard deviation of the target at rows ``X``, each ``(k,)``, in its units.
+
+        Raises:
+            DataError: of a logistic regression, or as `scores`.
+        """
+        if self.logistic:
+            raise DataError("a logistic regression predicts labels; see probability")
+        score = self.scores(X)
+        variance = score.var(axis=(0, 1)) + np.mean(self.draws[RESIDUAL_SD] ** 2)
+        return np.asarray(score.mean(axis=(0, 1))), np.sqrt(variance)
+
+    def targets(self, X: Array, rng: np.random.Generator) -> Array:
+        """A target, or a label 0 or 1, for each draw and each row of ``X``, shape ``(chains, draws, k)``."""
+        return targets_of(self.scores(X), self.draws, rng)
+
+
+class Unit(NamedTuple):
+    """The way from the models' units to the columns' own.
+
+    Attributes:
+        linear: as moments, and with it centres and scales. columns: of the features, then the target.
+        logistic: whether y is a label. rows: where clients told theirs, and not sums.
+        notes: what speaks against the model, in words.
+    """
+
+    linear: LinearFit
+    columns: tuple[str, ...]
+    logistic: bool
+    rows: Rows | None = None
+    notes: tuple[str, ...] = ()
+
+
+def unit_of_sums(
+    draws: Draws,
+    given: NoisyAggregate | Sequence[NoisyAggregate],
+    sums: Sums,
+    schema: Schema | None,
+    *,
+    logistic: bool,
+) -> Unit:
+    """Of a regression from these sums; with a schema, its linear fit is what a job over the schema returns."""
+    moments = _moments(draws, sums.constant)
+    linear = fit_of(given, moments) if schema is None else result_of(given, moments, schema, NO_REPAIR)
+    columns = columns_of(given)
+    notes = _about_bounds(draws, linear, columns, logistic=logistic)
+    if not logistic and not sums.square:
+        notes += (
+            f"the squares of {columns[-1]} were not released, so the residuals' standard deviation rests on its prior; "
+            "ask for target_square",
+        )
+    return Unit(_of_log_odds(linear) if logistic else linear, columns, logistic, notes=notes)
+
+
+def unit_of_rows(draws: Draws, rows: Rows, *, intercept: bool) -> Unit:
+    """Of a regression from perturbed rows."""
+    constant = 1.0 if intercept else None
+    moments = _moments(draws, constant)
+    if not intercept:
+        moments = Posterior(np.r_[0.0, moments.mean], np.pad(moments.cov, ((1, 0), (1, 0))), moments.residual_variance)
+    linear = LinearFit(moments, rows.centre, rows.scale, rows.bound, constant=constant or 0.0, radius=rows.radius)
+    logistic = RESIDUAL_SD not in draws
+    notes = rows.notes + _about_bounds(draws, linear, rows.columns, logistic=logistic)
+    return Unit(linear, rows.columns, logistic, rows, notes)
+
+
+def regression(
+    sampled: Sampled, unit: Unit, prior: RegressionPrior, options: Options, attrs: Mapping[str, object]
+) -> LocalRegression:
+    """The posterior in the columns' own units, of draws by the models' sites."""
+    features = unit.columns[:-1]
+    before = {
+        name: array
+        for name, array in prior.draws(options.rng, PRIOR_DRAWS, len(features)).items()
+        if name in sampled.draws
+    }
+    return LocalRegression(
+        "logistic" if unit.logistic else "linear",
+        _in_own_units(sampled.draws, unit.linear),
+        sampled.sampling,
+        RowClient(unit.linear.centre, unit.logistic, unit.rows),
+        prior=_in_own_units(before, unit.linear),
+        axes=AXES,
+        coords={"feature": features, "other_feature": features, "column": unit.columns},
+        warmup=_in_own_units(sampled.warmup, unit.linear) if sampled.warmup else {},
+        notes=unit.notes,
+        attrs=attrs,
+        linear=unit.linear,
+        logistic=unit.logistic,
+    )
+
+
+def _in_own_units(drawn: Draws, linear: LinearFit) -> dict[str, Array]:
+    theta, scale = drawn[THETA], linear.scale
+    first = drawn[ALPHA] / linear.constant if ALPHA in drawn else np.zeros(theta.shape[:-1])
+    own = linear.in_own_units(np.concatenate([first[..., None], theta], axis=-1))
+    found = {COEFFICIENTS: own[COEFFICIENTS], INTERCEPT: own[INTERCEPT]}
+    if RESIDUAL_SD in drawn:
+        found[RESIDUAL_SD] = scale[-1] * drawn[RESIDUAL_SD]
+    found[FEATURE_SD] = scale[:-1] * drawn[FEATURE_SD]
+    if FEATURE_MEAN in drawn:
+        found[FEATURE_MEAN] = linear.centre[:-1] + scale[:-1] * drawn[FEATURE_MEAN]
+    if ROOT in drawn:
+        found[CORRELATION] = drawn[ROOT] @ np.swapaxes(drawn[ROOT], -1, -2)
+    return found
+
+
+def _moments(draws: Draws, constant: float | None) -> Posterior:
+    """Mean and covariance of θ, a constant's coefficient first, and the mean of σ² (0 where there is none)."""
+    theta = draws[THETA]
+    if constant is not None:
+        theta = np.concatenate([draws[ALPHA][..., None] / constant, theta], axis=-1)
+    flat = theta.reshape(-1, theta.shape[-1])
+    cov = np.atleast_2d(np.cov(flat, rowvar=False))
+    return Posterior(
+        flat.mean(axis=0), cov, np.asarray(np.mean(draws[RESIDUAL_SD] ** 2 if RESIDUAL_SD in draws else 0))
+    )
+
+
+def _of_log_odds(linear: LinearFit) -> LinearFit:
+    """The same for what is predicted as it is: no centre and scale of a target."""
+    return replace(linear, centre=np.r_[linear.centre[:-1], 0.0], scale=np.r_[linear.scale[:-1], 1.0])
+
+
+def _about_bounds(draws: Draws, linear: LinearFit, columns: Sequence[str], *, logistic: bool) -> tuple[str, ...]:
+    """What the model surely expects where clients bring it elsewhere; a label is not clipped."""
+    clipped = columns[:-1] if logistic else columns
+    return _about_clipping(draws, linear.thresholds, clipped) + _about_ball(draws, linear.radius)
+
+
+def _about_ball(draws: Draws, radius: float) -> tuple[str, ...]:
+    """Whether the model surely expects rows beyond the ball that clients bring theirs into."""
+    if not np.isfinite(radius):
+        return ()
+    rng, sd = np.random.default_rng(0), draws[FEATURE_SD].reshape(-1, draws[FEATURE_SD].shape[-1])
+    chosen = np.linspace(0, len(sd) - 1, min(BALL_DRAWS, len(sd))).astype(int)
+    d = sd.shape[1]
+    root = draws[ROOT].reshape(-1, d, d)[chosen] if ROOT in draws else np.eye(d)[None]
+    mean = draws[FEATURE_MEAN].reshape(-1, d)[chosen] if FEATURE_MEAN in draws else np.zeros((1, d))
+    rows = rng.standard_normal((len(chosen), BALL_ROWS, d)) @ np.swapaxes(root, -1, -2) * sd[chosen, None]
+    outside = np.mean(np.linalg.norm(rows + mean[:, None], axis=-1) > radius, axis=1)
+    share = float(np.quantile(outside, SURELY))
+    if share <= CLIPPED:
+        return ()
+    return (
+        f"the fitted model expects {100 * share:.2g} % of the rows or more outside the ball of radius {radius:g}, into "
+        "which clients bring them, and leaves that out; give a larger radius",
+    )
+
+
+def _about_clipping(draws: Draws, bounds: Array, columns: Sequence[str]) -> tuple[str, ...]:
+    """Which columns the model surely expects beyond their bounds, where clients clip them."""
+    d = draws[THETA].shape[-1]
+    mean, sd = draws.get(FEATURE_MEAN, np.zeros(draws[THETA].shape)), draws[FEATURE_SD]
+    if len(columns) > d:
+        slope = draws[THETA] * sd
+        slope = slope if ROOT not in draws else (slope[..., None, :] @ draws[ROOT])[..., 0, :]
+        target = draws.get(ALPHA, 0.0) + np.sum(mean * draws[THETA], axis=-1)
+        spread = np.sqrt(np.sum(slope**2, axis=-1) + draws[RESIDUAL_SD] ** 2)
+        mean, sd = np.concatenate([mean, target[..., None]], axis=-1), np.concatenate([sd, spread[..., None]], axis=-1)
+    reach = bounds[: len(columns)]
+    outside = ndtr((mean - reach) / sd) + ndtr((-mean - reach) / sd)
+    surely = np.quantile(outside, SURELY, axis=(0, 1))
+    return tuple(
+        f"the fitted model expects {100 * share:.2g} % of the values of {column} or more outside its bounds, where "
+        "clients clip them, which it leaves out; give wider public bounds"
+        for column, share in zip(columns, surely, strict=True)
+        if share > CLIPPED
+    )

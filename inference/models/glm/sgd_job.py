@@ -1,0 +1,146 @@
+"""Job `ldp-sgd`: linear or logistic regression by stochastic gradient descent over reports, each client used once.
+
+A round for each group of clients, of their clipped gradients with Gaussian noise (`glm.sgd`). It needs no
+sampler and gives a point, without a spread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from dca_proto.aggregate import LdpReportRequest
+from inference.errors import DataError
+from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
+from inference.jobs.coefficients import Effects, figures_of
+from inference.jobs.estimates import BY_BOUNDS, Figure
+from inference.jobs.settings import require_choice, setting
+from inference.models.glm import sgd
+from inference.models.glm.ldp_job import (
+    FAMILIES,
+    LINEAR,
+    picture_title,
+    reference,
+)
+from inference.models.linear import job as regression
+from inference.models.logistic import job as logistic
+from inference.problem import Problem, Schema
+from inference.releases.terms import GAUSSIAN
+from inference.rounds import Job
+from inference.variational.models import BERNOULLI, NORMAL
+from inference.variational.scores import area_under_curve
+
+_DEFAULT = sgd.DEFAULT
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of the job."""
+
+    family: str = setting(LINEAR, f"{', '.join(FAMILIES)}; the latter of a target whose bounds are its two classes.")
+    group: int | None = setting(None, "Clients of each step; by default as many as their noise asks for.")
+    clip: float = setting(_DEFAULT.clip, "Largest norm of a client's gradient, bounds being ±1.")
+    rate: float = setting(_DEFAULT.rate, "Length of the first step, about.")
+    averaged: float = setting(_DEFAULT.averaged, "Part of the steps, at the end, whose mean is the result.")
+
+    def __post_init__(self) -> None:
+        require_choice("family", self.family, FAMILIES)
+        if self.group is not None and self.group < 1:
+            raise DataError(f"setting 'group' is {self.group}, expected at least 1")
+        _ = self.own
+
+    @property
+    def own(self) -> sgd.SgdSettings:
+        """As the descent takes them. Raises `DataError` where a number is out of range."""
+        return sgd.SgdSettings(
+            NORMAL if self.family == LINEAR else BERNOULLI, True, self.clip, self.rate, self.averaged
+        )
+
+
+def _groups(schema: Schema, settings: Settings, conditions: Conditions) -> sgd.Groups:
+    least = settings.group or sgd.group_size(len(schema.features) + 1, conditions.epsilon)
+    return sgd.groups(conditions.clients, least)
+
+
+def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[sgd.SgdFit]:
+    """The job's rounds; iterates are scored on the held-out rows, where there are any."""
+    return sgd.ldp_sgd(
+        schema,
+        _groups(schema, settings, conditions),
+        settings.own,
+        score=_score(schema, settings, conditions.held_out),
+        on_progress=conditions.on_iteration,
+    )
+
+
+def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+    """All of each client's budget in its only report."""
+    number, size = _groups(schema, settings, conditions)
+    purpose = "all of the budget on one gradient step" if number == 1 else "in each client's one report, by groups"
+    return [Stage(number, 1.0, purpose, batch=size, uses=1)]
+
+
+def _score(schema: Schema, settings: Settings, held_out: Problem | None) -> sgd.Score | None:
+    """None where the rows that are held out tell nothing."""
+    if held_out is None:
+        return None
+    columns, rows = sgd.in_bounds(schema), held_out
+    z, positive = columns.z(rows.X), logistic.is_positive(rows)
+    if settings.family == LINEAR:
+        target = columns.scaled(rows.rows)[:, -1]
+        unit = float(columns.scale[-1])
+        return sgd.Score(
+            "held-out error", lambda theta: unit * sqrt(float(np.mean((target - theta[0] - z @ theta[1:]) ** 2)))
+        )
+    if len(np.unique(positive)) < 2:
+        return None
+    return sgd.Score("held-out AUC", lambda theta: area_under_curve(theta[0] + z @ theta[1:], positive))
+
+
+def model(schema: Schema, settings: Settings) -> str:
+    """In words."""
+    return f"{target_on_features(schema, settings)} ({settings.family}), by gradient steps over reports by {GAUSSIAN}"
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def summary(
+    result: sgd.SgdFit,
+    reference: Any,
+    train: Problem | None,
+    test: Problem | None,
+    schema: Schema,
+) -> Summary:
+    """Coefficients, of which no spread is known, and scores on rows that nobody learned from."""
+    is_linear = result.settings.family == NORMAL
+    found = [Figure(float(value)) for value in (result.intercept, *result.coefficients)]
+    effects = Effects(schema, schema.half_widths[:-1], BY_BOUNDS, logistic=not is_linear)
+    tested = regression.errors if is_linear else logistic.scores
+    return {
+        **effects.summary(found, figures_of(reference)),
+        "groups": result.groups._asdict(),
+        "stopped": result.stopped or None,
+        "test": None if test is None else tested(result.predict(test.X), reference, train, test),
+    }
+
+
+JOBS = {
+    "ldp-sgd": LearningJob(
+        name="ldp-sgd",
+        settings=Settings,
+        plan=plan,
+        make=make,
+        reference=reference,
+        summary=summary,
+        draws=None,
+        picture_title=picture_title,
+        model=model,
+        iterative=True,
+        kinds=(LdpReportRequest,),
+        reports=lambda settings: GAUSSIAN,
+    )
+}

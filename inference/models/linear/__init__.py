@@ -1,0 +1,11 @@
+"""Linear regression from noisy sufficient statistics.
+
+closed_form               the conjugate posterior
+repair, complete_rows     noisy matrices that are indefinite; how many rows had no missing value
+projection                the threshold search
+aggregate_stats           the statistics and the posterior of what rounds released
+one_round, two_rounds     the learning jobs' rounds (`two_rounds` is Algorithm 2), with `job` and `one_round_job`
+result, estimator         the posterior in the columns' units; the same for scikit-learn
+baselines                 what a private regression is held against
+nodes                     regression from many data nodes, by Markov chains with the noise in the model
+"""

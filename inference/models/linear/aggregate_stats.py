@@ -1,0 +1,188 @@
+"""Linear regression from what rounds of the statistic "regression" released (supplement, eqs. 3 to 7).
+
+Everything needed stands in the aggregates' own parameters: columns, centre, scale and bounds, the constant feature, the
+weights of the blocks and the radius. Several aggregates, of different clients, are one sum: their values add up, and so
+do the variances of their noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dca_proto.aggregate import NoisyAggregate
+from inference.errors import DataError
+from inference.mcmc.sums import check_once
+from inference.models.linear.closed_form import (
+    Noise,
+    Posterior,
+    SufficientStatistics,
+    posterior,
+    unpack,
+)
+from inference.models.linear.complete_rows import counted
+from inference.models.linear.projection import PRIOR_R2, prior_precision
+from inference.models.linear.repair import REPAIR
+from inference.models.linear.result import LinearFit, RegressionResult
+from inference.problem import Schema
+
+Array = NDArray[np.float64]
+
+STATISTIC = "regression"
+DEFAULTS: Mapping[str, Any] = {
+    "intercept": False,
+    "intercept_bound": 1.0,
+    "target_square": False,
+    "radius": None,
+    "weights": (1, 1, 1),
+}
+"""What the statistic's parameters are where a round does not name them."""
+MUST_AGREE = ("columns", "centre", "scale", "bound", "intercept", "intercept_bound", "radius", "target_square")
+
+
+def statistics_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> SufficientStatistics:
+    """The sufficient statistics over all rows of these aggregates, standardised as their parameters say.
+
+    Where there is a constant, rows without a missing value are counted by its squares (`complete_rows.counted`).
+
+    Raises:
+        DataError: there is none, one is of another statistic, one is there twice, or they do not fit together.
+    """
+    listed = checked(aggregates)
+    summed, parameters = _summed([unpacked(one) for one in listed]), parameters_of(listed[0])
+    return counted(summed, parameters["intercept_bound"]) if parameters["intercept"] else summed
+
+
+def posterior_of(
+    aggregates: NoisyAggregate | Sequence[NoisyAggregate],
+    prior_precision: ArrayLike,
+    residual_variance: ArrayLike | None = None,
+    *,
+    repair: str = REPAIR,
+    noise_in_spread: bool = True,
+) -> Posterior:
+    """The posterior over the standardised coefficients (the constant's first, if there is one), supplement eqs. 3 to 7.
+
+    Args:
+        aggregates: one or several. The others as for `closed_form.posterior`.
+
+    Raises:
+        DataError: as `statistics_of` and `posterior`.
+    """
+    statistics = statistics_of(aggregates)
+    return posterior(statistics, prior_precision, residual_variance, repair=repair, noise_in_spread=noise_in_spread)
+
+
+def columns_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> tuple[str, ...]:
+    """The features, then the target. Raises `DataError` as `statistics_of`."""
+    return tuple(parameters_of(checked(aggregates)[0])["columns"])
+
+
+def plausible_prior(statistics: SufficientStatistics, features: int, residual_variance: float | None = None) -> Array:
+    """λ₀ of each coefficient such that d features explain half of the target on average, whatever the units: ``(m,)``.
+
+    Mean squares are read from the (noisy) diagonal, no smaller than the standard deviation of its noise: what was
+    released is public. Without yy the residual variance stands for the half that is not explained.
+    """
+    n, noise = statistics.n, statistics.noise
+    squares = np.maximum(np.diagonal(statistics.xx), np.sqrt(noise.xx)) / n
+    if statistics.yy is not None:
+        target = float(np.maximum(statistics.yy, np.sqrt(noise.yy))) / n
+    else:
+        target = (1.0 if residual_variance is None else residual_variance) / (1 - PRIOR_R2)
+    per_unit = prior_precision(features)[-len(squares) :]
+    precision: Array = per_unit * squares / target
+    return precision
+
+
+def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], fitted: Posterior) -> LinearFit:
+    """A posterior from `posterior_of`, in the columns' own units.
+
+    Args:
+        aggregates: those it is from.
+    """
+    parameters = parameters_of(checked(aggregates)[0])
+    if not parameters["intercept"]:
+        prior = None if fitted.prior_variance is None else np.r_[0.0, fitted.prior_variance]
+        mean, cov = np.r_[0.0, fitted.mean], np.pad(fitted.cov, ((1, 0), (1, 0)))
+        fitted = Posterior(mean, cov, fitted.residual_variance, prior)
+    return LinearFit(
+        fitted,
+        np.asarray(parameters["centre"], float),
+        np.asarray(parameters["scale"], float),
+        np.asarray(parameters["bound"], float),
+        constant=parameters["intercept_bound"] if parameters["intercept"] else 0.0,
+        radius=np.inf if parameters["radius"] is None else parameters["radius"],
+    )
+
+
+def result_of(
+    aggregates: NoisyAggregate | Sequence[NoisyAggregate], fitted: Posterior, schema: Schema, repair: str
+) -> RegressionResult:
+    """A posterior from `posterior_of` with that repair, as what a job over this schema returns."""
+    listed = checked(aggregates)
+    return RegressionResult(
+        **vars(fit_of(listed, fitted)),
+        schema=schema,
+        repair=repair,
+        contributors=sum(one.contributors for one in listed),
+        private=schema.private and all(one.private for one in listed),
+    )
+
+
+def checked(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
+    """The aggregates as a list in which all fit together."""
+    listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
+    if not listed:
+        raise DataError("no aggregate; give at least one of the statistic 'regression'")
+    first = parameters_of(listed[0])
+    check_once(listed)
+    for place, other in enumerate(listed[1:], start=2):
+        parameters = parameters_of(other)
+        for key in MUST_AGREE:
+            if _plain(parameters[key]) != _plain(first[key]):
+                raise DataError(
+                    f"aggregate {place} has {key} {_plain(parameters[key])}, the first has {_plain(first[key])}; "
+                    "only sums of the same statistic add up"
+                )
+    return listed
+
+
+def parameters_of(aggregate: NoisyAggregate) -> dict[str, Any]:
+    """The statistic's parameters, the defaults filled in."""
+    if aggregate.statistic != STATISTIC:
+        raise DataError(f"an aggregate is of the statistic {aggregate.statistic!r}; expected {STATISTIC!r}")
+    return {**DEFAULTS, **aggregate.parameters}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def unpacked(aggregate: NoisyAggregate) -> SufficientStatistics:
+    """The statistics of one aggregate, a constant's own square as noisy as it was released."""
+    parameters = parameters_of(aggregate)
+    features = len(parameters["columns"]) - 1 + bool(parameters["intercept"])
+    return unpack(
+        aggregate.value,
+        features,
+        aggregate.contributors,
+        aggregate.noise_variance,
+        weights=tuple(parameters["weights"]),
+    )
+
+
+def _summed(parts: Sequence[SufficientStatistics]) -> SufficientStatistics:
+    """Sums and variances of all parts."""
+    noises = [part.noise for part in parts]
+    squares = [part.yy for part in parts if part.yy is not None]
+    return SufficientStatistics(
+        n=sum(part.n for part in parts),
+        xx=np.sum([part.xx for part in parts], axis=0),
+        xy=np.sum([part.xy for part in parts], axis=0),
+        yy=np.sum(squares, axis=0) if squares else None,
+        noise_variance=Noise(*(np.sum([getattr(one, block) for one in noises]) for block in ("xx", "xy", "yy"))),
+    )

@@ -1,0 +1,290 @@
+"""Bayesian linear regression from noisy sufficient statistics (DCA paper, section 3.2.1; supplement, section 2).
+
+    yᵢ | xᵢ ~ N(xᵢᵀβ, λ⁻¹)      (3)     xx  = Σ xᵢxᵢᵀ      λ   precision of the residuals
+    β ~ N(0, diag(λ₀)⁻¹)        (4)     xy  = Σ xᵢyᵢ       λ₀  prior precision of each coefficient
+    β | y, x ~ N(μ̂, Λ̂⁻¹)        (5)     yy  = Σ yᵢ²        n   number of rows
+    Λ̂ = diag(λ₀) + λ xx         (6)     s²  variance of the privacy noise in each unique term of a block
+    μ̂ = Λ̂⁻¹ λ xy                (7)     E, e  the noise in xx (symmetric) and xy
+
+**The repair.** What comes out of a round is A = xx + E and b = xy + e. A can be indefinite, and plugging it into (6)
+takes noise for data. But how large the noise is, is known. From xy = xx β + Σ xᵢrᵢ, with residuals rᵢ,
+
+    b = A β + (e - E β) + Σ xᵢ rᵢ,   Cov = S(β) = Cov(e - E β) + λ⁻¹ xx
+
+is itself a linear regression, of b on the rows of A, with a known noise covariance. Its posterior,
+
+    Λ̂ = diag(λ₀) + Aᵀ S⁻¹ A,   μ̂ = Λ̂⁻¹ Aᵀ S⁻¹ b,
+
+needs no positive definite A (Aᵀ S⁻¹ A always is positive semi-definite), holds the privacy noise in its spread, leaves
+to the prior the directions in which A is mostly noise, and is (6) and (7) at s = 0: then S = λ⁻¹ xx. It is what Bayes'
+rule gives under a flat prior on xx, but for S, which is plugged in: β and λ are iterated from zero (and the spread then
+takes E[ββᵀ] for ββᵀ), and xx there is the nearest positive semi-definite matrix to A. A flat prior on many products
+leaves much to gain, so A is first shrunk (`repair.shrunk`); its error is then smaller than E, whose variance stands for
+it all the same.
+
+This is the default since it is the best, and the one whose posterior means what it says. Measured on simulated releases
+(500 rows, 8 features with correlations of a half, bounds of 1.5 standard deviations, δ = 1e-5; 300 draws of β and of
+the noise): median squared error of predictions beyond the residuals, in variances of the target, of which the features
+explain 0.5, and in brackets how many of 100 releases do worse than predicting zero:
+
+                  ε = 1     2          3          5          10         30
+    noise-aware   0.13 (4)  0.066 (1)  0.043 (0)  0.026 (0)  0.014 (0)  0.0086 (0)
+    nearest-psd   160 (92)  0.24 (34)  0.080 (5)  0.031 (0)  0.014 (0)  0.0085 (0)
+    absolute      2.0 (84)  0.24 (33)  0.080 (5)  0.031 (0)  0.014 (0)  0.0085 (0)
+
+Its 95 % intervals hold the true coefficients in 94 to 96 % of all cases, at each of these ε, also where 300 rows and 11
+features leave hardly more than noise, or where features are clipped, of two values, skewed or of very different scales;
+in 92 % where neighbouring features have a correlation of 0.95. The residual variance comes out too
+small where there is hardly more than noise, by up to 30 %. The other repairs' intervals hold as much with the noise in
+their spread, or all where the mean explodes.
+
+All functions broadcast over leading axes, so that the threshold search runs the very same repair on many draws at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from inference.errors import DataError
+from inference.models.linear.repair import (
+    NOISE_AWARE,
+    REPAIR,
+    REPAIRS,
+    Noise,
+    check_repair,
+    noise_covariance,
+    repaired,
+    shrunk,
+)
+
+__all__ = ["REPAIR", "REPAIRS", "Noise", "Posterior", "SufficientStatistics", "posterior", "posterior_mean",
+           "predictive", "summarise", "symmetric", "unpack"]  # fmt: skip
+
+Array = NDArray[np.float64]
+
+ITERATIONS = 4  # of the plug-in of β and λ into S; measured at ε = 1: the mean is then 0.003 sd from the fixed point
+
+
+@dataclass(frozen=True, eq=False)
+class SufficientStatistics:
+    """Sums over n rows with m features: ``xx`` of shape ``(..., m, m)``, ``xy`` of shape ``(..., m)``.
+
+    Attributes:
+        n: number of rows, one or as many as ``(...)``. xx, xy: as above.
+        yy: sum of squared targets, shape ``(...)``, or None if not asked for.
+        noise_variance: s² of each unique term, broadcastable to ``(...)``, or one for each block; 0 without noise.
+        constant: whether the first feature is a constant, whose own square carries no noise but what
+            ``noise_variance`` says of it.
+    """
+
+    n: int | Array
+    xx: Array
+    xy: Array
+    yy: Array | None = None
+    noise_variance: ArrayLike | Noise = 0.0
+    constant: bool = False
+
+    @property
+    def noise(self) -> Noise:
+        """s² of each block."""
+        same = self.noise_variance
+        return same if isinstance(same, Noise) else Noise(same, same, same)
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """β | data ~ N(mean, cov): shapes ``(..., m)`` and ``(..., m, m)``; residual_variance is λ⁻¹, shape ``(...)``.
+
+    Attributes:
+        prior_variance: of each coefficient's normal prior about 0, shape ``(m,)``, infinite where it is flat; None
+            where there is no prior, as in least squares, or none of that form.
+    """
+
+    mean: Array
+    cov: Array
+    residual_variance: Array
+    prior_variance: Array | None = None
+
+    def draws(self, rng: np.random.Generator, chains: int, draws: int) -> Array:
+        """Independent draws of β, shape ``(chains, draws, m)``."""
+        return rng.multivariate_normal(self.mean, self.cov, size=(chains, draws), method="eigh")
+
+
+def unpack(
+    value: Array,
+    features: int,
+    n: int,
+    noise_variance: float,
+    *,
+    weights: tuple[float, float, float] = (1, 1, 1),
+) -> SufficientStatistics:
+    """The statistics in a released vector: unique terms of xxᵀ row by row, then xy, then y² if it is there.
+
+    Args:
+        value: shape ``(m(m+1)/2 + m,)`` or one longer.
+        features: m, a constant included, whose own square is left as it was released (`complete_rows.counted`).
+        n: how many contributors the sum is over. noise_variance: of each coordinate of ``value``.
+        weights: w that the terms of xxᵀ, xy and y² were multiplied by before the noise, whose variance in a block's own
+            units is therefore 1/w² times that of ``value``.
+
+    Raises:
+        DataError: the vector has another length.
+    """
+    unique = features * (features + 1) // 2
+    if value.size not in (unique + features, unique + features + 1):
+        raise DataError(f"{value.size} numbers are no regression statistics of {features} features")
+    xx, xy = symmetric(value[:unique], features) / weights[0], value[unique : unique + features] / weights[1]
+    yy = value[-1] / weights[2] if value.size > unique + features else None
+    noise = Noise(*(noise_variance / weight**2 for weight in weights))
+    return SufficientStatistics(n, xx, xy, yy, noise)
+
+
+def symmetric(unique: Array, m: int) -> Array:
+    """Symmetric matrices ``(..., m, m)`` of their upper triangles row by row, ``(..., m(m+1)/2)``."""
+    i, j = np.triu_indices(m)
+    matrix = np.empty((*unique.shape[:-1], m, m))
+    matrix[..., i, j] = unique
+    matrix[..., j, i] = unique
+    return matrix
+
+
+def posterior(
+    statistics: SufficientStatistics,
+    prior_precision: ArrayLike,
+    residual_variance: ArrayLike | None = None,
+    *,
+    repair: str = REPAIR,
+    noise_in_spread: bool = True,
+) -> Posterior:
+    """The posterior over β given noisy sufficient statistics: supplement eqs. (5) to (7), with a repair.
+
+    Args:
+        statistics: of the rows. prior_precision: λ₀, broadcastable to ``(m,)``; 0 is flat.
+        residual_variance: λ⁻¹ > 0 if known; None estimates it from ``yy``.
+        repair: one of `REPAIRS`.
+        noise_in_spread: whether the covariance holds the privacy noise. False gives the published one, Λ̂⁻¹ alone,
+            which claims far too much; the noise-aware repair has no such spread.
+
+    Raises:
+        DataError: neither ``yy`` nor the residual variance is there, or the options do not go together.
+    """
+    if repair == NOISE_AWARE and not noise_in_spread:
+        raise DataError("the noise-aware repair always has the noise in its spread; name another repair")
+    fit = _fitted(statistics, prior_precision, residual_variance, repair)
+    spread = fit.spread() if noise_in_spread else fit.published_spread()
+    with np.errstate(divide="ignore"):
+        return Posterior(fit.beta, spread, fit.variance, 1 / np.diag(fit.prior))
+
+
+def posterior_mean(
+    statistics: SufficientStatistics,
+    prior_precision: ArrayLike,
+    residual_variance: ArrayLike | None = None,
+    *,
+    repair: str = REPAIR,
+) -> Array:
+    """The mean of `posterior` alone, shape ``(..., m)``, at three quarters of the work. Raises as it does."""
+    return _fitted(statistics, prior_precision, residual_variance, repair).beta
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """β and λ⁻¹ plugged into each other, with what they rest on.
+
+    Attributes:
+        statistics: with A shrunk, if aware. plus: the positive semi-definite matrix in the place of xx.
+        prior: diag(λ₀). aware: whether there is noise to be aware of. variance: λ⁻¹.
+    """
+
+    statistics: SufficientStatistics
+    plus: Array
+    prior: Array
+    aware: bool
+    variance: Array
+    beta: Array
+
+    def step(self) -> Array:
+        """β of the next iteration, eq. (7)."""
+        learnt, pull = self.learnt()
+        return np.asarray(np.linalg.solve(self.prior + learnt, pull[..., None])[..., 0], float)
+
+    def learnt(self, cov: Array | None = None) -> tuple[Array, Array]:
+        """What is added to the prior in Λ̂, and Λ̂ μ̂: Aᵀ S⁻¹ A and Aᵀ S⁻¹ b; or λ xx and λ xy, with the repaired xx."""
+        A, b, scale = self.statistics.xx, self.statistics.xy, self.variance[..., None]
+        if not self.aware:
+            return self.plus / scale[..., None], b / scale
+        S = self._privacy(cov) + scale[..., None] * self.plus
+        weighted = np.swapaxes(np.linalg.solve(S, A), -1, -2)  # AᵀS⁻¹
+        return weighted @ A, _apply(weighted, b)
+
+    def published_spread(self) -> Array:
+        """Λ̂⁻¹, eq. (6), as if β were known in S."""
+        return np.asarray(np.linalg.inv(self.prior + self.learnt()[0]), float)
+
+    def spread(self) -> Array:
+        """The covariance with all of the privacy noise in it, that in products with an uncertain β included.
+
+        A plugged-in mean's is Λ̂⁻¹ + λ² Λ̂⁻¹ Cov(e - E β) Λ̂⁻¹. With M = xx + E' in the place of xx, b = M β + (e - E' β)
+        + Σ xᵢrᵢ, so that μ̂ - β is Λ̂⁻¹ times λ (e - E' β) + λ Σ xᵢrᵢ - diag(λ₀) β. The last two have the covariance Λ̂
+        over residuals and prior, which leaves Λ̂⁻¹; the first is independent of them. E' is no larger than E (`repair`).
+        """
+        cov = self.published_spread()
+        if self.aware:
+            return np.asarray(np.linalg.inv(self.prior + self.learnt(cov)[0]), float)
+        widened: Array = cov + cov @ self._privacy(cov) @ cov / self.variance[..., None, None] ** 2
+        return widened
+
+    def _privacy(self, cov: Array | None) -> Array:
+        return noise_covariance(self.beta, self.statistics.noise, constant=self.statistics.constant, cov=cov)
+
+
+def _fitted(
+    statistics: SufficientStatistics, prior_precision: ArrayLike, residual_variance: ArrayLike | None, repair: str
+) -> _Fit:
+    check_repair(repair)
+    if statistics.yy is None and residual_variance is None:
+        raise DataError("the residual variance is unknown and the statistics hold no yy to estimate it from")
+    exact = repair == NOISE_AWARE and not statistics.noise.present
+    aware = repair == NOISE_AWARE and not exact
+    if aware:
+        less_noisy = shrunk(statistics.xx, statistics.noise.xx, constant=statistics.constant)
+        statistics = replace(statistics, xx=less_noisy)
+    plus = statistics.xx if exact else repaired(statistics.xx, repair)
+    prior = np.diag(np.broadcast_to(np.asarray(prior_precision, float), plus.shape[-1:]))
+    known = None if residual_variance is None else np.asarray(residual_variance, float)
+    beta: Array = np.zeros_like(statistics.xy)
+    for _ in range(ITERATIONS):
+        variance = _residual_variance(statistics, plus, beta) if known is None else known
+        fit = _Fit(statistics, plus, prior, aware, variance, beta)
+        beta = fit.step()
+    return replace(fit, beta=beta)
+
+
+def _residual_variance(statistics: SufficientStatistics, plus: Array, beta: Array) -> Array:
+    """(yy - 2βᵀb + βᵀAβ)/n, but no smaller than what one standard deviation of the noise can hide."""
+    assert statistics.yy is not None
+    explained = 2 * (beta * statistics.xy).sum(axis=-1) - (beta * _apply(plus, beta)).sum(axis=-1)
+    yy = np.abs(statistics.yy)
+    hidden = np.sqrt(statistics.noise.yy) + np.finfo(float).eps * np.where(yy > 0, yy, 1.0)
+    floored: Array = np.maximum(statistics.yy - explained, hidden) / statistics.n
+    return floored
+
+
+def predictive(fitted: Posterior, x: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of the posterior predictive at rows ``x`` of shape ``(k, m)``: each ``(k,)``."""
+    mean = x @ fitted.mean
+    spread = np.einsum("ki,ij,kj->k", x, fitted.cov, x)
+    return mean, np.sqrt(fitted.residual_variance + spread)
+
+
+def _apply(matrix: Array, vector: Array) -> Array:
+    product: Array = (matrix @ vector[..., None])[..., 0]
+    return product
+
+
+def summarise(x: Array, y: Array) -> SufficientStatistics:
+    """The exact statistics of rows ``x``, shape ``(n, m)``, and targets ``y``, shape ``(n,)``."""
+    return SufficientStatistics(len(y), x.T @ x, x.T @ y, np.asarray(y @ y))

@@ -1,0 +1,211 @@
+"""adaSSP for J data nodes (ICML 2023, appendix C.2; Wang, UAI 2018): a ridge estimate whose ridge adapts to the data.
+
+Each node releases noisy S and z, and a private lower bound λ̃ of the smallest eigenvalue λ_min of S, from which the
+ridge follows that makes S + λI positive definite with a probability of 1 - p. Everything beyond λ̃ is post-processing.
+
+    λ̃ = max(λ_min + s v - √ln(6/δ) s, 0)           v ~ N(0, 1), s the standard deviation of its noise
+    λ = max(0, √(d ln(2d²/p)) s' - λ̃)              s' the standard deviation of the noise in S
+    θ̂ = (Σ_j S̃_j + I Σ_j λ_j)⁻¹ Σ_j z̃_j             (15)
+
+Two things differ between the paper, its code and what is valid, each an option with a name:
+
+**budgets.** "joint", as the paper says: S and z together cost two thirds of (ε, δ), λ̃ one third. "separate", as the
+code has it: S, z and λ̃ a third each, with noise by their own sensitivities. Thirds add up by basic composition.
+
+**eigenvalue.** "published": s = s' = √ln(6/δ)/(ε/3)·X². That overspends: the classical rule it comes from is √2 larger,
+and holds below ε = 1 only. From ε = 1 at δ = 1e-5, and from 5 at 1e-4, λ̃ costs more than its third of δ: at ε = 10,
+δ = 1e-5 it is 1.4e-4 where 3.3e-6 is allowed. "exact": s = Δ_λ/μ, with the μ of the exact Gaussian mechanism at (ε/3,
+δ/3), and s' is what the noise in S really has.
+
+**Sensitivities** of rows with |x| <= X and |y| <= Y, those of S over its unique terms:
+
+                 add or remove (published)    replacement of a row (what the paper's neighbours are)
+    S            X²                           √2 X²
+    z            X Y                          2 X Y
+    S and z      √(X⁴ + X² Y²)                √2 (X² + Y²/2) for Y² <= 2X², else 2 X Y
+    λ_min        X²                           X²
+
+The first three under replacement are those of `dca_proto.statistics.regression_sensitivity` (d >= 2; with one feature
+they are upper bounds). λ_min moves by no more under replacement than when a row is added: by Weyl's inequality
+λ_min(S + x'x'ᵀ - xxᵀ) - λ_min(S) is at most λ_max(x'x'ᵀ - xxᵀ) <= |x'|² <= X², and the same the other way around. It is
+attained where x' alone spans a direction and x is one of many in another.
+
+**From S and z alone** (`from_observed`), as node releases or a DCA sum give them for any J >= 1: λ̃ then is read off
+the noisy S̃, post-processing that costs nothing. With r = √(d ln(2d²/p)) s', C.2's bound of the noise's spectral norm,
+
+    λ̃ = max(λ_min(S̃) - r, 0)
+
+is at most λ_min(S) where r bounds the noise (Weyl), and S̃ + λI is positive semi-definite then. r is exceeded about as
+often as p says: at p = 0.05 in 5.5 % of cases for d = 1, 2.8 % for 2, 1.4 % for 3, 0.3 % for 5 (simulated); at 0.001
+six times as often as that for d = 1, 1.7 times for 2.
+
+Against C.2 with its "joint" two thirds: S and z may cost all of (ε, δ), and so carry 0.67 to 0.70 of its noise
+(ε = 0.1 to 10, δ = 1e-5). But λ̃ is the looser bound: the ridge is r up to λ_min(S̃) = r and is gone from 2r on, where
+that of C.2 begins to fall at √ln(6/δ) s and is gone r later, with its own r and one number's noise.
+
+The noise of `release` is NumPy's, for experiments on one machine: it is no device's. What `from_observed` takes may be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.privacy.rounding import at_least
+from inference.errors import DataError, unknown
+from inference.models.linear.nodes.observed import Observed, check_observed
+
+Array = NDArray[np.float64]
+MuOf = Callable[[float, float], float]
+"""μ of the exact Gaussian mechanism at (ε, δ): noise of Δ/μ is what it needs (`dca_proto.privacy.accounting.mu_of`)."""
+
+JOINT, SEPARATE = BUDGETS = ("joint", "separate")
+EXACT, PUBLISHED = EIGENVALUES = ("exact", "published")
+FAILURE = 0.05  # p: of S + λI being no larger than S, in the paper's experiments
+
+
+class Sensitivities(NamedTuple):
+    """L2 sensitivities of the unique terms of S, of z, of both together, and of λ_min, for one relation."""
+
+    S: float
+    z: float
+    both: float
+    eigenvalue: float
+
+    @classmethod
+    def add_or_remove(cls, X: float, Y: float) -> Sensitivities:
+        """As published. X: largest norm of a row of features. Y: largest absolute target."""
+        return cls(X**2, X * Y, math.hypot(X**2, X * Y), X**2)
+
+    @classmethod
+    def replacement(cls, X: float, Y: float) -> Sensitivities:
+        """Of replacing one row."""
+        both = math.sqrt(2) * (X**2 + Y**2 / 2) if Y**2 <= 2 * X**2 else 2 * X * Y
+        return cls(math.sqrt(2) * X**2, 2 * X * Y, both, X**2)
+
+
+class Ridge(NamedTuple):
+    """What one data node releases, or what follows from it.
+
+    Attributes:
+        S: noisy, symmetric, shape ``(d, d)``. z: noisy, shape ``(d,)``. ridge: λ, at least 0.
+        sigma_S, sigma_z, sigma_eigenvalue: standard deviations of the noise in each unique term of S, in z, and in λ̃;
+            the last is 0 where λ̃ follows from the noisy S.
+    """
+
+    S: Array
+    z: Array
+    ridge: float
+    sigma_S: float  # noqa: N815 - the paper's S
+    sigma_z: float
+    sigma_eigenvalue: float
+
+
+def release(
+    S: Array,
+    z: Array,
+    epsilon: float,
+    delta: float,
+    rng: np.random.Generator,
+    *,
+    sensitivities: Sensitivities,
+    mu_of: MuOf,
+    budgets: str = JOINT,
+    eigenvalue: str = EXACT,
+    p: float = FAILURE,
+) -> Ridge:
+    """The data node's side: (ε, δ)-DP with the exact eigenvalue, for the relation of its sensitivities.
+
+    Args:
+        S: exact XᵀX, shape ``(d, d)``. z: exact Xᵀy, shape ``(d,)``.
+        budgets, eigenvalue: as at the head of this file.
+        p: how often S + λI may be no upper bound of the exact S, below 1.
+
+    Raises:
+        DataError: an option is unknown, or a number is out of range.
+    """
+    _check(epsilon, delta, p, budgets, eigenvalue)
+    sigma_S, sigma_z = _sigmas(epsilon, delta, sensitivities, mu_of, budgets)
+    log_6 = math.log(6 / delta)
+    if eigenvalue == PUBLISHED:
+        sigma = assumed = math.sqrt(log_6) / (epsilon / 3) * sensitivities.eigenvalue
+    else:
+        sigma, assumed = sensitivities.eigenvalue / mu_of(epsilon / 3, delta / 3), sigma_S
+    d = len(z)
+    smallest = float(np.linalg.eigvalsh(S)[0]) + sigma * float(rng.standard_normal())
+    bound = max(smallest - math.sqrt(log_6) * sigma, 0.0)  # λ̃
+    ridge = max(0.0, _reach(d, assumed, p) - bound)
+    upper = np.triu(rng.standard_normal((d, d)))
+    noise = upper + np.triu(upper, 1).T
+    return Ridge(S + sigma_S * noise, z + sigma_z * rng.standard_normal(d), ridge, sigma_S, sigma_z, sigma)
+
+
+def from_observed(observed: Observed, p: float = FAILURE) -> list[Ridge]:
+    """Each node's ridge from the S and z that it released, of whatever noise, as at the head of this file.
+
+    Args:
+        observed: as from `observed.nodes_of`: the nodes of a node release, or a sum over clients as one node.
+        p: about how often a node's noise may be larger than its ridge allows for, between 0 and 1.
+
+    Raises:
+        DataError: p is out of range, or as `check_observed`.
+    """
+    _check_probability("p", p)
+    observed = check_observed(observed)
+    ridges = []
+    for S, z, variance_S, variance_z in zip(
+        observed.S, observed.z, observed.variance_S, observed.variance_z, strict=True
+    ):
+        sigma_S, sigma_z = math.sqrt(variance_S), math.sqrt(variance_z)
+        reach = _reach(len(z), sigma_S, p)
+        bound = max(float(np.linalg.eigvalsh(S)[0]) - reach, 0.0)  # λ̃
+        ridges.append(Ridge(S, z, max(0.0, reach - bound), sigma_S, sigma_z, 0.0))
+    return ridges
+
+
+def estimate(nodes: Sequence[Ridge]) -> Array:
+    """The trainer's side: θ̂ of all nodes' releases, eq. (15), shape ``(d,)``, in the units of S and z.
+
+    Raises:
+        DataError: there is no node, or their dimensions differ.
+    """
+    if not nodes:
+        raise DataError("no data node; give the release of at least one")
+    dimensions = sorted({len(node.z) for node in nodes})
+    if len(dimensions) > 1:
+        raise DataError(f"the nodes have {' and '.join(map(str, dimensions))} features; give nodes of the same columns")
+    S = np.sum([node.S for node in nodes], axis=0) + sum(node.ridge for node in nodes) * np.eye(dimensions[0])
+    return np.asarray(np.linalg.solve(S, np.sum([node.z for node in nodes], axis=0)), float)
+
+
+def _reach(d: int, sigma: float, p: float) -> float:
+    """What the noise in S exceeds in spectral norm with a probability of about p. sigma: of each unique term."""
+    return math.sqrt(d * math.log(2 * d**2 / p)) * sigma
+
+
+def _sigmas(epsilon: float, delta: float, of: Sensitivities, mu_of: MuOf, budgets: str) -> tuple[float, float]:
+    """Standard deviations of the noise in S and in z."""
+    if budgets == JOINT:
+        sigma = of.both / mu_of(2 * epsilon / 3, 2 * delta / 3)
+        return sigma, sigma
+    mu = mu_of(epsilon / 3, delta / 3)
+    return of.S / mu, of.z / mu
+
+
+def _check(epsilon: float, delta: float, p: float, budgets: str, eigenvalue: str) -> None:
+    for name, choice, known in (("budgets", budgets, BUDGETS), ("eigenvalue", eigenvalue, EIGENVALUES)):
+        if choice not in known:
+            raise unknown(name, choice, None, known)
+    if not 0 < epsilon < math.inf:
+        raise DataError(f"epsilon is {at_least(epsilon)}; give a finite number above 0")
+    _check_probability("delta", delta)
+    _check_probability("p", p)
+
+
+def _check_probability(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise DataError(f"{name} is {value:g}; give a number between 0 and 1")

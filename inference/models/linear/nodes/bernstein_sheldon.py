@@ -1,0 +1,331 @@
+"""MCMC-B&S: all statistics of a node normal by the central limit theorem (appendix C.1; Bernstein and Sheldon 2019).
+
+    w = (x, y) ~ N(0, V)    a row and its target, V = [[Σ_x, Σ_xθ], [θᵀΣ_x, θᵀΣ_xθ + σ_y²]], d + 1 square
+    W_j = [[S_j, z_j], [z_jᵀ, u_j]] = Σ wwᵀ    over the n_j rows of node j; ss_j its D = (d + 1)(d + 2)/2 unique terms
+    ŝs_j ~ N(ss_j, R_j)     what was released, R_j diagonal: variances of S, z and u
+    μ, T                    mean and covariance of the unique terms of one row's wwᵀ
+
+    ss_j | Σ_x, θ, σ_y²  ~  N(n_jμ, n_jT), conditioned on ŝs_j
+    Σ_x | S              ~  IW(Λ + Σ_j S_j, κ + n), n = Σ n_j
+    θ, σ_y² | ss         ~  NIG: σ_y² ~ IG(a_n, b_n), θ ~ N(μ_n, σ_y² A_n⁻¹), where
+                            A_n = Σ S_j + A_0, μ_n = A_n⁻¹(Σ z_j + A_0m), a_n = a + n/2 and
+                            b_n = b + ½(Σ u_j + mᵀA_0m - μ_nᵀA_nμ_n)
+
+**No joint distribution.** The first line takes ss_j for normal, the others take S for Wishart and z for normal given S.
+So this is no Gibbs sampler of any posterior, and its limit depends on the order of its steps; the models agree as n
+grows. What normality allows and sums of squares do not, is mended: Σ_j S_j is replaced by the nearest positive
+semi-definite matrix, and b_n is at least b.
+
+**Slow from afar.** A step moves ss_j towards what was released by the fraction n_jT(n_jT + R_j)⁻¹ only, and where n is
+large the parameters follow ss closely. So a chain that starts far out, with its statistics explained by its own wrong
+parameters, stays there for hundreds of iterations, for thousands where the noise is large. The default starts are
+apart, but near what was released; ``start="wide"`` shows the trap.
+
+**What a step costs.** The fourth moments of N(0, V) are Isserlis': Cov(w_iw_j, w_kw_l) = V_ikV_jl + V_ilV_jk. The
+conditional draw is Matheron's: draw W from the prior and ŝs from W, and correct W by n_jT(n_jT + R_j)⁻¹ times what ŝs
+is off. With V = BBᵀ, W = n_jV + √n_j·BEBᵀ, E symmetric and normal (variance 1, on the diagonal 2); and T times a vector
+is 2VΩV, Ω its matrix, halved off the diagonal. So all is O(d³) but one Cholesky factor, D × D: O(d⁶) in time, 8D² bytes
+(D = 21 at d = 5, 231 at d = 20). Nodes with as many rows and the same noise share it: `kernel_for` finds them.
+
+**Prior.** A_0 = b/a·C⁻¹, so that θ's prior precision A_0/σ_y² is C⁻¹ on average. As published A_0 is b/(a - 1)·I,
+whatever C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from inference.errors import DataError, unknown
+from inference.mcmc.distributions import (
+    Noise,
+    bartlett,
+    bartlett_count,
+    inverse,
+    nearest_psd,
+    solved,
+    transposed,
+)
+from inference.mcmc.kernel import (
+    Array,
+    Info,
+    Kernel,
+    Schedule,
+)
+from inference.models.linear.nodes.observed import Observed, Prior
+
+NAME = "bernstein-sheldon"
+PUBLISHED: Mapping[str, Any] = {"ridge": 1.0, "start": "first-node", "precision": "published"}
+"""Options of `kernel` that repeat the published code; its σ_y² starts at a third of the bound of y."""
+Start = Literal["apart", "first-node", "wide"]
+Precision = Literal["matched", "published"]
+
+
+class State(NamedTuple):
+    """After a step.
+
+    Attributes:
+        theta: shape ``(d,)``. sigma_y2: shape ``()``. S: shape ``(J, d, d)``.
+        root: H with Σ_x = HHᵀ, shape ``(d, d)``.
+    """
+
+    theta: Array
+    sigma_y2: Array
+    root: Array
+    S: Array
+
+
+class NormalInverseGamma(NamedTuple):
+    """σ_y² ~ IG(a, b), θ ~ N(mu, σ_y² A⁻¹), A = root rootᵀ."""
+
+    mu: Array
+    root: Array
+    a: Array
+    b: Array
+
+
+def kernel_for(
+    observed: Observed | Sequence[Observed],
+    *,
+    ridge: float = 0.0,
+    start: Start = "apart",
+    sigma_y2_start: float = 1 / 3,
+    precision: Precision = "matched",
+) -> Kernel:
+    """`kernel` for these problems, with nodes that share a factorisation found.
+
+    Args:
+        observed: one problem, or those that are sampled together. The others: of `kernel`.
+
+    Raises:
+        DataError: y² was not released, the first feature is a constant, which is not normal, or an option is unknown.
+    """
+    for name, choice, known in (("start", start, get_args(Start)), ("precision", precision, get_args(Precision))):
+        if choice not in known:
+            raise unknown(name, choice, f"method {NAME!r}", known)
+    problems = [observed] if isinstance(observed, Observed) else list(observed)
+    for problem in problems:
+        if not np.all(np.isfinite(problem.u)):
+            raise DataError("MCMC-B&S needs y²; release the statistic with target_square, or choose another method")
+        if np.any(problem.constant):
+            raise DataError("MCMC-B&S has no intercept; centre the columns, or choose the method 'intercept'")
+    by_node = zip(*((p.n, p.variance_S, p.variance_z, p.variance_u) for p in problems), strict=True)
+    columns = np.concatenate([np.stack(one, axis=1) for one in by_node], axis=1)
+    _, first, groups = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    return kernel(
+        groups=tuple(first[groups.ravel()].tolist()),
+        ridge=ridge,
+        start=start,
+        sigma_y2_start=sigma_y2_start,
+        precision=precision,
+    )
+
+
+@cache
+def kernel(
+    *,
+    groups: tuple[int, ...] | None = None,
+    ridge: float = 0.0,
+    start: Start = "apart",
+    sigma_y2_start: float = 1 / 3,
+    precision: Precision = "matched",
+) -> Kernel:
+    """MCMC-B&S.
+
+    Args:
+        groups: of each node, the first that has as many rows and the same noise; None for none alike.
+        ridge: times I, added to the nearest positive semi-definite matrix of Σ S_j in each step (published: 1).
+        start: "apart" is at the centre given the released statistics with their noise added once more; "first-node"
+            takes the first node's S plus I for every node's, θ = 0 and `sigma_y2_start`; "wide" draws θ from its prior.
+        precision: of θ's prior, A_0.
+    """
+    init = partial(_init, ridge, start, sigma_y2_start, precision)
+    return Kernel(NAME, init, _transition(groups, ridge, precision), _draw)
+
+
+@cache
+def _transition(groups: tuple[int, ...] | None, ridge: float, precision: Precision) -> partial[tuple[State, Info]]:
+    """The same object for the same options, so that kernels with other starts share what was compiled."""
+    return partial(_step, groups, ridge, precision)
+
+
+def _init(
+    ridge: float,
+    start: Start,
+    sigma_y2_start: float,
+    precision: Precision,
+    key: Array,
+    observed: Observed,
+    prior: Prior,
+) -> State:
+    J, d = observed.z.shape
+    if start == "wide":
+        theta = prior.m + jnp.linalg.cholesky(prior.C) @ jax.random.normal(key, (d,))
+        return State(theta, prior.b / prior.a, jnp.linalg.cholesky(prior.Lambda / prior.kappa), observed.S)
+    n = observed.n.sum()
+    if start == "first-node":
+        S = jnp.broadcast_to(nearest_psd(observed.S[0]) + jnp.eye(d), (J, d, d))
+        root = _mean_root(S.sum(0) + ridge * jnp.eye(d), n, prior)
+        return State(jnp.zeros(d), jnp.asarray(sigma_y2_start), root, S)
+    noise = jnp.sqrt(noise_variances(observed)) * jax.random.normal(key, (J, terms(d + 1)))
+    W = symmetric(released(observed) + noise)
+    total = W.sum(0)
+    S = nearest_psd(total[:-1, :-1]) + ridge * jnp.eye(d)
+    posterior = normal_inverse_gamma(S, total[:-1, -1], total[-1, -1], n, prior, precision)
+    return State(posterior.mu, posterior.b / posterior.a, _mean_root(S, n, prior), W[:, :-1, :-1])
+
+
+def _mean_root(S: Array, n: Array, prior: Prior) -> Array:
+    root: Array = jnp.linalg.cholesky((prior.Lambda + S) / (prior.kappa + n))
+    return root
+
+
+def _step(
+    groups: tuple[int, ...] | None,
+    ridge: float,
+    precision: Precision,
+    key: Array,
+    state: State,
+    observed: Observed,
+    prior: Prior,
+    schedule: Schedule,
+) -> tuple[State, Info]:
+    """One iteration, in the order of C.1."""
+    J, d = observed.z.shape
+    D = terms(d + 1)
+    noise = Noise(key, 2 * J * D + bartlett_count(d) + bartlett_count(1) + d)
+    W = conditional_statistics(state, observed, noise.normals(J, D), noise.normals(J, D), groups)
+    moved = _parameters(noise, W, state, observed, prior, ridge, precision)
+    sound = jnp.all(jnp.isfinite(moved.theta)) & jnp.all(jnp.isfinite(moved.root))
+    return jax.tree.map(partial(jnp.where, sound), moved, state), Info({}, ~sound)
+
+
+def _draw(state: State) -> dict[str, Array]:
+    Sigma_x = state.root @ transposed(state.root)
+    return {"theta": state.theta, "sigma_y2": state.sigma_y2, "Sigma_x": Sigma_x, "S": state.S}
+
+
+# The statistics
+
+
+def conditional_statistics(
+    state: State, observed: Observed, prior_normals: Array, noise_normals: Array, groups: tuple[int, ...] | None = None
+) -> Array:
+    """W_j given the parameters and what was released: affine in two sets of standard normals ``(J, D)``.
+
+    Returns:
+        Shape ``(J, d + 1, d + 1)``, symmetric.
+    """
+    n, R, m = observed.n[:, None, None], noise_variances(observed), state.theta.size + 1
+    B = row_root(state)
+    V = B @ B.T
+    E = symmetric(prior_normals) * (1 + (np.sqrt(2) - 1) * np.eye(m))
+    drawn = n * V + jnp.sqrt(n) * (B @ E @ B.T)
+    off = released(observed) - unique(drawn) - jnp.sqrt(R) * noise_normals
+    weights = symmetric(_weighed(V, observed.n, R, off, groups))
+    corrected: Array = drawn + n * (V @ (weights * (1 + np.eye(m))) @ V)  # 2VΩV
+    return corrected
+
+
+def _weighed(V: Array, n: Array, R: Array, off: Array, groups: tuple[int, ...] | None) -> Array:
+    """(n_jT + R_j)⁻¹ times ``off`` of each node, ``(J, D)``, by one Cholesky factor for each group of nodes."""
+    groups = tuple(range(n.size)) if groups is None else groups
+    leaders = sorted(set(groups))
+    T, lead = row_covariance(V), np.array(leaders)
+    covariances = n[lead, None, None] * T + R[lead, :, None] * np.eye(T.shape[-1])
+    roots = jnp.linalg.cholesky(covariances, symmetrize_input=False)
+    found = []
+    for place, leader in enumerate(leaders):
+        columns = off[np.array([j for j, group in enumerate(groups) if group == leader])].T
+        found.append(solved(roots[place], solved(roots[place], columns), transpose=True).T)
+    order = np.argsort([j for leader in leaders for j, group in enumerate(groups) if group == leader])
+    return jnp.concatenate(found)[order]
+
+
+def row_root(state: State) -> Array:
+    """B with V = BBᵀ the covariance of a row and its target, ``(d + 1, d + 1)``."""
+    d = state.theta.size
+    lower = jnp.concatenate([state.theta @ state.root, jnp.sqrt(state.sigma_y2)[None]])
+    return jnp.concatenate([jnp.concatenate([state.root, jnp.zeros((d, 1))], axis=1), lower[None]])
+
+
+def row_covariance(V: Array) -> Array:
+    """T: of the unique terms of wwᵀ, w ~ N(0, V), by Isserlis' theorem; ``(D, D)``."""
+    i, j = np.triu_indices(V.shape[-1])
+    return V[np.ix_(i, i)] * V[np.ix_(j, j)] + V[np.ix_(i, j)] * V[np.ix_(j, i)]
+
+
+def released(observed: Observed) -> Array:
+    """ŝs_j in the order of `unique`, ``(J, D)``."""
+    corner = observed.u[:, None]
+    side = jnp.concatenate([observed.z, corner], axis=1)
+    top = jnp.concatenate([observed.S, observed.z[..., None]], axis=2)
+    return unique(jnp.concatenate([top, side[:, None]], axis=1))
+
+
+def noise_variances(observed: Observed) -> Array:
+    """The diagonals of R_j, ``(J, D)``."""
+    i, j = np.triu_indices(observed.z.shape[1] + 1)
+    d = observed.z.shape[1]
+    kind = (i == d).astype(int) + (j == d)
+    return jnp.stack([observed.variance_S, observed.variance_z, observed.variance_u], axis=1)[:, kind]
+
+
+def terms(m: int) -> int:
+    """Unique terms of a symmetric matrix with m rows."""
+    return m * (m + 1) // 2
+
+
+def unique(matrices: Array) -> Array:
+    """The upper triangle row by row, ``(..., m(m + 1)/2)``."""
+    return matrices[(..., *np.triu_indices(matrices.shape[-1]))]
+
+
+def symmetric(values: Array) -> Array:
+    """The symmetric matrices of upper triangles, ``(..., m, m)``."""
+    m = int((np.sqrt(8 * values.shape[-1] + 1) - 1) / 2)
+    place = np.zeros((m, m), int)
+    place[np.triu_indices(m)] = np.arange(values.shape[-1])
+    return values[..., np.maximum(place, place.T)]
+
+
+# The parameters
+
+
+def _parameters(
+    noise: Noise, W: Array, state: State, observed: Observed, prior: Prior, ridge: float, precision: Precision
+) -> State:
+    """Σ_x, then θ and σ_y², given the statistics; where a candidate of `bartlett` is refused, its old value stays."""
+    n, total, d = observed.n.sum(), W.sum(0), prior.m.size
+    S = nearest_psd(total[:-1, :-1]) + ridge * jnp.eye(d)
+    A, accepted = bartlett(noise, prior.kappa + n, d)
+    root = jnp.where(accepted, inverse_wishart_root(prior.Lambda + S, A), state.root)
+    posterior = normal_inverse_gamma(S, total[:-1, -1], total[-1, -1], n, prior, precision)
+    chi, accepted = bartlett(noise, 2 * posterior.a, 1)
+    sigma_y2 = jnp.where(accepted, 2 * posterior.b / chi[0, 0] ** 2, state.sigma_y2)
+    spread = solved(posterior.root, jnp.sqrt(sigma_y2) * noise.normals(d, 1), transpose=True)[:, 0]
+    return State(posterior.mu + spread, sigma_y2, root, W[:, :-1, :-1])
+
+
+def normal_inverse_gamma(
+    S: Array, z: Array, u: Array, n: Array, prior: Prior, precision: Precision = "matched"
+) -> NormalInverseGamma:
+    """The posterior of θ and σ_y² given XᵀX, Xᵀy and yᵀy of n rows; b_n is at least b."""
+    A_0 = prior.b / prior.a * inverse(prior.C)
+    if precision == "published":
+        A_0 = prior.b / (prior.a - 1) * jnp.eye(prior.m.size)
+    root, shift = jnp.linalg.cholesky(S + A_0), z + A_0 @ prior.m
+    white = solved(root, shift[:, None])
+    b = prior.b + (u + prior.m @ A_0 @ prior.m - jnp.sum(white**2)) / 2
+    mu = solved(root, white, transpose=True)[:, 0]
+    return NormalInverseGamma(mu, root, prior.a + n / 2, jnp.maximum(b, prior.b))
+
+
+def inverse_wishart_root(scale: Array, A: Array) -> Array:
+    """H with HHᵀ ~ IW(Λ, ν): UA⁻ᵀ of Λ = UUᵀ and Bartlett's A."""
+    return transposed(solved(A, transposed(jnp.linalg.cholesky(scale))))

@@ -1,0 +1,123 @@
+"""MCMC-fixedS (algorithm 2): S_j is put at an estimate from Ŝ_j and kept there, whatever the features' distribution.
+
+    θ, σ_y²        what is sampled; J nodes, d features
+    Ŝ_j, ẑ_j       what was released; noise variance σ_z² (`variance_z`)
+    m, C, a, b     the prior: N(m, C), IG(a, b)
+
+    S_j          the nearest positive semi-definite matrix to Ŝ_j (section 4.2)
+    θ | σ_y²   ~ N(m_p, Σ_p)                                                 (12)
+    σ_y² | θ     MH by a random walk (`residual_variance`)                   (A.4)
+
+As S stays, S_j = E_j D_j E_jᵀ is decomposed once, and V_j = σ_y² S_j + σ_z² I is diagonal in that basis at every σ_y²:
+a step factorises only θ's precision. Nothing in it allows for the noise in S (`normal_x` is the model that does).
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from inference.mcmc.distributions import (
+    Noise,
+    gaussian,
+    inverse,
+    transposed,
+)
+from inference.mcmc.kernel import (
+    Array,
+    Info,
+    Kernel,
+    Schedule,
+)
+from inference.models.linear.nodes import residual_variance
+from inference.models.linear.nodes.observed import Observed, Prior
+
+NAME = "fixed-s"
+
+
+class State(NamedTuple):
+    """After a step; all but the first three stay what they are.
+
+    Attributes:
+        theta: shape ``(d,)``. sigma_y2: shape ``()``. log_step: of σ_y²'s walk, shape ``()``.
+        D: eigenvalues of S, shape ``(J, d)``. E: eigenvectors in columns, shape ``(J, d, d)``.
+        rotated_z: Eᵀẑ, shape ``(J, d)``. inverse_C: C⁻¹, shape ``(d, d)``.
+    """
+
+    theta: Array
+    sigma_y2: Array
+    log_step: Array
+    D: Array
+    E: Array
+    rotated_z: Array
+    inverse_C: Array  # noqa: N815 - the paper's C
+
+
+@cache
+def kernel(*, ridge: float = 0.0, sigma_y2_start: float | None = None, sigma_y2_step: float | None = None) -> Kernel:
+    """MCMC-fixedS.
+
+    Args:
+        ridge: what is added to S times I, for the whole chain (the published code: 1).
+        sigma_y2_start: where σ_y² starts; by default about its prior's mode, the chains apart.
+        sigma_y2_step: sd of the published walk over σ_y² (0.1); by default one on the log scale that adapts.
+    """
+    return Kernel(NAME, partial(_init, ridge, sigma_y2_start), _transition(sigma_y2_step), _draw)
+
+
+@cache
+def _transition(sigma_y2_step: float | None) -> partial[tuple[State, Info]]:
+    """The same object for the same options, so that kernels with other starts share what was compiled."""
+    return partial(_step, sigma_y2_step)
+
+
+def _init(ridge: float, sigma_y2_start: float | None, key: Array, observed: Observed, prior: Prior) -> State:
+    noise = Noise(key, 1)
+    sigma_y2 = residual_variance.start(noise, prior) if sigma_y2_start is None else jnp.asarray(sigma_y2_start)
+    D, E = jnp.linalg.eigh(observed.S)
+    rotated_z = (transposed(E) @ observed.z[..., None])[..., 0]
+    log_step = jnp.asarray(residual_variance.LOG_STEP)
+    D = jnp.maximum(D, 0.0) + ridge
+    return State(prior.m, sigma_y2, log_step, D, E, rotated_z, inverse(prior.C))
+
+
+def _step(
+    sigma_y2_step: float | None, key: Array, state: State, observed: Observed, prior: Prior, schedule: Schedule
+) -> tuple[State, Info]:
+    """Algorithm 2."""
+    noise = Noise(key, prior.m.size + residual_variance.NORMALS)
+    state, drawn = _update_theta(noise, state, observed, prior)
+    residual = state.rotated_z - state.D * (state.theta @ state.E)  # Eᵀ(ẑ - Sθ)
+
+    def likelihood(sigma_y2: Array) -> tuple[Array, tuple[()]]:
+        V = _variances(state.D, sigma_y2, observed)
+        return -jnp.sum(jnp.log(V) + residual**2 / V) / 2, ()
+
+    walk = residual_variance.walk(
+        noise, state.sigma_y2, state.log_step, likelihood(state.sigma_y2), likelihood, prior, schedule,
+        sigma_y2_step,
+    )  # fmt: skip
+    state = state._replace(sigma_y2=walk.sigma_y2, log_step=walk.log_step)
+    return state, Info({"sigma_y2": walk.acceptance}, walk.failed | ~drawn)
+
+
+def _draw(state: State) -> dict[str, Array]:
+    return {"theta": state.theta, "sigma_y2": state.sigma_y2}
+
+
+def _update_theta(noise: Noise, state: State, observed: Observed, prior: Prior) -> tuple[State, Array]:
+    """The state with a new θ, and whether it could be drawn."""
+    weight = state.D / _variances(state.D, state.sigma_y2, observed)  # D V⁻¹
+    precision = jnp.einsum("jik,jk,jlk->il", state.E, weight * state.D, state.E) + state.inverse_C  # (12)
+    shift = jnp.einsum("jik,jk->i", state.E, weight * state.rotated_z) + state.inverse_C @ prior.m  # (12)
+    theta = gaussian(noise, precision, shift)
+    drawn = jnp.all(jnp.isfinite(theta))
+    return state._replace(theta=jnp.where(drawn, theta, state.theta)), drawn
+
+
+def _variances(D: Array, sigma_y2: Array, observed: Observed) -> Array:
+    """The diagonal of EᵀVE, shape ``(J, d)``."""
+    V: Array = sigma_y2 * D + observed.variance_z[:, None]
+    return V

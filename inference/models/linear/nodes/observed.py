@@ -1,0 +1,309 @@
+"""What J data nodes released, and what was believed before: data and prior of all samplers (ICML 2023, section 3).
+
+    θ ~ N(m, C)             coefficients, d of them            S_j = X_jᵀX_j,  z_j = X_jᵀy_j,  u_j = y_jᵀy_j
+    σ_y² ~ IG(a, b)         variance of the residuals          n_j   rows of node j (public under replacement)
+    Σ_x ~ IW(Λ, κ)          covariance of the features         each unique term of S_j, of z_j and u_j is released
+    S_j | Σ_x ~ W(Σ_x, n_j)                                    with its own Gaussian noise, whose variance is known
+    z_j | S_j ~ N(S_j θ, S_j σ_y²)                             (Proposition 3.1)
+
+`nodes_of` is the one door from aggregates, `check_observed` the same for arrays made by hand. A data node is an
+aggregate of the statistic "regression": one data node's release, or a whole federation whose sum is a DCA sum
+(J = 1), with the variance of the noise that was really added. The weights of the blocks are divided out, so that the
+variances of S, z and u may differ. The statistic "averaged-regression" (appendix B.1), of averages of k rows, is the
+same for n/k rows with k as weights.
+
+**Rows with missing values** count as zero: S, z and u are sums over the m_j complete rows, and n_j, which is public, is
+not. `nodes_of` leaves the square of a constant, m_jc² and noise, as it was released. "intercept" draws m_j; fixed-s and
+fast take that square as any other term. Without a constant nothing tells m_j, and the models have n_j for it. Then Σ_x
+comes out smaller by the missing share, with bernstein-sheldon σ_y² too; θ and its intervals do not change, as S and z
+are sums over the same rows. Where nodes miss different shares, and noise is too small to hide it, normal-x and
+collapsed explain by σ_y² what no common Σ_x can: θ stays what it is, and its intervals are too wide (2.5 times, with
+20,000 rows of each node at ε = 1 and shares of 0, 0.1 and 0.3, where σ_y² comes out 45 times too large).
+
+**Is S possible?** The noise is E, symmetric, with unique terms of variance s². Its largest eigenvalue is 2s√d at most
+on average (Slepian; more noise on the diagonal, as the GOE has, only adds to it), and changes by at most √2 times what
+the vector of unique terms does, so that P(λ_max(E) > s(2√d + t)) <= exp(-t²/4). A smallest eigenvalue below minus that,
+at 1e-9, is no noisy sum of squares: wrong weights or scale, a wrong variance, or not this statistic.
+
+**The default prior.** Columns are (x - centre)/scale with public centres and scales, clamped to ±bound. Whoever states
+bounds means that nearly all values lie inside, so a standard deviation is about bound/3 (`inference.scale`), and that
+is all that is known. Hence, with s_j and s_y for these, and h half of the target's variance explained (`projection`):
+
+    θ_j ~ N(0, h s_y²/(d s_j²))     the features together explain half of the target on average; a constant's: s_y²/c²
+    σ_y² ~ IG(2, (1 - h) s_y²)      mean: the other half; 90 % of it within a factor of 13; the variance is infinite
+    Σ_x ~ IW(diag(s_j²), d + 2)     mean diag(s_j²), with the fewest whole degrees of freedom that have a mean
+
+The prior of σ_y² matters more than usual: S and z alone hold d J numbers about it, from which θ takes d, so that with
+one node the data say nothing of it and the prior is what remains. (The paper's prior is `Prior.published`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import log, sqrt
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dca_proto.aggregate import NoisyAggregate
+from inference.errors import DataError
+from inference.models.linear.aggregate_stats import (
+    STATISTIC,
+    checked,
+    parameters_of,
+    unpacked,
+)
+from inference.models.linear.closed_form import SufficientStatistics
+from inference.models.linear.complete_rows import most
+from inference.models.linear.projection import PRIOR_R2
+from inference.scale import PRIOR_MEAN_SD
+
+Array = NDArray[np.float64]
+Field: TypeAlias = Any
+"""A float64 array: NumPy's, and JAX's own where a sampler is at work."""
+
+OF_CLIENTS = "replace-one-client"  # the relation of a sum over clients, each of which counts as one row
+AVERAGED, AVERAGED_GROUP = "averaged-regression", 10  # the statistic's name, and k where a round does not name it
+IMPOSSIBLE = 1e-9  # how rarely noise alone makes an eigenvalue as low as is refused
+
+
+class Observed(NamedTuple):
+    """Noisy statistics of J nodes with d features, and their exact noise: NumPy, float64, a JAX pytree as it is.
+
+    Attributes:
+        S: noisy XᵀX, symmetric, shape ``(J, d, d)``. z: noisy Xᵀy, shape ``(J, d)``.
+        n: rows, complete or not, shape ``(J,)``.
+        variance_S: of the noise in each unique term of S, shape ``(J,)``. variance_z: in each of z, shape ``(J,)``.
+        u: noisy yᵀy, shape ``(J,)``; nan where it was not released. variance_u: of its noise, shape ``(J,)``.
+        constant: value of the first feature where it is a public constant (an intercept), whose own square is c² for
+            each complete row, and as noisy as the other terms; 0 where all features are columns. Shape ``()``.
+    """
+
+    S: Field
+    z: Field
+    n: Field
+    variance_S: Field  # noqa: N815 - the paper's S
+    variance_z: Field
+    u: Field
+    variance_u: Field
+    constant: Field = np.zeros(())
+
+    @property
+    def nodes(self) -> int:
+        """J."""
+        return int(self.S.shape[-3])
+
+    @property
+    def features(self) -> int:
+        """d, a constant among them."""
+        return int(self.S.shape[-1])
+
+
+class Prior(NamedTuple):
+    """θ ~ N(m, C), σ_y² ~ IG(a, b), Σ_x ~ IW(Λ, κ).
+
+    Attributes:
+        m: shape ``(d,)``. C, Lambda: shape ``(d, d)``, positive definite. a, b, kappa: above 0; kappa > d - 1.
+            The samplers that know of a constant first feature take the rest of Lambda.
+    """
+
+    m: Field
+    C: Field
+    a: Field
+    b: Field
+    Lambda: Field
+    kappa: Field
+
+    @classmethod
+    def default(cls, d: int, sd: ArrayLike = PRIOR_MEAN_SD, constant: float = 0.0) -> Prior:
+        """What standardised columns are like before any has been seen; why: at the head of this file.
+
+        Args:
+            d: features, a constant among them. sd: rough standard deviations of the d features, then the target, in
+                the scaled units, broadcastable to ``(d + 1,)``; a third for columns in half-widths of their bounds.
+            constant: value of the first feature where it is a constant, else 0; its entry of ``sd`` is not used, and κ
+                is for the other features.
+        """
+        spread = np.broadcast_to(np.asarray(sd, float), (d + 1,)) ** 2
+        explained, columns = PRIOR_R2 * spread[-1], d - (constant > 0)
+        C = np.diag(explained / (max(columns, 1) * spread[:-1]))
+        if constant > 0:
+            C[0, 0] = spread[-1] / constant**2
+        left = spread[-1] - explained
+        return cls(np.zeros(d), C, np.array(2.0), np.asarray(left), np.diag(spread[:-1]), np.array(columns + 2.0))
+
+    @classmethod
+    def published(cls, d: int, Lambda: ArrayLike) -> Prior:
+        """That of the paper's experiments (section 5.1): a = 20, b = 0.5, m = 0, κ = d + 1, C = b/(a - 1)·I.
+
+        The paper's tables come out with this C; its code has the inverse.
+
+        Args:
+            Lambda: Λ = VᵀV with random V there, shape ``(d, d)``.
+        """
+        a, b = 20.0, 0.5
+        scale = np.asarray(Lambda, float)
+        return cls(np.zeros(d), b / (a - 1) * np.eye(d), np.array(a), np.array(b), scale, np.array(d + 1.0))
+
+
+def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Observed:
+    """What the samplers take, of released aggregates of the statistic "regression".
+
+    Args:
+        aggregates: one or several. One of a node release stands for all its nodes: give it, or some of its ``nodes``.
+            Any other stands for one node.
+
+    Raises:
+        DataError: there is none, they are of another statistic, or of different columns, scales, bounds or relations;
+            or as `check_observed`.
+    """
+    nodes = [node for one in regressions(aggregates) for node in (one.nodes or (one,))]
+    _check_relations(nodes)
+    parts = [unpacked(node) for node in nodes]
+    noises = [part.noise for part in parts]
+    parameters = parameters_of(nodes[0])
+    constant = parameters["intercept_bound"] if parameters["intercept"] else 0.0
+    return check_observed(
+        Observed(
+            S=np.array([part.xx for part in parts]),
+            z=np.array([part.xy for part in parts]),
+            n=np.array([_rows(node, part, constant) for node, part in zip(nodes, parts, strict=True)]),
+            variance_S=np.array([noise.xx for noise in noises], float),
+            variance_z=np.array([noise.xy for noise in noises], float),
+            u=np.array([np.nan if part.yy is None else part.yy for part in parts], float),
+            variance_u=np.array([np.nan if part.yy is None else part.noise.yy for part in parts], float),
+            constant=np.array(constant, float),
+        )
+    )
+
+
+def _rows(node: NoisyAggregate, part: SufficientStatistics, constant: float) -> float:
+    """How many rows the node has, complete or not. Clients who sum several rows each may be more rows than clients."""
+    if node.relation != OF_CLIENTS or not constant:
+        return float(node.contributors)
+    variance = float(np.asarray(part.noise.xx)) / constant**4
+    return float(most(float(part.xx[0, 0]) / constant**2, variance, node.contributors))
+
+
+def regressions(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
+    """The aggregates as of the statistic "regression", averaged ones too, which all fit together.
+
+    Raises:
+        DataError: there is none, one is there twice, or they are of another statistic or of different columns.
+    """
+    listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
+    return checked([_as_regression(one) for one in listed])
+
+
+def _as_regression(aggregate: NoisyAggregate) -> NoisyAggregate:
+    """Of averages of k rows: k times the terms of n/k rows; or of as many as there are clients, one group of each."""
+    if aggregate.statistic != AVERAGED:
+        return aggregate
+    parameters = dict(aggregate.parameters)
+    k = parameters.pop("group", AVERAGED_GROUP)
+    return replace(
+        aggregate,
+        statistic=STATISTIC,
+        parameters={**parameters, "weights": (k, k, k)},
+        contributors=aggregate.contributors // (1 if aggregate.relation == OF_CLIENTS else k),
+        nodes=tuple(_as_regression(node) for node in aggregate.nodes),
+    )
+
+
+def prior_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Prior:
+    """`Prior.default` for the columns of these aggregates: standard deviations of a third of their bounds.
+
+    Raises:
+        DataError: as `nodes_of` for what does not fit together.
+    """
+    parameters = parameters_of(regressions(aggregates)[0])
+    sd = PRIOR_MEAN_SD * np.asarray(parameters["bound"], float)
+    if not parameters["intercept"]:
+        return Prior.default(len(sd) - 1, sd)
+    constant = parameters["intercept_bound"]
+    return Prior.default(len(sd), np.r_[constant, sd], constant)
+
+
+def check_observed(observed: Observed) -> Observed:
+    """The same, as float64 arrays that fit together.
+
+    Raises:
+        DataError: no node, shapes differ, between nodes too, a number is not finite, S is not symmetric or further from
+            any positive semi-definite matrix than its noise explains, a node has no row, or a variance is negative.
+    """
+    for name in ("S", "z"):
+        _check_alike(name, getattr(observed, name))
+    arrays = Observed(*(np.asarray(array, float) for array in observed))
+    if arrays.S.ndim != 3 or arrays.S.shape[0] == 0:
+        raise DataError(f"S has the shape {arrays.S.shape}, so there is no node; give S of at least one, (J, d, d)")
+    J, d = arrays.S.shape[:2]
+    shapes = {"S": (J, d, d), "z": (J, d), "constant": ()}
+    for name, array in zip(Observed._fields, arrays, strict=True):
+        if array.shape != (shape := shapes.get(name, (J,))):
+            raise DataError(f"{name} has the shape {array.shape}; expected {shape} for {J} nodes and {d} features")
+    for j in range(J):
+        _check_node(arrays, j)
+    return arrays
+
+
+def check_prior(prior: Prior, d: int) -> None:
+    """Raise `DataError` where a prior is no distribution of d features: shapes, positive numbers, definite matrices."""
+    for name, shape in (("m", (d,)), ("C", (d, d)), ("Lambda", (d, d))):
+        if (found := np.shape(getattr(prior, name))) != shape:
+            raise DataError(f"the prior's {name} has the shape {found}; expected {shape} for {d} features")
+    for name, above in (("a", 0), ("b", 0), ("kappa", d - 1)):
+        if not above < (number := float(getattr(prior, name))) < np.inf:
+            raise DataError(f"the prior's {name} is {number:g}; give a finite number above {above}")
+    for name in ("C", "Lambda"):
+        matrix = np.asarray(getattr(prior, name), float)
+        if not np.allclose(matrix, matrix.T) or np.linalg.eigvalsh(matrix)[0] <= 0:
+            raise DataError(f"the prior's {name} is not symmetric and positive definite, as a covariance must be")
+
+
+def _check_alike(name: str, nodes: Field) -> None:
+    """Raise `DataError` where nodes in a list differ in shape, as no array can hold them then."""
+    shapes = [np.shape(node) for node in nodes] if np.iterable(nodes) else []
+    for place, shape in enumerate(shapes[1:], start=2):
+        if shape != shapes[0]:
+            raise DataError(
+                f"{name} of node {place} has the shape {shape}, that of node 1 {shapes[0]}; give nodes with the same "
+                "features only"
+            )
+
+
+def _check_node(observed: Observed, j: int) -> None:
+    """Raise `DataError` for what is wrong with one node."""
+    S, n = observed.S[j], observed.n[j]
+    for name in ("S", "z", "n", "variance_S", "variance_z"):
+        if not np.all(np.isfinite(getattr(observed, name)[j])):
+            raise DataError(f"{name} of node {j + 1} is not finite; leave the node out, or look at how it was released")
+    if n < 1:
+        raise DataError(f"node {j + 1} has {n:g} rows; a node needs at least 1, so leave it out")
+    for name in ("variance_S", "variance_z", "variance_u"):
+        if (variance := getattr(observed, name)[j]) < 0:
+            raise DataError(f"{name} of node {j + 1} is {variance:g}; a variance of noise is at least 0")
+    scale = float(np.abs(S).max(initial=0.0))
+    if not np.allclose(S, S.T, rtol=0, atol=1e-9 * scale):
+        raise DataError(f"S of node {j + 1} is not symmetric; give both halves the same noisy terms")
+    lowest, reach = float(np.linalg.eigvalsh(S)[0]), _reach(len(S), float(observed.variance_S[j]))
+    if lowest < -reach - 1e-9 * scale:
+        raise DataError(
+            f"S of node {j + 1} has the eigenvalue {lowest:.4g}, and noise of variance {observed.variance_S[j]:.4g} "
+            f"explains none below {-reach:.4g}; check the scale, the weights and the variance of what it released"
+        )
+
+
+def _reach(d: int, variance: float) -> float:
+    """How far below 0 noise takes an eigenvalue of a positive semi-definite (d, d) matrix, but for `IMPOSSIBLE`."""
+    return sqrt(variance) * (2 * sqrt(d) + 2 * sqrt(log(1 / IMPOSSIBLE)))
+
+
+def _check_relations(nodes: Sequence[NoisyAggregate]) -> None:
+    for place, node in enumerate(nodes[1:], start=2):
+        if node.relation != nodes[0].relation:
+            raise DataError(
+                f"node {place} was released under the relation {node.relation!r}, the first under "
+                f"{nodes[0].relation!r}; learn from nodes that promise the same"
+            )

@@ -1,0 +1,46 @@
+"""Linear regression within the public bounds: one round without projection, the paper's straightforward BLR.
+
+Columns are measured in half-widths c_j of their public bounds, so that every bound is 1. Bounds are thought to be three
+standard deviations wide on either side (`scale`), so that slopes in half-widths are slopes in standard deviations, and
+a constant feature of a third of a half-width is one of one standard deviation, as in Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference.models.linear.aggregate_stats import STATISTIC, posterior_of, result_of
+from inference.models.linear.projection import prior_precision
+from inference.models.linear.repair import REPAIR, check_repair
+from inference.models.linear.result import RegressionResult
+from inference.problem import Schema
+from inference.rounds import Job
+from inference.scale import PRIOR_BOUND_SDS
+
+INTERCEPT_BOUND = 1 / PRIOR_BOUND_SDS
+
+
+def regression_in_bounds(schema: Schema, *, repair: str = REPAIR) -> Job[RegressionResult]:
+    """The job: yields one `RoundRequest`, is sent its `NoisyAggregate`, returns the regression.
+
+    Args:
+        schema: columns and their public bounds. repair: one of `REPAIRS`.
+
+    Raises:
+        DataError: the repair is unknown.
+    """
+    check_repair(repair)
+    released: NoisyAggregate = yield SecureSumRequest(STATISTIC, _parameters(schema))
+    fitted = posterior_of(released, prior_precision(len(schema.features)), repair=repair)
+    return result_of(released, fitted, schema, repair)
+
+
+def _parameters(schema: Schema) -> dict[str, object]:
+    return {
+        "columns": list(schema.columns),
+        "centre": [float(centre) for centre in schema.centres],
+        "scale": [float(width) for width in schema.half_widths],
+        "bound": [1.0] * len(schema.columns),
+        "intercept": True,
+        "intercept_bound": INTERCEPT_BOUND,
+        "target_square": True,
+    }

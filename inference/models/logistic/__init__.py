@@ -1,0 +1,1 @@
+"""Logistic regression by variational inference: `job`, `estimator`, and the fit without privacy (`baseline`)."""

@@ -1,0 +1,169 @@
+"""Job `logistic`: Bayesian logistic regression by variational inference, one round for scales and many of gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.errors import DataError
+from inference.jobs.base import Conditions, LearningJob, Stage, Summary
+from inference.jobs.coefficients import Effects, figures_of
+from inference.jobs.estimates import BY_SD, INTERVAL_NOTE, normal, score
+from inference.jobs.settings import require_positive, setting
+from inference.jobs.variational import settings_for, stages
+from inference.models.logistic.baseline import LogisticPosterior, laplace
+from inference.problem import Problem, Schema
+from inference.rounds import Job
+from inference.variational.generalised_linear_fit import GeneralisedLinearFit, generalised_linear_regression
+from inference.variational.mean_field_job import VariationalSettings
+from inference.variational.models import BERNOULLI, PRIOR_SD
+from inference.variational.scores import area_under_curve
+
+Array = NDArray[np.float64]
+_DEFAULT = VariationalSettings()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of the job."""
+
+    epochs: int | None = setting(None, "In how many iterations each client takes part; by default planned.")
+    batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
+    clip: float | None = setting(_DEFAULT.clip, "Largest norm of a client's gradient, in standardised units.")
+    bound: float = setting(_DEFAULT.bound, "Clients project their columns to so many standard deviations.")
+    rate: float = setting(_DEFAULT.rate, "Length of the first step, in standardised units.")
+    std_share: float = setting(_DEFAULT.std_share, "The first round's share of the budget, between 0 and 1.")
+    averaged: float = setting(_DEFAULT.averaged, "Part of the iterations, at the end, whose mean is the result.")
+    prior_sd: float = setting(PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.")
+
+    def __post_init__(self) -> None:
+        require_positive("prior_sd", self.prior_sd)
+        _ = self.own
+
+    @property
+    def own(self) -> VariationalSettings:
+        """The variational part of them. Raises `DataError` where a number is out of range."""
+        return settings_for(VariationalSettings, self)
+
+
+def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[GeneralisedLinearFit]:
+    """The job's rounds. Iterations are scored on the held-out rows where these are of both classes."""
+    held_out = conditions.held_out
+    if held_out is not None and len(np.unique(is_positive(held_out))) < 2:
+        held_out = None
+    return generalised_linear_regression(
+        schema,
+        BERNOULLI,
+        rng=conditions.rng,
+        settings=settings.own,
+        prior_sd=settings.prior_sd,
+        held_out=held_out,
+        on_progress=conditions.on_iteration,
+    )
+
+
+def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+    """Scales first, then as many iterations as the first round's noise will probably make worth while."""
+    return stages(len(schema.features) + 1, settings.std_share, settings.epochs, settings.batch, conditions)
+
+
+def batch(settings: Settings, clients: int) -> int:
+    """B of the iterations."""
+    return settings.batch
+
+
+# --- without privacy --------------------------------------------------------------------------------------------------
+
+
+def reference(train: Problem, settings: Settings) -> LogisticPosterior:
+    """Laplace's approximation on standardised rows, with the same prior.
+
+    Raises:
+        DataError: the target has other values than its bounds, or only one of them.
+    """
+    bounds = train.schema.bounds[train.schema.target]
+    others = np.count_nonzero((train.y != bounds.lower) & (train.y != bounds.upper))
+    if others or len(np.unique(train.y)) < 2:
+        raise DataError(
+            f"target {train.schema.target!r} has {len(np.unique(train.y))} values; job 'logistic' needs the two that "
+            f"are its bounds, {bounds.lower:g} and {bounds.upper:g}"
+        )
+    return laplace(train.X, is_positive(train), settings.prior_sd)
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def summary(
+    result: GeneralisedLinearFit,
+    reference: LogisticPosterior | None,
+    train: Problem | None,
+    test: Problem | None,
+    schema: Schema,
+) -> Summary:
+    """Coefficients of the log odds, and scores of the probabilities on rows that nobody learned from."""
+    sds = [result.intercept_sd, *result.coefficient_sd]
+    found = [normal(*pair) for pair in zip([result.intercept, *result.coefficients], sds, strict=True)]
+    effects = Effects(schema, result.fit.columns.scale[:-1], BY_SD, logistic=True)
+    return {
+        **effects.summary(found, figures_of(reference)),
+        INTERVAL_NOTE: "private ones leave out correlations: they are too narrow where features are correlated",
+        "stopped": result.fit.stopped or None,
+        "test": None if test is None else scores(result.predict_proba(test.X), reference, train, test),
+    }
+
+
+def scores(private: Array, reference: LogisticPosterior | None, train: Problem | None, test: Problem) -> Summary:
+    """AUC, where there are rows of both classes, and the mean log likelihood of a row.
+
+    Args:
+        private: the probability of the upper class of the test's rows, shape ``(k,)``.
+    """
+    positive = is_positive(test)
+    other = None if reference is None else reference.probability(test.X)
+    share = np.full(len(test.y), is_positive(train or test).mean())
+    found = [
+        score(
+            "log likelihood",
+            _log_likelihood(private, positive),
+            None if other is None else _log_likelihood(other, positive),
+            _log_likelihood(share, positive),
+            higher_is_better=True,
+        )
+    ]
+    if len(np.unique(positive)) == 2:
+        auc = None if other is None else area_under_curve(other, positive)
+        found.insert(0, score("AUC", area_under_curve(private, positive), auc, 0.5, higher_is_better=True))
+    return {"rows": len(test.y), "scores": found}
+
+
+def is_positive(rows: Problem) -> NDArray[np.bool_]:
+    """Which rows are of the class that the target's upper bound stands for."""
+    return np.asarray(rows.y > rows.schema.centres[-1])
+
+
+def _log_likelihood(p: Array, positive: NDArray[np.bool_]) -> float:
+    """The mean over the rows, in nats."""
+    return float(np.mean(np.log(np.maximum(np.where(positive, p, 1 - p), 1e-12))))
+
+
+def picture_title(schema: Schema) -> str:
+    """What the coefficients are."""
+    return f"Effect on the log odds of {schema.target}"
+
+
+JOBS = {
+    "logistic": LearningJob(
+        name="logistic",
+        settings=Settings,
+        plan=plan,
+        make=make,
+        reference=reference,
+        summary=summary,
+        picture_title=picture_title,
+        iterative=True,
+        batch=batch,
+    )
+}

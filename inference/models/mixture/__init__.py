@@ -1,0 +1,1 @@
+"""A Gaussian mixture with conjugate priors, fitted by expected sufficient statistics."""

@@ -1,0 +1,264 @@
+"""The models in NumPyro: priors as sites, and the likelihood of the reports or sums as one factor.
+
+    ClippedColumn     mean and sd, a rate or a probability, of one clipped column             `rectified`
+    Histogram         shares on the simplex, of categories told at random                     `categories`
+    SummedRegression  θ, Σ and σ from noisy sums of xxᵀ, xy and y²                            `summed`
+    LinearRows        the same from perturbed rows, through their scatter                     `perturbed`
+    LogisticRows      θ and Σ from perturbed features and labels                              `perturbed`
+
+What is chosen once (which family, how many features) are a model's fields; all numbers, the prior's among them, are the
+argument of the call, so that `nuts` compiles a model once for all data sets of one shape. Sites are in the units of the
+data that are given.
+
+**Σ** = diag(τ) Ω diag(τ), Ω = LLᵀ of LKJ's law, is sampled as τ and the Cholesky factor L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpy.typing import NDArray
+
+from inference.models.column import categories, rectified
+from inference.models.column.few_points import few_points
+from inference.models.glm import perturbed, summed
+from inference.models.glm.sites import (
+    ALPHA,
+    FEATURE_MEAN,
+    FEATURE_SD,
+    RESIDUAL_SD,
+    ROOT,
+    THETA,
+)
+from inference.models.linear.complete_rows import MISSING, log_prior
+from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC
+from inference.releases.reports import Categories, Scalars
+
+Array: TypeAlias = Any
+Data: TypeAlias = Mapping[str, Any]
+"""By name; "prior" holds the numbers of the prior, by the names of its fields."""
+FACTOR = "reports"
+TINY = 1e-6  # of a mean square, against 0
+
+
+@dataclass(frozen=True)
+class ClippedColumn:
+    """A clipped column of a family with additive noise.
+
+    Data, as from `reduced`: ``summary`` (`rectified.LaplaceSummary`) for normal data with Laplace noise; otherwise
+    ``z`` and ``weight``, shape ``(k,)``, bounds ``low`` and ``high``, and the noise's ``scale``.
+
+    Attributes:
+        family: its name. laplace: whether the noise is Laplace's, else Gaussian. high: where counts are clipped.
+    """
+
+    family: str
+    laplace: bool
+    high: int = 0
+
+    def __call__(self, data: Data) -> None:
+        prior = data["prior"]
+        if self.family == GAUSSIAN:
+            mean = numpyro.sample("mean", dist.Normal(prior["mean"], prior["mean_sd"]))
+            sd = numpyro.sample("sd", dist.Gamma(prior["shape"], prior["rate"]))
+            numpyro.factor(FACTOR, self._gaussian(data, mean, sd))
+            return
+        if self.family == GEOMETRIC:
+            parameter = numpyro.sample("probability", dist.Beta(prior["successes"], prior["failures"]))
+        else:
+            parameter = numpyro.sample("rate", dist.Gamma(prior["shape"], prior["rate"]))
+        high = data["high"] if self.family == EXPONENTIAL else self.high
+        numpyro.factor(FACTOR, jnp.sum(data["weight"] * self._likelihood(data["z"], parameter, high, data["scale"])))
+
+    def _gaussian(self, data: Data, mean: Array, sd: Array) -> Array:
+        if self.laplace:
+            return rectified.gaussian_laplace_sum(data["summary"], mean, sd)
+        return jnp.sum(data["weight"] * self._likelihood(data["z"], mean, sd, data["low"], data["high"], data["scale"]))
+
+    @property
+    def _likelihood(self) -> Callable[..., Array]:
+        """ln p of each report, by the name of the family and of the noise."""
+        found: Callable[..., Array] = getattr(rectified, f"{self.family}_{'laplace' if self.laplace else 'gaussian'}")
+        return found
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Shares of k categories, of categories told at random.
+
+    Data: ``told`` and ``counts``, as from `counted`, and the probabilities ``p`` and ``q``.
+
+    Attributes:
+        unary: whether bits were told, else one category.
+    """
+
+    unary: bool
+
+    def __call__(self, data: Data) -> None:
+        shares = numpyro.sample("shares", dist.Dirichlet(data["prior"]["concentration"]))
+        counts, chances = data["counts"], (jnp.log(shares), data["p"], data["q"])
+        if self.unary:
+            numpyro.factor(FACTOR, jnp.sum(counts * categories.unary_encoding(data["told"], *chances)))
+        else:
+            numpyro.factor(FACTOR, categories.randomised_response_sum(counts, *chances))
+
+
+@dataclass(frozen=True)
+class SummedRegression:
+    """Linear or logistic regression from noisy sums.
+
+    Data: ``value`` and ``noise`` (variances), shape ``(D,)``, and ``n`` rows.
+
+    Attributes:
+        features: columns. constant: value of the constant first feature, or None. logistic: whether y is a label.
+        counted: whether the constant's noisy square says how many of the n rows are complete (`complete_rows`); else
+            all are.
+    """
+
+    features: int
+    constant: float | None
+    logistic: bool
+    counted: bool
+
+    def __call__(self, data: Data) -> None:
+        theta, alpha = _coefficients(data["prior"], self.features, self.constant is not None)
+        Sigma, mean = _features(data["prior"], self.features, self.constant is not None)
+        if self.constant is not None:
+            theta = jnp.concatenate([jnp.array([alpha / self.constant]), theta])
+        given = data["value"], self._rows(data), data["noise"], theta
+        known = {"mean": mean, "constant": self.constant}
+        if self.logistic:
+            numpyro.factor(FACTOR, summed.logistic(*given, Sigma, **known))
+        else:
+            residual_sd = numpyro.sample(RESIDUAL_SD, dist.HalfNormal(data["prior"]["residual_sd"]))
+            numpyro.factor(FACTOR, summed.linear(*given, residual_sd**2, Sigma, **known))
+
+    def start(self, data: Data) -> dict[str, Array]:
+        """About where the data are: the features' mean squares, no smaller than noise may hide; hardly a row missing.
+
+        Where all features are far too wide and nearly all rows missing, the density has a second mode.
+        """
+        d, n, noise = self.features + (self.constant is not None), data["n"], np.sqrt(data["noise"])
+        squares = np.flatnonzero(np.equal(*np.triu_indices(d)))[-self.features :]
+        spread = np.sqrt(np.maximum(data["value"][squares], noise[squares] + TINY * n) / n)
+        return {FEATURE_SD: spread, "missing": np.array(MISSING / 2)}
+
+    def _rows(self, data: Data) -> Array:
+        """How many rows are complete."""
+        if not self.counted or self.constant is None:
+            return data["n"]
+        rows = data["n"] * (1 - numpyro.sample("missing", dist.Uniform()))
+        numpyro.factor("complete rows", log_prior(rows, data["n"]))
+        square = dist.Normal(self.constant**2 * rows, jnp.sqrt(data["noise"][0]))
+        numpyro.factor("count of rows", square.log_prob(data["value"][0]))
+        return rows
+
+
+@dataclass(frozen=True)
+class LinearRows:
+    """Linear regression from perturbed rows w = (z_x, z_y), centred or with an intercept.
+
+    Data: ``scatter`` Σ wwᵀ (d + 1, d + 1), ``total`` Σ w (d + 1,), ``n``, and variances ``var_x`` and ``var_y``.
+
+    Attributes:
+        features: d. intercept: whether there is one, and features have means.
+    """
+
+    features: int
+    intercept: bool
+
+    def __call__(self, data: Data) -> None:
+        theta, alpha = _coefficients(data["prior"], self.features, self.intercept)
+        Sigma, mean = _features(data["prior"], self.features, self.intercept)
+        residual_sd = numpyro.sample(RESIDUAL_SD, dist.HalfNormal(data["prior"]["residual_sd"]))
+        n, scatter = data["n"], data["scatter"]
+        if self.intercept:
+            scatter = _scatter_about(jnp.append(mean, alpha + mean @ theta), scatter, data["total"], n)
+        noise = data["var_x"], data["var_y"]
+        numpyro.factor(FACTOR, perturbed.linear_scatter(scatter, n, theta, residual_sd**2, Sigma, *noise))
+
+
+@dataclass(frozen=True)
+class LogisticRows:
+    """Logistic regression from perturbed features and labels told by randomised response, 0 or 1.
+
+    Data: ``x`` (n, d), its ``scatter`` Σ xxᵀ (d, d) and ``total`` Σ x (d,), ``y`` (n,), the variance ``var_x``, and the
+    probability ``p`` of a true label.
+
+    Attributes:
+        features: d. intercept: as above. order: of the Chebyshev polynomial in the sigmoid's place; None for itself.
+    """
+
+    features: int
+    intercept: bool
+    order: int | None = None
+
+    def clipped(self, data: Data, draws: Data) -> int:
+        """Of how many rows the polynomial gives no probability at the posterior mean; 0 of the sigmoid."""
+        if self.order is None:
+            return 0
+        at = {name: array.mean(axis=(0, 1)) for name, array in draws.items()}
+        root = at[FEATURE_SD][:, None] * at.get(ROOT, 1.0)
+        mean = at.get(FEATURE_MEAN, np.zeros(self.features))
+        given = data["x"] - mean, at[THETA], root @ root.T, data["var_x"], self.order
+        with jax.enable_x64(True):
+            return int(perturbed.clipped(*given, offset=at.get(ALPHA, 0.0) + mean @ at[THETA]))
+
+    def __call__(self, data: Data) -> None:
+        theta, alpha = _coefficients(data["prior"], self.features, self.intercept)
+        Sigma, mean = _features(data["prior"], self.features, self.intercept)
+        x, scatter, offset = data["x"], data["scatter"], 0.0
+        if self.intercept:
+            scatter = _scatter_about(mean, scatter, data["total"], x.shape[0])
+            x, offset = x - mean, alpha + mean @ theta
+        given = scatter, x, data["y"], theta, Sigma, data["var_x"], data["p"], self.order
+        numpyro.factor(FACTOR, perturbed.logistic_scatter(*given, offset=offset))
+
+
+def _coefficients(prior: Data, features: int, intercept: bool) -> tuple[Array, Array]:
+    """Slopes, shape ``(features,)``, and the intercept, or 0."""
+    theta = numpyro.sample(THETA, dist.Normal(0.0, prior["coefficient_sd"]).expand([features]))
+    return theta, numpyro.sample(ALPHA, dist.Normal(0.0, prior["intercept_sd"])) if intercept else 0.0
+
+
+def _features(prior: Data, features: int, free_mean: bool) -> tuple[Array, Array]:
+    """Covariance of the features, and their mean where it is free, else None."""
+    sd = numpyro.sample(FEATURE_SD, dist.HalfNormal(prior["feature_sd"]).expand([features]))
+    root = sd[:, None]
+    if features > 1:
+        root = root * numpyro.sample(ROOT, dist.LKJCholesky(features, prior["lkj"]))
+    if not free_mean:
+        return root @ root.T, None
+    return root @ root.T, numpyro.sample(FEATURE_MEAN, dist.Normal(0.0, prior["feature_mean_sd"]).expand([features]))
+
+
+def _scatter_about(centre: Array, scatter: Array, total: Array, n: Array) -> Array:
+    """Σ (w - c)(w - c)ᵀ of n vectors, from Σ wwᵀ and Σ w."""
+    across = jnp.outer(total, centre)
+    return scatter - across - across.T + n * jnp.outer(centre, centre)
+
+
+def counted(reports: Categories) -> dict[str, NDArray[Any]]:
+    """The different reports of a category, as far as they differ, and how often each came."""
+    if reports.unary:
+        told, counts = categories.patterns(reports.told)
+        return {"told": told, "counts": counts}
+    return {"counts": np.bincount(reports.told, minlength=reports.categories).astype(float)}
+
+
+def reduced(family: str, reports: Scalars) -> dict[str, Any]:
+    """The data of `ClippedColumn`: what its likelihood needs of many reports."""
+    bounds, scale = reports.bounds, reports.scale
+    if family == GAUSSIAN and reports.laplace:
+        return {"summary": rectified.summarise(reports.z, bounds.lower, bounds.upper, scale)}
+    z, weight = reports.z, np.ones(reports.z.size)
+    if not reports.laplace:
+        z, weight = few_points(z, 2 * bounds.half_width, scale)
+    return {"z": z, "weight": weight, "low": bounds.lower, "high": bounds.upper, "scale": scale}

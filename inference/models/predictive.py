@@ -1,0 +1,148 @@
+"""What a new client is like, given the parameters: its value, and the report that it would send.
+
+For each draw of the parameters the values of as many clients as are asked for, before they are clipped, and their
+reports, clipped and with the mechanism's noise: draws of the posterior predictive. Reports that look nothing like the
+ones that came in speak against the model. Where only sums are known, there are values alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from inference.models.glm.sites import (
+    COEFFICIENTS,
+    CORRELATION,
+    FEATURE_MEAN,
+    FEATURE_SD,
+    INTERCEPT,
+    RESIDUAL_SD,
+)
+from inference.models.linear.result import into_ball
+from inference.releases.reports import Categories, Rows, Scalars
+
+Array = NDArray[np.float64]
+VALUE, REPORT = "value", "report"
+EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON = "exponential", "gaussian", "geometric", "poisson"
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarClient:
+    """One column's value of that family, and its report."""
+
+    family: str
+    reports: Scalars
+
+    @property
+    def axes(self) -> Mapping[str, tuple[str, ...]]:
+        """Of what is drawn."""
+        return {VALUE: ("client",), REPORT: ("client",)}
+
+    def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
+        """``value`` and ``report``, shape ``(chains, draws, clients)``, in the column's own units."""
+        given = {name: array[..., None] for name, array in parameters.items()}
+        shape = (*next(iter(parameters.values())).shape, clients)
+        value = self._values(given, shape, rng)
+        clipped = np.clip(value, self.reports.bounds.lower, self.reports.bounds.upper)
+        noise = rng.laplace if self.reports.laplace else rng.normal
+        return {VALUE: value, REPORT: clipped + noise(0.0, self.reports.scale, shape)}
+
+    def _values(self, given: Mapping[str, Array], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        if self.family == GAUSSIAN:
+            return np.asarray(rng.normal(given["mean"], given["sd"], shape), float)
+        if self.family == EXPONENTIAL:
+            return rng.exponential(1 / given["rate"], shape)
+        if self.family == POISSON:
+            return rng.poisson(given["rate"], shape).astype(float)
+        return np.asarray(rng.geometric(given["probability"], shape) - 1, float)
+
+
+@dataclass(frozen=True, eq=False)
+class CategoryClient:
+    """One category, told as one or as bits."""
+
+    reports: Categories
+
+    @property
+    def axes(self) -> Mapping[str, tuple[str, ...]]:
+        """Of what is drawn."""
+        told = ("client", "category") if self.reports.unary else ("client",)
+        return {VALUE: ("client",), REPORT: told}
+
+    def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
+        """``value`` and ``report``: categories ``(chains, draws, clients)``; bits have an axis of categories more."""
+        shares = parameters["shares"]
+        below = np.cumsum(shares, axis=-1)[..., None, :-1]
+        value = np.sum(rng.random((*shares.shape[:-1], clients, 1)) >= below, axis=-1)
+        k, p, q = self.reports.categories, self.reports.p, self.reports.q
+        if self.reports.unary:
+            chance = np.where(np.arange(k) == value[..., None], p, q)
+            return {VALUE: value.astype(float), REPORT: (rng.random(chance.shape) < chance).astype(float)}
+        moved = np.where(rng.random(value.shape) < p, 0, rng.integers(1, k, value.shape))
+        return {VALUE: value.astype(float), REPORT: ((value + moved) % k).astype(float)}
+
+
+@dataclass(frozen=True, eq=False)
+class RowClient:
+    """A row of a regression, its target last: a number, or a label 0 or 1.
+
+    Attributes:
+        centre: of the columns, which is the features' mean where this is no parameter. logistic: whether there are
+            labels. rows: those that were told, as to noise and bounds; None where clients told sums.
+    """
+
+    centre: Array
+    logistic: bool
+    rows: Rows | None = None
+
+    @property
+    def axes(self) -> Mapping[str, tuple[str, ...]]:
+        """Of what is drawn."""
+        return {VALUE: ("client", "column"), REPORT: ("client", "column")}
+
+    def draws(self, parameters: Mapping[str, Array], clients: int, rng: np.random.Generator) -> dict[str, Array]:
+        """``value`` and, of rows, ``report``, shape ``(chains, draws, clients, d + 1)``.
+
+        Numbers are in the columns' own units. A client has all of its values: one that lacks some tells zeros.
+        """
+        sd = parameters[FEATURE_SD]
+        mean = parameters.get(FEATURE_MEAN, self.centre[:-1] + np.zeros_like(sd))
+        white = rng.standard_normal((*sd.shape[:2], clients, sd.shape[2]))
+        if CORRELATION in parameters:
+            white = white @ _root(parameters[CORRELATION])
+        x = mean[..., None, :] + sd[..., None, :] * white
+        score = (x @ parameters[COEFFICIENTS][..., None])[..., 0] + parameters[INTERCEPT][..., None]
+        value = np.concatenate([x, targets_of(score, parameters, rng)[..., None]], axis=-1)
+        return {VALUE: value} if self.rows is None else {VALUE: value, REPORT: self._told(value, self.rows, rng)}
+
+    def _told(self, value: Array, rows: Rows, rng: np.random.Generator) -> Array:
+        """Clipped, brought into the ball and with noise; a label as it is with probability p."""
+        seen = np.clip((value - rows.centre) / rows.scale, -rows.bound, rows.bound)
+        seen[..., :-1] = into_ball(seen[..., :-1], rows.radius)
+        noise = np.sqrt(np.r_[np.full(len(rows.scale) - 1, rows.variance_x), rows.variance_y])
+        told: Array = rows.centre + rows.scale * (seen + noise * rng.standard_normal(seen.shape))
+        if self.logistic:
+            told[..., -1] = np.where(rng.random(told.shape[:-1]) < rows.p, told[..., -1], 1 - told[..., -1])
+        return told
+
+
+def targets_of(score: Array, parameters: Mapping[str, Array], rng: np.random.Generator) -> Array:
+    """Targets with these means, or labels 0 and 1 of these log odds where there are no residuals.
+
+    Args:
+        score: of each draw of the parameters, shape ``(chains, draws, k)``, as what is returned.
+    """
+    if RESIDUAL_SD not in parameters:
+        return np.asarray(rng.random(score.shape) < expit(score), float)
+    return score + parameters[RESIDUAL_SD][..., None] * rng.standard_normal(score.shape)
+
+
+def _root(correlation: Array) -> Array:
+    """R with RᵀR = Ω of each matrix; unlike Cholesky's it is there for all that are singular but for rounding."""
+    values, vectors = np.linalg.eigh(correlation)
+    root: Array = np.sqrt(np.maximum(values, 0.0))[..., None] * np.swapaxes(vectors, -1, -2)
+    return root

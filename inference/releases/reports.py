@@ -1,0 +1,433 @@
+"""The door: what clients or a protocol released, checked, and in the shape that the models take.
+
+    Scalars     reports of one column with additive noise, and the bounds that clients clipped it to
+    Categories  reports of one of k categories, by randomised response or unary encoding
+    Rows        perturbed features and targets of each client
+    Sums        noisy sums of xxᵀ, xy and y², however they came about
+
+Reports come as `NoisyAggregate.reports` of a report round, with the statistic's public parameters, or as bare
+`LocalReports`, and then bounds have to be named. Several, of different clients under the same terms, are one.
+
+**What cannot be right is refused** (`terms`), and so is another mechanism, statistic or shape.
+
+**How many reports?** With a proper prior, a posterior exists from the first one on. But with fewer reports than
+parameters it is the prior in disguise, and the normal law of sums of squares, which the models of `Sums` rest on, needs
+more rows than sums. So there have to be as many as the model has parameters. No error holds a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import LocalReports, NoisyAggregate
+from dca_proto.privacy.price import Price
+from inference.bounds import Interval
+from inference.draws import attributes
+from inference.errors import DataError
+from inference.models.linear.aggregate_stats import parameters_of, statistics_of
+from inference.models.linear.complete_rows import most
+from inference.releases.terms import (
+    GAUSSIAN,
+    LAPLACE,
+    RESPONSE,
+    UNARY,
+    Given,
+    about_left_out,
+    check_gaussian,
+    check_noise,
+    check_odds,
+    close,
+    number_of_categories,
+    together,
+    within_reach,
+)
+
+Array = NDArray[np.float64]
+
+COLUMNS = ("sum", "mean")  # statistics whose reports are scaled and clipped columns, and noise
+HISTOGRAM = "histogram"
+TARGET, LABEL = "y", "label"  # what the last column is called where no round says it
+
+
+@dataclass(frozen=True, eq=False)
+class Scalars:
+    """Reports of one column, in its own units.
+
+    Attributes:
+        z: shape ``(n,)``. bounds: that clients clipped to. laplace: whether the noise is Laplace's, else Gaussian.
+        scale: Laplace's b, or the standard deviation, in the same units.
+        column: its name. attrs: what the draws rest on. notes: what is to be said of them.
+    """
+
+    z: Array
+    bounds: Interval
+    laplace: bool
+    scale: float
+    column: str = "value"
+    attrs: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def seen_from(self, origin: float, unit: float) -> Scalars:
+        """The same, measured from ``origin`` on in ``unit``."""
+        low, high = ((end - origin) / unit for end in (self.bounds.lower, self.bounds.upper))
+        return replace(self, z=(self.z - origin) / unit, bounds=Interval(low, high), scale=self.scale / unit)
+
+
+@dataclass(frozen=True, eq=False)
+class Categories:
+    """Reports of one of k categories.
+
+    Attributes:
+        told: categories, shape ``(n,)``, or bits, shape ``(n, k)``. categories: k.
+        p, q: probability of telling one's own category, and each other one. attrs: what the draws rest on.
+        clients: ids of those who told, in order, where they are known. column: its name, where a round says it.
+    """
+
+    told: NDArray[Any]
+    categories: int
+    p: float
+    q: float
+    attrs: Mapping[str, object] = field(default_factory=dict)
+    clients: tuple[bytes, ...] = ()
+    column: str = ""
+
+    @property
+    def unary(self) -> bool:
+        """Whether the reports are bits."""
+        return self.told.ndim == 2
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Perturbed rows.
+
+    Attributes:
+        x: features with Gaussian noise, shape ``(n, d)``. y: the target with Gaussian noise, or labels 0 and 1 told by
+            randomised response, shape ``(n,)``.
+        variance_x, variance_y: of the noise in each feature and in the target. p: of a true label; 1 for a target.
+        columns: names of the features, then the target. centre, scale: of them, shape ``(d + 1,)``, to their own units.
+        bound: where clients clipped them, in units of the scale; infinite of labels, and where nobody knows.
+        radius: of the ball that they brought the features into after that; infinite without one.
+        attrs: what the draws rest on. notes: what is to be said of them.
+    """
+
+    x: Array
+    y: Array
+    variance_x: float
+    variance_y: float
+    p: float
+    columns: tuple[str, ...]
+    centre: Array
+    scale: Array
+    bound: Array
+    radius: float = inf
+    attrs: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def taken_at_their_word(self) -> Rows:
+        """As if there were no noise in them, and nobody had clipped anything."""
+        endless = np.full_like(self.bound, inf)
+        return replace(self, variance_x=0.0, variance_y=0.0, p=1.0, bound=endless, radius=inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Noisy sums over n rows.
+
+    Attributes:
+        value: unique terms of Σ xxᵀ row by row, then Σ xy, then Σ y² if it was released; weights divided out. A
+            constant's own square, the first of them, counts the rows without a missing value (`complete_rows`).
+        variance: of the noise in each coordinate. n: rows, as many as can be. features: d, a constant among them.
+        constant: value of the first feature where it is a constant, else None. square: whether Σ y² is there.
+        attrs: what the draws rest on.
+    """
+
+    value: Array
+    variance: Array
+    n: int
+    features: int
+    constant: float | None
+    square: bool
+    attrs: Mapping[str, object] = field(default_factory=dict)
+
+
+def scalars_of(given: Given, bounds: Interval | None = None, *, parameters: int) -> Scalars:
+    """Reports of one column.
+
+    Args:
+        given: of the statistic "sum" or "mean" of one column, or bare. bounds: that the clients clipped to, in the
+            units of bare reports; a round's own parameters say them, and must say the same.
+        parameters: of the model, of which there have to be as many reports.
+
+    Raises:
+        DataError: as at the head of this file.
+    """
+    told, rounds = together(given, (LAPLACE, GAUSSIAN))
+    columns = _columns(rounds[0]) if rounds else None
+    interval = _bounds(columns, bounds)
+    values = told.values[:, 0] if told.values.ndim == 2 and told.values.shape[1] == 1 else told.values
+    if values.ndim != 1:
+        raise DataError(f"reports have the shape {told.values.shape}; expected (n,) or (n, 1), one column's")
+    name, centre, unit = ("value", 0.0, 1.0) if columns is None else (columns.names[0], *columns.unit)
+    laplace, scale = told.mechanism == LAPLACE, unit * told.noise_scale
+    z = centre + unit * values.astype(float)
+    _check_enough(len(z), parameters)
+    check_noise(told, scale, 2 * interval.half_width)
+    ends = np.array([interval.lower]), np.array([interval.upper])
+    kept = within_reach(z[:, None], *ends, laplace=laplace, scale=scale)
+    attrs = _attributes(told, rounds) | {"n": int(kept.sum())}
+    return Scalars(z[kept], interval, laplace, scale, name, attrs, about_left_out(kept))
+
+
+def categories_of(given: Given) -> Categories:
+    """Reports of a category.
+
+    Args:
+        given: of the statistic "histogram" with mechanism "unary-encoding" or "randomised-response", or bare.
+
+    Raises:
+        DataError: as at the head of this file.
+    """
+    told, rounds = together(given, (RESPONSE, UNARY))
+    if told.probabilities is None:
+        raise DataError(f"reports by {told.mechanism!r} without probabilities; give p and q of the mechanism")
+    p, q = told.probabilities
+    values = np.asarray(told.values)
+    categories = number_of_categories(told, values)
+    column = _binned(rounds[0], categories) if rounds else ""
+    unary, largest = told.mechanism == UNARY, 1 if told.mechanism == UNARY else categories - 1
+    if values.dtype.kind not in "biu":
+        raise DataError(f"reports are of type {values.dtype}; expected {'bits' if unary else 'whole numbers'}")
+    if values.size and (values.min() < 0 or values.max() > largest):
+        what = "a bit is neither 0 nor 1" if unary else f"a category is outside 0 to {largest}"
+        raise DataError(f"reports cannot be by {told.mechanism!r}: {what}; look at how they were read")
+    _check_enough(len(values), categories - 1)
+    check_odds(told, p, q)
+    return Categories(values, categories, p, q, _attributes(told, rounds), told.clients, column)
+
+
+def rows_of(given: Given) -> Rows:
+    """Perturbed rows with Gaussian noise in the features and the target, which comes last.
+
+    Raises:
+        DataError: as at the head of this file.
+    """
+    told, rounds, columns, notes = _perturbed(given, 2, "(n, d + 1) of d features and the target")
+    d, variance = told.values.shape[1] - 1, told.noise_scale**2
+    if not rounds:
+        columns = columns._replace(names=(*columns.names[:-1], TARGET))
+    if columns.radius < inf:
+        raise DataError(
+            f"clients brought their rows into a ball of radius {columns.radius:g}, their target with the features, "
+            "which this model does not describe; ask for a round without a radius"
+        )
+    _check_enough(len(told.values), d + d * (d + 1) // 2 + 1)
+    x, y, attrs = told.values[:, :-1], told.values[:, -1], _attributes(told, rounds)
+    return Rows(x, y, variance, variance, 1.0, *columns, attrs, notes)
+
+
+def labelled_rows_of(given: Given, labels: Given) -> Rows:
+    """Perturbed features with Gaussian noise, and labels by randomised response.
+
+    Args:
+        given: of the features. labels: the same clients', 0 or 1. Whoever told only one of both is left out; bare
+            reports, of unknown clients, have to be in the same order.
+
+    Raises:
+        DataError: as at the head of this file.
+    """
+    told, rounds, columns, notes = _perturbed(given, 1, "(n, d) of d features")
+    answers = categories_of(labels)
+    if answers.unary or answers.categories != 2:
+        raise DataError(f"labels are one of {answers.categories} categories; expected randomised response of two")
+    first, second = _pairs(told.clients, len(told.values), answers.clients, len(answers.told))
+    d = told.values.shape[1]
+    _check_enough(len(first), d + d * (d + 1) // 2, "clients that told both features and label")
+    attrs = _both(_attributes(told, rounds), answers.attrs) | {"n": len(first)}
+    with_label = _Columns(
+        (*columns.names, answers.column or LABEL),
+        np.r_[columns.centre, 0.0],
+        np.r_[columns.scale, 1.0],
+        np.r_[columns.bound, inf],
+        columns.radius,
+    )
+    return Rows(
+        told.values[first],
+        answers.told[second].astype(float),
+        told.noise_scale**2,
+        0.0,
+        answers.p,
+        *with_label,
+        attrs,
+        notes,
+    )
+
+
+def _binned(aggregate: NoisyAggregate, categories: int) -> str:
+    """The column whose bins so many categories are."""
+    parameters = _expected(aggregate, (HISTOGRAM,))
+    bins = len(parameters["edges"]) - 1
+    if bins != categories:
+        raise DataError(f"reports are of {categories} categories, and the round's histogram has {bins} bins")
+    return str(parameters["columns"][0])
+
+
+def _both(features: Mapping[str, object], labels: Mapping[str, object]) -> dict[str, object]:
+    """What draws from two reports of each client rest on: ε adds up, as who asks for both does so beforehand."""
+    claims = features["epsilon"], labels["epsilon"]
+    together = None if None in claims else Price(pure=sum(map(float, claims))).pure_epsilon  # type: ignore[arg-type]
+    apart = {"features_epsilon": claims[0], **{f"label_{name}": value for name, value in labels.items()}}
+    return {**features, **apart, "epsilon": together}
+
+
+def _pairs(
+    clients: Sequence[bytes], features: int, others: Sequence[bytes], labels: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the features, and where the labels, of each client are that told both: by id, or else in their order."""
+    if clients and others:
+        places = {client: place for place, client in enumerate(others)}
+        both = [(place, places[client]) for place, client in enumerate(clients) if client in places]
+        first, second = np.array(both, dtype=np.intp).reshape(-1, 2).T
+        return first, second
+    if features != labels:
+        raise DataError(f"{labels} labels for {features} clients' features; give those of the same clients")
+    return np.arange(features), np.arange(labels)
+
+
+def sums_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], *, labels: bool) -> Sums:
+    """Noisy sums of the statistic "regression": a DCA sum, a trusted one, data nodes' or clients' reports.
+
+    Args:
+        aggregates: one or several. labels: whether the target is a label, -1 or 1 in the statistic's units.
+
+    Raises:
+        DataError: they are of another statistic or do not fit together, the target is no label, or too few rows.
+    """
+    listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
+    found, parameters = statistics_of(listed), parameters_of(listed[0])
+    constant = float(parameters["intercept_bound"]) if parameters["intercept"] else None
+    if labels and not close(parameters["bound"][-1:], [1.0], 1.0):
+        raise DataError(
+            f"the target is clipped to ±{parameters['bound'][-1]:g} in units of its scale; logistic regression takes "
+            "labels of -1 and 1, so scale it to ±1"
+        )
+    d, noise, (i, j) = len(found.xy), found.noise, np.triu_indices(len(found.xy))
+    square = found.yy is not None and not labels
+    parts = [found.xx[i, j], found.xy] + ([np.atleast_1d(np.asarray(found.yy))] if square else [])
+    spread = [(noise.xx, len(i)), (noise.xy, d)] + ([(noise.yy, 1)] if square else [])
+    value, variance = (
+        np.concatenate(parts),
+        np.concatenate([np.full(count, np.asarray(s2, float)) for s2, count in spread]),
+    )
+    n = sum(one.contributors for one in listed)
+    if constant is not None:  # as it was released, and not as `statistics_of` estimates it
+        value[0] = sum(float(one.value[0]) / parameters_of(one)["weights"][0] for one in listed)
+        count = value[0] / constant**2
+        n = most(count, variance[0] / constant**4, n) if variance[0] > 0 else max(round(count), 1)
+    if not np.all(np.isfinite(value)) or not np.all(variance >= 0):
+        raise DataError("a sum is not finite or a variance of noise is below 0; look at how it was released")
+    _check_enough(n, len(value), "rows", "as many as there are sums, whose law is taken to be normal")
+    return Sums(value, variance, n, d, constant, square, {"n": n, **attributes(*listed)})
+
+
+class _Columns(NamedTuple):
+    """Public parameters of a statistic of scaled columns."""
+
+    names: tuple[str, ...]
+    centre: Array
+    scale: Array
+    bound: Array
+    radius: float = inf
+
+    @property
+    def reach(self) -> Array:
+        """The largest absolute value of each."""
+        return np.minimum(self.bound, self.radius)
+
+    @property
+    def unit(self) -> tuple[float, float]:
+        """Centre and scale of the first column."""
+        return float(self.centre[0]), float(self.scale[0])
+
+    @property
+    def interval(self) -> Interval:
+        """Bounds of the first column, in its own units."""
+        centre, scale = self.unit
+        half = scale * float(self.reach[0])
+        return Interval(centre - half, centre + half)
+
+
+def _bounds(columns: _Columns | None, given: Interval | None) -> Interval:
+    """The one column's, in its own units: of the round, with which given ones have to agree."""
+    if columns is None:
+        if given is None:
+            raise DataError(
+                "bounds are missing: bare reports do not say what clients clipped to; give bounds=Interval(low, high)"
+            )
+        return given
+    if len(columns.names) != 1:
+        raise DataError(f"reports are of {len(columns.names)} columns; this model is of one, so ask for a round of one")
+    own = columns.interval
+    if given is not None and not close((own.lower, own.upper), (given.lower, given.upper), own.half_width):
+        raise DataError(
+            f"bounds {given.lower:g}:{given.upper:g} were given, and the clients clipped to "
+            f"{own.lower:g}:{own.upper:g}; leave them out"
+        )
+    return own
+
+
+def _columns(aggregate: NoisyAggregate) -> _Columns:
+    parameters = _expected(aggregate, COLUMNS)
+    centre, scale, bound = (np.asarray(parameters[name], float) for name in ("centre", "scale", "bound"))
+    radius = parameters.get("radius")
+    return _Columns(tuple(parameters["columns"]), centre, scale, bound, inf if radius is None else radius)
+
+
+def _perturbed(
+    given: Given, least: int, wanted: str
+) -> tuple[LocalReports, list[NoisyAggregate], _Columns, tuple[str, ...]]:
+    """Gaussian reports of at least so many columns, without those that cannot be, and what is to be said of that."""
+    told, rounds = together(given, (GAUSSIAN,))
+    if told.values.ndim != 2 or told.values.shape[1] < least:
+        raise DataError(f"reports have the shape {told.values.shape}; expected {wanted}")
+    if rounds:
+        columns = _columns(rounds[0])
+        check_gaussian(told, told.noise_scale, rounds[0].sensitivity)
+        kept = within_reach(told.values, -columns.reach, columns.reach, laplace=False, scale=told.noise_scale)
+        ids = (
+            tuple(one for one, there in zip(told.clients, kept.tolist(), strict=True) if there) if told.clients else ()
+        )
+        return replace(told, values=told.values[kept], clients=ids), rounds, columns, about_left_out(kept)
+    width = told.values.shape[1]
+    names = tuple(f"x{j}" for j in range(width))
+    return told, rounds, _Columns(names, np.zeros(width), np.ones(width), np.full(width, inf)), ()
+
+
+def _expected(aggregate: NoisyAggregate, statistics: Sequence[str]) -> Mapping[str, Any]:
+    if aggregate.statistic not in statistics:
+        wanted = " or ".join(repr(name) for name in statistics)
+        raise DataError(f"reports are of the statistic {aggregate.statistic!r}; expected {wanted}")
+    return aggregate.parameters
+
+
+def _check_enough(
+    found: int, needed: int, what: str = "reports", why: str = "as many as the model has parameters"
+) -> None:
+    if found < needed:
+        raise DataError(f"{found} {what} are too few: this model needs at least {needed}, {why}")
+
+
+def _attributes(told: LocalReports, rounds: Sequence[NoisyAggregate]) -> dict[str, object]:
+    """What the draws rest on. Nothing is claimed where a round is not private."""
+    terms = {"mechanism": told.mechanism, "n": len(told.values), "epsilon": told.epsilon, "delta": told.delta}
+    if not rounds:
+        return terms
+    known = attributes(*rounds)
+    claims = {} if known["private"] else {"epsilon": None, "delta": None}
+    return {**known, **terms, **claims}
