@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("dca_proto", "emulator", "inference")
 FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_LINES_MAX = 60, 450, 500
 STDLIB = set(sys.stdlib_module_names)
-DEVICE = {"numpy", "nacl", "msgspec", "aiomqtt", "structlog"}
+DEVICE = {"numpy", "nacl", "msgspec", "structlog"}
 PROTOCOL = {
     "dca_proto.core", "dca_proto.privacy", "dca_proto.crypto", "dca_proto.federation", "dca_proto.net.topics",
     "dca_proto.wording",
@@ -47,7 +47,7 @@ LAYERS = {
     "dca_proto.local": {"numpy", "msgspec", *PROTOCOL, "dca_proto.statistics", "dca_proto.aggregate",
                         "dca_proto.local"},
     "dca_proto.learning": CORE | {"dca_proto.learning", "dca_proto.device"},
-    "dca_proto.net": DEVICE | {"paho", *PROTOCOL, "dca_proto.aggregate", "dca_proto.net"},
+    "dca_proto.net": DEVICE | {*PROTOCOL, "dca_proto.aggregate", "dca_proto.net"},
     "dca_proto.net.embedded": {"amqtt", *PROTOCOL, "dca_proto.net"},
     "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},
     "dca_proto.cli.account_plot": {"numpy", "matplotlib", "dca_proto"},

@@ -2,21 +2,22 @@
 
     transport --receive--> [ready events] --handle--> effects --+--> store: all writes of the batch, one commit
     clock     --timers--->        ^                             |         then, in order:
-    owner     --command---> ------+                             +--> outbox --publish--> transport; reports --> owner
+    owner     --command---> ------+                             +--> publish --> transport; reports --> owner
 
 Events that are ready are handled in batches. All writes of a batch are durable before any of its messages leaves or any
 of its facts is reported, so each `Persist` precedes the `Send` that depends on it, and one flush serves many events.
 Timers are no promises to anyone and are set at once; so none can fire stale within its batch.
 
-Sending never waits for receiving: messages leave through an outbox of their own. While it is full, no further event is
-handled, and what arrives waits in the transport's bounded inbox.
+Sending never waits for receiving: messages are handed to the transport in order, and nobody waits for each. While too
+many are not yet taken over, no further event is handled, and what arrives waits in the transport's bounded inbox.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -50,8 +51,7 @@ class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     batch_events_max: int = 256
     batch_bytes_max: int = 4 << 20
-    outbox_messages_max: int = 4096
-    publishing_max: int = 64
+    publishing_max: int = 4096
 
 
 class Traffic(msgspec.Struct):
@@ -101,12 +101,15 @@ class Runner:
         self._timers = Timers()
         self._ahead_ms: int | None = None  # of the steady clock, at the last look
         self._alarm: Alarm | None = None
+        self._alarm_ms: int | None = None
         self._owned: deque[Event] = deque([Started()])  # from ourselves and the owner
         self._received: deque[Received] = deque()
         self._received_bytes = 0
-        self._outbox: asyncio.Queue[Send] = asyncio.Queue(self._limits.outbox_messages_max)
+        self._publishing: set[asyncio.Future[None]] = set()
+        self._failure: BaseException | None = None  # of a publish
         self._wake = asyncio.Event()
         self._room = asyncio.Event()  # to receive
+        self._taken_over = asyncio.Event()  # a message, by the transport
         self._stopping = False
         self.traffic = Traffic()
         self.dropped: Counter[str] = Counter()
@@ -130,10 +133,11 @@ class Runner:
         log.info("actor started", actor=self._actor.id.hex())
         try:
             await self._transport.open()
-            await _first_to_end(self._handle_events(), self._receive_all(), self._publish_all())
+            await _first_to_end(self._handle_events(), self._receive_all())
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
+            await _cancel(self._publishing)
             await self._transport.close()
             log.info("actor stopped", actor=self._actor.id.hex(), **msgspec.structs.asdict(self.traffic))
 
@@ -142,7 +146,7 @@ class Runner:
             effects = self._handle_batch()
             if effects is None:
                 if self._stopping:
-                    await self._outbox.join()
+                    await self._until_fewer(1)
                     return
                 await self._sleep()
             else:
@@ -197,18 +201,26 @@ class Runner:
             await self._store.commit(writes)
         for effect in effects:
             if isinstance(effect, Send):
-                await self._outbox.put(effect)
+                await self._until_fewer(self._limits.publishing_max)
+                self._publish(effect)
             elif isinstance(effect, Report):
                 self._on_report(effect.fact)
 
     async def _sleep(self) -> None:
         """Until a message, a command or the next timer."""
         self._wake.clear()
-        if self._alarm is not None:
-            self._alarm.cancel()
         at_ms = self._timers.next_at_ms()
-        self._alarm = None if at_ms is None else self._clock.call_at(at_ms, self._wake.set)
+        if at_ms != self._alarm_ms:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = None if at_ms is None else self._clock.call_at(at_ms, self._ring)
+            self._alarm_ms = at_ms
         await self._wake.wait()
+        self._raise_failure()
+
+    def _ring(self) -> None:
+        self._alarm = self._alarm_ms = None
+        self._wake.set()
 
     async def _receive_all(self) -> None:
         while True:
@@ -233,27 +245,47 @@ class Runner:
         self._received_bytes += len(message.payload)
         self._wake.set()
 
-    async def _publish_all(self) -> None:
-        """Publish in order, many at once, each waiting for the broker's answer."""
-        slots = asyncio.Semaphore(self._limits.publishing_max)
-        async with asyncio.TaskGroup() as publishing:
-            while True:
-                send = await self._outbox.get()
-                await slots.acquire()
-                publishing.create_task(self._publish(send, slots))
+    async def _until_fewer(self, most: int) -> None:
+        """Wait until fewer messages than that are not yet taken over."""
+        while len(self._publishing) >= most:
+            self._taken_over.clear()
+            await self._taken_over.wait()
+            self._raise_failure()
 
-    async def _publish(self, send: Send, slots: asyncio.Semaphore) -> None:
-        """Hand one message over. One that cannot be sent is dropped: it may answer a peer who wants just that."""
+    def _publish(self, send: Send) -> None:
+        """Hand one message over."""
         try:
             topic = topic_of(self._federation, send.to, self._actor.id)
-            await self._transport.publish(topic, send.payload, send.retain)
+            publishing = asyncio.ensure_future(self._transport.publish(topic, send.payload, send.retain))
+        except ValueError as error:
+            self._drop(send, error)
+        else:
+            self._publishing.add(publishing)
+            publishing.add_done_callback(partial(self._published, send))
+
+    def _published(self, send: Send, publishing: asyncio.Future[None]) -> None:
+        self._publishing.discard(publishing)
+        self._taken_over.set()
+        if publishing.cancelled():
+            return
+        error = publishing.exception()
+        if error is None:
             self.traffic.messages_sent += 1
             self.traffic.bytes_sent += len(send.payload)
-        except ValueError as error:  # a `UsageError`, or the MQTT library's
-            self.dropped["unsendable"] += 1
-            log.error("message dropped", actor=self._actor.id.hex(), channel=send.to.channel.value, error=str(error))
-        slots.release()
-        self._outbox.task_done()
+        elif isinstance(error, ValueError):
+            self._drop(send, error)
+        else:
+            self._failure = error
+            self._wake.set()
+
+    def _drop(self, send: Send, error: ValueError) -> None:
+        """A message cannot be sent: it may answer a peer who wants just that. The error is ours, or the transport's."""
+        self.dropped["unsendable"] += 1
+        log.error("message dropped", actor=self._actor.id.hex(), channel=send.to.channel.value, error=str(error))
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
 
 def _ignore(fact: object) -> None:
@@ -272,10 +304,11 @@ async def _first_to_end(*parts: Coroutine[Any, Any, None]) -> None:
         failures = [task.exception() for task in tasks if not task.cancelled()]
     for failure in failures:
         if failure is not None:
-            raise _first_of(failure)
+            raise failure
 
 
-def _first_of(failure: BaseException) -> BaseException:
-    while isinstance(failure, BaseExceptionGroup):
-        failure = failure.exceptions[0]
-    return failure
+async def _cancel(waiting: Collection[asyncio.Future[None]]) -> None:
+    for one in waiting:
+        one.cancel()
+    if waiting:
+        await asyncio.wait(waiting)

@@ -17,17 +17,6 @@ from dca_proto.wording import in_words, nearest
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
-class _TidySocket(ssl.SSLSocket):
-    """Closes itself when the handshake fails; the MQTT library would leave that to the garbage collector."""
-
-    def do_handshake(self, block: bool = False) -> None:
-        try:
-            super().do_handshake(block)
-        except OSError:
-            self.close()
-            raise
-
-
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an actor reaches its broker.
 
@@ -113,7 +102,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             check_private(self.key)
         try:
             context = ssl.create_default_context(cafile=self.ca)
-            context.sslsocket_class = _TidySocket
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key)
         except OSError as error:  # ssl.SSLError is one

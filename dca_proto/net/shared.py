@@ -1,6 +1,6 @@
 """One connection to the broker for many actors: a gateway that serves devices, or thousands of clients on one machine.
 
-    members' publish --> [window] --> one Transport --> broker
+    members' publish --> one Transport --> broker
     broker --> one Transport --> by topic filter --> each member's own bounded inbox --> members' receive
 
 Each member is a `Transport` like any other. The connection subscribes to what any member subscribes to, each filter
@@ -15,15 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from dca_proto.core.errors import DcaError, TransportError, UsageError
 from dca_proto.net.filters import FilterTree
 from dca_proto.net.inbox import InboxLimits, Pending, closed
 from dca_proto.net.transport import Message, Transport
-
-_PUBLISHING_MAX = 256
-"""Publishes that wait for the broker at once. MQTT numbers 65,535; well before that the others only make it slower."""
 
 
 class SharedConnection:
@@ -31,14 +28,10 @@ class SharedConnection:
 
     Args:
         connect: makes the connection, not yet open, from all topic filters.
-        publishing_max: how many publishes may wait for the broker at once; further ones wait their turn.
     """
 
-    def __init__(
-        self, connect: Callable[[tuple[str, ...]], Transport], *, publishing_max: int = _PUBLISHING_MAX
-    ) -> None:
+    def __init__(self, connect: Callable[[tuple[str, ...]], Transport]) -> None:
         self._connect = connect
-        self._window = asyncio.Semaphore(publishing_max)
         self._filters: dict[str, None] = {}
         self._listening: FilterTree[Pending] = FilterTree()
         self._inboxes: list[Pending] = []
@@ -95,12 +88,10 @@ class SharedConnection:
         if connection is not None:
             await connection.close()
 
-    async def publish(self, topic: str, payload: bytes, retain: bool) -> None:
-        """Publish for a member, in turn."""
-        connection = self._connection
-        assert connection is not None, "an open member has an open connection"
-        async with self._window:
-            await connection.publish(topic, payload, retain)
+    def publish(self, topic: str, payload: bytes, retain: bool) -> Awaitable[None]:
+        """Publish for a member."""
+        assert self._connection is not None, "an open member has an open connection"
+        return self._connection.publish(topic, payload, retain)
 
     async def _open(self) -> None:
         if self._connection is None:
@@ -142,11 +133,11 @@ class _Member:
         await self._shared.enter()
         self._is_open = True
 
-    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+    def publish(self, topic: str, payload: bytes, retain: bool = False) -> Awaitable[None]:
         self._inbox.check()
         if not self._is_open:
             raise TransportError("the transport is not open")
-        await self._shared.publish(topic, payload, retain)
+        return self._shared.publish(topic, payload, retain)
 
     async def receive(self) -> Message:
         return await self._inbox.take()

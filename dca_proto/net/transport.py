@@ -2,16 +2,17 @@
 
 Subscriptions are given at construction, so that a reconnecting transport can renew them by itself. What is promised:
 
-- at least once: `publish` returns when the broker has taken the message over; it may still deliver it twice, and a
+- at least once: `publish` is over when the broker has taken the message over; it may still deliver it twice, and a
   broker may lose what it acknowledged (full queue, restart), which is why the protocol has receipts and resends;
 - messages of one sender come in the order sent while its connection lasts; across senders and reconnects any order;
 - messages come whole: parts are put together inside, and what never completes is dropped and counted;
-- back-pressure: `publish` waits for the broker; a reader slower than its senders keeps an inbox of bounded size, beyond
-  which messages are dropped and counted, to be resent by their senders.
+- back-pressure: `publish` is not over before the broker has the message; a reader slower than its senders keeps an
+  inbox of bounded size, beyond which messages are dropped and counted, to be resent by their senders.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Protocol
 
 import msgspec
@@ -56,8 +57,10 @@ class Transport(Protocol):
             UsageError: the broker refused the user name or password.
         """
 
-    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
-        """Hand `payload` over to the broker, waiting through outages.
+    def publish(self, topic: str, payload: bytes, retain: bool = False) -> Awaitable[None]:
+        """Hand `payload` over to the broker, through outages. What comes back is over when the broker has it.
+
+        Messages leave in the order of the calls. Both the call and its wait may raise.
 
         Raises:
             TransportError: the transport is closed or has failed for good.

@@ -7,6 +7,7 @@ import asyncio
 from dca_proto.net.filters import FilterTree
 
 PATIENCE_S = 60.0
+_SETTLING = 65_535  # the number of a publish that only asks whether all before it has been read
 
 
 def packet(head: int, body: bytes) -> bytes:
@@ -40,7 +41,7 @@ class Broker:
         self._retained: dict[str, bytes] = {}
         self._connections: dict[str, asyncio.StreamWriter] = {}
         self._changed = asyncio.Event()
-        self._alive: set[str] = set()  # whose PINGRESP came since `settle` asked
+        self._alive: set[str] = set()  # whose PUBACK came since `settle` asked
 
     async def __aenter__(self) -> Broker:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -62,7 +63,7 @@ class Broker:
         self._alive.discard(name)
         connection = await self._connected(name)
         if connection is not None:
-            connection.write(packet(0xC0, b""))
+            connection.write(publish("settle", b"", 1, _SETTLING))
         while name not in self._alive and self._connections.get(name) is connection and not self.is_over:
             await self._wait()
 
@@ -109,14 +110,12 @@ class Broker:
                 writer.write(packet(0x20, b"\0\0"))
             case 3:
                 self._carry(writer, body, retain=bool(head & 1))
-            case 5:
-                writer.write(packet(0x62, body))  # PUBREC: PUBREL
+            case 4 if int.from_bytes(body, "big") == _SETTLING:
+                self._alive.add(name)
             case 8:
                 self._subscribe(name, writer, body)
             case 12:
                 writer.write(packet(0xD0, b""))
-            case 13:
-                self._alive.add(name)
 
     def _subscribe(self, name: str, writer: asyncio.StreamWriter, body: bytes) -> None:
         own: FilterTree[None] = FilterTree()

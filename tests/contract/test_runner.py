@@ -116,7 +116,7 @@ class Stage:
             federation=FEDERATION,
             clock=self.clock,
             on_report=lambda fact: self.facts.append(fact),
-            limits=RunnerLimits(batch_events_max=8, outbox_messages_max=16, publishing_max=4),
+            limits=RunnerLimits(batch_events_max=8, publishing_max=16),
         )
 
     async def tell(self, payload: bytes) -> None:
@@ -304,13 +304,13 @@ class Stubborn:
 def test_a_broker_that_does_not_answer_stops_the_handling_and_no_deadlock_follows() -> None:
     async def scene() -> None:
         transport, actor = Stubborn(), Echo(echo)
-        limits = RunnerLimits(batch_events_max=8, outbox_messages_max=16, publishing_max=4)
+        limits = RunnerLimits(batch_events_max=8, publishing_max=16)
         runner = Runner(actor, transport, MemoryStore(), federation=FEDERATION, limits=limits)
         running = asyncio.create_task(runner.run())
         for _ in range(500):
             await asyncio.sleep(0)
         handled = len(actor.events)
-        assert handled <= 1 + 16 + 4 + 1 + 2 * 8  # outbox, publishing, one in hand, batches
+        assert handled <= 1 + 16 + 2 * 8  # the start, what is being published, batches
         assert transport.received <= handled + 8 + 1
         transport.answer.set()
         await transport.plenty.wait()
@@ -323,7 +323,7 @@ def test_a_broker_that_does_not_answer_stops_the_handling_and_no_deadlock_follow
 def test_what_waits_in_front_of_an_actor_is_bounded_in_bytes_too() -> None:
     async def scene() -> None:
         transport, actor = Stubborn(), Echo(echo)
-        limits = RunnerLimits(batch_bytes_max=8, outbox_messages_max=2, publishing_max=1)
+        limits = RunnerLimits(batch_bytes_max=8, publishing_max=2)
         runner = Runner(actor, transport, MemoryStore(), federation=FEDERATION, limits=limits)
         running = asyncio.create_task(runner.run())
         for _ in range(500):

@@ -34,16 +34,18 @@ network.advance(network.now_ms + 5000)
 assert done.aggregate.contributors == 5 and done.aggregate.private
 """
 BROKER = """
-import asyncio, aiomqtt
+import asyncio, random
 from pathlib import Path
 from dca_proto.net.broker import BrokerOptions, launch_broker
+from dca_proto.net.mqtt import MqttTransport
+from dca_proto.net.settings import BrokerSettings
 async def main():
     async with launch_broker(Path("broker"), BrokerOptions(kind="embedded")) as broker:
-        port = int(broker.url.rpartition(":")[2])
-        async with aiomqtt.Client("127.0.0.1", port) as client:
-            await client.subscribe("ward", qos=1)
-            await client.publish("ward", b"heard", qos=1)
-            assert (await anext(aiter(client.messages))).payload == b"heard"
+        client = MqttTransport(BrokerSettings(url=broker.url), "client", ("ward",), rng=random.Random(1))
+        await client.open()
+        await client.publish("ward", b"heard")
+        assert (await client.receive()).payload == b"heard"
+        await client.close()
 asyncio.run(asyncio.wait_for(main(), 60))
 """
 INFERENCE = """
