@@ -10,6 +10,7 @@ cast        the federation of a scenario, hostile actors and planted mistakes am
 world       the federation in virtual time, with what was asked and what went wrong
 trial       safety under faults, then healing, then liveness
 checkers    the ten invariants, each as an observer of a trial; wire: what messages say to those who look on
+transitions which entries of the actors' tables it took
 outcome     what came of it
 examination one scenario against all ten, compared with itself and with a neighbour where that is asked for
 shrink      a failing scenario made smaller

@@ -205,8 +205,8 @@ def sweep(
     """Run the scenarios of many seeds; exit code 4 if an invariant is broken in any of them.
 
     Fields of the JSON object: kind, ok, seeds (first, last), run, failed (seed, invariant, detail, replay, options,
-    facts, shrunk), coverage (kind -> trials that reached it), checked (invariant -> facts), rounds (result ->
-    count), wall_s, scenarios_per_s, interrupted.
+    facts, shrunk), coverage (kind -> trials that reached it), transitions (entry of an actor's table -> trials that
+    took it), checked (invariant -> facts), rounds (result -> count), wall_s, scenarios_per_s, interrupted.
     """
     _check_outputs(save, json_to)
     _check_patience(shrink_seconds)

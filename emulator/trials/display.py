@@ -104,6 +104,9 @@ def show_sweep(console: Console, found: Sweep) -> None:
     rounds = ", ".join(f"{count} {result}" for result, count in sorted(found.rounds.items()))
     say(console, "rounds", rounds or "none")
     say(console, "checked", f"{sum(found.checked.values()):,} facts against ten invariants")
+    if found.run and (never := found.never_reached):
+        all_of = len(found.coverage) + len(found.transitions)
+        say(console, "not reached", f"{len(never)} of {all_of} kinds and transitions: {'; '.join(never)}")
     for failure in found.failed[:_FAILURES_SHOWN]:
         show_failure(console, failure)
     rest = found.failed[_FAILURES_SHOWN:]

@@ -84,6 +84,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             and one more came about. further: how that one went, or why none was due. why: what was not live.
         rounds, invariants, faults, drops: as in their types. spoils: what the scenario's adversaries may spoil, as
             documented in `hostile`. options: the scenario as plain data.
+        transitions: the entries of the actors' tables that were taken.
         traffic: role -> messages and payload bytes that left it. last_facts: of the trace, in words.
         wall_s, virtual_s: how long it took, here and there.
     """
@@ -104,6 +105,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     last_facts: tuple[str, ...]
     wall_s: float
     virtual_s: float
+    transitions: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

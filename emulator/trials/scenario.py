@@ -185,9 +185,8 @@ class Scenario(_Part, frozen=True, kw_only=True):
         """How long actors wait."""
         usual = Timing()
         part = self.epoch_ms / usual.epoch_ms
-        scaled = {
-            name: int(part * getattr(usual, name)) for name in ("epoch_grace_ms", "hello_spread_ms", "abort_grace_ms")
-        }
+        lasting = ("epoch_grace_ms", "hello_spread_ms", "abort_grace_ms", "retention_ms")
+        scaled = {name: int(part * getattr(usual, name)) for name in lasting}
         publish_ms = min(usual.epoch_publish_ms, self.epoch_ms // 12)
         return msgspec.structs.replace(usual, epoch_ms=self.epoch_ms, epoch_publish_ms=publish_ms, **scaled)
 

@@ -18,6 +18,7 @@ from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario import to_plain
 from emulator.trials.shrink import Shrunk, shrink
+from emulator.trials.transitions import TRANSITIONS
 from emulator.trials.workers import Done, Work, Workers
 
 COMPARE_EVERY = 10
@@ -49,6 +50,7 @@ class Sweep(msgspec.Struct, kw_only=True):
     Attributes:
         seeds: first and last that were asked for. run: how many were run. failed: in the order in which they came.
         coverage: fault kind -> trials that reached it, adversary kind -> trials that had one; all kinds are there.
+        transitions: entry of an actor's table -> trials that took it; all entries are there.
         checked: invariant -> single facts held against it. rounds: result -> how many ended so.
         wall_s: how long it took. interrupted: whether it was ended before all seeds were run.
     """
@@ -57,6 +59,7 @@ class Sweep(msgspec.Struct, kw_only=True):
     run: int = 0
     failed: list[Failure] = msgspec.field(default_factory=list)
     coverage: Counter[str] = msgspec.field(default_factory=lambda: Counter(dict.fromkeys((*FAULTS, *HOSTILE), 0)))
+    transitions: Counter[str] = msgspec.field(default_factory=lambda: Counter(dict.fromkeys(TRANSITIONS, 0)))
     checked: Counter[int] = msgspec.field(default_factory=Counter)
     rounds: Counter[str] = msgspec.field(default_factory=Counter)
     wall_s: float = 0.0
@@ -65,6 +68,11 @@ class Sweep(msgspec.Struct, kw_only=True):
     @property
     def ok(self) -> bool:
         return not self.failed
+
+    @property
+    def never_reached(self) -> list[str]:
+        """The kinds of faults and adversaries, and the entries of tables, that no trial had."""
+        return [name for counts in (self.coverage, self.transitions) for name, count in counts.items() if not count]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `--json`."""
@@ -83,6 +91,7 @@ class Sweep(msgspec.Struct, kw_only=True):
         result = done.result
         self.coverage.update({fault["kind"] for fault in result["faults"] if fault["reached"]})
         self.coverage.update({adversary["kind"] for adversary in result["options"].get("adversaries", ())})
+        self.transitions.update(result["transitions"])
         self.checked.update({one["number"]: one["checked"] for one in result["invariants"]})
         self.rounds.update(one["result"] for one in result["outcome"]["rounds"])
         for number, detail in broken_in(result).items():

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from dca_proto.core.client import ClientActor
 from dca_proto.core.facts import RoundCompleted
 from dca_proto.core.lists import TOO_FEW
@@ -31,6 +33,7 @@ from emulator.trials.outcome import (
     traffic_of,
 )
 from emulator.trials.scenario import Scenario
+from emulator.trials.transitions import noted
 from emulator.trials.world import TrialWorld
 
 SLACK_MS = 150_000
@@ -65,6 +68,11 @@ def run_trial(scenario: Scenario, *, checkers: Checkers | None = None, plant: Pl
         checkers: makes the checkers of a world; each is added to the observers.
         plant: a mistake of the actors of one role, to show that a checker sees it.
     """
+    with noted() as taken:
+        return _run(scenario, checkers, plant, taken)
+
+
+def _run(scenario: Scenario, checkers: Checkers | None, plant: Plant | None, taken: set[str]) -> Outcome:
     began = time.perf_counter()
     world = TrialWorld(scenario, plant)
     watching = list(checkers(world)) if checkers is not None else []
@@ -78,11 +86,13 @@ def run_trial(scenario: Scenario, *, checkers: Checkers | None = None, plant: Pl
         further = _further_round(world)
     if further != "completed" and not further.startswith("not "):
         why.append(f"one more round: {further}")
-    if scenario.epoch_ms < Timing().epoch_ms:  # an epoch that has turned is soon over, and its keys are deleted
-        world.simulator.run(world.simulator.now_ms + scenario.timing.epoch_grace_ms + scenario.timing.hello_spread_ms)
+    if scenario.epoch_ms < Timing().epoch_ms:  # epochs turn, their keys are deleted, and rounds are forgotten
+        latest_ms = max(log.request.collect_window_ms + 2 * log.request.commit_window_ms for log in world.rounds)
+        world.simulator.run(world.simulator.now_ms + latest_ms + scenario.timing.retention_ms)
     for one in watching:
         one.finish()
-    return _outcome(world, watching, why, further, time.perf_counter() - began)
+    outcome = _outcome(world, watching, why, further, time.perf_counter() - began)
+    return msgspec.structs.replace(outcome, transitions=tuple(sorted(taken)))
 
 
 def begin(world: TrialWorld) -> None:

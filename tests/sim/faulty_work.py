@@ -10,7 +10,7 @@ def nothing(seed: int) -> dict[str, Any]:
     """A trial's result in which all holds."""
     outcome = {"live": True, "rounds": [{"result": "completed"}], "why": [], "further": "completed"}
     held = {"number": 1, "name": "one", "checked": 2, "ok": True, "detail": None, "facts": []}
-    return {"faults": [], "options": {}, "invariants": [held], "outcome": outcome, "last_facts": []}
+    return {"faults": [], "options": {}, "invariants": [held], "outcome": outcome, "last_facts": [], "transitions": []}
 
 
 def dies_at_three(seed: int) -> dict[str, Any]:

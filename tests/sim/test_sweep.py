@@ -7,12 +7,15 @@ import msgspec
 import planted
 import pytest
 
+from dca_proto.core import client_round
 from emulator.trials.cast import Plant
+from emulator.trials.checks import EPOCH_MS_MIN
 from emulator.trials.draw import draw_scenario
 from emulator.trials.examination import LIVENESS, broken_in, examine
 from emulator.trials.scenario import Adversary, Fault, Population, Rounds, Scenario
 from emulator.trials.shrink import shrink
 from emulator.trials.sweep import COMPARE_EVERY, Sweep, sweep, trial_of
+from emulator.trials.transitions import TRANSITIONS
 
 FAULTS = tuple(Fault(kind="crash", actor=f"client {number}", at_ms=number) for number in range(6))
 FULL = Scenario(
@@ -107,6 +110,20 @@ def test_a_failure_shows_the_facts_of_its_round_before_the_break() -> None:
     assert others
     assert not [fact for fact in broken.facts if any(other in fact for other in others)]
     assert all("RoundCompleted" not in fact for fact in broken.facts), "that came after the break"
+
+
+def test_a_sweep_says_which_transitions_it_never_took() -> None:
+    seen = sweep(0, 3, processes=1)
+    assert set(seen.transitions) == set(TRANSITIONS)
+    assert seen.transitions["client: new, announcement"] == 4
+    assert "client: missed, charge reused" in seen.never_reached
+    assert "client: new, announcement" not in seen.never_reached
+    assert client_round.Round.table is client_round.TABLE, "it is put back"
+
+
+def test_rounds_are_forgotten_where_epochs_are_short() -> None:
+    taken = set(examine(msgspec.structs.replace(Scenario(), epoch_ms=EPOCH_MS_MIN), compare=False).transitions)
+    assert {"trainer: done, forget", "compute: released, forget", "client: kept, close"} <= taken
 
 
 # --- shrinking -------------------------------------------------------------------------------------------------------

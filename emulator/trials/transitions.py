@@ -1,0 +1,54 @@
+"""Which entries of the actors' tables a trial takes: what a sweep has never tried cannot be said to hold.
+
+An entry reads "client: sent, receipt": who, in which phase, at which event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dca_proto.core import client_round, compute_round, trainer_round
+from dca_proto.core.machine import ActorRound, Table
+
+_ROUNDS: dict[str, type[ActorRound[Any]]] = {
+    "client": client_round.Round,
+    "compute": compute_round.Round,
+    "trainer": trainer_round.Round,
+}
+_TABLES: dict[str, Table] = {
+    "client": client_round.TABLE,
+    "compute": compute_round.TABLE,
+    "trainer": trainer_round.TABLE,
+}
+TRANSITIONS = tuple(f"{role}: {phase}, {event}" for role, table in _TABLES.items() for phase, event in table)
+"""All entries."""
+
+
+class _Noting(dict[tuple[str, str], str]):
+    """A table that notes which of its entries are looked up."""
+
+    def __init__(self, role: str, taken: set[str]) -> None:
+        super().__init__(_TABLES[role])
+        self._role = role
+        self._taken = taken
+
+    def get(self, entry: tuple[str, str], default: str | None = None) -> str | None:  # type: ignore[override]
+        """As of a dict."""
+        if entry in self:
+            self._taken.add(f"{self._role}: {entry[0]}, {entry[1]}")
+        return super().get(entry, default)
+
+
+@contextmanager
+def noted() -> Iterator[set[str]]:
+    """The entries that all actors of this process take meanwhile."""
+    taken: set[str] = set()
+    for role, kind in _ROUNDS.items():
+        kind.table = _Noting(role, taken)
+    try:
+        yield taken
+    finally:
+        for role, kind in _ROUNDS.items():
+            kind.table = _TABLES[role]
