@@ -176,13 +176,14 @@ def linear(
             clients' reports; only the noise's variance differs. With its parameter ``target_square`` the sum says what
             the residuals are like. Columns are normal, about unknown means where there is a constant (``intercept``),
             else about the public centres; clipping is not in the model, but in `warnings`.
-        prior: by default that of the paper. schema: of the columns, for their units.
+        prior: by default that of the columns' bounds (`RegressionPrior.within`). schema: of the columns, for their
+            units.
         noise_aware: False leaves the noise out of the model.
 
     Raises:
         DataError: as `gaussian`.
     """
-    return _summed(given, prior or RegressionPrior(), schema, noise_aware, Options(**run), logistic=False)
+    return _summed(given, prior, schema, noise_aware, Options(**run), logistic=False)
 
 
 def logistic(
@@ -194,7 +195,7 @@ def logistic(
     **run: Unpack[Run],
 ) -> LocalRegression:
     """Logistic regression from the same sums, the target being -1 or 1 in units of its scale; the rest as `linear`."""
-    return _summed(given, prior or RegressionPrior(), schema, noise_aware, Options(**run), logistic=True)
+    return _summed(given, prior, schema, noise_aware, Options(**run), logistic=True)
 
 
 def linear_inputs(
@@ -210,13 +211,15 @@ def linear_inputs(
     Args:
         given: reports by "analytic-gaussian" of the statistic "sum" or "mean", one row for each client: the features,
             then the target; or bare. Rows are normal; clipping is not in the model, but in `warnings`.
-        prior: by default that of the paper. intercept: whether there is one and the features have unknown means; the
-            paper's model has neither. noise_aware: False takes the reports for the rows.
+        prior: as of `linear`; bare reports, whose bounds are not known, have the paper's.
+        intercept: whether there is one and the features have unknown means; the paper's model has neither.
+        noise_aware: False takes the reports for the rows.
 
     Raises:
         DataError: as `gaussian`.
     """
-    rows, prior, options = rows_of(given), prior or RegressionPrior(), Options(**run)
+    rows, options = rows_of(given), Options(**run)
+    prior = prior or RegressionPrior.within(np.minimum(rows.bound, rows.radius), logistic=False)
     rows = rows if noise_aware else rows.taken_at_their_word()
     w = np.column_stack([rows.x, rows.y])
     noise = {"var_x": rows.variance_x, "var_y": rows.variance_y}
@@ -249,7 +252,8 @@ def logistic_inputs(
     Raises:
         DataError: as `gaussian`.
     """
-    rows, prior, options = labelled_rows_of(given, labels), prior or RegressionPrior(), Options(**run)
+    rows, options = labelled_rows_of(given, labels), Options(**run)
+    prior = prior or RegressionPrior.within(np.minimum(rows.bound, rows.radius), logistic=True)
     rows = rows if noise_aware else rows.taken_at_their_word()
     sums = {"scatter": rows.x.T @ rows.x, "total": rows.x.sum(axis=0)}
     data = {"prior": asdict(prior), "x": rows.x, "y": rows.y, **sums, "var_x": rows.variance_x, "p": rows.p}
@@ -341,7 +345,7 @@ def _counted(family: str, reports: Scalars) -> Scalars:
 
 def _summed(
     given: NoisyAggregate | Sequence[NoisyAggregate],
-    prior: RegressionPrior,
+    prior: RegressionPrior | None,
     schema: Schema | None,
     noise_aware: bool,
     options: Options,
@@ -349,6 +353,7 @@ def _summed(
     logistic: bool,
 ) -> LocalRegression:
     sums = sums_of(given, labels=logistic)
+    prior = prior or RegressionPrior.within(sums.bound, logistic=logistic)
     columns = sums.features - (sums.constant is not None)
     noise = sums.variance if noise_aware else np.zeros_like(sums.variance)
     data = {"prior": asdict(prior), "value": sums.value, "noise": noise, "n": sums.n}

@@ -145,6 +145,7 @@ class Sums:
             constant's own square, the first of them, counts the rows without a missing value (`complete_rows`).
         variance: of the noise in each coordinate. n: rows, as many as can be. features: d, a constant among them.
         constant: value of the first feature where it is a constant, else None. square: whether Σ y² is there.
+        bound: where clients clipped the columns, the target last, in units of the scale.
         attrs: what the draws rest on.
     """
 
@@ -154,6 +155,7 @@ class Sums:
     features: int
     constant: float | None
     square: bool
+    bound: Array
     attrs: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -333,7 +335,10 @@ def sums_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], *, labels: bo
     if not np.all(np.isfinite(value)) or not np.all(variance >= 0):
         raise DataError("a sum is not finite or a variance of noise is below 0; look at how it was released")
     _check_enough(n, len(value), "rows", "as many as there are sums, whose law is taken to be normal")
-    return Sums(value, variance, n, d, constant, square, {"n": n, **attributes(*listed)})
+    bound = np.minimum(
+        np.asarray(parameters["bound"], float), inf if parameters["radius"] is None else parameters["radius"]
+    )
+    return Sums(value, variance, n, d, constant, square, bound, {"n": n, **attributes(*listed)})
 
 
 class _Columns(NamedTuple):

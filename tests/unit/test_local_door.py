@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -321,6 +321,14 @@ def test_default_priors_follow_from_the_bounds() -> None:
     assert drawn["sd"].mean() == pytest.approx(10, abs=5 * 10 / count**0.5)
     assert RatePrior.of_poisson(12).draws(rng, count)["rate"].mean() == pytest.approx(4, abs=0.05)
     assert RatePrior.of_exponential(12).draws(rng, count)["rate"].mean() == pytest.approx(0.25, abs=0.005)
+
+
+def test_regression_priors_follow_from_the_bounds_and_are_the_papers_without_any() -> None:
+    linear, logistic = (RegressionPrior.within(np.array([2.0, 2.0, 6.0]), logistic=one) for one in (False, True))
+    assert astuple(linear) == pytest.approx((3.0, 3.0, 2.0, 1.0, 2 / 3, 3.0))
+    assert (logistic.coefficient_sd, logistic.feature_sd) == (RegressionPrior().coefficient_sd, 1.0)
+    assert RegressionPrior.within(np.full(3, np.inf), logistic=False) == RegressionPrior()
+    assert RegressionPrior.within(np.array([1.0, np.inf]), logistic=True).feature_sd == 0.5
 
 
 @pytest.mark.parametrize("missing", ["numpyro", "jax"])

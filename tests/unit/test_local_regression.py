@@ -68,7 +68,7 @@ def of_sums(intercept: bool = True, logistic: bool = False, square: bool = True,
     size = 3 + 2 + 3 * intercept + square
     given = aggregate(np.ones(size), 1.0, SecureSumRequest("regression", parameters), 100)
     sampled = drawn_by_sites(intercept, logistic)
-    sums = Sums(given.value, np.ones(size), 100, 2 + intercept, 0.5 if intercept else None, square)
+    sums = Sums(given.value, np.ones(size), 100, 2 + intercept, 0.5 if intercept else None, square, np.ones(3))
     unit = unit_of_sums(sampled.draws, given, sums, SCHEMA, logistic=logistic)
     return regression(sampled, unit, RegressionPrior(), Options(), {})
 

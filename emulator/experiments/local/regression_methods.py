@@ -43,6 +43,7 @@ from inference.models.glm.sgd import (
     ldp_sgd,
 )
 from inference.models.logistic.baseline import laplace
+from inference.models.priors import RegressionPrior
 from inference.problem import Schema
 from inference.rounds import run
 from inference.variational.models import BERNOULLI, NORMAL
@@ -120,17 +121,17 @@ def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Genera
     """The posterior given reports that are drawn now, but for how to sample."""
     from inference.models import fit  # JAX is slow to import, and the other methods need none
 
-    label, terms = conditions.label, conditions.terms
+    label, terms, prior = conditions.label, conditions.terms, RegressionPrior()
     if method in ORDERS:
         features, labels = inputs(rows, terms, conditions.share, rng)
         order = ORDERS[method]
-        return lambda **how: fit.logistic_inputs(features, labels, intercept=rows.intercept, order=order, **how)
+        return lambda **how: fit.logistic_inputs(features, labels, prior, intercept=rows.intercept, order=order, **how)
     if method == BAYES:
         told = unnoised(rows, label=label)
     else:
         told = sufficient(rows, terms, rng, label=label, tight=method == TIGHT)
     of_sums = fit.logistic if label else fit.linear
-    return lambda **how: of_sums(told, **how)
+    return lambda **how: of_sums(told, prior, **how)
 
 
 def _predicted(found: LocalPosterior, X: Array, label: bool) -> Array:

@@ -14,7 +14,7 @@ are chosen in view of results, so clients do not go by it.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, TypeAlias
 
@@ -49,7 +49,7 @@ from inference.releases.terms import GAUSSIAN, RESPONSE
 
 Array = NDArray[np.float64]
 LINEAR, LOGISTIC = FAMILIES = ("linear", "logistic")
-DEFAULT = RegressionPrior()
+OF_BOUNDS = "bounds being ±1; by default of these"
 PRIORS = ("coefficient_sd", "intercept_sd", "lkj", "feature_sd", "feature_mean_sd", "residual_sd")
 Released: TypeAlias = NoisyAggregate | tuple[NoisyAggregate, NoisyAggregate]
 """A round of reports, or those of the features and of the labels."""
@@ -67,12 +67,12 @@ class Settings(SamplerSettings):
     order: int | None = setting(None, "Of the polynomial for the sigmoid there, 2 in the paper; by default itself.")
     radius: float | None = setting(None, "Clients bring their scaled features into a ball; by default the bounds' box.")
     noise_aware: bool = setting(True, "false leaves the noise out of the model, to compare.")
-    coefficient_sd: float = setting(DEFAULT.coefficient_sd, "Of each coefficient's normal prior; bounds are ±1 here.")
-    intercept_sd: float = setting(DEFAULT.intercept_sd, "The same of the target at the middle of all bounds.")
-    lkj: float = setting(DEFAULT.lkj, "Of the prior of the features' correlations; 1 is uniform.")
-    feature_sd: float = setting(DEFAULT.feature_sd, "Of the half-normal prior of the features' standard deviations.")
-    feature_mean_sd: float = setting(DEFAULT.feature_mean_sd, "Of the normal prior of the features' means.")
-    residual_sd: float = setting(DEFAULT.residual_sd, "Of the half-normal prior of the residuals' deviation.")
+    coefficient_sd: float | None = setting(None, f"Of each coefficient's normal prior, {OF_BOUNDS}.")
+    intercept_sd: float | None = setting(None, "The same of the target at the middle of all bounds.")
+    lkj: float | None = setting(None, "Of the prior of the features' correlations, by default 2; 1 is uniform.")
+    feature_sd: float | None = setting(None, f"Of the half-normal prior of the features' sds, {OF_BOUNDS}.")
+    feature_mean_sd: float | None = setting(None, f"Of the normal prior of the features' means, {OF_BOUNDS}.")
+    residual_sd: float | None = setting(None, f"Of the half-normal prior of the residuals' sd, {OF_BOUNDS}.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,10 +95,13 @@ class Settings(SamplerSettings):
         """Whether a client reports features and label apart."""
         return self.inputs and self.family == LOGISTIC
 
-    @property
-    def prior(self) -> RegressionPrior:
-        """As the fits take it."""
-        return RegressionPrior(**{name: getattr(self, name) for name in PRIORS})
+    def prior(self, schema: Schema) -> RegressionPrior:
+        """As the fits take it: that of columns within ±1, with what is set."""
+        given = {name: getattr(self, name) for name in PRIORS}
+        bounds = np.ones(len(schema.columns))
+        bounds[:-1] = min(1.0, self.radius or 1.0)
+        default = RegressionPrior.within(bounds, logistic=self.family == LOGISTIC)
+        return replace(default, **{name: value for name, value in given.items() if value is not None})
 
 
 def check(schema: Schema, settings: Settings) -> None:
@@ -172,7 +175,7 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
 
 def finish(released: Released, schema: Schema, settings: Settings, conditions: Conditions) -> LocalRegression:
     """The posterior given the reports, or their sum."""
-    run, prior, aware = settings.run(conditions), settings.prior, settings.noise_aware
+    run, prior, aware = settings.run(conditions), settings.prior(schema), settings.noise_aware
     if isinstance(released, tuple):
         return fit.logistic_inputs(*released, prior, order=settings.order, noise_aware=aware, **run)
     if settings.inputs:
