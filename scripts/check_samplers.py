@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Joint-distribution tests (Geweke 2004) of every sampler that has a joint distribution, over sizes and noise.
 
-`emulator.experiments.distributed.joint` says how. Each line of the table is a sampler at a size: the smallest of its
+`papers.mcmc2023.joint` says how. Each line of the table is a sampler at a size: the smallest of its
 p-values times their number, what that p-value tests, and how much start and end still have in common. Exit code 4 if
 one is too small: with samplers that are right, the probability of that is at most 1e-4 for the whole run (Bonferroni).
 MCMC-B&S has no joint distribution, as its conditionals belong to different models, and is not here.
@@ -22,8 +22,8 @@ from inference.models.linear.nodes.methods import ready
 
 def run(options: argparse.Namespace) -> int:
     ready("collapsed", {})  # without JAX, this is told, and what follows cannot be imported
-    from emulator.experiments.distributed import sampler_checks
-    from emulator.experiments.distributed.joint import FALSE_ALARM
+    from papers.mcmc2023 import sampler_checks
+    from papers.mcmc2023.joint import FALSE_ALARM
 
     chains, steps = sampler_checks.QUICK if options.quick else sampler_checks.FULL
     results = run_cells(

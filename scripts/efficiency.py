@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.efficiency import (
+from emulator.experiments.picture import COLOURS, GREY, MARKERS, drawing
+from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
+from papers.dca2017.efficiency import (
     AWARE_NAME,
     DELTA,
     EPSILONS,
@@ -31,8 +33,6 @@ from emulator.experiments.efficiency import (
     sampling,
     work,
 )
-from emulator.experiments.picture import COLOURS, GREY, MARKERS, drawing
-from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
 
 SLOPE, TOLERANCE = -1.0, 0.1
 SIZES = [round(10 ** (2 + quarter / 4)) for quarter in range(17)]  # 1e2 to 1e6

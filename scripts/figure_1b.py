@@ -16,7 +16,7 @@ from pathlib import Path
 
 from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
-from emulator.experiments.scaling_factor import (
+from papers.dca2017.scaling_factor import (
     CLIENTS_MAX,
     DRAWS,
     FACTOR_MAX,

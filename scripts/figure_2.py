@@ -20,12 +20,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from emulator.experiments.figure2.checks import checks
-from emulator.experiments.figure2.data import DATA_SETS, EPSILONS, FROM_DATA, FROM_PUBLICATIONS, REPEATS, problem
-from emulator.experiments.figure2.drawing import draw_all
-from emulator.experiments.figure2.experiment import CENTRED, SEARCHES, Plan, Searched, Split, errors, thresholds
-from emulator.experiments.figure2.summary import compared, figures, gathered, tables
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
+from papers.dca2017.figure2.checks import checks
+from papers.dca2017.figure2.data import DATA_SETS, EPSILONS, FROM_DATA, FROM_PUBLICATIONS, REPEATS, problem
+from papers.dca2017.figure2.drawing import draw_all
+from papers.dca2017.figure2.experiment import CENTRED, SEARCHES, Plan, Searched, Split, errors, thresholds
+from papers.dca2017.figure2.summary import compared, figures, gathered, tables
 
 DRAWS = 200
 QUICK_REPEATS, QUICK_DRAWS = 5, 20

@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from dca_proto.privacy.rounding import at_least
-from emulator.experiments.gdsc import (
+from emulator.experiments.runner import add_common_options, finish, main, run_cells, table
+from inference.datasets.gdsc import GENES, SIMULATED
+from inference.errors import DataError
+from papers.dca2017.gdsc import (
     DELTA,
     EPSILONS,
     METHODS,
@@ -33,10 +36,7 @@ from emulator.experiments.gdsc import (
     draw,
     summary,
 )
-from emulator.experiments.runner import add_common_options, finish, main, run_cells, table
-from emulator.experiments.simulated_gdsc import write_simulated
-from inference.datasets.gdsc import GENES, SIMULATED
-from inference.errors import DataError
+from papers.dca2017.simulated_gdsc import write_simulated
 
 DRUGS = 30
 QUICK_DRUGS, QUICK_RUNS = 2, 4

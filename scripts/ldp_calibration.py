@@ -5,7 +5,7 @@ An hour on two cores, of which Figure 1 takes 55 minutes (7 to 10 for the 500 re
 Parameters are drawn from their priors, clients' values given these, and reports by the exact mechanisms of the library:
 Laplace noise for Gaussian (5,000 clients, 500 repeats) and exponential data (1,000; 80), both clipped, and optimal
 unary encoding for histograms (1,000; 100). Repeats, clients, bounds and levels are the paper's; the ε, and priors that
-it leaves open, are ours (emulator/experiments/local/column_calibration.py). Each fit is four chains of 2,000
+it leaves open, are ours (scripts/papers/ldp2021/column_calibration.py). Each fit is four chains of 2,000
 iterations, half of them warm-up.
 
 Exit code 4 where a coverage is outside a simultaneous 99 % band of nominal, an R-hat is not below 1.1, values are
@@ -22,10 +22,10 @@ import argparse
 import sys
 from functools import partial
 
-from emulator.experiments.local import column_coverage as coverage
-from emulator.experiments.local.column_calibration import FIGURES, Plan, cells, work
-from emulator.experiments.local.column_fits import ready
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
+from papers.ldp2021 import column_coverage as coverage
+from papers.ldp2021.column_calibration import FIGURES, Plan, cells, work
+from papers.ldp2021.column_fits import ready
 
 
 def run(options: argparse.Namespace) -> int:

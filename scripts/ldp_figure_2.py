@@ -5,7 +5,7 @@ Some 7 minutes on two cores.
 11,000 SIMULATED records of ten items, with probabilities as 1/rank, stand in for the paper's sample of click streams;
 they are told by optimal unary encoding at six ε, 50 times each, and once more at an ε beyond which nothing changes. The
 distance is the mean absolute difference of a share's two distribution functions, without privacy in closed form
-(emulator/experiments/local/click_distance.py).
+(scripts/papers/ldp2021/click_distance.py).
 
 Exit code 4 where the distance does not fall with ε, does not end near the least that the mechanism allows, or an R-hat
 is not below 1.1.
@@ -20,10 +20,10 @@ import argparse
 import sys
 from functools import partial
 
-from emulator.experiments.local import click_distance
-from emulator.experiments.local.click_distance import Plan, cells, work
-from emulator.experiments.local.column_fits import ready
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
+from papers.ldp2021 import click_distance
+from papers.ldp2021.click_distance import Plan, cells, work
+from papers.ldp2021.column_fits import ready
 
 
 def run(options: argparse.Namespace) -> int:

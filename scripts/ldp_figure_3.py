@@ -4,7 +4,7 @@
 Some 15 minutes on two cores.
 Shares 0.7, 0.2 and 0.1 of 100 to 10,000 clients, told by optimal unary encoding at six ε (Figure 3: ε = 0.5), 200
 repeats (the paper: 50, of which the JSON tells apart): the root mean squared error of both, and how often either is
-unusable, a category having no share or the order being wrong (emulator/experiments/local/share_estimates.py).
+unusable, a category having no share or the order being wrong (scripts/papers/ldp2021/share_estimates.py).
 
 Exit code 4 where at ε = 0.5 and up to 1,000 clients the posterior mean's error is not below the projected estimate's
 (paired, joint intervals), it is behind anywhere, or more often unusable, or an R-hat is not below 1.1.
@@ -20,10 +20,10 @@ import sys
 from dataclasses import asdict
 from functools import partial
 
-from emulator.experiments.local import share_estimates
-from emulator.experiments.local.column_fits import ready
-from emulator.experiments.local.share_estimates import Plan, cells, work
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
+from papers.ldp2021 import share_estimates
+from papers.ldp2021.column_fits import ready
+from papers.ldp2021.share_estimates import Plan, cells, work
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ half of ε for the label (the paper's polynomial of order 2, and one of order 4)
 privacy, on 30 splits of 48,842 people into 80 % and 20 %, at eight ε from 0.1 to 12.8; as published (which reads
 centres and principal components from the rows, and so is not private) and valid. As in the paper, perturbed inputs and
 LDP-SGD have 10,000 of the records; LDP-SGD is shown with all of them, too. What the paper leaves open, and what was
-chosen, stands at the heads of emulator/experiments/local/regression_*.py and inference/models/glm/sgd.py.
+chosen, stands at the heads of scripts/papers/ldp2021/regression_*.py and inference/models/glm/sgd.py.
 
 A likelihood of perturbed inputs costs all rows each time it is evaluated, and not one sum: so these are shown at three
 ε and for three repeats only. The polynomial of order 4 turns around at the ends of its interval, and chains of it may
@@ -29,9 +29,9 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from emulator.experiments.local.regression_script import parser_of, run
-from emulator.experiments.local.regression_work import FIGURE_5
 from emulator.experiments.runner import main, positive
+from papers.ldp2021.regression_script import parser_of, run
+from papers.ldp2021.regression_work import FIGURE_5
 
 if __name__ == "__main__":
     parser = parser_of(__doc__)

@@ -5,7 +5,7 @@ Some three quarters of an hour on two cores (run in parts). Bayesian linear regr
 prior and (ε, δ): local reports, sums of the protocol with nobody and with a tenth of the clients dropping out, and a
 trusted aggregator, each with the noise in the model and without a look at it; of simulated data of 1,000 and 10,000
 clients, whose coefficients are known, and of wine (in the valid setting). What is measured, and how, stands at the head
-of emulator/experiments/local/trust.py.
+of scripts/papers/ldp2021/trust.py.
 
 Exit code 4 where noise-aware coverage is not nominal, noise-naive intervals are, at the smallest ε, DCA is nowhere
 ahead of local reports, it is apart from the trusted aggregator, or chains have not mixed.
@@ -21,10 +21,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from emulator.experiments.local import trust_summary as summary
-from emulator.experiments.local.column_fits import ready
-from emulator.experiments.local.regression_data import WINE, problem
-from emulator.experiments.local.trust import (
+from emulator.experiments.runner import add_common_options, finish, main, positive, run_cells
+from papers.ldp2021 import trust_summary as summary
+from papers.ldp2021.column_fits import ready
+from papers.ldp2021.regression_data import WINE, problem
+from papers.ldp2021.trust import (
     QUICK_EPSILONS,
     QUICK_ITERATIONS,
     QUICK_REPEATS,
@@ -35,7 +36,6 @@ from emulator.experiments.local.trust import (
     cells,
     work,
 )
-from emulator.experiments.runner import add_common_options, finish, main, positive, run_cells
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,10 +20,10 @@ import sys
 from dataclasses import asdict
 from functools import partial
 
-from emulator.experiments.distributed import calibration
-from emulator.experiments.distributed.calibration import EPSILONS, METHODS, Cell, Plan, work
 from emulator.experiments.runner import add_common_options, finish, main, positive, run_cells
 from inference.models.linear.nodes.methods import ready
+from papers.mcmc2023 import calibration
+from papers.mcmc2023.calibration import EPSILONS, METHODS, Cell, Plan, work
 
 DATASETS = 500
 QUICK_DATASETS, QUICK_SHORTER = 40, 5

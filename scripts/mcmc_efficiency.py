@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # before JAX starts its threads
     ready("collapsed", {})  # without JAX, this is told, and what follows cannot be imported
-    from emulator.experiments.distributed import efficiency
+    from papers.mcmc2023 import efficiency
 
     efforts = efficiency.QUICK if options.quick else efficiency.FULL
     settings = efficiency.QUICK_SETTINGS if options.quick else efficiency.SETTINGS

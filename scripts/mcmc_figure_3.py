@@ -15,14 +15,14 @@ import argparse
 import sys
 from functools import partial
 
-from emulator.experiments.distributed.kernels import SAMPLED
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
 from inference.models.linear.nodes.methods import ready
+from papers.mcmc2023.kernels import SAMPLED
 
 
 def run(options: argparse.Namespace) -> int:
     ready("collapsed", {})  # without JAX, this is told, and what follows cannot be imported
-    from emulator.experiments.distributed import timing
+    from papers.mcmc2023 import timing
 
     nodes = timing.QUICK_NODES if options.quick else timing.NODES
     sizes = timing.QUICK_SIZES if options.quick else timing.SIZES

@@ -16,10 +16,10 @@ import argparse
 import sys
 from functools import partial
 
-from emulator.experiments.distributed.figure4 import METHODS, D, checks, distances, draw, figures, gathered, tables
-from emulator.experiments.distributed.simulated import add_run_options, plan_of, works_of
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
 from inference.models.linear.nodes.methods import ready
+from papers.mcmc2023.figure4 import METHODS, D, checks, distances, draw, figures, gathered, tables
+from papers.mcmc2023.simulated import add_run_options, plan_of, works_of
 
 
 def run(options: argparse.Namespace) -> int:

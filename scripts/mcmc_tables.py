@@ -23,15 +23,15 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from emulator.experiments.distributed.data import BALL, DATA_SETS, POWER_PLANT, SETTINGS, problem
-from emulator.experiments.distributed.drawing import draw_tables
-from emulator.experiments.distributed.fits import enough_iterations, lengths
-from emulator.experiments.distributed.paper import ITERATIONS, NODES, REPEATS
-from emulator.experiments.distributed.releases import MEANS_SHARE
-from emulator.experiments.distributed.summary import checks, figures, gathered, tables
-from emulator.experiments.distributed.tables import METHODS, Cell, Plan, work
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
 from inference.models.linear.nodes.methods import ready
+from papers.mcmc2023.data import BALL, DATA_SETS, POWER_PLANT, SETTINGS, problem
+from papers.mcmc2023.drawing import draw_tables
+from papers.mcmc2023.fits import enough_iterations, lengths
+from papers.mcmc2023.paper import ITERATIONS, NODES, REPEATS
+from papers.mcmc2023.releases import MEANS_SHARE
+from papers.mcmc2023.summary import checks, figures, gathered, tables
+from papers.mcmc2023.tables import METHODS, Cell, Plan, work
 
 QUICK_REPEATS, QUICK_ITERATIONS, QUICK_NODES = 5, 400, (5,)
 

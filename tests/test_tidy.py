@@ -108,8 +108,6 @@ LAYERS |= {
 
 EXPERIMENTS = TRIALS | {"inference", "scipy", "rich", "dca_proto.cli.output"}
 LAYERS |= {"emulator.experiments": EXPERIMENTS, "emulator.experiments.picture": EXPERIMENTS | {"matplotlib"}}
-LAYERS["emulator.experiments.distributed"] = EXPERIMENTS | {"jax"}
-LAYERS["emulator.experiments.local"] = EXPERIMENTS | {"dca_proto.local"}
 
 ENTRY_POINTS = {
     "inference.estimators",

@@ -1,6 +1,6 @@
 """Samplers of distributed regression leave the right posterior invariant, and wrong ones are caught.
 
-Geweke's joint-distribution tests (`emulator.experiments.distributed.joint`): thousands of short chains start at draws
+Geweke's joint-distribution tests (`papers.mcmc2023.joint`): thousands of short chains start at draws
 of the joint distribution and must end at it. Seeds are fixed. Over random seeds a right sampler would fail with a
 probability of at most 1e-4 (Bonferroni over its test functions and tests), so one of the samplers here with one of at
 most 4e-4. `scripts/check_samplers.py` is the longer form, with more chains, sizes and noises.
@@ -18,8 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from emulator.experiments.distributed.joint import FALSE_ALARM, STILL, Verdict, compared, successive, variant, verdict
-from emulator.experiments.distributed.subjects import SAMPLERS, Regime
 from inference.models.linear.nodes import (
     collapsed,
     fixed_s,
@@ -28,6 +26,8 @@ from inference.models.linear.nodes import (
     normal_x,
     residual_variance,
 )
+from papers.mcmc2023.joint import FALSE_ALARM, STILL, Verdict, compared, successive, variant, verdict
+from papers.mcmc2023.subjects import SAMPLERS, Regime
 
 SMALL = Regime(2, (30, 50), 1.0)
 CHAINS, STEPS = 1500, 12

@@ -19,7 +19,11 @@ from numpy.testing import assert_allclose
 from dca_proto.privacy.accounting import delta_of, mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
-from emulator.experiments.distributed import (
+from inference.bounds import Interval
+from inference.models.linear.nodes.adassp import Sensitivities
+from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
+from inference.problem import Schema
+from papers.mcmc2023 import (
     data,
     efficiency,
     figure2,
@@ -32,15 +36,11 @@ from emulator.experiments.distributed import (
     summary,
     tables,
 )
-from emulator.experiments.distributed.data import AIR_QUALITY, BIKE, POWER_PLANT, PUBLISHED, ROAD, VALID, Statistics
-from emulator.experiments.distributed.paper import ADASSP, FAST, NORMAL_X, TABLES
-from emulator.experiments.distributed.simulated import Plan, Work
-from emulator.experiments.distributed.summary import Found
-from emulator.experiments.distributed.tables import NON_PRIVATE, ZERO, Cell
-from inference.bounds import Interval
-from inference.models.linear.nodes.adassp import Sensitivities
-from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
-from inference.problem import Schema
+from papers.mcmc2023.data import AIR_QUALITY, BIKE, POWER_PLANT, PUBLISHED, ROAD, VALID, Statistics
+from papers.mcmc2023.paper import ADASSP, FAST, NORMAL_X, TABLES
+from papers.mcmc2023.simulated import Plan, Work
+from papers.mcmc2023.summary import Found
+from papers.mcmc2023.tables import NON_PRIVATE, ZERO, Cell
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 

@@ -9,10 +9,10 @@ import pytest
 
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
-from emulator.experiments import efficiency as e
-from emulator.experiments.scaling_factor import TOLERATED, factors, measured
 from emulator.ideal import IdealSwarm
 from inference.problem import stream
+from papers.dca2017 import efficiency as e
+from papers.dca2017.scaling_factor import TOLERATED, factors, measured
 
 SIZES = (25_000, 50_000, 100_000)
 

@@ -19,13 +19,6 @@ from numpy.testing import assert_allclose
 from dca_proto.aggregate import RoundRequest, SecureSumRequest
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
-from emulator.experiments.figure2 import checks, corrected, data, drawing, paired, published
-from emulator.experiments.figure2 import experiment as cells
-from emulator.experiments.figure2.corrected import SEPARATE, Accounting
-from emulator.experiments.figure2.experiment import CENTRED, CORRECTED, NP, OURS, PROJ_DDP, ZERO, Plan, Searched, Split
-from emulator.experiments.figure2.ours import regression_with_thresholds
-from emulator.experiments.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
-from emulator.experiments.figure2.summary import Results, compared, figures, gathered, tables
 from emulator.inexact import RoundedGaussian
 from inference.bounds import Interval
 from inference.datasets.abalone import schema as abalone_schema
@@ -35,6 +28,13 @@ from inference.models.linear.repair import NOISE_AWARE
 from inference.models.linear.two_rounds import ESTIMATE, STD_SHARE, regression_with_projection
 from inference.problem import Problem, Schema
 from inference.rounds import run
+from papers.dca2017.figure2 import checks, corrected, data, drawing, paired, published
+from papers.dca2017.figure2 import experiment as cells
+from papers.dca2017.figure2.corrected import SEPARATE, Accounting
+from papers.dca2017.figure2.experiment import CENTRED, CORRECTED, NP, OURS, PROJ_DDP, ZERO, Plan, Searched, Split
+from papers.dca2017.figure2.ours import regression_with_thresholds
+from papers.dca2017.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
+from papers.dca2017.figure2.summary import Results, compared, figures, gathered, tables
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 
@@ -295,7 +295,7 @@ class Scripted(RoundedGaussian):
 def test_paired_draws_are_what_the_ideal_functionality_makes_of_the_same_normals(
     monkeypatch: pytest.MonkeyPatch, epsilon: float, draw: int
 ) -> None:
-    monkeypatch.setattr("emulator.experiments.figure2.rounds.RoundedGaussian", Scripted)
+    monkeypatch.setattr("papers.dca2017.figure2.rounds.RoundedGaussian", Scripted)
     train, test = small()
     rng = np.random.default_rng(draw)
     first, second = rng.standard_normal((1, 6)), rng.standard_normal((1, 10))

@@ -10,7 +10,9 @@ import pytest
 from scipy.stats import spearmanr
 
 from dca_proto.privacy.budget import Budget
-from emulator.experiments.gdsc import (
+from inference.datasets.gdsc import EXPRESSION_FILES, GENES, RESPONSE_FILES, read_expression, read_gdsc, unit_rows
+from inference.errors import DataError
+from papers.dca2017.gdsc import (
     BALL,
     DDP,
     METHODS,
@@ -29,9 +31,7 @@ from emulator.experiments.gdsc import (
     summary,
     thresholds,
 )
-from emulator.experiments.simulated_gdsc import COLUMNS, write_simulated
-from inference.datasets.gdsc import EXPRESSION_FILES, GENES, RESPONSE_FILES, read_expression, read_gdsc, unit_rows
-from inference.errors import DataError
+from papers.dca2017.simulated_gdsc import COLUMNS, write_simulated
 
 HEADER = ",".join(COLUMNS)
 EXPRESSION = (

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from emulator.experiments.local import column_calibration as calibration
-from emulator.experiments.local import column_coverage as coverage
-from emulator.experiments.local import column_fits as fits
-from emulator.experiments.local.column_calibration import GAMES, Cell, Plan
-from emulator.experiments.local.column_fits import EPSILONS, Diagnosis
 from inference.bounds import Interval
 from inference.mcmc.posterior import Sampling
+from papers.ldp2021 import column_calibration as calibration
+from papers.ldp2021 import column_coverage as coverage
+from papers.ldp2021 import column_fits as fits
+from papers.ldp2021.column_calibration import GAMES, Cell, Plan
+from papers.ldp2021.column_fits import EPSILONS, Diagnosis
 
 WELL = Diagnosis(r_hat=1.004, effective=800.0, attempts=1, divergences=0, seconds=1.5)
 Places = dict[tuple[str, float], np.ndarray]

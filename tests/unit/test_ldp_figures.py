@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from emulator.experiments.local import click_distance as clicks
-from emulator.experiments.local import share_estimates as shares
-from emulator.experiments.local.column_fits import Diagnosis
-from emulator.experiments.local.share_estimates import POSTERIOR, PROJECTED, TRUE, Compared
 from inference.mcmc.posterior import Sampling
+from papers.ldp2021 import click_distance as clicks
+from papers.ldp2021 import share_estimates as shares
+from papers.ldp2021.column_fits import Diagnosis
+from papers.ldp2021.share_estimates import POSTERIOR, PROJECTED, TRUE, Compared
 
 FIT = Diagnosis(r_hat=1.004, effective=800.0, attempts=1, divergences=0, seconds=0.2)
 

@@ -23,13 +23,20 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.local import AnalyticGaussian
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
-from emulator.experiments.local import regression_data as data
-from emulator.experiments.local import regression_methods as methods
-from emulator.experiments.local import regression_reports as reports
-from emulator.experiments.local import regression_script as script
-from emulator.experiments.local import regression_work as work
-from emulator.experiments.local.regression_data import ADULT, VALID, WINE, Choices, Split
-from emulator.experiments.local.regression_methods import (
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.datasets.wine import schema as wine_schema
+from inference.mcmc.run import Options
+from inference.models.glm.sgd import SgdSettings
+from inference.models.linear.result import into_ball
+from inference.problem import Problem, Schema
+from papers.ldp2021 import regression_data as data
+from papers.ldp2021 import regression_methods as methods
+from papers.ldp2021 import regression_reports as reports
+from papers.ldp2021 import regression_script as script
+from papers.ldp2021 import regression_work as work
+from papers.ldp2021.regression_data import ADULT, VALID, WINE, Choices, Split
+from papers.ldp2021.regression_methods import (
     BAYES,
     CLASSICAL,
     COROLLARY,
@@ -41,15 +48,8 @@ from emulator.experiments.local.regression_methods import (
     TIGHT,
     Conditions,
 )
-from emulator.experiments.local.regression_reports import Reporters, Terms
-from emulator.experiments.local.regression_work import FIGURE_4, FIGURE_5, Cell, Plan
-from emulator.ideal import IdealSwarm
-from inference.bounds import Interval
-from inference.datasets.wine import schema as wine_schema
-from inference.mcmc.run import Options
-from inference.models.glm.sgd import SgdSettings
-from inference.models.linear.result import into_ball
-from inference.problem import Problem, Schema
+from papers.ldp2021.regression_reports import Reporters, Terms
+from papers.ldp2021.regression_work import FIGURE_4, FIGURE_5, Cell, Plan
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 TERMS = Terms(1.0, 1e-5)

@@ -13,13 +13,13 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from emulator.experiments.local import regression_summary as summary
-from emulator.experiments.local import regression_work as work
-from emulator.experiments.local.regression_data import PUBLISHED, VALID
-from emulator.experiments.local.regression_drawing import draw
-from emulator.experiments.local.regression_methods import BAYES, CLASSICAL, COROLLARY, NO_MODEL, SGD, TIGHT
-from emulator.experiments.local.regression_summary import HINDSIGHT, Comparison, Results
-from emulator.experiments.local.regression_work import FIGURE_4, FIGURE_5, Cell, Plan
+from papers.ldp2021 import regression_summary as summary
+from papers.ldp2021 import regression_work as work
+from papers.ldp2021.regression_data import PUBLISHED, VALID
+from papers.ldp2021.regression_drawing import draw
+from papers.ldp2021.regression_methods import BAYES, CLASSICAL, COROLLARY, NO_MODEL, SGD, TIGHT
+from papers.ldp2021.regression_summary import HINDSIGHT, Comparison, Results
+from papers.ldp2021.regression_work import FIGURE_4, FIGURE_5, Cell, Plan
 
 
 def test_intervals_are_students_and_joint() -> None:

@@ -14,7 +14,6 @@ from exact_rounds import aggregate
 from numpy.testing import assert_allclose
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
-from emulator.experiments.local.regression_reports import Reporters, Terms
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models.glm import sgd
@@ -31,6 +30,7 @@ from inference.rounds import run
 from inference.variational.models import BERNOULLI
 from inference.variational.progress import Iteration
 from inference.variational.standardise import Standardisation
+from papers.ldp2021.regression_reports import Reporters, Terms
 
 NAMES = ("a", "b", "y")
 SCHEMA = Schema(NAMES[:-1], "y", {"a": Interval(0, 4), "b": Interval(-1, 1), "y": Interval(-10, 30)})

@@ -7,10 +7,10 @@ from argparse import ArgumentTypeError
 import numpy as np
 import pytest
 
-from emulator.experiments.distributed import calibration, fits, kernels
-from emulator.experiments.distributed.calibration import INTERCEPT, JUDGED, NORMAL_X, Cell
-from emulator.experiments.distributed.simulated import complete_rows
 from inference.models.linear.nodes.methods import METHODS, NAMES
+from papers.mcmc2023 import calibration, fits, kernels
+from papers.mcmc2023.calibration import INTERCEPT, JUDGED, NORMAL_X, Cell
+from papers.mcmc2023.simulated import complete_rows
 
 COUNT = 400
 

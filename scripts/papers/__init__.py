@@ -1,0 +1,1 @@
+"""What only the papers' experiments need: their data, their algorithms as published, tables and figures."""

@@ -1,0 +1,181 @@
+"""The methods of Figures 4 and 5 on one repeat's rows: a score on the rows to test on, and what the work reports.
+
+    sufficient statistics   noise-aware posterior given the sum of the reports (section 13): tight, and as published
+    perturbed inputs        noise-aware posterior given each report (12.2): the paper's polynomial of order 2, the next
+                            even order, 4, and the sigmoid itself
+    LDP-SGD                 section 4.2, by `inference.models.glm.sgd`: at its default rate, and at those of a grid, of
+                            which the best at each ε is known in hindsight only
+    no privacy              the same posterior from the exact sums of the same clipped rows; and least squares or
+                            logistic regression (of maximum likelihood) on rows that are not clipped
+    no model                the mean of the target; of labels an AUC of ½
+
+All models of one setting have the same features, and an intercept or none. A posterior's prediction of a number is its
+mean, and of a label its mean probability. LDP-SGD's parameters are public: groups of the paper's order, each client
+once, C = 1.
+
+Chains that do not agree are run longer (`column_fits.mixed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from inference.bounds import Interval
+from inference.mcmc.posterior import LocalPosterior
+from inference.models.glm.regression import LocalRegression
+from inference.models.glm.sgd import (
+    SgdSettings,
+    group_size,
+    groups,
+    ldp_sgd,
+)
+from inference.models.logistic.baseline import laplace
+from inference.models.priors import RegressionPrior
+from inference.problem import Schema
+from inference.rounds import run
+from inference.variational.models import BERNOULLI, NORMAL
+from inference.variational.scores import area_under_curve
+from inference.variational.standardise import Standardisation
+from papers.ldp2021.column_fits import mixed
+from papers.ldp2021.regression_data import Array, Split
+from papers.ldp2021.regression_reports import (
+    Terms,
+    gradient_reporters,
+    inputs,
+    names_of,
+    sufficient,
+    unnoised,
+)
+
+TIGHT, COROLLARY = "sufficient statistics", "sufficient statistics, the paper's noise"
+INPUTS_2, INPUTS_4, INPUTS = "perturbed inputs, order 2", "perturbed inputs, order 4", "perturbed inputs, exact"
+ORDERS = {INPUTS_2: 2, INPUTS_4: 4, INPUTS: None}
+SGD, SGD_ALL = "LDP-SGD", "LDP-SGD, all records"
+BAYES, CLASSICAL, NO_MODEL = "no privacy, Bayes", "no privacy, maximum likelihood", "no model"
+BAYESIAN = (TIGHT, COROLLARY, *ORDERS, BAYES)
+PER_INPUT = (*ORDERS, SGD)
+"""Of Adult these have 10,000 of the records."""
+WITHOUT_NOISE = (BAYES, CLASSICAL, NO_MODEL)
+
+KEPT = 200  # draws that probabilities are averaged over
+VAGUE = 1e3  # the prior's standard deviation in "maximum likelihood"
+UNCLIPPED = 1e6  # of columns in LDP-SGD as published
+Report: TypeAlias = dict[str, Any]
+
+
+class Conditions(NamedTuple):
+    """Of one run: what is public, and how long chains are.
+
+    Attributes:
+        terms: of each client; without meaning where there is no noise. label: whether the target is one.
+        rate: of LDP-SGD; None for its default. share: c. iterations: of each chain, half of them warm-up.
+    """
+
+    terms: Terms
+    label: bool
+    rate: float | None = None
+    share: float = 0.5
+    iterations: int = 1000
+
+
+class Result(NamedTuple):
+    """A score on the rows to test on, and what else there is to say of the run."""
+
+    score: float
+    report: Report
+
+
+def scored(method: str, rows: Split, conditions: Conditions, rng: np.random.Generator) -> Result:
+    """One run of a method."""
+    if method in BAYESIAN:
+        return _bayesian(method, rows, conditions, rng)
+    if method in (SGD, SGD_ALL):
+        return _descended(rows, conditions, rng)
+    if method == CLASSICAL:
+        return Result(_score(rows, _classical(rows, conditions.label), conditions.label), {})
+    return Result(_score(rows, np.full(len(rows.y_test), rows.y.mean()), conditions.label), {})
+
+
+def _score(rows: Split, predicted: Array, label: bool) -> float:
+    """AUC of labels, else the root mean squared error in units of the data."""
+    if label:
+        return area_under_curve(predicted, rows.y_test > 0)
+    return rows.unit * float(np.sqrt(np.mean((predicted - rows.y_test) ** 2)))
+
+
+# --- Bayesian ---------------------------------------------------------------------------------------------------------
+
+Fit: TypeAlias = Callable[..., LocalRegression]
+
+
+def _bayesian(method: str, rows: Split, conditions: Conditions, rng: np.random.Generator) -> Result:
+    fitted, told = mixed(_fit(method, rows, conditions, rng), conditions.iterations, int(rng.integers(2**31)))
+    score = _score(rows, _predicted(fitted, rows.seen_test, conditions.label), conditions.label)
+    return Result(score, told._asdict())
+
+
+def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Generator) -> Fit:
+    """The posterior given reports that are drawn now, but for how to sample."""
+    from inference.models import fit  # JAX is slow to import, and the other methods need none
+
+    label, terms, prior = conditions.label, conditions.terms, RegressionPrior()
+    if method in ORDERS:
+        features, labels = inputs(rows, terms, conditions.share, rng)
+        order = ORDERS[method]
+        return lambda **how: fit.logistic_inputs(features, labels, prior, intercept=rows.intercept, order=order, **how)
+    if method == BAYES:
+        told = unnoised(rows, label=label)
+    else:
+        told = sufficient(rows, terms, rng, label=label, tight=method == TIGHT)
+    of_sums = fit.logistic if label else fit.linear
+    return lambda **how: of_sums(told, prior, **how)
+
+
+def _predicted(found: LocalPosterior, X: Array, label: bool) -> Array:
+    """The mean over draws of the target, or of a label's probability to be 1, shape ``(k,)``; rows as they are."""
+    from scipy.special import expit
+
+    slopes = found.draws["coefficients"].reshape(-1, X.shape[1])
+    constants = found.draws["intercept"].reshape(-1)
+    if not label:
+        return np.asarray(X @ slopes.mean(axis=0) + constants.mean())
+    kept = slice(None, None, max(1, len(slopes) // KEPT))
+    return np.asarray(expit(X @ slopes[kept].T + constants[kept]).mean(axis=1))
+
+
+# --- LDP-SGD ----------------------------------------------------------------------------------------------------------
+
+
+def _descended(rows: Split, conditions: Conditions, rng: np.random.Generator) -> Result:
+    label, terms, names = conditions.label, conditions.terms, names_of(rows)
+    d, family = len(names) - 1, BERNOULLI if label else NORMAL
+    settings = SgdSettings(family, rows.intercept)
+    if conditions.rate is not None:
+        settings = SgdSettings(family, rows.intercept, rate=conditions.rate)
+    plan = groups(len(rows.y), group_size(d + rows.intercept, terms.epsilon))
+    bounds = np.r_[np.ones(d), rows.target_bound] if rows.private else np.full(d + 1, UNCLIPPED)
+    columns = Standardisation(names, np.zeros(d + 1), np.ones(d + 1), bounds)
+    schema = Schema(
+        names[:-1],
+        names[-1],
+        {name: Interval(-end, end, public=rows.private) for name, end in zip(names, bounds.tolist(), strict=True)},
+    )
+    found = run(ldp_sgd(schema, plan, settings, columns=columns), gradient_reporters(rows, terms, rng))
+    report = {"groups": plan.number, "group_size": plan.size, "noise_sd": round(found.noise_sd[0], 4)}
+    return Result(_score(rows, found.linear_predictor(rows.seen_test), label), report)
+
+
+# --- without noise ----------------------------------------------------------------------------------------------------
+
+
+def _classical(rows: Split, label: bool) -> Array:
+    """Predictions of least squares, or of logistic regression, from rows that are not clipped."""
+    if label:
+        fitted = laplace(rows.X, rows.y > 0, VAGUE)
+        return fitted.probability(rows.X_test)
+    design, tested = (np.insert(X, 0, 1.0, axis=1) for X in (rows.X, rows.X_test))
+    theta = np.linalg.lstsq(design, rows.y, rcond=None)[0]
+    return np.asarray(tested @ theta)

@@ -1,0 +1,253 @@
+"""Simulated data, and the runs that Figures 2 and 4 of the third paper are made of (section 5.1).
+
+    V    d × d independent normals, Λ = VᵀV        θ ~ N(0, I),  Σ_x ~ IW(Λ, d + 1)
+    x ~ N(0, Σ_x),  y = xᵀθ + N(0, 1)              n = 10⁵ rows for d = 2 and d = 5, as in the code and Figure 2
+
+One data set for each d serves all, and the prior knows its Λ. How hard it is depends on Σ_x, and the authors' is not
+known, but for one thing: without privacy, squared errors of θ add up to tr(Σ_x⁻¹)/n and those of predictions to d/n on
+average, and Figure 2 prints both. Of `CANDIDATES` draws of Σ_x that one is taken in which this comes nearest.
+
+**As published**, ‖X‖ and ‖Y‖ are the largest of the rows and the noise is the published one (`releases`), which is not
+private as claimed. **Valid**, a row is within four standard deviations of the population: features in a ball, along the
+direction that varies most, and the target; noise is for the replacement of a row, by the exact mechanism, in a local
+round. Here who simulates knows what is public.
+
+A run is one method at one J and all ε: its 50 repeats at each ε are sampled together. As published the prior is in
+conflict with the data: θ_j ~ N(0, 0.026) and σ_y² ~ IG(20, 0.5), whose mean is 0.026, for θ_j ~ N(0, 1) and σ_y² = 1.
+The valid setting has the prior that θ is drawn from, and IG(2, 1) for σ_y².
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dca_proto.privacy.budget import Budget
+from inference.models.linear.nodes.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
+from inference.models.linear.nodes.observed import Observed, Prior
+from inference.problem import stream
+from papers.mcmc2023 import fits, releases
+from papers.mcmc2023.data import PUBLISHED, SETTINGS, Array, Statistics, blocks
+from papers.mcmc2023.fits import COSTS, SAMPLERS, Length, enough_iterations
+from papers.mcmc2023.paper import (
+    ADASSP,
+    BERNSTEIN_SHELDON,
+    EPSILONS,
+    ITERATIONS,
+    NODES,
+    NON_PRIVATE,
+    REPEATS,
+)
+
+ROWS, DELTA = 100_000, 1e-5
+SDS, CANDIDATES = 4.0, 100
+QUICK_REPEATS, QUICK_EPSILONS, QUICK_NODES, QUICK_ITERATIONS = 5, (0.1, 1.0, 10.0), (5,), 400
+PRIOR_A, PRIOR_B = 20.0, 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """What the rows are drawn from, and the rows: ``X`` (n, d) and ``y`` (n,)."""
+
+    theta: Array
+    Sigma_x: Array
+    Lambda: Array
+    X: Array
+    y: Array
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """‖X‖ and ‖Y‖ as published: the largest of the rows."""
+        return float(np.linalg.norm(self.X, axis=1).max()), float(np.abs(self.y).max())
+
+    @property
+    def public(self) -> tuple[float, float]:
+        """Radius of the features and bound of the target in the valid setting."""
+        largest = float(np.linalg.eigvalsh(self.Sigma_x)[-1])
+        return SDS * math.sqrt(largest), SDS * math.sqrt(float(self.theta @ self.Sigma_x @ self.theta) + 1)
+
+
+class Run(NamedTuple):
+    """What a method found at J nodes, for all ε and R repeats.
+
+    Attributes:
+        mean: of θ's posterior, or its estimate, shape ``(ε, R, d)``.
+        theta: draws of it after warm-up, shape ``(ε, R, draws, d)``; None without a sampler.
+        cov: of θ in closed form, shape ``(ε, R, d, d)``; None of other methods.
+        report: of the sampler.
+    """
+
+    mean: Array
+    theta: Array | None
+    cov: Array | None
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A run to make.
+
+    Attributes:
+        iterations: of a sampler; 0 of other methods.
+    """
+
+    setting: str
+    d: int
+    nodes: int
+    method: str
+    iterations: int = 0
+
+    def __str__(self) -> str:
+        length = f", {self.iterations} iterations" if self.iterations else ""
+        return f"{self.setting}, d = {self.d}, J = {self.nodes}, {self.method}{length}"
+
+    @property
+    def cost(self) -> float:
+        """Roughly, to do what takes longest first."""
+        return COSTS.get(self.method, 0.0) * self.iterations * self.nodes * (4 + self.d) ** 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is the same for all runs: the seed of all streams, how many repeats, and the ε."""
+
+    seed: int
+    repeats: int
+    epsilons: tuple[float, ...] = EPSILONS
+
+
+@lru_cache(maxsize=4)
+def population(d: int, seed: int, rows: int = ROWS) -> Population:
+    """The data set of d features."""
+    rng = stream(seed, f"distributed/simulated/{d}")
+    Lambda, Sigma_x = min((_covariance(d, rng) for _ in range(CANDIDATES)), key=lambda one: _unlikeness(one[1]))
+    theta = rng.standard_normal(d)
+    X = rng.standard_normal((rows, d)) @ np.linalg.cholesky(Sigma_x).T
+    return Population(theta, Sigma_x, Lambda, X, X @ theta + rng.standard_normal(rows))
+
+
+def _covariance(d: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Λ and Σ_x."""
+    V = rng.standard_normal((d, d))
+    return V.T @ V, inverse_wishart(V.T @ V, d + 1, rng)
+
+
+def _unlikeness(Sigma_x: Array) -> float:
+    """How far tr(Σ_x⁻¹)/d is from what the paper's non-private errors say of it, as a logarithm."""
+    estimation, prediction = NON_PRIVATE[len(Sigma_x)]
+    return abs(math.log(float(np.trace(np.linalg.inv(Sigma_x))) * prediction / (len(Sigma_x) ** 2 * estimation)))
+
+
+def inverse_wishart(Lambda: Array, degrees: int, rng: np.random.Generator) -> Array:
+    """The inverse of Σ ggᵀ over so many g ~ N(0, Λ⁻¹)."""
+    normals = rng.standard_normal((degrees, len(Lambda))) @ np.linalg.cholesky(np.linalg.inv(Lambda)).T
+    return np.asarray(np.linalg.inv(normals.T @ normals), float)
+
+
+def complete_rows(rng: np.random.Generator, n: int, least: int, missing: float, count: int) -> Array:
+    """How many of n rows have all their values: ``count`` draws of p(m) ∝ exp(-(n - m)/(n missing)), m >= ``least``."""
+    possible = np.arange(least, n + 1)
+    weights = np.exp((possible - n) / (missing * n))
+    return np.asarray(rng.choice(possible, size=count, p=weights / weights.sum()))
+
+
+def non_private(of: Population) -> tuple[Array, Array, float, float]:
+    """The conjugate posterior without privacy: μ_n and A_n⁻¹ of θ ~ N(μ_n, σ_y² A_n⁻¹), a_n and b_n of σ_y² ~ IG."""
+    d = len(of.theta)
+    precision = of.X.T @ of.X + PRIOR_B / (PRIOR_A - 1) * np.eye(d)  # as the published code has it
+    mean, spread = np.linalg.solve(precision, of.X.T @ of.y), np.linalg.inv(precision)
+    b = PRIOR_B + 0.5 * float(of.y @ of.y - mean @ precision @ mean)
+    return np.asarray(mean, float), np.asarray(spread, float), PRIOR_A + len(of.y) / 2, max(b, PRIOR_B)
+
+
+def run(work: Work, plan: Plan) -> Run:
+    """One method at J nodes and all ε."""
+    of, method, is_published = population(work.d, plan.seed), work.method, work.setting == PUBLISHED
+    exact = Statistics.of(of.X, of.y, work.nodes)
+    bound_x, bound_y = of.bounds if is_published else of.public
+    if method == ADASSP:
+        rng = stream(plan.seed, f"distributed/simulated/adaSSP/{work.setting}/{work.d}/{work.nodes}")
+        of_rows = (bound_x, bound_y, is_published)
+        found = [releases.adassp_estimate(exact, *of_rows, epsilon, DELTA, rng) for epsilon in _each(plan)]
+        return Run(_by_epsilon(np.stack(found), plan), None, None, {})
+    problems = _released(work.setting, work.d, work.nodes, method == BERNSTEIN_SHELDON, plan)
+    prior = prior_of(of, is_published)
+    if method in SAMPLERS:
+        sampled = fits.sampled(
+            method, problems, prior, Length(work.iterations), plan.seed, bound_y if is_published else None
+        )
+        theta = _by_epsilon(sampled.theta, plan)
+        return Run(theta.mean(axis=2), theta, None, sampled.report)
+    sigma_y2, R = crude_sigma_y2(bound_y, VARIANCE if is_published else SD), len(problems)
+    mean, cov = fits.fast(problems, [prior] * R, [sigma_y2] * R)
+    return Run(_by_epsilon(mean, plan), None, _by_epsilon(cov, plan), {})
+
+
+def prior_of(of: Population, is_published: bool) -> Prior:
+    """As published, with its conflict; else what θ is drawn from, and a vague one of mean 1 for σ_y²."""
+    d = len(of.theta)
+    if is_published:
+        return Prior.published(d, of.Lambda)
+    return Prior(np.zeros(d), np.eye(d), np.array(2.0), np.array(1.0), of.Lambda, np.array(d + 1.0))
+
+
+def _each(plan: Plan) -> list[float]:
+    """The ε of each problem."""
+    return [epsilon for epsilon in plan.epsilons for _ in range(plan.repeats)]
+
+
+def _by_epsilon(values: Array, plan: Plan) -> Array:
+    return values.reshape(len(plan.epsilons), plan.repeats, *values.shape[1:])
+
+
+@lru_cache(maxsize=8)
+def _released(setting: str, d: int, nodes: int, square: bool, plan: Plan) -> tuple[Observed, ...]:
+    """Of all ε and repeats: the same for all methods but the one that needs yᵀy."""
+    of = population(d, plan.seed)
+    rng = stream(plan.seed, f"distributed/simulated/noise/{setting}/{d}/{nodes}/{square}")
+    if setting == PUBLISHED:
+        exact = Statistics.of(of.X, of.y, nodes)
+        return tuple(releases.published(exact, *of.bounds, epsilon, DELTA, rng, square) for epsilon in _each(plan))
+    parts = [np.column_stack([of.X[part], of.y[part]]) for part in blocks(len(of.y), nodes)]
+    budgets = [Budget(epsilon, DELTA) for epsilon in _each(plan)]
+    return tuple(releases.local_round(parts, of.public, one, rng.bytes, target_square=square) for one in budgets)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """--setting, --iterations and --bernstein-sheldon."""
+    parser.add_argument("--setting", action="append", choices=SETTINGS, help="only this one")
+    parser.add_argument(
+        "--iterations", type=enough_iterations, default=ITERATIONS, metavar="K", help="of other samplers"
+    )
+    parser.add_argument(
+        "--bernstein-sheldon",
+        type=enough_iterations,
+        metavar="K",
+        help="MCMC-B&S too, with so many iterations (default: not)",
+    )
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """Of a script's options."""
+    if options.quick:
+        return Plan(options.seed, QUICK_REPEATS, QUICK_EPSILONS)
+    return Plan(options.seed, REPEATS)
+
+
+def works_of(options: argparse.Namespace, methods: Sequence[str], features: Sequence[int]) -> list[Work]:
+    """All runs that a script's options ask for, in the order of the panels."""
+    length = QUICK_ITERATIONS if options.quick else options.iterations
+    lengths = fits.lengths(methods, length, options.bernstein_sheldon)
+    return [
+        Work(setting, d, nodes, method, iterations)
+        for setting in options.setting or SETTINGS
+        for d in features
+        for nodes in (QUICK_NODES if options.quick else NODES)
+        for method, iterations in lengths.items()
+    ]

@@ -1,0 +1,338 @@
+"""The joint distributions of the samplers that have one, for `joint`: draws, data given parameters, test functions.
+
+Independent draws are made the long way, by NumPy: Σ_x as the inverse of a sum of squares, rows x ~ N(0, Σ_x) and
+y = xᵀθ + e, S = XᵀX, z = Xᵀy, and noise. So Proposition 3.1 of the paper (z given S) and the Wishart law of S are
+tested along with the samplers. New data given parameters and S are what the paper's equations (8) say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from inference.mcmc.kernel import Kernel
+from inference.models.linear.nodes import collapsed
+from inference.models.linear.nodes import fixed_s as fixed_s_kernel
+from inference.models.linear.nodes import intercept as intercept_kernel
+from inference.models.linear.nodes import normal_x as normal_x_kernel
+from inference.models.linear.nodes.observed import Observed, Prior
+from papers.mcmc2023.joint import PARAMETER, Array, Enter, Position, Subject
+from papers.mcmc2023.releases import symmetric_normals
+from papers.mcmc2023.simulated import complete_rows
+
+CONSTANT = 0.8  # value of the first feature where there is an intercept
+PRIOR_ROWS = 5.0  # k_0 there
+MISSING = 0.3  # share of rows that the prior there expects to lack a value
+
+
+class Regime(NamedTuple):
+    """Sizes and noise of a joint distribution.
+
+    Attributes:
+        d: features. n: rows of each node. noise: standard deviation in S_j and z_j, in units of √n_j.
+    """
+
+    d: int
+    n: tuple[int, ...]
+    noise: float
+
+    def __str__(self) -> str:
+        return f"d = {self.d}, J = {len(self.n)}, n = {'/'.join(map(str, self.n))}, noise {self.noise:g}√n"
+
+
+def prior_of(d: int) -> Prior:
+    """One in which nothing is zero, diagonal or alike, so that nothing can be left out or mixed up unnoticed."""
+    places = np.arange(d)
+    C = 0.5 * 0.4 ** np.abs(places[:, None] - places) * np.sqrt(np.outer(1 + places, 1 + places))
+    Lambda = (d + 2.0) * (-0.3) ** np.abs(places[:, None] - places)
+    m = 0.5 * (-1.0) ** places
+    return Prior(m, C, np.array(4.0), np.array(3.0), Lambda, np.array(d + 4.0))
+
+
+def parameters(rng: np.random.Generator, prior: Prior, count: int) -> dict[str, Array]:
+    """θ, σ_y² and Σ_x of the prior; κ is an integer."""
+    d, kappa = len(prior.Lambda), int(prior.kappa)
+    theta = prior.m + rng.standard_normal((count, len(prior.m))) @ np.linalg.cholesky(prior.C).T
+    sigma_y2 = prior.b / rng.gamma(prior.a, size=count)
+    rows = rng.standard_normal((count, kappa, d)) @ np.linalg.cholesky(np.linalg.inv(prior.Lambda)).T
+    return {"theta": theta, "sigma_y2": sigma_y2, "Sigma_x": np.linalg.inv(_squares(rows))}
+
+
+def _squares(rows: Array) -> Array:
+    products: Array = np.swapaxes(rows, -1, -2) @ rows
+    return products
+
+
+def statistics(
+    rng: np.random.Generator,
+    true: dict[str, Array],
+    regime: Regime,
+    mean: Array | None = None,
+    complete: Array | None = None,
+) -> tuple[Array, Array]:
+    """Exact S and z of rows that are drawn, shapes ``(count, J, d, d)`` and ``(count, J, d)``.
+
+    Args:
+        mean: of the features, shape ``(count, d)``; with one, there is a constant feature before them.
+        complete: how many rows of each node count, shape ``(count, J)``; by default all.
+    """
+    lower = np.linalg.cholesky(true["Sigma_x"])
+    S, z = [], []
+    for j, n in enumerate(regime.n):
+        x = rng.standard_normal((len(lower), n, regime.d)) @ np.swapaxes(lower, -1, -2)
+        if mean is not None:
+            x = np.insert(x + mean[:, None], 0, CONSTANT, axis=-1)
+        if complete is not None:
+            x *= (np.arange(n) < complete[:, j, None])[..., None]
+        y = (x @ true["theta"][:, :, None])[..., 0]
+        y += np.sqrt(true["sigma_y2"])[:, None] * rng.standard_normal(y.shape)
+        S.append(_squares(x))
+        z.append((y[:, None] @ x)[:, 0])
+    return np.stack(S, axis=1), np.stack(z, axis=1)
+
+
+def released(rng: np.random.Generator, S: Array, z: Array, regime: Regime) -> Observed:
+    """With noise; the variances of S and z differ, as do those of the nodes."""
+    count, J = S.shape[:2]
+    n = np.array(regime.n, float)
+    variance_S, variance_z = regime.noise**2 * n, 1.5 * regime.noise**2 * n
+    noisy_S = S + np.sqrt(variance_S)[:, None, None] * symmetric_normals(rng, count * J, S.shape[-1]).reshape(S.shape)
+    noisy_z = z + np.sqrt(variance_z)[:, None] * rng.standard_normal(z.shape)
+    none = np.full((count, J), np.nan)
+    each = partial(np.broadcast_to, shape=(count, J))
+    return Observed(noisy_S, noisy_z, each(n), each(variance_S), each(variance_z), none, none, np.zeros(count))
+
+
+def enter_normal_x(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
+    """MCMC-normalX's state: factors of S and of V = σ_y² S + σ_z² I, and the likelihoods, follow.
+
+    Warm-up would have made α_j about what the noise and the rows ask for: 1/α_j in proportion to the variance of a term
+    of S_j/n_j, of which 2/n_j is the Wishart's, and less in more dimensions.
+    """
+    S, d = position["S"], position["theta"].size
+    K = jnp.linalg.cholesky(position["sigma_y2"] * S + observed.variance_z[:, None, None] * jnp.eye(d))
+    residual = (observed.z - S @ position["theta"])[..., None]
+    white = jax.scipy.linalg.solve_triangular(K, residual, lower=True)[..., 0]
+    logs = jnp.log(jnp.diagonal(K, axis1=-2, axis2=-1))
+    return state._replace(
+        theta=position["theta"],
+        sigma_y2=position["sigma_y2"],
+        S=S,
+        L=jnp.linalg.cholesky(S),
+        K=K,
+        log_likelihood=-(logs + white**2 / 2).sum(axis=-1),
+        Sigma_x=(jnp.linalg.cholesky(position["Sigma_x"]), jnp.eye(len(position["Sigma_x"]))),
+        log_alpha=jnp.log((observed.n / 2 + observed.n**2 / observed.variance_S) * d**2 / 3 + d),
+    )
+
+
+def enter_intercept(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
+    """As MCMC-normalX's, but factors are those of the scatter; proposals of means and m_j are as wide as their noise.
+
+    m_j is read off S, as whole as it is for the sampler.
+    """
+    S, c = position["S"], observed.constant
+    rows = jnp.round(S[:, 0, 0] / c**2)
+    mean = S[:, 0, 1:] / (rows[:, None] * c)
+    scatter = S[:, 1:, 1:] - rows[:, None, None] * mean[:, :, None] * mean[:, None]
+    shared = enter_normal_x(state.shared, position, observed, prior)._replace(L=jnp.linalg.cholesky(scatter))
+    log_width = -jnp.log(1 + c**2 * observed.n / observed.variance_S) / 2
+    return state._replace(shared=shared, rows=rows, mean=mean, mu_x=position["mu_x"], log_width=log_width)
+
+
+def enter_fixed_s(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
+    """MCMC-fixedS's: all else follows from the data and is `init`'s."""
+    return state._replace(theta=position["theta"], sigma_y2=position["sigma_y2"])
+
+
+def normal_x(kernel: Kernel, regime: Regime, enter: Enter) -> Subject:
+    """Figure 1 of the paper: for every sampler of the posterior of MCMC-normalX.
+
+    Args:
+        enter: one chain's state with θ, σ_y², Σ_x and S put in the place of its own.
+    """
+    prior, d = prior_of(regime.d), regime.d
+
+    def draw(rng: np.random.Generator, count: int) -> tuple[Position, Observed]:
+        true = parameters(rng, prior, count)
+        S, z = statistics(rng, true, regime)
+        return {**true, "S": S}, released(rng, S, z, regime)
+
+    normals = len(regime.n) * (d * (d + 1) // 2 + d)
+    return Subject(kernel, prior, draw, _new_statistics, normals, enter, kernel.draw, _functions_of_normal_x)
+
+
+def fixed_s(kernel: Kernel, regime: Regime, enter: Enter) -> Subject:
+    """Algorithm 2's model: the nearest positive semi-definite matrices to the noisy S are taken for S itself.
+
+    Args:
+        enter: one chain's state with θ and σ_y² put in the place of its own.
+    """
+    prior = prior_of(regime.d)
+
+    def draw(rng: np.random.Generator, count: int) -> tuple[Position, Observed]:
+        true = parameters(rng, prior, count)
+        observed = released(rng, *statistics(rng, true, regime), regime)
+        values, vectors = np.linalg.eigh(observed.S)
+        S = (vectors * np.maximum(values, 0)[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+        position = {"theta": true["theta"], "sigma_y2": true["sigma_y2"], "S": S}
+        return position, observed._replace(z=_given(rng, position, observed.variance_z))
+
+    def renew(normals: Any, position: Position, observed: Observed) -> Observed:
+        return observed._replace(z=_new_z(normals, position, observed))
+
+    normals = len(regime.n) * regime.d
+    return Subject(kernel, prior, draw, renew, normals, enter, kernel.draw, _functions_of_regression)
+
+
+def intercept(kernel: Kernel, regime: Regime, enter: Enter, prior_rows: float) -> Subject:
+    """Appendix B.2: a constant first feature, and d others about an unknown mean μ_x ~ N(0, Σ_x/k_0); rows are missing.
+
+    Args:
+        enter: one chain's state with θ, σ_y², Σ_x, μ_x and S put in the place of its own. prior_rows: k_0.
+    """
+    m, d = regime.d + 1, regime.d
+    prior = prior_of(m)
+    of_features = prior._replace(Lambda=prior.Lambda[1:, 1:])
+
+    def draw(rng: np.random.Generator, count: int) -> tuple[Position, Observed]:
+        true = parameters(rng, of_features, count)
+        normals = rng.standard_normal((count, d, 1)) / np.sqrt(prior_rows)
+        mu_x = (np.linalg.cholesky(true["Sigma_x"]) @ normals)[..., 0]
+        complete = np.stack([complete_rows(rng, n, d + 1, MISSING, count) for n in regime.n], axis=1)
+        S, z = statistics(rng, true, regime, mu_x, complete)
+        observed = released(rng, S, z, regime)._replace(constant=np.full(count, CONSTANT))
+        return {**true, "mu_x": mu_x, "S": S}, observed
+
+    normals = len(regime.n) * (m * (m + 1) // 2 + m)
+    return Subject(kernel, prior, draw, _new_statistics, normals, enter, kernel.draw, _functions_of_intercept)
+
+
+def _given(rng: np.random.Generator, position: Position, variance_z: Array) -> Array:
+    """Noisy z given S: N(S θ, S σ_y² + variance_z I)."""
+    S, d = position["S"], position["theta"].shape[-1]
+    cov = S * position["sigma_y2"][:, None, None, None] + variance_z[..., None, None] * np.eye(d)
+    noise = (np.linalg.cholesky(cov) @ rng.standard_normal((*S.shape[:-1], 1)))[..., 0]
+    return np.asarray(np.einsum("cjik,ck->cji", S, position["theta"]) + noise)
+
+
+def _new_statistics(normals: Any, position: Position, observed: Observed) -> Observed:
+    """Noisy S and z given the parameters of one chain, equation (8) and Proposition 3.1."""
+    S = position["S"]
+    J, d = S.shape[:2]
+    place = np.zeros((d, d), int)
+    place[np.triu_indices(d)] = place.T[np.triu_indices(d)] = np.arange(d * (d + 1) // 2)
+    for_S, for_z = jnp.split(normals, [J * (d * (d + 1) // 2)])
+    noise = for_S.reshape(J, -1)[:, place]
+    noisy = S + jnp.sqrt(observed.variance_S)[:, None, None] * noise
+    return observed._replace(S=noisy, z=_new_z(for_z, position, observed))
+
+
+def _new_z(normals: Any, position: Position, observed: Observed) -> Any:
+    S, d = position["S"], position["theta"].size
+    cov = position["sigma_y2"] * S + observed.variance_z[:, None, None] * jnp.eye(d)
+    return S @ position["theta"] + jnp.einsum("jik,jk->ji", jnp.linalg.cholesky(cov), normals.reshape(-1, d))
+
+
+def _functions_of_regression(position: Position, observed: Observed) -> dict[str, Array]:
+    """Of θ and σ_y², and of both with z."""
+    theta, sigma_y2 = position["theta"], position["sigma_y2"]
+    first = observed.z[:, 0]
+    residual = first - np.einsum("cik,ck->ci", observed.S[:, 0], theta)
+    found = {f"{PARAMETER}θ{i + 1}": theta[:, i] for i in range(theta.shape[1])}
+    return found | {
+        f"{PARAMETER}|θ|²": (theta**2).sum(axis=1),
+        f"{PARAMETER}θ1 θd": theta[:, 0] * theta[:, -1],
+        f"{PARAMETER}σ_y²": sigma_y2,
+        f"{PARAMETER}σ_y² |θ|²": sigma_y2 * (theta**2).sum(axis=1),
+        "z1": first[:, 0],
+        "|z1 - S1 θ|²": (residual**2).sum(axis=1),
+        "θᵀz1": (theta * first).sum(axis=1),
+        "θᵀΣz": (theta * observed.z.sum(axis=1)).sum(axis=1),
+    }
+
+
+def _functions_of_normal_x(position: Position, observed: Observed, released_S: Array | None = None) -> dict[str, Array]:
+    """And of Σ_x and S, with each other and with the noisy S.
+
+    Args:
+        released_S: what noise was added to, where that is not S.
+    """
+    Sigma, S = position["Sigma_x"], position["S"]
+    exact = S if released_S is None else released_S
+    log_Sigma, log_S = np.linalg.slogdet(Sigma)[1], np.linalg.slogdet(S)[1]
+    total = S.sum(axis=1)
+    correlations = {f"{PARAMETER}Σ12 scaled": _scaled(Sigma), f"{PARAMETER}S12 scaled": _scaled(S[:, -1])}
+    found = _functions_of_regression(position, observed)
+    if Sigma.shape[-1] > 1:  # of one feature they are always 1
+        found |= correlations
+    return found | {
+        f"{PARAMETER}log |Σ|": log_Sigma,
+        f"{PARAMETER}log |S1|": log_S[:, 0],
+        f"{PARAMETER}log |SJ|": log_S[:, -1],
+        f"{PARAMETER}log |S1| - log |Σ|": log_S[:, 0] - log_Sigma,
+        f"{PARAMETER}tr Σ⁻¹ΣS": np.trace(np.linalg.solve(Sigma, total), axis1=1, axis2=2),
+        f"{PARAMETER}σ_y² |S1|": np.log(position["sigma_y2"]) + log_S[:, 0],
+        f"{PARAMETER}θᵀS1θ": np.einsum("ci,cij,cj->c", position["theta"], exact[:, 0], position["theta"]),
+        "noisy S1, last": observed.S[:, 0, -1, -1],
+        "noisy SJ, off the diagonal": observed.S[:, -1, 0, -1],
+        "S1 · noisy S1": (exact[:, 0] * observed.S[:, 0]).sum(axis=(1, 2)),
+        "|noisy S1 - S1|²": ((exact[:, 0] - observed.S[:, 0]) ** 2).sum(axis=(1, 2)),
+    }
+
+
+def _functions_of_intercept(position: Position, observed: Observed) -> dict[str, Array]:
+    """Those of MCMC-normalX for the features' scatter about their mean, and of the means and the complete rows."""
+    S, mu_x = position["S"], position["mu_x"]
+    rows, J = np.round(S[:, :, 0, 0] / CONSTANT**2), S.shape[1]  # equal ones alike: a test of laws counts ties
+    mean = S[:, :, 0, 1:] / (rows[..., None] * CONSTANT)
+    scatter = S[:, :, 1:, 1:] - rows[..., None, None] * mean[..., :, None] * mean[..., None, :]
+    apart = mean - mu_x[:, None]
+    precision = np.linalg.inv(position["Sigma_x"])
+    log_scatter = np.linalg.slogdet(scatter[:, 0])[1]
+    told = np.sqrt(observed.variance_S.max()) <= CONSTANT**2  # to a row: m_j, a whole number, then ends where it began
+    moving = "" if told else PARAMETER
+    return _functions_of_normal_x({**position, "S": scatter}, observed, S) | {
+        f"{PARAMETER}first μ_x": mu_x[:, 0],
+        f"{PARAMETER}last μ_x": mu_x[:, -1],
+        f"{PARAMETER}|μ_x|": (mu_x**2).sum(axis=1),
+        f"{PARAMETER}μ_xᵀ Σ⁻¹ μ_x": np.einsum("ci,cij,cj->c", mu_x, precision, mu_x),
+        f"{PARAMETER}first mean": mean[:, 0, 0],
+        f"{PARAMETER}|b1 - μ_x|": np.einsum("ci,cij,cj->c", apart[:, 0], precision, apart[:, 0]),
+        f"{PARAMETER}|bJ - μ_x|": np.einsum("ci,cij,cj->c", apart[:, J - 1], precision, apart[:, J - 1]),
+        f"{PARAMETER}intercept x first mean": position["theta"][:, 0] * mean[:, 0, 0],
+        f"{moving}m1": rows[:, 0],
+        f"{moving}mJ": rows[:, -1],
+        f"{PARAMETER}log |C1| - d log m1": log_scatter - mu_x.shape[1] * np.log(rows[:, 0]),
+        f"{PARAMETER}m1 |b1 - μ_x|": rows[:, 0] * np.einsum("ci,cij,cj->c", apart[:, 0], precision, apart[:, 0]),
+        f"{PARAMETER}intercept x m1": position["theta"][:, 0] * rows[:, 0],
+        "noisy m1": observed.S[:, 0, 0, 0],
+        "m1 · noisy m1": rows[:, 0] * observed.S[:, 0, 0, 0],
+    }
+
+
+def _scaled(matrices: Array) -> Array:
+    """First row's last entry as a correlation."""
+    scaled: Array = matrices[:, 0, -1] / np.sqrt(matrices[:, 0, 0] * matrices[:, -1, -1])
+    return scaled
+
+
+def _normal_x(regime: Regime, **options: Any) -> Subject:
+    return normal_x(normal_x_kernel.kernel(**options), regime, enter_normal_x)
+
+
+SAMPLERS: Mapping[str, Callable[[Regime], Subject]] = {
+    "normal-x": _normal_x,
+    "normal-x, published walk": partial(_normal_x, sigma_y2_step=0.1),
+    "collapsed": lambda regime: normal_x(collapsed.kernel(), regime, collapsed.entered),
+    "fixed-s": lambda regime: fixed_s(fixed_s_kernel.kernel(), regime, enter_fixed_s),
+    "intercept": lambda regime: intercept(
+        intercept_kernel.kernel(prior_rows=PRIOR_ROWS, missing=MISSING), regime, enter_intercept, PRIOR_ROWS
+    ),
+}
+"""Every sampler that has a joint distribution."""
