@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import sqrt
-from typing import TypeAlias, Unpack
+from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 import numpy as np
 
@@ -66,10 +66,12 @@ from inference.releases.reports import (
 )
 from inference.releases.terms import Given
 
+if TYPE_CHECKING:
+    from inference.models.glm.perturbed import Mean
+
 MODELS = "inference.models.noise_aware"
 COUNTS_MAX = 1000  # where counts may be clipped: each step of a chain takes its square, in time and memory
 MISSING_SDS = 4.0  # of the number of bits
-CLIPPED = 0.02  # of the rows, for which a polynomial gives no probability
 ColumnPrior: TypeAlias = GaussianPrior | RatePrior | ProbabilityPrior
 NEAR = 1e-9  # relative, for bounds that went through centre and scale
 
@@ -235,7 +237,7 @@ def logistic_inputs(
     prior: RegressionPrior | None = None,
     *,
     intercept: bool = True,
-    order: int | None = None,
+    mean: Mean | None = None,
     noise_aware: bool = True,
     **run: Unpack[Run],
 ) -> LocalRegression:
@@ -246,7 +248,7 @@ def logistic_inputs(
             `linear_inputs`.
         labels: the same clients' labels 0 and 1, by "randomised-response". Reports of two rounds are put together by
             who told them. (How a client's budget is split between the two is the rounds' affair.)
-        order: of the Chebyshev polynomial in the sigmoid's place, 2 in the paper; None for the sigmoid itself.
+        mean: in the place of the sigmoid's mean under a normal law (`perturbed.Mean`); by default itself.
         prior, intercept, noise_aware: as of `linear_inputs`.
 
     Raises:
@@ -257,10 +259,9 @@ def logistic_inputs(
     rows = rows if noise_aware else rows.taken_at_their_word()
     sums = {"scatter": rows.x.T @ rows.x, "total": rows.x.sum(axis=0)}
     data = {"prior": asdict(prior), "x": rows.x, "y": rows.y, **sums, "var_x": rows.variance_x, "p": rows.p}
-    model = numpyro_module(MODELS).LogisticRows(rows.x.shape[1], intercept, order)
+    model = numpyro_module(MODELS).LogisticRows(rows.x.shape[1], intercept, mean)
     sampled = options.sample(model, data)
     unit = unit_of_rows(sampled.draws, rows, intercept=intercept)
-    unit = unit._replace(notes=(*unit.notes, *_about_clipped(model.clipped(data, sampled.draws), len(rows.y))))
     return options.checked(regression(sampled, unit, prior, options, {**rows.attrs, "noise_aware": noise_aware}))
 
 
@@ -280,15 +281,6 @@ def _about_missing(reports: Categories) -> tuple[str, ...]:
     return (
         f"some {100 * lacking / (n * (p - q)):.2g} % of the clients seem to have no category, which draws the shares "
         "towards each other; ask for a round with a category for what they have",
-    )
-
-
-def _about_clipped(rows: int, n: int) -> tuple[str, ...]:
-    if rows <= CLIPPED * n:
-        return ()
-    return (
-        f"of {rows} of {n} rows the polynomial gives no probability, so that their labels say nothing; take "
-        "order=None, the sigmoid itself",
     )
 
 

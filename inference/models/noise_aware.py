@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -193,23 +192,12 @@ class LogisticRows:
     probability ``p`` of a true label.
 
     Attributes:
-        features: d. intercept: as above. order: of the Chebyshev polynomial in the sigmoid's place; None for itself.
+        features: d. intercept: as above. mean: as of `perturbed.logistic`.
     """
 
     features: int
     intercept: bool
-    order: int | None = None
-
-    def clipped(self, data: Data, draws: Data) -> int:
-        """Of how many rows the polynomial gives no probability at the posterior mean; 0 of the sigmoid."""
-        if self.order is None:
-            return 0
-        at = {name: array.mean(axis=(0, 1)) for name, array in draws.items()}
-        root = at[FEATURE_SD][:, None] * at.get(ROOT, 1.0)
-        mean = at.get(FEATURE_MEAN, np.zeros(self.features))
-        given = data["x"] - mean, at[THETA], root @ root.T, data["var_x"], self.order
-        with jax.enable_x64(True):
-            return int(perturbed.clipped(*given, offset=at.get(ALPHA, 0.0) + mean @ at[THETA]))
+    mean: perturbed.Mean | None = None
 
     def __call__(self, data: Data) -> None:
         theta, alpha = _coefficients(data["prior"], self.features, self.intercept)
@@ -218,7 +206,7 @@ class LogisticRows:
         if self.intercept:
             scatter = _scatter_about(mean, scatter, data["total"], x.shape[0])
             x, offset = x - mean, alpha + mean @ theta
-        given = scatter, x, data["y"], theta, Sigma, data["var_x"], data["p"], self.order
+        given = scatter, x, data["y"], theta, Sigma, data["var_x"], data["p"], self.mean
         numpyro.factor(FACTOR, perturbed.logistic_scatter(*given, offset=offset))
 
 

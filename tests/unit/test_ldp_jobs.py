@@ -284,7 +284,6 @@ def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: fl
     ("ldp-mean", {"family": "poisson", "lower": 0, "upper": 1001}, "counts clipped at 1001 are too many"),
     ("ldp-regression", {"inputs": True, "radius": 1.0}, "leave out inputs or radius"),
     ("ldp-regression", {"label_share": 1.0}, "setting 'label_share' is 1, expected a number between 0 and 1"),
-    ("ldp-regression", {"order": 0}, "setting 'order' is 0, expected at least 1"),
     ("ldp-regression", {"radius": 0}, "setting 'radius' is 0"),
     ("ldp-regression", {"lkj": -1}, "setting 'lkj' is -1"),
     ("ldp-sgd", {"group": 0}, "setting 'group' is 0, expected at least 1"),
@@ -462,10 +461,10 @@ def test_a_logistic_regression_is_scored_by_its_probabilities(drawn: Drawn) -> N
 
 @sampled
 def test_a_logistic_regression_from_rows_takes_two_reports_of_each_client(drawn: Drawn) -> None:
-    given = {"epsilon": 8.0, "family": "logistic", "inputs": True, "order": 2}
+    given = {"epsilon": 8.0, "family": "logistic", "inputs": True}
     result, summary, released = learnt("ldp-regression", problem("class"), **given)
     features, labels = released
-    assert (drawn.model.order, drawn.model.features, len(drawn.data["y"])) == (2, 2, N)
+    assert (drawn.model.features, len(drawn.data["y"])) == (2, N)
     assert (features.mechanism, labels.mechanism) == ("analytic-gaussian", "randomised-response")
     assert drawn.data["y"].tolist() == labels.reports.values.tolist()
     assert result.logistic

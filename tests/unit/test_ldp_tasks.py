@@ -126,7 +126,6 @@ def test_what_finish_alone_reads_may_change_at_no_price(name: str) -> None:
     """Every setting that may change leaves the request as it is; every other one is the journal's to compare."""
     job, data = JOBS[name], problem()
     values = {"family": "poisson", "noise_aware": False, "require_mixed": False, "chains": 3, "warmup": 7, "draws": 9}
-    values |= {"order": 3}
     for setting in job.changeable:
         if setting == "seed" or setting.startswith("prior_"):
             continue

@@ -257,8 +257,9 @@ def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monk
     x = LocalReports(rows[:, :2], "analytic-gaussian", 1.0, 1e-5, 3.0)
     fits.logistic_inputs(x, labels, PRIOR, intercept=intercept, noise_aware=False, draws=50)
     assert (stand_in.data["var_x"], stand_in.data["p"]) == (0.0, 1.0)
-    fits.logistic_inputs(x, labels, PRIOR, intercept=intercept, order=3, draws=50)
+    fits.logistic_inputs(x, labels, PRIOR, intercept=intercept, mean=np.add, draws=50)
     theta, Sigma = here["theta"], covariance(here)
     x = rows[:, :2] - mean
-    stand_in.check(there, believed, x.T @ x, x, labels.values, theta, Sigma, 9.0, p, 3)
+    stand_in.check(there, believed, x.T @ x, x, labels.values, theta, Sigma, 9.0, p, None)
+    assert stand_in.asked[-1] is np.add
     assert float(stand_in.known["offset"]) == pytest.approx(offset)

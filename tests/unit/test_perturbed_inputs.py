@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import logsumexp
 
-from inference.models.glm import chebyshev, perturbed
+from inference.models.glm import perturbed
+from papers.ldp2021 import chebyshev
 
 Array = NDArray[np.float64]
 LINEAR, SCATTER = jax.jit(perturbed.linear), jax.jit(perturbed.linear_scatter)
-LOGISTIC = jax.jit(perturbed.logistic, static_argnames="order")
-LABELLED = jax.jit(perturbed.logistic_scatter, static_argnames="order")
-CLIPPED = jax.jit(perturbed.clipped, static_argnames="order")
+LOGISTIC = jax.jit(perturbed.logistic, static_argnames="mean")
+LABELLED = jax.jit(perturbed.logistic_scatter, static_argnames="mean")
 EPSILONS = (0.01, 0.3, 2.0, 20.0)
 
 
@@ -64,7 +64,7 @@ def logistic(
 ) -> float:
     """The same of a labelled row."""
     given = zx[None], np.array([zy]), model.theta, model.Sigma, np.broadcast_to(var_x, model.d), float(p)
-    return float(LOGISTIC(*given, order=order, offset=float(offset))[0])
+    return float(LOGISTIC(*given, mean=order if order is None else chebyshev.clipped(order), offset=float(offset))[0])
 
 
 def integral(log_joint: Callable[[Array], Array], centre: Array, root: Array, reach: float, step: float) -> float:
@@ -148,7 +148,7 @@ def test_logistic_rows_are_the_integral_over_the_true_ones(model: Model) -> None
 
 @pytest.mark.parametrize("order", [2, 5])
 def test_polynomials_are_the_integral_of_the_polynomial(order: int) -> None:
-    """Where their mean is a probability. Elsewhere, far out, that is clipped, and counted."""
+    """Where their mean is a probability. Elsewhere, far out, that is clipped."""
     coefficients, model, seen = chebyshev.sigmoid(order), Model(1, 0.5, 0), []
     for var_x, zx, _ in cells(model):
         variance = model.Sigma[0, 0] + var_x
@@ -156,10 +156,9 @@ def test_polynomials_are_the_integral_of_the_polynomial(order: int) -> None:
         sd = float(np.abs(model.theta[0]) * np.sqrt(model.Sigma[0, 0] * var_x / variance)[0])
         u = m + np.linspace(-12, 12, 2001) * sd
         one = float(np.trapezoid(polyval(u, coefficients) * stats.norm.pdf(u, m, sd), u))
-        seen.append(perturbed.CLIP <= one <= 1 - perturbed.CLIP)
-        assert int(CLIPPED(zx[None], model.theta, model.Sigma, var_x, order=order)) == (not seen[-1])
+        seen.append(chebyshev.CLIP <= one <= 1 - chebyshev.CLIP)
         for zy, s in ((1, one), (0, 1 - one)):
-            s = s if seen[-1] else np.clip(s, perturbed.CLIP, 1 - perturbed.CLIP)
+            s = s if seen[-1] else np.clip(s, chebyshev.CLIP, 1 - chebyshev.CLIP)
             exact = stats.norm.logpdf(zx, 0, np.sqrt(variance)).sum() + np.log(0.2 + 0.6 * s)
             assert logistic(model, zx, zy, var_x, 0.8, order) == pytest.approx(exact, abs=1e-8)
     assert set(seen) == {True, False}
@@ -171,7 +170,7 @@ def test_order_2_can_make_a_likelihood_negative_and_then_it_is_clipped() -> None
     model.theta, model.Sigma = np.array([2.0]), np.eye(1)
     assert polyval(-6.0, chebyshev.sigmoid(2)) < -0.5
     of_x = stats.norm.logpdf(-3.0)
-    assert logistic(model, zx, 1, 0.0, 1.0, 2) == pytest.approx(of_x + np.log(perturbed.CLIP))
+    assert logistic(model, zx, 1, 0.0, 1.0, 2) == pytest.approx(of_x + np.log(chebyshev.CLIP))
     assert logistic(model, zx, 0, 0.0, 1.0, 2) == pytest.approx(of_x, abs=1e-5)
     assert logistic(model, zx, 1, 0.0, 1.0) == pytest.approx(of_x - np.logaddexp(0, 6.0))
 
@@ -202,7 +201,7 @@ def test_of_a_logistic_models_features_the_scatter_is_enough(order: int | None) 
     rng = np.random.default_rng(0)
     model, n = MODELS[2], 100
     zx, zy = rng.normal(size=(n, 2)) * [3.0, 0.1], rng.random(n) < 0.3
-    terms = model.theta, model.Sigma, np.array([2.0, 0.5]), 0.8, order
+    terms = model.theta, model.Sigma, np.array([2.0, 0.5]), 0.8, order if order is None else chebyshev.clipped(order)
     found = float(LABELLED(zx.T @ zx, zx, zy, *terms, offset=0.3))
     assert found == pytest.approx(float(LOGISTIC(zx, zy, *terms, offset=0.3).sum()), rel=1e-12)
     assert abs(float(LABELLED(1.1 * zx.T @ zx, zx, zy, *terms, offset=0.3)) - found) > 0.1
@@ -259,7 +258,9 @@ def test_gradients_are_finite_and_those_of_differences(kind: str) -> None:
         Sigma = base.Sigma * sd[:, None] * sd
         if kind == "linear":
             return perturbed.linear(x, y, theta, 0.3, Sigma, var_x, var_x).sum()
-        return perturbed.logistic(x, y > 0, theta, Sigma, var_x, p, None if kind == "exact" else 2).sum()
+        return perturbed.logistic(
+            x, y > 0, theta, Sigma, var_x, p, None if kind == "exact" else chebyshev.clipped(2)
+        ).sum()
 
     slopes_of = jax.jit(jax.value_and_grad(density, argnums=(0, 1)))
     for sd in (np.full(2, 1e-4), np.ones(2), np.array([1e3, 1e-2])):

@@ -20,7 +20,8 @@ from scipy.special import expit
 
 from dca_proto.statistics import Regression
 from inference.errors import DataError
-from inference.models.glm import chebyshev, logistic_normal, moments
+from inference.models.glm import logistic_normal, moments
+from papers.ldp2021 import chebyshev
 
 Array = NDArray[np.float64]
 LINEAR, LOGISTIC = jax.jit(moments.linear), jax.jit(moments.logistic)

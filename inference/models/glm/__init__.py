@@ -2,7 +2,7 @@
 
 moments, summed             noisy sums of a regression's sufficient statistics (LDP paper 2021, 3.1 and 13)
 perturbed                   a regression's perturbed rows (12)
-logistic_normal             the sigmoid's mean under a normal law, exactly; `chebyshev`, as a polynomial
+logistic_normal             the sigmoid's mean under a normal law, exactly
 regression, sites           what a fit returns: coefficients in the columns' units
 sgd                         gradient descent over reports
 ldp_job, sgd_job            the learning jobs

@@ -64,7 +64,6 @@ class Settings(SamplerSettings):
     family: str = setting(LINEAR, f"{LINEAR}, or {LOGISTIC} of a target whose bounds are its two classes.")
     inputs: bool = setting(False, "Clients report their rows with noise, in place of the products.")
     label_share: float = setting(0.5, "Of the budget, for labels; where rows of a logistic regression are reported.")
-    order: int | None = setting(None, "Of the polynomial for the sigmoid there, 2 in the paper; by default itself.")
     radius: float | None = setting(None, "Clients bring their scaled features into a ball; by default the bounds' box.")
     noise_aware: bool = setting(True, "false leaves the noise out of the model, to compare.")
     coefficient_sd: float | None = setting(None, f"Of each coefficient's normal prior, {OF_BOUNDS}.")
@@ -87,8 +86,6 @@ class Settings(SamplerSettings):
             )
         if not 0 < self.label_share < 1:
             raise DataError(f"setting 'label_share' is {self.label_share:g}, expected a number between 0 and 1")
-        if self.order is not None and self.order < 1:
-            raise DataError(f"setting 'order' is {self.order}, expected at least 1")
 
     @property
     def labelled(self) -> bool:
@@ -177,7 +174,7 @@ def finish(released: Released, schema: Schema, settings: Settings, conditions: C
     """The posterior given the reports, or their sum."""
     run, prior, aware = settings.run(conditions), settings.prior(schema), settings.noise_aware
     if isinstance(released, tuple):
-        return fit.logistic_inputs(*released, prior, order=settings.order, noise_aware=aware, **run)
+        return fit.logistic_inputs(*released, prior, noise_aware=aware, **run)
     if settings.inputs:
         return fit.linear_inputs(released, prior, noise_aware=aware, **run)
     chosen = fit.linear if settings.family == LINEAR else fit.logistic
@@ -242,7 +239,7 @@ JOBS = {
     "ldp-regression": LearningJob(
         name="ldp-regression",
         settings=Settings,
-        changeable=("noise_aware", "order", *PRIORS, *SAMPLED),
+        changeable=("noise_aware", *PRIORS, *SAMPLED),
         check=check,
         plan=plan,
         make=make,

@@ -18,13 +18,9 @@ With x integrated out, z_x ~ N(0, Σ + Σ*), and u = xᵀθ given z_x is normal 
 scatter matrix alone: `linear_scatter` is the sum of `linear` over rows.
 
 **Logistic, one number a row.** That is so of the features' part here too, so that a row costs its label's probability:
-`logistic_scatter` is the sum of `logistic`, ten times as fast with order 2.
+`logistic_scatter` is the sum of `logistic`.
 
-**s is exact** with order None (`logistic_normal`). The paper puts a Chebyshev polynomial in the place of the sigmoid:
-order 2, which is a straight line (`chebyshev`). Its mean leaves [0, 1] where |u| or v is large, and the likelihood can
-then be negative. So s of a polynomial is clipped to [CLIP, 1 - CLIP]; the two labels' probabilities still add up to 1,
-and the row says nothing more of θ through its label. `clipped` counts such rows. The exact s is never clipped. From
-order 4 on a polynomial turns around (order 4 at ±2.9, for R = 3): θ may have several modes, and chains may not mix.
+**s is exact** (`logistic_normal`), where the paper has the mean of a polynomial.
 
 **Offsets.** Features with a mean μ: give z_x - μ. An intercept α: give linear models z_y - α - μᵀθ, and logistic ones
 ``offset = α + μᵀθ``.
@@ -32,19 +28,20 @@ order 4 on a polynomial turns around (order 4 at ±2.9, for R = 3): θ may have 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log, pi
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from inference.models.glm import chebyshev, logistic_normal
+from inference.models.glm import logistic_normal
 
 Array: TypeAlias = Any
 """A float64 array, JAX's or NumPy's."""
 
-CLIP = 1e-6
-"""How near to 0 and 1 a polynomial's mean may come."""
+Mean: TypeAlias = Callable[[Array, Array], Array]
+"""Of (m, v), of one shape: E[1/(1 + exp(-u))] of u ~ N(m, v), or what stands in its place, within (0, 1)."""
 LOG_2PI = log(2 * pi)
 
 
@@ -98,24 +95,22 @@ def logistic(
     Sigma: Array,
     var_x: Array,
     p: float,
-    order: int | None = None,
+    mean: Mean | None = None,
     *,
     offset: Array = 0.0,
-    radius: float = chebyshev.RADIUS,
 ) -> Array:
     """ln p(z_x, z_y) of each row.
 
     Args:
         zx, theta, Sigma, var_x: as for `linear`. zy: released labels, 0 or 1, shape ``(n,)``.
         p: the probability that a label was released as it is, from ½ to 1.
-        order: of the Chebyshev polynomial in the place of the sigmoid (the paper's: 2); None for the sigmoid itself.
-        offset: added to xᵀθ. radius: R, of the interval that the polynomial is fitted on.
+        mean: in the place of s, as for the paper's polynomials; by default s itself. offset: added to xᵀθ.
 
     Returns:
         Shape ``(n,)``.
     """
     inputs = _inputs(theta, Sigma, var_x)
-    labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, order, radius)
+    labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, mean)
     return _log_features(zx, inputs.root) + labels
 
 
@@ -127,10 +122,9 @@ def logistic_scatter(
     Sigma: Array,
     var_x: Array,
     p: float,
-    order: int | None = None,
+    mean: Mean | None = None,
     *,
     offset: Array = 0.0,
-    radius: float = chebyshev.RADIUS,
 ) -> Array:
     """The sum of `logistic` over rows.
 
@@ -141,31 +135,8 @@ def logistic_scatter(
         Shape ``()``.
     """
     inputs = _inputs(theta, Sigma, var_x)
-    labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, order, radius)
+    labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, mean)
     return _log_features_sum(scatter, zx.shape[0], inputs.root) + labels.sum()
-
-
-def clipped(
-    zx: Array,
-    theta: Array,
-    Sigma: Array,
-    var_x: Array,
-    order: int,
-    *,
-    offset: Array = 0.0,
-    radius: float = chebyshev.RADIUS,
-) -> Array:
-    """How many rows' polynomial mean is no probability within [CLIP, 1 - CLIP], so that `logistic` clips it.
-
-    Args:
-        As for `logistic`.
-
-    Returns:
-        A whole number, shape ``()``.
-    """
-    inputs = _inputs(theta, Sigma, var_x)
-    s = chebyshev.mean(chebyshev.sigmoid(order, radius), zx @ inputs.weights + offset, inputs.variance)
-    return jnp.sum((s < CLIP) | (s > 1 - CLIP))
 
 
 def _inputs(theta: Array, Sigma: Array, var_x: Array) -> _Inputs:
@@ -176,14 +147,14 @@ def _inputs(theta: Array, Sigma: Array, var_x: Array) -> _Inputs:
     return _Inputs(root, b, r @ Sigma @ r + b @ (noise * b))
 
 
-def _log_labels(m: Array, v: Array, zy: Array, p: float, order: int | None, radius: float) -> Array:
+def _log_labels(m: Array, v: Array, zy: Array, p: float, mean: Mean | None) -> Array:
     """ln P(z_y) of each row, whose u is N(m, v); shape of m."""
     told = jnp.asarray(zy) == 1
-    if order is None:
+    if mean is None:
         one, zero = logistic_normal.log_means(m, v)
         same, other = jnp.where(told, one, zero), jnp.where(told, zero, one)
         return jnp.logaddexp(jnp.log(p) + same, jnp.log1p(-p) + other)
-    s = jnp.clip(chebyshev.mean(chebyshev.sigmoid(order, radius), m, v), CLIP, 1 - CLIP)
+    s = mean(m, v)
     return jnp.log((1 - p) + (2 * p - 1) * jnp.where(told, s, 1 - s))
 
 

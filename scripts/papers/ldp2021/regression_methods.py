@@ -120,12 +120,13 @@ def _bayesian(method: str, rows: Split, conditions: Conditions, rng: np.random.G
 def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Generator) -> Fit:
     """The posterior given reports that are drawn now, but for how to sample."""
     from inference.models import fit  # JAX is slow to import, and the other methods need none
+    from papers.ldp2021 import chebyshev
 
     label, terms, prior = conditions.label, conditions.terms, RegressionPrior()
     if method in ORDERS:
         features, labels = inputs(rows, terms, conditions.share, rng)
-        order = ORDERS[method]
-        return lambda **how: fit.logistic_inputs(features, labels, prior, intercept=rows.intercept, order=order, **how)
+        mean = None if ORDERS[method] is None else chebyshev.clipped(ORDERS[method])
+        return lambda **how: fit.logistic_inputs(features, labels, prior, intercept=rows.intercept, mean=mean, **how)
     if method == BAYES:
         told = unnoised(rows, label=label)
     else:
