@@ -27,7 +27,6 @@ from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.datasets.wine import schema as wine_schema
 from inference.mcmc.run import Options
-from inference.models.glm.sgd import SgdSettings
 from inference.models.linear.result import into_ball
 from inference.problem import Problem, Schema
 from papers.ldp2021 import regression_data as data
@@ -365,8 +364,16 @@ def test_ldp_sgd_takes_the_rate_that_is_asked_for(rate: float | None, monkeypatc
         with pytest.raises(AskedError) as asked:
             methods.scored(SGD, rows(private=private), Conditions(TERMS, False, rate), np.random.default_rng(1))
         (settings,) = asked.value.args
-        assert settings.rate == (SgdSettings(settings.family, settings.intercept).rate if rate is None else rate)
-        assert settings.intercept == private
+        d = 2 + private
+        assert settings.gain(4, 2.0) == pytest.approx((rate or 1.0) / (2 * math.sqrt(1 + d * 2.0)))
+        assert (settings.clip, settings.averaged, settings.intercept) == (1.0, 0.5, private)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "epsilon", "size"), [(6, 1.0, 11), (6, 0.1, 1076), (1, 0.5, 4), (2, 1.0, 2), (6, 100.0, 1)]
+)
+def test_groups_are_of_the_papers_order(dimension: int, epsilon: float, size: int) -> None:
+    assert methods.group_size(dimension, epsilon) == size
 
 
 # --- cells

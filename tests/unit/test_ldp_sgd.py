@@ -21,18 +21,19 @@ from inference.models.glm.sgd import (
     Groups,
     Score,
     SgdSettings,
-    group_size,
     groups,
     ldp_sgd,
 )
 from inference.problem import Schema
 from inference.rounds import run
-from inference.variational.models import BERNOULLI
+from inference.variational.models import BERNOULLI, NORMAL
 from inference.variational.progress import Iteration
 from inference.variational.standardise import Standardisation
 from papers.ldp2021.regression_reports import Reporters, Terms
 
 NAMES = ("a", "b", "y")
+
+BOUND = {2.0: 2.0, 40.0: 0.15}
 SCHEMA = Schema(NAMES[:-1], "y", {"a": Interval(0, 4), "b": Interval(-1, 1), "y": Interval(-10, 30)})
 
 
@@ -57,13 +58,6 @@ class Told:
 # --- groups
 
 
-@pytest.mark.parametrize(
-    ("dimension", "epsilon", "size"), [(6, 1.0, 11), (6, 0.1, 1076), (1, 0.5, 4), (2, 1.0, 2), (6, 100.0, 1)]
-)
-def test_groups_are_of_the_papers_order(dimension: int, epsilon: float, size: int) -> None:
-    assert group_size(dimension, epsilon) == size
-
-
 @pytest.mark.parametrize("clients", [1, 7, 1999, 2001, 5198, 7999, 39_074])
 @pytest.mark.parametrize("least", [1, 3, 50, 10_000])
 def test_nobody_is_in_two_groups_and_hardly_anybody_in_none(clients: int, least: int) -> None:
@@ -74,9 +68,7 @@ def test_nobody_is_in_two_groups_and_hardly_anybody_in_none(clients: int, least:
     assert clients - number * size < max(size, number)
 
 
-@pytest.mark.parametrize(
-    "call", [lambda: group_size(3, 0.0), lambda: group_size(0, 1.0), lambda: groups(0, 1), lambda: groups(5, 0)]
-)
+@pytest.mark.parametrize("call", [lambda: groups(0, 1), lambda: groups(5, 0)])
 def test_impossible_groups_are_refused(call: Callable[[], object]) -> None:
     with pytest.raises(DataError):
         call()
@@ -96,12 +88,12 @@ def test_every_client_reports_once_with_its_whole_budget() -> None:
 
 
 def test_steps_and_their_mean_are_as_stated() -> None:
-    """η_t = rate/(ρ√t), ρ² = C² + d s²; the mean is of the last two of three iterates."""
-    gradients, variance, settings = [[1.0, 2.0], [-1.0, 0.5], [0.0, 3.0]], 0.7, {"clip": 1.5, "rate": 0.4}
+    """A rule of one's own; the mean is of the last two of three iterates."""
+    gradients, variance = [[1.0, 2.0], [-1.0, 0.5], [0.0, 3.0]], 0.7
+    own = SgdSettings(intercept=False, clip=1.5, gain=lambda t, v: 0.4 / (t * v), averaged=0.6)
     asked = Told(gradients, variance)
-    found = run(ldp_sgd(SCHEMA, Groups(3, 10), SgdSettings(intercept=False, averaged=0.6, **settings)), asked)
-    rho = math.sqrt(1.5**2 + 2 * variance)
-    iterates = np.cumsum([0.4 / (rho * math.sqrt(t)) * np.array(g) for t, g in enumerate(gradients, start=1)], axis=0)
+    found = run(ldp_sgd(SCHEMA, Groups(3, 10), own), asked)
+    iterates = np.cumsum([0.4 / (t * 0.7) * np.array(g) for t, g in enumerate(gradients, start=1)], axis=0)
     assert_allclose(found.theta, iterates[1:].mean(axis=0))
     asked_at = [request.parameters["theta"] for request in asked.requests]
     assert_allclose(asked_at, [np.zeros(2), *iterates[:2]])
@@ -109,12 +101,26 @@ def test_steps_and_their_mean_are_as_stated() -> None:
     assert asked.requests[0].parameters["clip"] == 1.5
 
 
-def test_noise_shortens_steps() -> None:
-    quiet, loud = (
-        run(ldp_sgd(SCHEMA, Groups(1, 10)), Told([[1.0, 1.0, 1.0]], variance)).theta for variance in (0.0, 100.0)
-    )
-    assert_allclose(quiet, 1.0)
-    assert_allclose(loud, 1 / math.sqrt(301))
+@pytest.mark.parametrize(("family", "h", "clip"), [(NORMAL, 1.0, math.sqrt(3)), (BERNOULLI, 0.25, math.sqrt(3) / 2)])
+def test_the_steps_of_the_plan_give_the_posterior_mean(family: str, h: float, clip: float) -> None:
+    """Observations θ* + noise of known variance, of normal θ*: their posterior mean, without a recursion."""
+    rng, variance, steps = np.random.default_rng(5), 0.3, 7
+    truth, noise = np.array([0.4, -0.2, 0.1]), math.sqrt(variance) * rng.standard_normal((steps, 3))
+
+    class Quadratic(Told):
+        def hold(self, request: LdpReportRequest) -> NoisyAggregate:
+            assert request.parameters["clip"] == pytest.approx(clip)
+            mean = h * (truth - np.array(request.parameters["theta"])) + noise[len(self.requests)]
+            self._gradients = iter([mean.tolist()])
+            return super().hold(request)
+
+    found = run(ldp_sgd(SCHEMA, Groups(steps, 10), SgdSettings(family)), Quadratic([], variance))
+    predicted = {NORMAL: 0.5, BERNOULLI: 2.0}[family]
+    before = np.array([2 * predicted, predicted / 2, predicted / 2])
+    of_data = (truth + noise / h).mean(axis=0)
+    weight = before / (before + variance / h**2 / steps)
+    assert_allclose(found.theta, weight * of_data)
+    assert_allclose(found.weight, weight)
 
 
 def test_what_is_told_on_the_way() -> None:
@@ -134,10 +140,10 @@ def test_what_is_told_on_the_way() -> None:
 
 
 def test_coefficients_are_in_the_units_of_the_columns() -> None:
-    found = run(ldp_sgd(SCHEMA, Groups(1, 5)), Told([[0.5, 1.0, -2.0]]))  # θ itself: ρ = C = 1
+    found = run(ldp_sgd(SCHEMA, Groups(1, 5)), Told([[0.5, 1.0, -2.0]]))  # θ itself, without noise
     rows = np.array([[1.0, 0.5], [3.0, -1.0]])
-    z = (rows - [2.0, 0.0]) / [2.0, 1.0]
-    expected = 10 + 20 * (0.5 + z @ [1.0, -2.0])
+    z = 3 * (rows - [2.0, 0.0]) / [2.0, 1.0]
+    expected = 10 + 20 / 3 * (0.5 + z @ [1.0, -2.0])
     assert_allclose(found.predict(rows), expected)
     assert_allclose(found.intercept + rows @ found.coefficients, expected)
     assert_allclose(found.predict(np.array([[9.0, 0.5]])), found.predict(np.array([[4.0, 0.5]])))  # as clients clamp
@@ -146,9 +152,9 @@ def test_coefficients_are_in_the_units_of_the_columns() -> None:
 
 
 def test_log_odds_have_no_unit_of_the_target() -> None:
-    found = run(ldp_sgd(SCHEMA, Groups(1, 5), SgdSettings(BERNOULLI)), Told([[0.5, 1.0, -2.0]]))
+    found = run(ldp_sgd(SCHEMA, Groups(1, 5), SgdSettings(BERNOULLI)), Told([[0.125, 0.25, -0.5]]))
     rows = np.array([[1.0, 0.5]])
-    eta = 0.5 + (rows - [2.0, 0.0]) / [2.0, 1.0] @ [1.0, -2.0]
+    eta = 0.5 + 3 * (rows - [2.0, 0.0]) / [2.0, 1.0] @ [1.0, -2.0]
     assert_allclose(found.linear_predictor(rows), eta)
     assert_allclose(found.intercept + rows @ found.coefficients, eta)
     assert_allclose(found.predict(rows), 1 / (1 + np.exp(-eta)))
@@ -165,15 +171,15 @@ def rows_of(n: int, rng: np.random.Generator) -> np.ndarray:
     return np.column_stack([X, 4 + 3 * X[:, 0] - 2 * X[:, 1] + 0.5 * rng.standard_normal(n)])
 
 
-def test_it_learns_from_reports() -> None:
-    """Over 30 seeds the slopes had standard deviations of 0.14 and 0.27, and predictions were off by 0.97 at most."""
+@pytest.mark.parametrize("epsilon", [2.0, 40.0])
+def test_it_learns_from_reports(epsilon: float) -> None:
+    """Of 30 seeds, predictions of the worst were off by BOUND at most; the target's sd is 3.7."""
     rng = np.random.default_rng(3)
-    rows, terms = rows_of(10_000, rng), Terms(40.0, 1e-5)
-    plan = groups(len(rows), group_size(3, terms.epsilon))
-    found = run(ldp_sgd(SCHEMA, plan), Reporters(rows, NAMES, terms, rng))
+    rows, terms = rows_of(10_000, rng), Terms(epsilon, 1e-5)
+    found = run(ldp_sgd(SCHEMA, groups(len(rows))), Reporters(rows, NAMES, terms, rng))
     assert found.contributors == 10_000
-    assert (np.abs(found.coefficients - [3, -2]) < [0.9, 1.7]).all()
-    assert_allclose(found.predict(rows[:50, :2]), 4 + rows[:50, :2] @ [3, -2], atol=2)
+    off = found.predict(rows[:, :2]) - (4 + rows[:, :2] @ [3, -2])
+    assert np.sqrt(np.mean(off**2)) < BOUND[epsilon]
 
 
 # --- ends
@@ -196,7 +202,7 @@ def test_clients_that_have_spent_their_budget_are_not_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"clip": 0.0}, {"rate": math.inf}, {"averaged": 0.0}, {"averaged": 1.5}, {"family": "poisson"}]
+    "wrong", [{"clip": 0.0}, {"clip": math.inf}, {"averaged": -0.5}, {"averaged": 1.5}, {"family": "poisson"}]
 )
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(DataError):

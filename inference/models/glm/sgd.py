@@ -1,24 +1,30 @@
 """LDP-SGD: stochastic gradient descent over reports, in which each client takes part once (LDP paper, section 4.2).
 
-    groups    L = ⌊N/G⌋ groups, one after the other, of ⌊N/L⌋ clients each      G = ⌈d max(ln d, 1)/ε²⌉
+    groups    L = ⌊N/G⌋ groups, one after the other, of ⌊N/L⌋ clients each, at most `GROUPS_MAX`
     reports   of each client of group t: its gradient g of the log likelihood at θ_t, within the ball of radius C, with
               Gaussian noise for Δ2 = 2C
     step      θ_{t+1} = θ_t + η_t ḡ_t,   ḡ_t the mean of the group's reports, from θ_1 = 0
-    result    the mean of the last iterates
+    result    the last iterate
 
-A client's whole budget goes into its one report, so that the number of steps costs nothing; the paper (after Wang et
-al. 2019, "Collecting and analyzing multidimensional data with local differential privacy") asks for G of the order
-d log d/ε² and names no constant. With that one, the noise of ḡ_t is about as large at every ε, and ε decides how many
-steps there are. They are no more than `GROUPS_MAX`, beyond which groups grow instead: nobody waits for more rounds.
+A client's whole budget goes into its one report, so that the number of steps costs nothing but time.
 
-**Steps.** The paper gives no rule. Here it is that of convex functions whose noisy gradients have E|ḡ|² <= ρ² (Bassily,
-Smith and Thakurta 2014, after Shamir and Zhang 2013),
+**Steps.** The paper gives no rule. Here they are planned from what is public: n, ε and d. Columns are scaled so that
+their standard deviations are about 1 (a third of the half-width of their public bounds), and then the gradient's mean
+is about h(θ* - θ) in each coordinate, with h = 1 (linear) or ¼ (logistic, where p(1 - p) is largest). So θ_t + ḡ_t/h is
+an observation of θ*_j with noise of variance v/h², v that of ḡ_t's coordinates. With θ*_j ~ N(0, q_j) before, Kalman's
+filter gives
 
-    η_t = rate/(ρ√t),      ρ² = C² + d s²,      s² the variance of the noise in each coordinate of ḡ_t,
+    η_tj = 1/(h (t + k_j)),   k_j = v/(h² q_j):   much noise, short steps; little noise, θ_t is the mean of observations
+    w_j = L/(L + k_j)         the weight of the data in the result, its contraction (`inference.contraction`)
 
-so that the first step is about as long as `rate`, in units of scaled columns, whatever the noise; their rate is the
-largest |θ|. All of it is public: s is what the reports themselves say of their noise. The last iterates are averaged
-(Rakhlin, Shamir and Sridharan 2012); `averaged` is their part of all.
+with q_j = V/d for features and 2V for the intercept, V = ½ (linear: features explain half of the target) or 2
+(logistic). Where features are narrower than their bounds say, h is smaller, and the result is drawn towards 0.
+
+**Radius.** By default C = √m (linear) or √m/2 (logistic), the norm of a usual gradient of m coordinates: most pass.
+
+Measured on diabetes (398 clients, 3 features, mean of 20 splits): at ε = 1, 8 and 30 the test error is 1.03, 0.78 and
+0.75 times that of predicting the mean; without privacy 0.74. Steps η_t = 1/(√(C² + d s²) √t) in units of the bounds,
+the rule of convex functions, give 2.06, 1.11 and 0.84.
 
 **Failed rounds.** A client's charge for a report never comes back. So where a group gives no report at all the job ends
 with the iterates that it has, and the result says so.
@@ -28,19 +34,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, inf, log, sqrt
-from typing import NamedTuple
+from math import ceil, inf, sqrt
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
-from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError, unknown
 from inference.problem import Schema
 from inference.releases.terms import GAUSSIAN
 from inference.rounds import Job
+from inference.scale import PRIOR_BOUND_SDS
 from inference.variational.models import BERNOULLI, NORMAL
 from inference.variational.progress import Iteration, OnProgress
 from inference.variational.standardise import Standardisation
@@ -48,7 +54,11 @@ from inference.variational.standardise import Standardisation
 Array = NDArray[np.float64]
 
 GAINED = "log likelihood gained"
-GROUPS_MAX = 2000
+GROUPS_MAX = 50
+CURVATURE = {NORMAL: 1.0, BERNOULLI: 0.25}
+PREDICTED = {NORMAL: 0.5, BERNOULLI: 2.0}  # V
+Gain: TypeAlias = Callable[[int, float], "Array | float"]
+"""η_t of a step's number, from 1 on, and the variance of the noise in each coordinate of its mean gradient."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +67,9 @@ class SgdSettings:
 
     Attributes:
         family: ``normal`` (linear regression) or ``bernoulli`` (logistic). intercept: whether there is one.
-        clip: C, in units of a gradient of scaled columns.
-        rate: the length of the first step, about. averaged: the part of the iterates, at the end, whose mean is the
-            result.
+        clip: C, in units of a gradient of scaled columns; None for that at the head.
+        gain: η_t; None for that at the head. averaged: the part of the iterates, at the end, whose mean is the result;
+            0 for the last one.
 
     Raises:
         DataError: a number is out of range, or an unknown family.
@@ -67,18 +77,38 @@ class SgdSettings:
 
     family: str = NORMAL
     intercept: bool = True
-    clip: float = 1.0
-    rate: float = 1.0
-    averaged: float = 0.5
+    clip: float | None = None
+    gain: Gain | None = None
+    averaged: float = 0.0
 
     def __post_init__(self) -> None:
         if self.family not in (BERNOULLI, NORMAL):
             raise unknown("family", self.family, "generalised linear models", (BERNOULLI, NORMAL))
-        for name in ("clip", "rate"):
-            if not 0 < (found := getattr(self, name)) < inf:
-                raise DataError(f"setting {name} is {found:g}; expected a finite number above 0")
-        if not 0 < self.averaged <= 1:
-            raise DataError(f"setting averaged is {self.averaged:g}; expected a part above 0 and at most 1")
+        if self.clip is not None and not 0 < self.clip < inf:
+            raise DataError(f"setting clip is {self.clip:g}; expected a finite number above 0")
+        if not 0 <= self.averaged <= 1:
+            raise DataError(f"setting averaged is {self.averaged:g}; expected a part from 0 to 1")
+
+    def radius(self, dimension: int) -> float:
+        """C of gradients with so many coordinates."""
+        return sqrt(dimension) * (1.0 if self.family == NORMAL else 0.5) if self.clip is None else self.clip
+
+    def noise_to_signal(self, dimension: int, variance: float) -> Array:
+        """k of each coordinate, shape ``(dimension,)``.
+
+        Args:
+            variance: v, of the noise in each coordinate of a step's mean gradient.
+        """
+        before = np.full(dimension, PREDICTED[self.family] / max(1, dimension - self.intercept))
+        if self.intercept:
+            before[0] = 2 * PREDICTED[self.family]
+        return np.asarray(variance / (CURVATURE[self.family] ** 2 * before))
+
+    def step(self, number: int, dimension: int, variance: float) -> Array | float:
+        """η of a step."""
+        if self.gain is not None:
+            return self.gain(number, variance)
+        return np.asarray(1 / (CURVATURE[self.family] * (number + self.noise_to_signal(dimension, variance))))
 
 
 DEFAULT = SgdSettings()
@@ -91,34 +121,18 @@ class Groups(NamedTuple):
     size: int
 
 
-def group_size(dimension: int, epsilon: float) -> int:
-    """G, as at the head.
+def groups(clients: int, least: int = 1, most: int = GROUPS_MAX) -> Groups:
+    """As many groups as can be of at least so many clients; one, where clients are fewer.
 
     Args:
-        dimension: d, how many coefficients, the intercept included. epsilon: of each client's report.
-
-    Raises:
-        DataError: no coefficient, or an ε that is not finite and above 0.
-    """
-    if dimension < 1 or not 0 < epsilon < inf:
-        raise DataError(
-            f"{dimension} coefficients at epsilon {at_least(epsilon)}; expected 1 or more, at a finite one above 0"
-        )
-    return ceil(dimension * max(log(dimension), 1.0) / epsilon**2)
-
-
-def groups(clients: int, least: int) -> Groups:
-    """As many groups as can be of at least so many clients, up to `GROUPS_MAX`; one, where clients are fewer.
-
-    Args:
-        clients: N. least: G.
+        clients: N. least: G. most: how many groups at most.
 
     Raises:
         DataError: no client, or groups of none.
     """
     if clients < 1 or least < 1:
         raise DataError(f"groups of {least} of {clients} clients; expected at least 1 of each")
-    number = max(1, clients // max(least, ceil(clients / GROUPS_MAX)))
+    number = max(1, clients // max(least, ceil(clients / most)))
     return Groups(number, clients // number)
 
 
@@ -138,6 +152,7 @@ class SgdFit:
         theta: in units of scaled columns, the intercept first if there is one.
         settings: as given. groups: as planned. steps: how many groups reported. stopped: why not all; empty if all did.
         contributors: clients that reported. noise_sd: of the mean gradient's coordinates, at each step.
+        weight: w, of the data in each of θ, from 0 to 1.
         private: whether the reports, and the bounds, are private.
     """
 
@@ -150,6 +165,7 @@ class SgdFit:
     stopped: str
     contributors: int
     noise_sd: tuple[float, ...]
+    weight: Array
     private: bool
 
     @property
@@ -204,8 +220,8 @@ def ldp_sgd(
     one use of each.
 
     Args:
-        plan: from `groups`, of all clients and the `group_size` of the budget's ε.
-        columns: how clients scale and clamp; by default to ±1 from the public bounds.
+        plan: from `groups`, of all clients.
+        columns: how clients scale and clamp; by default `in_deviations`.
         score: of iterates, for `on_progress`; without one, what the log likelihood of a client has gained is told, an
             estimate from the same reports that costs no budget.
 
@@ -213,7 +229,7 @@ def ldp_sgd(
         NoAggregate: of the first group, without which there is no result.
         DataError: the columns are not the schema's.
     """
-    scaled = in_bounds(schema) if columns is None else columns
+    scaled = in_deviations(schema) if columns is None else columns
     if scaled.columns != schema.columns:
         raise DataError(f"columns {', '.join(scaled.columns)} are scaled, and the schema has others; give one for each")
     descent = _Descent(scaled, settings, plan)
@@ -231,9 +247,10 @@ def ldp_sgd(
     return descent.result(schema)
 
 
-def in_bounds(schema: Schema) -> Standardisation:
-    """Columns mapped from their public bounds to ±1."""
-    return Standardisation(schema.columns, schema.centres, schema.half_widths, np.ones(len(schema.columns)))
+def in_deviations(schema: Schema) -> Standardisation:
+    """Columns about the middle of their public bounds, in what their standard deviations probably are."""
+    bound = np.full(len(schema.columns), PRIOR_BOUND_SDS)
+    return Standardisation(schema.columns, schema.centres, schema.half_widths / bound, bound)
 
 
 class _Descent:
@@ -252,7 +269,7 @@ class _Descent:
         settings, theta = self._settings, self._iterates[-1]
         parameters = self._columns.parameters() | {
             "theta": [float(value) for value in theta],
-            "clip": settings.clip,
+            "clip": settings.radius(len(theta)),
             "family": settings.family,
             "intercept": settings.intercept,
         }
@@ -264,8 +281,7 @@ class _Descent:
         gradient, variance = reports.value / n, reports.noise_variance / n**2
         if len(self._iterates) > 1:  # this group's noise has nothing to do with what was moved before
             self._gained += float(gradient @ (theta - self._iterates[-2]))
-        norm = sqrt(settings.clip**2 + len(theta) * variance)
-        self._iterates.append(theta + settings.rate / (norm * sqrt(len(self._iterates))) * gradient)
+        self._iterates.append(theta + settings.step(len(self._iterates), len(theta), variance) * gradient)
         self._noise_sd.append(sqrt(variance))
         self._contributors += n
         self._private &= reports.private
@@ -278,6 +294,7 @@ class _Descent:
         """The mean of the last iterates; the first, zero, is never among them."""
         steps = len(self._iterates) - 1
         last = self._iterates[-max(1, round(self._settings.averaged * steps)) :]
+        against = self._settings.noise_to_signal(len(self._iterates[0]), float(np.mean(np.square(self._noise_sd))))
         return SgdFit(
             schema=schema,
             columns=self._columns,
@@ -288,5 +305,6 @@ class _Descent:
             stopped=self.stopped,
             contributors=self._contributors,
             noise_sd=tuple(self._noise_sd),
+            weight=steps / (steps + against),
             private=schema.private and self._private,
         )

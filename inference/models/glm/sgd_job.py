@@ -33,18 +33,14 @@ from inference.rounds import Job
 from inference.variational.models import BERNOULLI, NORMAL
 from inference.variational.scores import area_under_curve
 
-_DEFAULT = sgd.DEFAULT
-
 
 @dataclass(frozen=True)
 class Settings:
     """Of the job."""
 
     family: str = setting(LINEAR, f"{', '.join(FAMILIES)}; the latter of a target whose bounds are its two classes.")
-    group: int | None = setting(None, "Clients of each step; by default as many as their noise asks for.")
-    clip: float = setting(_DEFAULT.clip, "Largest norm of a client's gradient, bounds being ±1.")
-    rate: float = setting(_DEFAULT.rate, "Length of the first step, about.")
-    averaged: float = setting(_DEFAULT.averaged, "Part of the steps, at the end, whose mean is the result.")
+    group: int | None = setting(None, f"Clients of each step; by default for {sgd.GROUPS_MAX} steps.")
+    clip: float | None = setting(None, "Largest norm of a client's gradient, features being in sds; by default usual.")
 
     def __post_init__(self) -> None:
         require_choice("family", self.family, FAMILIES)
@@ -55,21 +51,18 @@ class Settings:
     @property
     def own(self) -> sgd.SgdSettings:
         """As the descent takes them. Raises `DataError` where a number is out of range."""
-        return sgd.SgdSettings(
-            NORMAL if self.family == LINEAR else BERNOULLI, True, self.clip, self.rate, self.averaged
-        )
+        return sgd.SgdSettings(NORMAL if self.family == LINEAR else BERNOULLI, True, self.clip)
 
 
-def _groups(schema: Schema, settings: Settings, conditions: Conditions) -> sgd.Groups:
-    least = settings.group or sgd.group_size(len(schema.features) + 1, conditions.epsilon)
-    return sgd.groups(conditions.clients, least)
+def _groups(settings: Settings, conditions: Conditions) -> sgd.Groups:
+    return sgd.groups(conditions.clients, settings.group or 1)
 
 
 def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[sgd.SgdFit]:
     """The job's rounds; iterates are scored on the held-out rows, where there are any."""
     return sgd.ldp_sgd(
         schema,
-        _groups(schema, settings, conditions),
+        _groups(settings, conditions),
         settings.own,
         score=_score(schema, settings, conditions.held_out),
         on_progress=conditions.on_iteration,
@@ -78,7 +71,7 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[sgd.
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
     """All of each client's budget in its only report."""
-    number, size = _groups(schema, settings, conditions)
+    number, size = _groups(settings, conditions)
     purpose = "all of the budget on one gradient step" if number == 1 else "in each client's one report, by groups"
     return [Stage(number, 1.0, purpose, batch=size, uses=1)]
 
@@ -87,7 +80,7 @@ def _score(schema: Schema, settings: Settings, held_out: Problem | None) -> sgd.
     """None where the rows that are held out tell nothing."""
     if held_out is None:
         return None
-    columns, rows = sgd.in_bounds(schema), held_out
+    columns, rows = sgd.in_deviations(schema), held_out
     z, positive = columns.z(rows.X), logistic.is_positive(rows)
     if settings.family == LINEAR:
         target = columns.scaled(rows.rows)[:, -1]
@@ -117,7 +110,10 @@ def summary(
 ) -> Summary:
     """Coefficients, of which no spread is known, and scores on rows that nobody learned from."""
     is_linear = result.settings.family == NORMAL
-    found = [Figure(float(value)) for value in (result.intercept, *result.coefficients)]
+    found = [
+        Figure(float(value), weight=float(weight))
+        for value, weight in zip((result.intercept, *result.coefficients), result.weight, strict=True)
+    ]
     effects = Effects(schema, schema.half_widths[:-1], BY_BOUNDS, logistic=not is_linear)
     tested = regression.errors if is_linear else logistic.scores
     return {

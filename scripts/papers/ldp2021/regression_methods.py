@@ -11,7 +11,12 @@
 
 All models of one setting have the same features, and an intercept or none. A posterior's prediction of a number is its
 mean, and of a label its mean probability. LDP-SGD's parameters are public: groups of the paper's order, each client
-once, C = 1.
+once, C = 1. The paper (after Wang et al. 2019, "Collecting and analyzing multidimensional data with local differential
+privacy") asks for groups of the order d log d/ε², names no constant, and gives no rule for steps. Here they are those
+of convex functions whose noisy gradients have E|ḡ|² <= ρ² (Bassily, Smith and Thakurta 2014), of which the last half of
+the iterates is averaged (Rakhlin, Shamir and Sridharan 2012):
+
+    η_t = rate/(ρ√t),      ρ² = C² + d s²,      s² the variance of the noise in each coordinate of the mean gradient
 
 Chains that do not agree are run longer (`column_fits.mixed`).
 """
@@ -19,6 +24,7 @@ Chains that do not agree are run longer (`column_fits.mixed`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil, log, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,12 +32,7 @@ import numpy as np
 from inference.bounds import Interval
 from inference.mcmc.posterior import LocalPosterior
 from inference.models.glm.regression import LocalRegression
-from inference.models.glm.sgd import (
-    SgdSettings,
-    group_size,
-    groups,
-    ldp_sgd,
-)
+from inference.models.glm.sgd import Gain, SgdSettings, groups, ldp_sgd
 from inference.models.logistic.baseline import laplace
 from inference.models.priors import RegressionPrior
 from inference.problem import Schema
@@ -62,6 +63,7 @@ WITHOUT_NOISE = (BAYES, CLASSICAL, NO_MODEL)
 
 KEPT = 200  # draws that probabilities are averaged over
 VAGUE = 1e3  # the prior's standard deviation in "maximum likelihood"
+CLIP, AVERAGED, STEPS_MAX = 1.0, 0.5, 2000  # of LDP-SGD
 UNCLIPPED = 1e6  # of columns in LDP-SGD as published
 Report: TypeAlias = dict[str, Any]
 
@@ -71,7 +73,7 @@ class Conditions(NamedTuple):
 
     Attributes:
         terms: of each client; without meaning where there is no noise. label: whether the target is one.
-        rate: of LDP-SGD; None for its default. share: c. iterations: of each chain, half of them warm-up.
+        rate: of LDP-SGD; None for 1. share: c. iterations: of each chain, half of them warm-up.
     """
 
     terms: Terms
@@ -153,10 +155,9 @@ def _predicted(found: LocalPosterior, X: Array, label: bool) -> Array:
 def _descended(rows: Split, conditions: Conditions, rng: np.random.Generator) -> Result:
     label, terms, names = conditions.label, conditions.terms, names_of(rows)
     d, family = len(names) - 1, BERNOULLI if label else NORMAL
-    settings = SgdSettings(family, rows.intercept)
-    if conditions.rate is not None:
-        settings = SgdSettings(family, rows.intercept, rate=conditions.rate)
-    plan = groups(len(rows.y), group_size(d + rows.intercept, terms.epsilon))
+    dimension = d + rows.intercept
+    settings = SgdSettings(family, rows.intercept, CLIP, gain(conditions.rate or 1.0, dimension), AVERAGED)
+    plan = groups(len(rows.y), group_size(dimension, terms.epsilon), STEPS_MAX)
     bounds = np.r_[np.ones(d), rows.target_bound] if rows.private else np.full(d + 1, UNCLIPPED)
     columns = Standardisation(names, np.zeros(d + 1), np.ones(d + 1), bounds)
     schema = Schema(
@@ -167,6 +168,16 @@ def _descended(rows: Split, conditions: Conditions, rng: np.random.Generator) ->
     found = run(ldp_sgd(schema, plan, settings, columns=columns), gradient_reporters(rows, terms, rng))
     report = {"groups": plan.number, "group_size": plan.size, "noise_sd": round(found.noise_sd[0], 4)}
     return Result(_score(rows, found.linear_predictor(rows.seen_test), label), report)
+
+
+def group_size(dimension: int, epsilon: float) -> int:
+    """G = ⌈d max(ln d, 1)/ε²⌉."""
+    return ceil(dimension * max(log(dimension), 1.0) / epsilon**2)
+
+
+def gain(rate: float, dimension: int) -> Gain:
+    """η_t, as at the head."""
+    return lambda number, variance: rate / (sqrt(CLIP**2 + dimension * variance) * sqrt(number))
 
 
 # --- without noise ----------------------------------------------------------------------------------------------------
