@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from test_ldp_jobs import JOBS, N, asked, clients_of, conditions, problem, settings
+from test_ldp_jobs import JOBS, N, asked, clients_of, conditions, learnt, problem, sampled, settings
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate
 from dca_proto.cli.job_settings import DELTA, Task, task_of
@@ -100,6 +100,15 @@ def test_a_descent_whose_round_fails_tells_why_it_stopped() -> None:
         generator.throw(NoAggregate("nobody reported"))
     summary = job.summary(ended.value.value, None, None, None, data.schema)
     assert summary["stopped"] == "nobody reported"
+
+
+@sampled
+@pytest.mark.long
+def test_the_documented_regression_does_not_diverge() -> None:
+    """With the paper's prior, which is for columns of unit variance, 6 % of the draws diverged."""
+    result, summary, _ = learnt("ldp-regression", load("diabetes"), epsilon=8.0, warmup=500)
+    assert result.sampling.divergences.sum() == 0
+    assert all(-0.2 < row["contraction"] < 0.9 for row in rows_of(summary)), "442 reports say little"
 
 
 # --- a trainer's [job] ------------------------------------------------------------------------------------------------
