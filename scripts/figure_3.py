@@ -3,7 +3,7 @@
 
 GDSC's terms of use forbid handing its data on. Without --folder the script runs on SIMULATED files of the same formats
 and shape, and says so in JSON, title and table: they show that everything works and what the noise does to data of this
-size, and nothing about cancer. With --folder it reads release 6.1 (`inference.datasets.gdsc` lists the files).
+size, and nothing about cancer. With --folder it reads release 6.1 (`papers.dca2017.gdsc_files` lists the files).
 
     scripts/figure_3.py                            30 drugs, 25 runs, both cores, about two minutes
     scripts/figure_3.py --quick                    2 drugs, 4 runs, about 10 s
@@ -21,7 +21,6 @@ from typing import Any
 
 from dca_proto.privacy.rounding import at_least
 from emulator.experiments.runner import add_common_options, finish, main, run_cells, table
-from inference.datasets.gdsc import GENES, SIMULATED
 from inference.errors import DataError
 from papers.dca2017.gdsc import (
     DELTA,
@@ -36,6 +35,7 @@ from papers.dca2017.gdsc import (
     draw,
     summary,
 )
+from papers.dca2017.gdsc_files import GENES, SIMULATED
 from papers.dca2017.simulated_gdsc import write_simulated
 
 DRUGS = 30

@@ -1,14 +1,10 @@
-"""Data sets by name: each a `Problem` with public bounds, one file for each source.
+"""Data sets by name: each a `Problem` with public bounds.
 
 General layout:
     files                        where a file is found: a folder, or downloaded once; always checked by its SHA-256
     csv_file                     problems from a CSV file of the user's own
-    diabetes, breast_cancer      ship with scikit-learn
-    wine, abalone, adult,
-    power_plant, bike,
-    air_quality                  from the UCI archive
-    gdsc                         drug sensitivity of cell lines, from files that one has to ask for (not in `load`)
-    workbook                     reads the .xlsx files among them
+    shipped                      diabetes and breast cancer, with scikit-learn
+    uci, adult                   wine, abalone and adult, from the UCI archive
 
 Bounds are constants from what is known of a measurement, each with its reason; they are never read from the rows, and
 are no minimum or maximum that somebody else read from them. A client projects what lies outside into them.
@@ -21,15 +17,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from inference.datasets.abalone import abalone
 from inference.datasets.adult import adult
-from inference.datasets.air_quality import air_quality
-from inference.datasets.bike import bike
-from inference.datasets.breast_cancer import breast_cancer
 from inference.datasets.csv_file import from_csv
-from inference.datasets.diabetes import diabetes
-from inference.datasets.power_plant import power_plant
-from inference.datasets.wine import wine
+from inference.datasets.shipped import breast_cancer, diabetes
+from inference.datasets.uci import abalone, wine
 from inference.errors import unknown
 from inference.problem import Problem, Schema, split, stream
 
@@ -39,13 +30,10 @@ __all__ = [
     "Schema",
     "abalone",
     "adult",
-    "air_quality",
-    "bike",
     "breast_cancer",
     "diabetes",
     "from_csv",
     "load",
-    "power_plant",
     "split",
     "stream",
     "wine",
@@ -58,9 +46,6 @@ DATASETS: dict[str, Callable[[Path | None], Problem]] = {
     "wine-white": partial(wine, "white"),
     "abalone": abalone,
     "adult": adult,
-    "power-plant": power_plant,
-    "bike": bike,
-    "air-quality": air_quality,
 }
 
 

@@ -13,19 +13,16 @@ import numpy as np
 import pytest
 
 from inference.bounds import Interval
-from inference.datasets import DATASETS, abalone, adult, air_quality, bike, load, power_plant, wine
-from inference.datasets.abalone import NAMES_TABLE
-from inference.datasets.abalone import PUBLISHED as PUBLISHED_ABALONE
-from inference.datasets.abalone import PUBLISHED_MEANS as ABALONE_MEANS
-from inference.datasets.air_quality import two_decimals
-from inference.datasets.bike import SHARES
+from inference.datasets import DATASETS, abalone, adult, load, wine
 from inference.datasets.files import FOLDER_VARIABLE
-from inference.datasets.power_plant import unpack
-from inference.datasets.wine import PUBLISHED as PUBLISHED_WINE
-from inference.datasets.wine import PUBLISHED_MEANS as WINE_MEANS
-from inference.datasets.wine import Colour
-from inference.datasets.workbook import as_csv, rows
+from inference.datasets.uci import Colour
 from inference.problem import Problem
+from papers.dca2017 import published_ranges
+from papers.dca2017.published_ranges import ABALONE_MEANS, NAMES_TABLE, WINE_MEANS, off_by_one
+from papers.mcmc2023.air_quality import air_quality, two_decimals
+from papers.mcmc2023.bike import SHARES, bike
+from papers.mcmc2023.power_plant import power_plant, unpack
+from papers.workbook import as_csv, rows
 
 needs_files = pytest.mark.skipif(FOLDER_VARIABLE not in os.environ, reason=f"name the data's folder: {FOLDER_VARIABLE}")
 
@@ -41,8 +38,13 @@ SHAPES = {
     "air-quality": (6941, 12),
 }
 SHIPPED = ("diabetes", "breast-cancer")
-loaded = cache(load)
+OF_PAPERS = {"power-plant": power_plant, "bike": bike, "air-quality": air_quality}
 CLIPPED_MAX = 0.025  # share of rows with a value outside
+
+
+@cache
+def loaded(name: str) -> Problem:
+    return OF_PAPERS[name]() if name in OF_PAPERS else load(name)
 
 
 def outside(problem: Problem) -> int:
@@ -53,7 +55,7 @@ def outside(problem: Problem) -> int:
 
 
 def test_every_data_set_has_its_shape_here() -> None:
-    assert set(SHAPES) == set(DATASETS)
+    assert set(SHAPES) == {*DATASETS, *OF_PAPERS}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_hardening_12_no_bounds_are_the_rows_own(name: str) -> None:
         assert CODED.search(bounds.reason) or not {bounds.lower, bounds.upper} & own, (column, bounds)
 
 
-@pytest.mark.parametrize("known", [*PUBLISHED_WINE.values(), PUBLISHED_ABALONE, SHARES])
+@pytest.mark.parametrize("known", [*published_ranges.WINE.values(), published_ranges.ABALONE, SHARES])
 def test_ranges_that_were_published_with_rows_are_marked(known: dict[str, Interval]) -> None:
     assert not any(one.public for one in known.values())
 
@@ -95,14 +97,15 @@ def test_ranges_that_were_published_with_rows_are_marked(known: dict[str, Interv
 def test_the_wine_fault_is_that_of_the_published_runs(colour: Colour, faulty: float, right: float) -> None:
     """MAE of predicting zero on the target scaled to a range of 10, within the 2 % that a split of the rows makes."""
     for as_published, expected in ((True, faulty), (False, right)):
-        y = wine(colour, as_published=as_published).y
+        wines = wine(colour)
+        y = (off_by_one(wines) if as_published else wines).y
         scaled = (y - y.mean()) * 10 / np.ptp(y)
         assert np.abs(scaled).mean() == pytest.approx(expected, rel=0.02)
 
 
 @needs_files
 def test_the_wine_fault_loses_the_last_row_for_one_of_zeros() -> None:
-    right, faulty = wine("red"), wine("red", as_published=True)
+    right, faulty = wine("red"), off_by_one(wine("red"))
     np.testing.assert_array_equal(faulty.rows[0], 0)
     np.testing.assert_array_equal(faulty.rows[1:], right.rows[:-1])
 

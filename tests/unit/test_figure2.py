@@ -21,9 +21,7 @@ from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from emulator.inexact import RoundedGaussian
 from inference.bounds import Interval
-from inference.datasets.abalone import schema as abalone_schema
-from inference.datasets.wine import PUBLISHED
-from inference.datasets.wine import schema as wine_schema
+from inference.datasets.uci import abalone_schema, wine_schema
 from inference.models.linear.repair import NOISE_AWARE
 from inference.models.linear.two_rounds import ESTIMATE, STD_SHARE, regression_with_projection
 from inference.problem import Problem, Schema
@@ -35,6 +33,7 @@ from papers.dca2017.figure2.experiment import CENTRED, CORRECTED, NP, OURS, PROJ
 from papers.dca2017.figure2.ours import regression_with_thresholds
 from papers.dca2017.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
 from papers.dca2017.figure2.summary import Results, compared, figures, gathered, tables
+from papers.dca2017.published_ranges import WINE as PUBLISHED
 
 needs_data = pytest.mark.skipif("DCA_DATA" not in os.environ, reason="DCA_DATA names no folder of data sets")
 

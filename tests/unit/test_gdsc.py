@@ -10,7 +10,6 @@ import pytest
 from scipy.stats import spearmanr
 
 from dca_proto.privacy.budget import Budget
-from inference.datasets.gdsc import EXPRESSION_FILES, GENES, RESPONSE_FILES, read_expression, read_gdsc, unit_rows
 from inference.errors import DataError
 from papers.dca2017.gdsc import (
     BALL,
@@ -31,6 +30,7 @@ from papers.dca2017.gdsc import (
     summary,
     thresholds,
 )
+from papers.dca2017.gdsc_files import EXPRESSION_FILES, GENES, RESPONSE_FILES, read_expression, read_gdsc, unit_rows
 from papers.dca2017.simulated_gdsc import COLUMNS, write_simulated
 
 HEADER = ",".join(COLUMNS)

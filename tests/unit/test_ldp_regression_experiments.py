@@ -25,7 +25,7 @@ from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
-from inference.datasets.wine import schema as wine_schema
+from inference.datasets.uci import wine_schema
 from inference.mcmc.run import Options
 from inference.models.linear.result import into_ball
 from inference.problem import Problem, Schema

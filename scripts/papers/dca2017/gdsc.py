@@ -37,7 +37,6 @@ from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.rounding import at_least
 from emulator.experiments.picture import COLOURS, MARKERS, drawing, zero_line
 from emulator.ideal import IdealSwarm
-from inference.datasets.gdsc import GENES, Gdsc, read_gdsc
 from inference.errors import DataError
 from inference.models.linear.baselines import (
     ByRounds,
@@ -56,6 +55,7 @@ from inference.models.linear.two_rounds import (
 )
 from inference.problem import Array, Problem, Schema, split, stream
 from inference.rounds import Job
+from papers.dca2017.gdsc_files import GENES, Gdsc, read_gdsc
 from papers.dca2017.unnoised import Silent, Unnoised
 
 R = TypeVar("R")

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from inference.datasets.gdsc import (
+from inference.problem import Array, stream
+from papers.dca2017.gdsc_files import (
     CONCENTRATION,
     DRUG,
     EXPRESSION_CENTRE,
@@ -28,7 +29,6 @@ from inference.datasets.gdsc import (
     VERSION,
     unit_rows,
 )
-from inference.problem import Array, stream
 
 LINES, DRUGS, OTHER_GENES = 940, 265, 90
 TESTED = (0.75, 1.0)  # the share of lines that a drug was tested on lies between these

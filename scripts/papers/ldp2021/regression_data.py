@@ -38,11 +38,10 @@ from numpy.typing import NDArray
 from inference.bounds import Interval
 from inference.datasets import adult, wine
 from inference.datasets.adult import LOGARITHMIC, NUMBERS
-from inference.datasets.wine import PUBLISHED as PUBLISHED_RANGES
-from inference.datasets.wine import PUBLISHED_MEANS
 from inference.models.linear.result import into_ball
 from inference.problem import Problem, Schema, stream
 from inference.scale import PRIOR_BOUND_SDS
+from papers.dca2017 import published_ranges
 
 Array = NDArray[np.float64]
 
@@ -106,7 +105,7 @@ def problem(name: str, folder: Path | None) -> Problem:
 def _wines(folder: Path | None) -> Problem:
     parts = [wine("red", folder), wine("white", folder)]
     features, target = parts[0].schema.features, parts[0].schema.target
-    both = [*PUBLISHED_RANGES.values()]
+    both = [*published_ranges.WINE.values()]
     bounds = {
         name: Interval(
             min(one[name].lower for one in both),
@@ -200,7 +199,7 @@ def public_units(known: Problem) -> tuple[Array, Array]:
 
 def _published_mean(name: str) -> float:
     """Of a feature of wines of both colours; of the colour, the share of white ones."""
-    means = {"red": 0.0, "white": 1.0} if name == COLOUR else {c: PUBLISHED_MEANS[c][name] for c in WINES}
+    means = {"red": 0.0, "white": 1.0} if name == COLOUR else {c: published_ranges.WINE_MEANS[c][name] for c in WINES}
     return sum(count * means[colour] for colour, count in WINES.items()) / sum(WINES.values())
 
 

@@ -1,6 +1,7 @@
 """Experiments on distributed Bayesian regression (Alparslan, Yıldırım and Birbil, ICML 2023), and beyond the paper's.
 
 General layout:
+    power_plant, bike, air_quality  the data sets, with public bounds
     data, releases, fits      real data as published and valid; what nodes release; the methods on many repeats at once
     paper                     the figures that the paper prints
     tables, summary, drawing  Tables 1 and 2: cells; means, intervals and checks; the picture

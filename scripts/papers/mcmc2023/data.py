@@ -31,9 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.bounds import Interval
-from inference.datasets import air_quality, bike, load
-from inference.datasets.bike import SHARES
 from inference.problem import Problem, Schema, stream
+from papers.mcmc2023.air_quality import air_quality
+from papers.mcmc2023.bike import SHARES, bike
+from papers.mcmc2023.power_plant import power_plant
 
 Array = NDArray[np.float64]
 
@@ -159,7 +160,7 @@ def problem(name: str, folder: Path | None, setting: str) -> Problem:
         return bike(folder, as_published=setting == PUBLISHED).bounded(SHARES)
     if name == AIR_QUALITY:
         return air_quality(folder, as_published=setting == PUBLISHED)
-    return load("power-plant", folder=folder)
+    return power_plant(folder)
 
 
 def published(name: str, folder: Path | None) -> Published:

@@ -21,12 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.bounds import Interval
-from inference.datasets.abalone import PUBLISHED as PUBLISHED_ABALONE
-from inference.datasets.abalone import PUBLISHED_MEANS, abalone
-from inference.datasets.wine import PUBLISHED as PUBLISHED_WINE
-from inference.datasets.wine import PUBLISHED_MEANS as WINE_MEANS
-from inference.datasets.wine import Colour, wine
+from inference.datasets.uci import Colour, abalone, wine
 from inference.problem import Problem, Schema, stream
+from papers.dca2017 import published_ranges
+from papers.dca2017.published_ranges import ABALONE_MEANS, WINE_MEANS, off_by_one
 
 Array = NDArray[np.float64]
 
@@ -84,8 +82,9 @@ BY_NAME = {one.name: one for one in DATA_SETS}
 def problem(name: str, folder: Path | None, *, as_published: bool = False) -> Problem:
     """The whole data set with its published ranges; wines ``as_published`` are read off by one."""
     if name == "abalone":
-        return abalone(folder).bounded(PUBLISHED_ABALONE)
-    return wine(_colour(name), folder, as_published=as_published).bounded(PUBLISHED_WINE[_colour(name)])
+        return abalone(folder).bounded(published_ranges.ABALONE)
+    wines = wine(_colour(name), folder)
+    return (off_by_one(wines) if as_published else wines).bounded(published_ranges.WINE[_colour(name)])
 
 
 def _colour(name: str) -> Colour:
@@ -129,7 +128,7 @@ def _published(name: str, column: str, schema: Schema) -> tuple[float, float, fl
     """Lowest, highest and mean value of a column."""
     if name != "abalone" and column == schema.target:
         return ASSUMED_QUALITY[_colour(name)]
-    means = PUBLISHED_MEANS if name == "abalone" else WINE_MEANS[_colour(name)]
+    means = ABALONE_MEANS if name == "abalone" else WINE_MEANS[_colour(name)]
     interval = schema.bounds[column]
     return interval.lower, interval.upper, means.get(column, interval.centre)
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from inference.bounds import Interval
 from inference.datasets.files import ARCHIVE, Source, find
-from inference.datasets.workbook import as_csv
 from inference.problem import Problem, Schema
+from papers.workbook import as_csv
 
 FEATURES = ("AT", "V", "AP", "RH")
 TARGET = "PE"

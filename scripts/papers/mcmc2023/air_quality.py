@@ -18,8 +18,8 @@ import numpy as np
 
 from inference.bounds import Interval
 from inference.datasets.files import ARCHIVE, Source, find
-from inference.datasets.workbook import rows as sheet_rows
 from inference.problem import Array, Problem, Schema
+from papers.workbook import rows as sheet_rows
 
 MISSING = -200.0
 COLUMNS = (

@@ -32,9 +32,9 @@ from pathlib import Path
 import numpy as np
 
 from inference.bounds import Interval
-from inference.datasets.workbook import rows as sheet_rows
 from inference.errors import DataError, unknown
 from inference.problem import Array, Problem, Schema
+from papers.workbook import rows as sheet_rows
 
 EXPRESSION_FILES = ("Cell_line_RMA_proc_basalExp.txt", "sanger1018_brainarray_ensemblgene_rma.txt")
 RESPONSE_FILES = ("v17_fitted_dose_response.csv", "v17_fitted_dose_response.xlsx")

@@ -1,0 +1,114 @@
+"""Wine quality and abalone, from the UCI archive: one table row for each file.
+
+Wine (Cortez, Cerdeira, Almeida, Matos and Reis 2009, "Modeling wine preferences by data mining from physicochemical
+properties", Decision Support Systems 47(4); doi 10.24432/C56S3T, CC BY 4.0): eleven laboratory measurements and a taste
+score of 1,599 red and 4,898 white wines. Bounds are what law and chemistry say of any wine.
+
+Abalone (Nash, Sellers, Talbot, Cawthorn and Ford 1994, "The Population Biology of Abalone (Haliotis species) in
+Tasmania", Sea Fisheries Division, Technical Report 48; doi 10.24432/C55C7W, CC BY 4.0): eight measurements of 4,177
+animals, and the rings of their shells, from which their age follows. Lengths and weights come divided by 200: a length
+of 1 is 200 mm, a weight of 1 is 200 g. Bounds are what is known of the species.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from inference.bounds import Interval
+from inference.datasets.files import ARCHIVE, Source, find
+from inference.problem import Problem, Schema
+
+Colour = Literal["red", "white"]
+Sex = Literal["as-published", "one-hot"]
+
+SHA256 = {
+    "winequality-red.csv": "4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e",
+    "winequality-white.csv": "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",
+    "abalone.data": "de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f",
+}
+
+# Limits of the European Union are those of Regulations 1308/2013 (annex VII) and 2019/934 (annexes I B and I C).
+# OIV limits are the "maximum acceptable limits" of its International Code of Oenological Practices.
+WINE_BOUNDS = {
+    "fixed acidity": Interval(3, 20, "as tartaric acid: EU rules ask for 3.5 at least; lemon juice has 50"),
+    "volatile acidity": Interval(0, 2, "as acetic acid: the EU limit is 1.2, beyond which wine is vinegar"),
+    "citric acid": Interval(0, 2, "the EU limit is 1"),
+    "residual sugar": Interval(0, 50, "by EU labels dry up to 4 and sweet from 45"),
+    "chlorides": Interval(0, 1, "as sodium chloride: the OIV limit"),
+    "free sulfur dioxide": Interval(0, 200, "a part of the total; half of what the sweetest wines may have"),
+    "total sulfur dioxide": Interval(0, 400, "the EU limit of the sweetest wines; of dry ones it is 150 to 200"),
+    "density": Interval(0.98, 1.06, "water with 15 % of alcohol; with 150 g/l of sugar"),
+    "pH": Interval(2.5, 4.5, "as sour as lemonade; above 4.5 wine spoils"),
+    "sulphates": Interval(0, 2.5, "as potassium sulphate: the OIV limit of special wines; of others it is 1"),
+    "alcohol": Interval(7, 16, "EU rules ask for 8.5 at least, and for 15 at most of wine that is not fortified"),
+    "quality": Interval(0, 10, "tasters graded from 0 (very bad) to 10 (excellent): Cortez et al. 2009, section 2.1"),
+}
+WINE_UNITS = {
+    "fixed acidity": "g/dm³",
+    "volatile acidity": "g/dm³",
+    "citric acid": "g/dm³",
+    "residual sugar": "g/dm³",
+    "chlorides": "g/dm³",
+    "free sulfur dioxide": "mg/dm³",
+    "total sulfur dioxide": "mg/dm³",
+    "density": "g/cm³",
+    "sulphates": "g/dm³",
+    "alcohol": "vol.%",
+    "quality": "points",
+}
+
+# Shells of the blacklip abalone (Haliotis rubra) grow to some 200 mm, and animals of that size weigh up to 1 kg.
+ABALONE_BOUNDS = {
+    "length": Interval(0, 1, "shells of the species grow to some 200 mm"),
+    "diameter": Interval(0, 1, "at right angles to the length, and shorter"),
+    "height": Interval(0, 0.5, "a flat shell: at most half as high as the longest is long"),
+    "whole weight": Interval(0, 5, "large animals weigh up to 1 kg"),
+    "shucked weight": Interval(0, 2.5, "the meat: half of the whole"),
+    "viscera weight": Interval(0, 1.25, "a quarter of the whole"),
+    "shell weight": Interval(0, 2, "two fifths of the whole"),
+    "rings": Interval(0, 40, "about a ring a year; abalones live for 30 to 40 years"),
+}
+MEASURES = tuple(ABALONE_BOUNDS)[:-1]
+ABALONE_UNITS = dict.fromkeys(MEASURES[:3], "200 mm") | dict.fromkeys(MEASURES[3:], "200 g") | {"rings": "rings"}
+SEXES = {"as-published": ("sex",), "one-hot": ("sex=M", "sex=F", "sex=I")}
+
+
+def _table(dataset: str, file: str, archive: str, folder: Path | None, delimiter: str, skipped: int) -> np.ndarray:
+    source = Source(dataset, file, SHA256[file], f"{ARCHIVE}/{archive}", file)
+    return np.loadtxt(find(source, folder), delimiter=delimiter, skiprows=skipped, dtype=str)
+
+
+def wine_schema() -> Schema:
+    """Public bounds of wines of any colour."""
+    return Schema(tuple(WINE_BOUNDS)[:-1], "quality", WINE_BOUNDS, WINE_UNITS)
+
+
+def wine(colour: Colour, folder: Path | None = None) -> Problem:
+    """Taste on eleven measurements of 1,599 red or 4,898 white wines."""
+    name = f"wine-{colour}"
+    rows = _table(name, f"winequality-{colour}.csv", "186/wine+quality.zip", folder, ";", 1).astype(float)
+    return Problem(name, wine_schema(), rows[:, :-1], rows[:, -1])
+
+
+def abalone_schema(sex: Sex = "as-published") -> Schema:
+    """Public bounds of the columns that this coding of the sex gives."""
+    bounds = {column: Interval(0, 1, "0 or 1 by its coding") for column in SEXES[sex]} | ABALONE_BOUNDS
+    return Schema((*SEXES[sex], *MEASURES), "rings", bounds, ABALONE_UNITS)
+
+
+def abalone(folder: Path | None = None, *, sex: Sex = "as-published") -> Problem:
+    """Rings on sex and seven measures.
+
+    Args:
+        sex: "as-published" is one column as in the DCA paper's code, male 0, female and infant 1: the same eight
+            features as Figure 2. "one-hot" is one column each for male, female and infant, which differ more than the
+            sexes do.
+    """
+    cells = _table("abalone", "abalone.data", "1/abalone.zip", folder, ",", 0)
+    letters, numbers = cells[:, 0], cells[:, 1:].astype(float)
+    coded = [letters != "M"] if sex == "as-published" else [letters == letter for letter in "MFI"]
+    X = np.column_stack([*(np.asarray(column, float) for column in coded), numbers[:, :-1]])
+    return Problem("abalone", abalone_schema(sex), X, numbers[:, -1])
