@@ -25,20 +25,25 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from dca_proto.core.effects import Forget, Persist, Write
+from dca_proto.core.effects import Persist, Write
 from dca_proto.core.errors import UsageError
 from dca_proto.net.store_check import ANEW, SCHEMA, Held, Tags, check_log, damaged, read_rows
 
 _APPLICATION_ID = 0x44434102  # "DCA", format 2
 _MAGIC, _ID_AT, _HEAD_BYTES = b"SQLite format 3\0", 68, 72  # of SQLite's file format, section 1.3
-_PUT = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?)"
-_TAG = "SELECT tag FROM records WHERE namespace = ? AND kind = ? AND key = ?"
-_DELETE = "DELETE FROM records WHERE namespace = ? AND kind = ? AND key = ?"
+_PUT = "INSERT OR REPLACE INTO records VALUES {}"
+_OLD = """WITH place(owner, of, at) AS (VALUES {}) SELECT owner, of, at, tag, records.rowid
+    FROM place CROSS JOIN records ON namespace = owner AND kind = of AND key = at"""
+_DELETE = "DELETE FROM records WHERE rowid IN (VALUES {})"
+_AT_ONCE = 128  # records in one statement: older versions of SQLite take 999 values
+Place = tuple[bytes, str, bytes]
+"""Owner, table and key of a record."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -142,27 +147,37 @@ class SqliteStore:
 
     def _transact(self, group: list[_Commit]) -> None:
         self.transactions += 1
+        values: dict[Place, bytes | None] = {}  # what records come to once all commits are done
+        for commit in group:
+            for write in commit.writes:
+                value = write.value if isinstance(write, Persist) else None
+                values[commit.namespace, write.table, write.key] = value
         with _explained(self.path):
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
-                held = self._held
-                for commit in group:
-                    for write in commit.writes:
-                        held = self._apply(commit.namespace, write, held)
+                held = self._write(values)
                 self._connection.execute("UPDATE seal SET records = ?, tag = ?", (held.records, self._tags.seal(held)))
             self._held = held
-            if any(isinstance(write, Forget) for commit in group for write in commit.writes):
+            if None in values.values():
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def _apply(self, namespace: bytes, write: Write, held: Held) -> Held:
-        place = (namespace, write.table, write.key)
-        (old,) = self._connection.execute(_TAG, place).fetchone() or (None,)
-        if isinstance(write, Forget):
-            self._connection.execute(_DELETE, place)
-            return self._tags.replaced(held, old, None)
-        new = self._tags.tag(*place, write.value)
-        self._connection.execute(_PUT, (*place, write.value, new))
-        return self._tags.replaced(held, old, new)
+    def _write(self, values: dict[Place, bytes | None]) -> Held:
+        """Write values, delete where they are None, and say what is held then."""
+        old = self._many(_OLD, list(values))
+        self._many(_DELETE, [(row,) for *place, _, row in old if values[tuple(place)] is None])
+        new = [(*place, value, self._tags.tag(*place, value)) for place, value in values.items() if value is not None]
+        self._many(_PUT, new)
+        return self._tags.replaced(self._held, (row[3] for row in old), (row[-1] for row in new))
+
+    def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Execute a statement with some rows at a time; all that it gives."""
+        found: list[tuple[Any, ...]] = []
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            row = f"({', '.join('?' * len(some[0]))})"
+            cursor = self._connection.execute(statement.format(", ".join([row] * len(some))), [*chain(*some)])
+            found += cursor.fetchall()
+        return found
 
 
 class _View:

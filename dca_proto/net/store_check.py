@@ -65,13 +65,14 @@ class Tags:
         mac.update(value)
         return mac.digest()
 
-    def replaced(self, held: Held, old: bytes | None, new: bytes | None) -> Held:
-        """What is held once a record's tag is another one; None where there is no record."""
-        total = held.total
-        for tag in (old, new):
-            if tag is not None:
+    def replaced(self, held: Held, old: Iterable[bytes], new: Iterable[bytes]) -> Held:
+        """What is held once records with the tags `new` stand in the place of those with the tags `old`."""
+        records, total = held.records, held.total
+        for tags, change in ((old, -1), (new, 1)):
+            for tag in tags:
+                records += change
                 total ^= int.from_bytes(derive(self._keys[b"sum"], b"", tag, _TAG_BYTES), "little")
-        return Held(held.records + (new is not None) - (old is not None), total)
+        return Held(records, total)
 
     def seal(self, held: Held) -> bytes:
         """The seal's tag: 16 bytes."""
@@ -102,7 +103,7 @@ def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> 
         if tags is not None:
             if not _matches(tags.tag(*rows[-1]), tag):
                 raise damaged(path, f"record {key.hex()} of table {kind!r} is not as this actor wrote it")
-            held = tags.replaced(held, None, tag)
+            held = tags.replaced(held, (), (tag,))
     if tags is not None:
         _check_seal(connection.execute("SELECT owner, records, tag FROM seal").fetchall(), tags, held, path)
     return rows, held
