@@ -22,7 +22,7 @@ from pathlib import Path
 
 from dca_proto.net.broker import find_mosquitto
 
-ASKED_S = {"embedded": 20.0, "mosquitto": 12.0}
+ASKED_S = {"embedded": 5.0, "mosquitto": 4.0}
 
 
 def run_once(broker: str) -> tuple[float, str]:
@@ -62,8 +62,8 @@ def main() -> int:
     print(f"Python {figures['python']}, {figures['cores']} cores, {options.repeats} runs each")
     for broker, row in figures["brokers"].items():
         print(
-            f"{broker:<10} {row['version']:<8} median {row['median_s']:5.1f} s "
-            f"({row['least_s']:.1f} to {row['most_s']:.1f}); asked: within {row['asked_s']:.0f} s"
+            f"{broker:<10} {row['version']:<8} median {row['median_s']:.2f} s "
+            f"({row['least_s']:.2f} to {row['most_s']:.2f}); asked: within {row['asked_s']:.0f} s"
         )
     return 0
 

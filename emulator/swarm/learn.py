@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import time
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,7 @@ from inference.problem import Problem, stream
 from inference.variational.progress import Iteration
 
 TERMINATED = 143
+_DRAWING = "matplotlib.backends.backend_agg"  # imported while rounds wait for their clients
 RESULT, PICTURE = "result.json", "coefficients.png"
 
 
@@ -243,7 +246,9 @@ class _Run:
                 on_change=view.changed,
             ) as live:
                 self._say_broker(live)
+                drawing = asyncio.create_task(asyncio.to_thread(import_module, _DRAWING))
                 self._failure = await self._learn(live)
+                await drawing
         return live
 
     def _new_view(self) -> View:
