@@ -142,8 +142,8 @@ class Attacked:
 
     async def quiet(self, name: str) -> None:
         """Wait until an actor has handled what has reached it."""
-        inbox, runner = self._transports[name]._inbox, self.runners[name]
-        while (inbox._waiting or runner._received) and not self.tasks[name].done():  # noqa: ASYNC110 - no such event
+        inbox = self._transports[name].inbox
+        while inbox._waiting and not self.tasks[name].done():  # noqa: ASYNC110 - no such event
             await asyncio.sleep(0)
 
     def check(self) -> None:

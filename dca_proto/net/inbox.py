@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -45,10 +46,11 @@ class Pending:
         limits: bounds on memory.
 
     Attributes:
-        dropped: how many messages were dropped, by reason.
+        dropped: how many messages were dropped, by reason. on_arrival: called when there is something to take.
     """
 
     def __init__(self, limits: InboxLimits | None = None) -> None:
+        self.on_arrival: Callable[[], None] = _nobody
         self._limits = limits or InboxLimits()
         self._waiting: deque[Message] = deque()
         self._bytes = 0
@@ -74,14 +76,23 @@ class Pending:
         self._bytes += size
         self._bytes_of[sender] += size
         self._arrived.set()
+        self.on_arrival()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     async def take(self) -> Message:
         """The next message; raises what `fail` was given once all before it are taken."""
-        while not self._waiting:
-            if self._failure is not None:
-                raise self._failure
+        while (message := self.poll()) is None:
             self._arrived.clear()
             await self._arrived.wait()
+        return message
+
+    def poll(self) -> Message | None:
+        """The next message, if one waits; raises as `take`."""
+        if not self._waiting:
+            self.check()
+            return None
         message = self._waiting.popleft()
         sender, size = _sender_and_size(message)
         self._bytes -= size
@@ -94,6 +105,7 @@ class Pending:
         """No more will come, and why. The first reason stands."""
         self._failure = self._failure or failure
         self._arrived.set()
+        self.on_arrival()
 
     def check(self) -> None:
         """Raise if `fail` was called."""
@@ -139,6 +151,10 @@ class Inbox(Pending):
 
 def _sender_and_size(message: Message) -> tuple[str, int]:
     return message.topic.rpartition("/")[2], len(message.payload) + _MESSAGE_BYTES
+
+
+def _nobody() -> None:
+    """Nobody asked to be told."""
 
 
 def closed() -> TransportError:

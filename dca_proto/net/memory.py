@@ -91,12 +91,12 @@ class MemoryTransport:
         self._subscriptions = subscriptions
         self._clean = clean
         self._part_bytes_max = part_bytes_max
-        self._inbox = Inbox(subscriptions, limits)
+        self.inbox = Inbox(subscriptions, limits)
         self._open = False
 
     async def open(self) -> None:
-        self._inbox.check()
-        self._broker.connect(self._client_id, self._subscriptions, self._inbox)
+        self.inbox.check()
+        self._broker.connect(self._client_id, self._subscriptions, self.inbox)
         self._open = True
 
     async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
@@ -107,10 +107,10 @@ class MemoryTransport:
         await asyncio.sleep(0)
 
     async def receive(self) -> Message:
-        return await self._inbox.take()
+        return await self.inbox.take()
 
     async def close(self) -> None:
         if self._open:
             self._open = False
             self._broker.disconnect(self._client_id, keep=not self._clean)
-        self._inbox.fail(closed())
+        self.inbox.fail(closed())

@@ -88,7 +88,7 @@ class MqttTransport:
         self._answer_timeout_s = answer_timeout_s
         self._password = settings.read_password()
         self._tls = settings.tls_context()
-        self._inbox = Inbox(subscriptions, limits)
+        self.inbox = Inbox(subscriptions, limits)
         self._connection: Connection | None = None
         self._number = 0  # of the last packet
         self._unsent: deque[tuple[_Outgoing, bytes]] = deque()  # packets, in order
@@ -96,7 +96,7 @@ class MqttTransport:
         self._keeper: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        self._inbox.check()
+        self.inbox.check()
         try:
             connection = await self._connect()
         except TransportError as error:
@@ -109,7 +109,7 @@ class MqttTransport:
 
     def publish(self, topic: str, payload: bytes, retain: bool = False) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._inbox.check()
+        self.inbox.check()
         parts = split(payload, self._settings.part_bytes_max, retain=retain)
         outgoing = _Outgoing(topic_name(topic), retain, len(parts), done)
         self._unsent.extend((outgoing, part) for part in parts)
@@ -117,7 +117,7 @@ class MqttTransport:
         return done
 
     async def receive(self) -> Message:
-        return await self._inbox.take()
+        return await self.inbox.take()
 
     async def close(self) -> None:
         keeper, self._keeper = self._keeper, None
@@ -129,7 +129,7 @@ class MqttTransport:
     @property
     def dropped(self) -> Counter[str]:
         """How many received payloads were dropped, by reason."""
-        return self._inbox.dropped
+        return self.inbox.dropped
 
     def _send_waiting(self) -> None:
         """Send as many packets as may be under way at once; those whose sender has given up are left out."""
@@ -150,9 +150,9 @@ class MqttTransport:
 
     def _deliver(self, published: Published) -> None:
         if published.topic is None:
-            self._inbox.dropped["topic"] += 1
+            self.inbox.dropped["topic"] += 1
         else:
-            self._inbox.offer(published.topic, published.payload, retained=published.is_retained)
+            self.inbox.offer(published.topic, published.payload, retained=published.is_retained)
 
     async def _keep_connected(self, connection: Connection) -> None:
         """Deliver, and connect again for ever, also to a broker that refuses us now: it may have run out of memory."""
@@ -248,7 +248,7 @@ class MqttTransport:
             self._fail(TransportError(f"the connection was given up: {keeper.exception()!r}"))
 
     def _fail(self, failure: DcaError) -> None:
-        self._inbox.fail(failure)
+        self.inbox.fail(failure)
         for outgoing, _ in (*self._sent.values(), *self._unsent):
             if not outgoing.done.done():
                 outgoing.done.set_exception(failure)

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -29,7 +29,7 @@ from dca_proto.core.events import Command, Event, Received, Started, TimerFired
 from dca_proto.net.clock import Alarm, Clock, SystemClock, Timers
 from dca_proto.net.store import Store
 from dca_proto.net.topics import sender_of, topic_of
-from dca_proto.net.transport import Message, Transport
+from dca_proto.net.transport import Transport
 
 log = structlog.get_logger("dca.runner")
 _JUMP_MS = 5_000
@@ -103,12 +103,9 @@ class Runner:
         self._alarm: Alarm | None = None
         self._alarm_ms: int | None = None
         self._owned: deque[Event] = deque([Started()])  # from ourselves and the owner
-        self._received: deque[Received] = deque()
-        self._received_bytes = 0
         self._publishing: set[asyncio.Future[None]] = set()
         self._failure: BaseException | None = None  # of a publish
         self._wake = asyncio.Event()
-        self._room = asyncio.Event()  # to receive
         self._taken_over = asyncio.Event()  # a message, by the transport
         self._stopping = False
         self.traffic = Traffic()
@@ -132,8 +129,9 @@ class Runner:
         """
         log.info("actor started", actor=self._actor.id.hex())
         try:
+            self._transport.inbox.on_arrival = self._wake.set
             await self._transport.open()
-            await _first_to_end(self._handle_events(), self._receive_all())
+            await self._handle_events()
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -151,15 +149,20 @@ class Runner:
                 await self._sleep()
             else:
                 await self._carry_out(effects)
+                if len(self._transport.inbox):
+                    await asyncio.sleep(0)  # others have their turn
 
     def _handle_batch(self) -> list[Effect] | None:
         """The effects of the events that are ready; None if there were none."""
         effects: list[Effect] = []
+        handled_bytes = 0
         for handled in range(self._limits.batch_events_max):
             now_ms = self._look()
-            event = self._next_event(now_ms)
+            event = self._next_event(now_ms) if handled_bytes < self._limits.batch_bytes_max else None
             if event is None:
                 return effects if handled else None
+            if isinstance(event, Received):
+                handled_bytes += len(event.payload)
             for effect in self._actor.handle(event, now_ms):
                 match effect:
                     case SetTimer(timer, at_ms):
@@ -188,11 +191,15 @@ class Runner:
         timer = self._timers.pop_due(now_ms)
         if timer is not None:
             return TimerFired(timer)
-        if self._received:
-            self._room.set()
-            received = self._received.popleft()
-            self._received_bytes -= len(received.payload)
-            return received
+        while (message := self._transport.inbox.poll()) is not None:
+            try:
+                sender = sender_of(message.topic)
+            except PeerError as error:
+                self.dropped[error.code] += 1
+                continue
+            self.traffic.messages_received += 1
+            self.traffic.bytes_received += len(message.payload)
+            return Received(sender, message.payload)
         return None
 
     async def _carry_out(self, effects: list[Effect]) -> None:
@@ -220,29 +227,6 @@ class Runner:
 
     def _ring(self) -> None:
         self._alarm = self._alarm_ms = None
-        self._wake.set()
-
-    async def _receive_all(self) -> None:
-        while True:
-            message = await self._transport.receive()
-            self._accept(message)
-            while (
-                len(self._received) >= self._limits.batch_events_max
-                or self._received_bytes >= self._limits.batch_bytes_max
-            ):
-                self._room.clear()
-                await self._room.wait()
-
-    def _accept(self, message: Message) -> None:
-        try:
-            sender = sender_of(message.topic)
-        except PeerError as error:
-            self.dropped[error.code] += 1
-            return
-        self.traffic.messages_received += 1
-        self.traffic.bytes_received += len(message.payload)
-        self._received.append(Received(sender, message.payload))
-        self._received_bytes += len(message.payload)
         self._wake.set()
 
     async def _until_fewer(self, most: int) -> None:
@@ -290,21 +274,6 @@ class Runner:
 
 def _ignore(fact: object) -> None:
     """Nobody asked for reports."""
-
-
-async def _first_to_end(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run `parts` side by side until one ends, end the others, and raise the first failure in their order."""
-    tasks = [asyncio.create_task(part) for part in parts]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        failures = [task.exception() for task in tasks if not task.cancelled()]
-    for failure in failures:
-        if failure is not None:
-            raise failure
 
 
 async def _cancel(waiting: Collection[asyncio.Future[None]]) -> None:

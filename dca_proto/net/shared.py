@@ -102,7 +102,7 @@ class SharedConnection:
     async def _hand_out(self, connection: Transport) -> None:
         try:
             while True:
-                message = await connection.receive()
+                message = await connection.inbox.take()
                 for inbox in dict.fromkeys(self._listening.matching(message.topic)):
                     inbox.put(message)
                 await asyncio.sleep(0)  # while more waits, members take theirs
@@ -120,30 +120,30 @@ class _Member:
 
     def __init__(self, shared: SharedConnection, inbox: Pending) -> None:
         self._shared = shared
-        self._inbox = inbox
+        self.inbox = inbox
         self._is_open = False
 
     @property
     def dropped(self) -> Counter[str]:
         """How many messages to this member were dropped, by reason."""
-        return self._inbox.dropped
+        return self.inbox.dropped
 
     async def open(self) -> None:
-        self._inbox.check()
+        self.inbox.check()
         await self._shared.enter()
         self._is_open = True
 
     def publish(self, topic: str, payload: bytes, retain: bool = False) -> Awaitable[None]:
-        self._inbox.check()
+        self.inbox.check()
         if not self._is_open:
             raise TransportError("the transport is not open")
         return self._shared.publish(topic, payload, retain)
 
     async def receive(self) -> Message:
-        return await self._inbox.take()
+        return await self.inbox.take()
 
     async def close(self) -> None:
-        self._inbox.fail(closed())
+        self.inbox.fail(closed())
         if self._is_open:
             self._is_open = False
             await self._shared.leave()

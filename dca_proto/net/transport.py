@@ -1,4 +1,4 @@
-"""What an actor needs of a network: four methods, whole messages in and out.
+"""What an actor needs of a network: whole messages in and out.
 
 Subscriptions are given at construction, so that a reconnecting transport can renew them by itself. What is promised:
 
@@ -13,9 +13,12 @@ Subscriptions are given at construction, so that a reconnecting transport can re
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from dca_proto.net.inbox import Pending
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -49,6 +52,10 @@ class Disconnected(msgspec.Struct, frozen=True):
 class Transport(Protocol):
     """A connection of one actor to the broker."""
 
+    @property
+    def inbox(self) -> Pending:
+        """Where messages wait to be taken; it also fails when the transport is closed, or has failed for good."""
+
     async def open(self) -> None:
         """Connect and subscribe; where the broker cannot be reached, try again until it can.
 
@@ -65,13 +72,6 @@ class Transport(Protocol):
         Raises:
             TransportError: the transport is closed or has failed for good.
             ValueError: this message cannot be sent; others can. A `UsageError` where it is too large.
-        """
-
-    async def receive(self) -> Message:
-        """The next message.
-
-        Raises:
-            TransportError: the transport is closed or has failed for good.
         """
 
     async def close(self) -> None:

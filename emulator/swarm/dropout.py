@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from dca_proto.core.effects import Channel
-from dca_proto.net.transport import Message, Transport
+from dca_proto.net.transport import Transport
 from inference.datasets import stream
 
 
@@ -74,6 +74,7 @@ class SwarmTransport:
     def __init__(
         self, inner: Transport, ramp: asyncio.Semaphore, on_open: Callable[[], None], swallows: Callable[[str], bool]
     ) -> None:
+        self.inbox = inner.inbox
         self._inner = inner
         self._ramp = ramp
         self._on_open = on_open
@@ -92,9 +93,6 @@ class SwarmTransport:
         self.swallowed_messages += 1
         self.swallowed_bytes += len(payload)
         return asyncio.sleep(0)
-
-    async def receive(self) -> Message:
-        return await self._inner.receive()
 
     async def close(self) -> None:
         await self._inner.close()

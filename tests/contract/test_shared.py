@@ -31,6 +31,7 @@ class Counting(MemoryTransport):
         self.opened = 0
         self.failures_left = 0
         self.is_closed = False
+        self._take, self.inbox.take = self.inbox.take, self._counted  # type: ignore[method-assign]
 
     async def open(self) -> None:
         self.opened += 1
@@ -44,8 +45,8 @@ class Counting(MemoryTransport):
         await self.go.wait()
         await super().publish(topic, payload, retain)
 
-    async def receive(self) -> Message:
-        message = await super().receive()
+    async def _counted(self) -> Message:
+        message = await self._take()
         self.received += 1
         return message
 

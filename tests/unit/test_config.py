@@ -89,7 +89,7 @@ def test_a_client_is_loaded_and_paths_are_relative_to_the_file(folder: Path, mon
 def test_a_client_gets_little_memory_for_what_arrives(folder: Path, role: str, limits: InboxLimits) -> None:
     async def found() -> InboxLimits:
         async with load(folder / f"{role}.toml").open() as parts:
-            return parts.transport._inbox._limits
+            return parts.transport.inbox._limits
 
     assert asyncio.run(found()) == limits
 
