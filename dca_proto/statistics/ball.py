@@ -66,6 +66,8 @@ def into_ball(values: NDArray[np.float64], limit: int) -> NDArray[np.int64]:
     outside = squares > square * (1 - margin)
     for row in np.flatnonzero(outside & (squares <= square * (1 + margin))):  # near the sphere
         outside[row] = sum(int(value) ** 2 for value in values[row]) > limit**2
+    if not outside.any():
+        return values.astype(np.int64)
     factor = np.ones_like(squares)
     factor[outside] = limit / np.sqrt(squares[outside]) * (1 - margin)
     scaled: NDArray[np.float64] = values * factor[:, None]

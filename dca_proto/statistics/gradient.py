@@ -61,7 +61,7 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
     def gradient(self, theta: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
         x, y = rows[:, :-1], rows[:, -1]
         if self.intercept:
-            x = np.insert(x, 0, 1.0, axis=1)
+            x = np.concatenate((np.ones((len(x), 1)), x), axis=1)
         predictor = (x * theta).sum(axis=1)
         residual = y - predictor if self.family == NORMAL else (y > 0) - _sigmoid(predictor)
         gradient: NDArray[np.float64] = residual[:, None] * x
