@@ -1,5 +1,7 @@
 #!/usr/bin/env python
-"""A round of many live clients over mosquitto: one connection for each client, and one for each process.
+"""Rounds of many live clients over mosquitto: one connection for each client, and one for each process.
+
+In the first round each pair of client and Compute node agrees on its key.
 
 Examples:
 
@@ -32,6 +34,7 @@ def run_once(options: FleetOptions) -> dict[str, Any]:
         "ok": done["ok"],
         "error": done["error"],
         "connect_s": done["connect_s"],
+        "sessions_s": done["sessions"]["wall_s"],
         "peak_rss_mb_by_process": done["peak_rss_mb_by_process"],
         "rounds": [{key: row[key] for key in KEPT} for row in done["rounds"]],
     }
@@ -42,7 +45,8 @@ def show(one: dict[str, Any]) -> None:
     for number, row in enumerate(one["rounds"], 1):
         phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in row["phases"].items())
         print(
-            f"{one['connections']:<7} connected in {one['connect_s']:.1f} s; round {number}: {row['contributors']} "
+            f"{one['connections']:<7} connected in {one['connect_s']:.1f} s, sessions in {one['sessions_s']:.1f} s; "
+            f"round {number}: {row['contributors']} "
             f"contributed, {row['wall_s']:.1f} s ({phases}), {row['messages']} messages, {row['bytes'] / 1e6:.1f} MB"
         )
     memory = ", ".join(f"{name} {mib:.0f}" for name, mib in one["peak_rss_mb_by_process"].items())
@@ -54,7 +58,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--dimension", type=int, default=10)
     parser.add_argument("--computes", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", help="write the figures to this file, or - for standard output")
     asked = parser.parse_args()
     sizes = {name: getattr(asked, name) for name in ("clients", "dimension", "computes", "rounds")}
