@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import secrets
@@ -306,6 +307,9 @@ class Swarm:
         await unless_one_ends(self._all_connected.wait(), self._running)
         if self._options.is_summed:
             await unless_one_ends(self._all_known.wait(), self._running)
+        gc.collect()
+        gc.freeze()  # a device's collector would not search the memory of hundreds of others for garbage
+        self._stack.callback(gc.unfreeze)
 
     def _computes(self, store: SqliteStore) -> list[Runner]:
         if not self._options.is_summed:
