@@ -50,8 +50,9 @@ from dca_proto.privacy.noise import MAX_VARIANCE
 from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import contributions, counted_rows, joint_contribution
 
-Rows = NDArray[np.float64] | Sequence[NDArray[np.float64]]
-"""An array (N, columns) of one row per client, (N, m, columns) of m each, or each client's own (m_i, columns)."""
+Rows = NDArray[np.float64] | Sequence[NDArray[np.float64]] | Any
+"""An array (N, columns) of one row per client, (N, m, columns) of m each, or each client's own (m_i, columns). A data
+frame is N rows of one client each, of which the columns are taken by their names."""
 TRUSTED = "trusted-aggregator:"
 """What a result's mechanism begins with where a trusted aggregator added the noise."""
 
@@ -187,13 +188,21 @@ class Clients(msgspec.Struct, frozen=True):
         names = tuple(columns)
         if len(set(names)) < len(names):
             raise UsageError(f"a column is named twice in {', '.join(names)[:200]}; name each once")
+        if hasattr(rows, "to_numpy"):
+            rows = _of_frame(rows, names)
         if isinstance(rows, np.ndarray) and rows.dtype != object:
-            tables = np.asarray(rows, dtype=np.float64)
-            tables = _checked(tables[:, None] if rows.ndim == 2 else tables, names)
-            return cls(names, ((np.arange(len(tables)), tables),))
-        sizes = np.array([len(table) for table in rows], dtype=np.intp)
+            stacked = np.asarray(rows, dtype=np.float64)
+            stacked = _checked(stacked[:, None] if rows.ndim == 2 else stacked, names)
+            return cls(names, ((np.arange(len(stacked)), stacked),))
+        try:
+            tables = [np.asarray(table, dtype=np.float64) for table in rows]
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"rows are no arrays of numbers: {str(error)[:100]}; give one array of all clients"
+            ) from None
+        sizes = np.array([len(np.atleast_1d(table)) for table in tables], dtype=np.intp)
         alike = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
-        return cls(names, tuple((one, _stacked([rows[index] for index in one.tolist()], names)) for one in alike))
+        return cls(names, tuple((one, _stacked([tables[index] for index in one.tolist()], names)) for one in alike))
 
     def __len__(self) -> int:
         return sum(len(indices) for indices, _ in self.groups)
@@ -241,6 +250,20 @@ def _stacked(tables: Sequence[NDArray[np.float64]], columns: tuple[str, ...]) ->
     if not len(tables[0]):
         return np.empty((len(tables), 0, len(columns)))
     return np.stack([_checked(np.asarray(table, dtype=np.float64)[None], columns)[0] for table in tables])
+
+
+def _of_frame(frame: Any, columns: tuple[str, ...]) -> NDArray[np.float64]:
+    """The columns of a data frame, shape (N, number of columns); a missing value is NaN."""
+    lacking = [name for name in columns if name not in frame]
+    if lacking:
+        known = ", ".join(map(str, frame.columns))[:200]
+        raise UsageError(f"the data frame has no column {lacking[0]!r}; it has {known}")
+    try:
+        return np.asarray(frame[list(columns)].to_numpy(dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"the data frame has values that are no numbers: {str(error)[:100]}; code texts as numbers first"
+        ) from None
 
 
 def _checked(tables: NDArray[np.float64], columns: tuple[str, ...]) -> NDArray[np.float64]:

@@ -84,7 +84,7 @@ def parse_bounds(text: str) -> dict[str, Interval]:
         column, _, ends = part.rpartition("=")
         if not column or column in bounds:
             raise DataError(f"bounds {part!r}: expected COL=LO:HI, each column once")
-        bounds[column] = _interval(column, ends.split(":"))
+        bounds[column] = as_interval(column, ends.split(":"))
     return bounds
 
 
@@ -98,12 +98,14 @@ def read_bounds(path: Path) -> dict[str, Interval]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"bounds file {path} is not TOML: {error}; expected lines such as: age = [0, 120]") from None
-    return {column: _interval(column, ends) for column, ends in table.items()}
+    return {column: as_interval(column, ends) for column, ends in table.items()}
 
 
-def _interval(column: str, ends: object) -> Interval:
-    """An interval from a list of two texts or numbers."""
-    given: list[Any] = ends if isinstance(ends, list) else [ends]
+def as_interval(column: str, ends: object) -> Interval:
+    """An interval, or one from a list or tuple of two texts or numbers. Raises `DataError` for anything else."""
+    if isinstance(ends, Interval):
+        return ends
+    given: list[Any] = list(ends) if isinstance(ends, list | tuple) else [ends]
     try:
         low, high = (float(end) for end in given)
     except (TypeError, ValueError):

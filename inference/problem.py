@@ -13,7 +13,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.bounds import Interval, require
+from inference.bounds import Interval, as_interval, require
 from inference.errors import DataError, unknown
 
 Array = NDArray[np.float64]
@@ -25,7 +25,7 @@ class Schema:
 
     Attributes:
         features, target: column names.
-        bounds: public bounds of each of them, in the column's own units.
+        bounds: public bounds of each of them, in the column's own units; a pair (LO, HI) becomes an `Interval`.
         units: units by column name, for people; a column without one is a plain number.
         alone: whether the target may be without features, as a column that is described and not predicted.
     """
@@ -37,6 +37,14 @@ class Schema:
     alone: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.features, str):
+            raise DataError(
+                f"features are the text {self.features!r}; give a tuple of names, as in ({self.features!r},)"
+            )
+        if not isinstance(self.bounds, Mapping):
+            raise DataError(f"bounds are a {type(self.bounds).__name__}; give a dictionary of (LO, HI) by column")
+        object.__setattr__(self, "features", tuple(self.features))
+        object.__setattr__(self, "bounds", {name: as_interval(name, given) for name, given in self.bounds.items()})
         if not self.features and not self.alone:
             raise DataError(f"no features to predict {self.target!r} from; name at least one other column")
         if len(set(self.columns)) != len(self.columns):

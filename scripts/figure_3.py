@@ -103,11 +103,13 @@ def experiment(given: argparse.Namespace, folder: Path) -> int:
 
 def correlation_table(figures: dict[str, Any], title: str) -> Any:
     shown = table(
-        f"rank correlation ± sd over the runs; {title}", "method", *(f"ε = {at_least(e)}" for e in figures["epsilon"])
+        f"rank correlation, mean ± standard deviation over the runs; {title}",
+        "method",
+        *(f"ε = {at_least(e)}" for e in figures["epsilon"]),
     )
     for method in METHODS:
         one = figures["methods"][method]
-        shown.add_row(method, *(f"{m:.2f}±{s:.2f}" for m, s in zip(one["mean"], one["sd"], strict=True)))
+        shown.add_row(method, *(f"{m:.2f} ± {s:.2f}" for m, s in zip(one["mean"], one["sd"], strict=True)))
     shown.add_row("zero predictor", *("0" for _ in figures["epsilon"]))
     return shown
 

@@ -3,7 +3,7 @@
 
 Each sampler runs compiled, one chain on one core, five times; compiling is timed apart. Exit code 4 where one of ours
 grows faster than d³ (slope of the logarithms from d = 15 on), or MCMC-B&S does not, or not visibly faster than ours.
-Times are those of this machine while nothing else runs on it.
+Times are CPU times of this machine, and of the five runs the least counts: other work on it can only add to them.
 
     scripts/mcmc_figure_3.py --json figure_3.json --plot figure_3.png      some 7 minutes
     scripts/mcmc_figure_3.py --quick

@@ -59,7 +59,7 @@ def plot(rounds: Sequence[OpenRound], path: Path, caption: str) -> None:
     panels[-1].set_xlabel("N, number of clients")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle(f"What distributing the noise costs, and what signal is left\n{caption}", fontsize=11)
+    figure.suptitle(f"What distributing the noise costs, and what signal is left\n{caption}", fontsize=11, wrap=True)
     figure.savefig(path, dpi=150)
 
 

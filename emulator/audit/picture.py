@@ -37,7 +37,7 @@ def plot_audit(samples: Samples, finding: Finding, path: Path, *, title: str) ->
     _trade_off(right, samples, finding)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, fontsize=12)
+    figure.suptitle(title, fontsize=12, wrap=True)
     figure.savefig(path, dpi=150)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import NormalDist
 from typing import Any
 
 import msgspec
@@ -64,7 +65,8 @@ def _rows(finding: Finding) -> Iterator[tuple[str, str, str, str]]:
         yield "contributions", f"{finding.contributors}", "aborted", f"≥ {finding.needed}"
     if finding.recovered is not None:
         found = finding.recovered
-        value = f"{found.mean:.4g} ± {found.error:.2g}"
+        reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * found.error
+        value = _span((found.mean - reach, found.mean + reach))
         yield "the client's value, all rounds' mean", f"{found.truth[0]:g}", value, ""
     if view.p_value is not None:
         yield f"masked vectors, {len(view.tests)} tests, p", "", f"{view.p_value:.2g}", f"≥ {ALARM:g}"

@@ -41,7 +41,7 @@ def drawing(
     for axes in panels.flat:
         axes.spines[["top", "right"]].set_visible(False)
     if title:
-        figure.suptitle(title, fontsize=13)
+        figure.suptitle(title, fontsize=13, wrap=True)
     yield panels
     figure.savefig(path, dpi=DPI)
 

@@ -39,7 +39,7 @@ def plot_scaling(cells: _Cells, path: Path, *, title: str) -> None:
         _dropouts(axes, cells)
     for axes in (times, parts, *others):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, fontsize=12)
+    figure.suptitle(title, fontsize=12, wrap=True)
     figure.savefig(path, dpi=150)
 
 

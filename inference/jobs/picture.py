@@ -53,7 +53,7 @@ def plot_estimates(summary: Row, path: Path, *, title: str, private: bool, capti
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     of = f" ({ROWS_MAX} of {len(every)})" if len(every) > ROWS_MAX else ""
-    figure.suptitle("\n".join(filter(None, (f"{title}: mean and 95 % interval{of}", caption))), fontsize=12)
+    figure.suptitle("\n".join(filter(None, (f"{title}: mean and 95 % interval{of}", caption))), fontsize=12, wrap=True)
     figure.savefig(path, dpi=150)
     return path
 

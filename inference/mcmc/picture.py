@@ -99,7 +99,7 @@ def plot_posterior(panels: Sequence[Panel], path: Path, *, title: str, level: fl
             handles.setdefault(label, handle)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
     heading = f"{title}: posterior"
-    figure.suptitle(f"{heading}\n{caption}" if caption else heading, fontsize=12)
+    figure.suptitle(f"{heading}\n{caption}" if caption else heading, fontsize=12, wrap=True)
     figure.savefig(path, dpi=150)
     return path
 

@@ -27,7 +27,7 @@ from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from dca_proto.testing import Cast, NoNoise, seeded
 from emulator import ideal
-from emulator.ideal import IdealSwarm, noisy_sum
+from emulator.ideal import Clients, IdealSwarm, noisy_sum
 from emulator.inexact import RoundedGaussian
 
 CLIENTS, COMPUTES = 6, 2
@@ -290,6 +290,8 @@ def test_a_sum_of_fewer_than_are_needed_is_not_released() -> None:
 @pytest.mark.parametrize(
     ("clients", "rows", "said"),
     [
+        (2, [["x", 1], [2, 3]], "rows are no arrays of numbers: could not convert"),
+        (2, 5, "rows are no arrays of numbers: 'int' object is not iterable"),
         (9, np.ones((10, 2)), "there are rows of 10 clients, and the terms say N = 9; let them agree"),
         (2, np.ones((2, 3)), r"a client's rows have shape \(1, 3\); expected \(m, 2\): a, b"),
         (5, [np.ones((2, 2))] * 4 + [np.ones((1, 3))], r"have shape \(1, 3\); expected \(m, 2\)"),
@@ -415,3 +417,14 @@ def test_a_round_without_any_release_and_one_by_a_trusted_aggregator_are_refused
         swarm_of(3, tables, trusted=True).hold(RELEASES)
     with pytest.raises(UsageError, match="rows_max"):
         swarm_of(3, tables).hold(replace(RELEASES, rows_max=0))
+
+
+def test_a_data_frame_is_one_row_for_each_client_by_its_columns_names() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"b": [1.0, 2.0], "text": ["u", "v"], "a": [3.0, None]})
+    ((_, tables),) = Clients.of(frame, ("a", "b")).groups
+    np.testing.assert_array_equal(tables, [[[3.0, 1.0]], [[np.nan, 2.0]]])
+    with pytest.raises(UsageError, match=r"the data frame has no column 'c'; it has b, text, a"):
+        Clients.of(frame, ("a", "c"))
+    with pytest.raises(UsageError, match=r"values that are no numbers: could not convert.*; code texts as numbers"):
+        Clients.of(frame, ("a", "text"))

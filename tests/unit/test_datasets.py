@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,19 @@ def test_schema_refuses_no_features_and_repeated_columns() -> None:
         Schema((), "weight", BOUNDS)
     with pytest.raises(DataError, match="columns repeat"):
         Schema(("age", "weight"), "weight", BOUNDS)
+
+
+def test_a_schema_takes_pairs_for_bounds_and_refuses_the_rest_in_one_line() -> None:
+    pairs = Schema(["age"], "risk", {"age": (0, 120), "risk": [0, 1]})  # type: ignore[arg-type,dict-item]
+    assert (pairs.features, pairs.bounds["age"], pairs.bounds["risk"]) == (("age",), Interval(0, 120), Interval(0, 1))
+    for features, bounds, said in (
+        (("age",), {"age": (0, 1, 2), "risk": (0, 1)}, "bounds of column 'age': found '0:1:2', expected two numbers"),
+        (("age",), {"age": (1, 0), "risk": (0, 1)}, "column 'age': bounds 1:0 are no interval"),
+        (("age",), [("age", 1)], "bounds are a list; give a dictionary"),
+        ("age", {"age": (0, 1), "risk": (0, 1)}, "features are the text 'age'; give a tuple of names"),
+    ):
+        with pytest.raises(DataError, match=re.escape(said)):
+            Schema(features, "risk", bounds)  # type: ignore[arg-type]
 
 
 def test_diabetes_has_442_patients_and_a_reason_for_every_bound() -> None:

@@ -278,6 +278,15 @@ def test_a_drawing_is_written_when_its_block_ends(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_long_title_stays_within_a_figure_of_one_panel(tmp_path: Path) -> None:
+    title = "as published, NOT private as claimed: mean squared error of predictions over epsilon"
+    with picture.drawing(tmp_path / "title.png", title=title) as panels:
+        figure = panels[0, 0].figure
+    drawn = figure.get_suptitle(), figure._suptitle.get_window_extent()
+    assert drawn[0] == title
+    assert 0 <= drawn[1].x0 < drawn[1].x1 <= figure.bbox.width
+
+
 @pytest.mark.parametrize(("label", "columns"), [("short", 4), ("a label of many more words than four can stand by", 1)])
 def test_a_legend_is_no_wider_than_its_figure(label: str, columns: int, tmp_path: Path) -> None:
     with picture.drawing(tmp_path / "legend.png", size=(5, 4)) as panels:

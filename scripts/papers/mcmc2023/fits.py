@@ -167,6 +167,6 @@ def fast(problems: Sequence[Observed], priors: Sequence[Prior], sigma_y2: Sequen
 
 
 def interval(values: Array, level: float = 0.9) -> tuple[float, float]:
-    """Student's interval for the mean of independent runs: mean ± t sd/√n (Table 2)."""
+    """Student's interval for the mean of independent runs: from mean - t sd/√n to mean + t sd/√n (Table 2)."""
     reach = student.reach(values, level)
     return float(values.mean() - reach), float(values.mean() + reach)
