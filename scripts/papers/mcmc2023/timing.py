@@ -119,7 +119,7 @@ def _iterations(kernel: Kernel, key: Any, state: Any, observed: Any, prior: Any,
 
 
 def summary(cells: list[Cell], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each method and J: d, the least and the most seconds per iteration over the runs, and the slope of the least."""
+    """Of each method and J: d, the least and the most seconds per iteration of the runs, and the slope."""
     curves = []
     for method, nodes in dict.fromkeys((cell.method, cell.nodes) for cell in cells):
         own = [
