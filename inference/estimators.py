@@ -5,5 +5,6 @@ They stand beside their models. They alone need scikit-learn; the pure functions
 
 from inference.models.linear.estimator import PrivateLinearRegression
 from inference.models.logistic.estimator import PrivateLogisticRegression
+from inference.models.survival.estimator import PrivateKaplanMeier, PrivateProportionalHazards
 
-__all__ = ["PrivateLinearRegression", "PrivateLogisticRegression"]
+__all__ = ["PrivateKaplanMeier", "PrivateLinearRegression", "PrivateLogisticRegression", "PrivateProportionalHazards"]

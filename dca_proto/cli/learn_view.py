@@ -255,6 +255,8 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         say(console, "warning", warning)
     if summary.get(INTERVAL_NOTE):
         say(console, "intervals", summary[INTERVAL_NOTE])
+    for label, text in summary.get("remarks", {}).items():
+        say(console, label, text)
     if summary.get("repair"):
         say(console, "repair", summary["repair"])
     if summary.get("sampling"):

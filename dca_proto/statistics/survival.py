@@ -5,10 +5,10 @@ t_1 < ... < t_K and t_0 = 0 it falls into one of 2K + 1 cells of its group: an e
 [t_{k-1}, t_k), or neither by t_K. (Who is censored at t_k was at risk of all events up to t_k, as Kaplan and Meier have
 it.) The counts of the cells give all at-risk and event counts, by cumulative sums.
 
-**Codes.** The row contributes the public integer vector of its cell, b_c: the sum over rows is then B·counts, a
-*strategy* of the matrix mechanism (Li, Miklau, Hay, McGregor and Rastogi 2015). Unit vectors give the histogram itself;
-better ones lower the noise of cumulative sums (`inference.models.survival.codes`). Two rows are max |b_c - b_c'| apart,
-or max |b_c| where one of them is missing: the codes are integers, so that this is exact, and attained.
+**Codes.** The row contributes the public integer vector of its cell, in the block of its group, b_c: the sum over rows
+is then B·counts, a *strategy* of the matrix mechanism (Li, Miklau, Hay, McGregor and Rastogi 2015). Unit vectors give
+the histogram itself; better ones lower the noise of cumulative sums (`inference.models.survival.codes`). Two rows are
+max |b_c - b_c'| apart, or max |b_c| where one of them is missing: the codes are integers, so that this is exact.
 
 **Features.** `SurvivalRegression` adds the features x, scaled into a box and a ball, times the integers a_c of the
 row's cell, and w times the unique terms of xxᵀ. Let X be the integers of x on a grid of 2^(-f/2), |X|² <= ρ. With
@@ -55,8 +55,8 @@ class Survival(Statistic, frozen=True, kw_only=True):
             beyond count as the nearest.
         times: t_1 < ... < t_K, above 0, in units of the duration.
         groups: G, at least 1.
-        codes: the integers of each cell, all groups' in their order: events in each interval, censored in each
-            interval, then neither. Empty for the unit vectors, which count.
+        codes: the integers of each cell of a group: events in each interval, censored in each interval, then neither.
+            Empty for the unit vectors, which count. Each group has coordinates of its own.
     """
 
     name = "survival"
@@ -76,7 +76,7 @@ class Survival(Statistic, frozen=True, kw_only=True):
             expected = "duration, event and group" if self.groups > 1 else "duration and event"
             raise UsageError(f"columns are {', '.join(self.columns)[:200]}; expected {expected}")
         if self.codes:
-            _check_codes("codes", self.codes, self.cells)
+            _check_codes("codes", self.codes, self.cells // self.groups)
         super().__post_init__()
 
     def _features_missing(self) -> bool:
@@ -94,7 +94,7 @@ class Survival(Statistic, frozen=True, kw_only=True):
 
     @property
     def dimension(self) -> int:
-        return len(self.codes[0]) if self.codes else self.cells
+        return self.groups * len(self.codes[0]) if self.codes else self.cells
 
     @property
     def categories(self) -> int:
@@ -137,8 +137,8 @@ class Survival(Statistic, frozen=True, kw_only=True):
 
     @cached_property
     def words(self) -> NDArray[np.int64]:
-        """The code word of each cell, shape ``(cells, dimension of the codes)``."""
-        return np.array(self.codes, dtype=np.int64) if self.codes else np.eye(self.cells, dtype=np.int64)
+        """The code word of each cell of each group, shape ``(cells, coordinates)``."""
+        return _of_groups(self.groups, self.codes) if self.codes else np.eye(self.cells, dtype=np.int64)
 
 
 @register
@@ -150,7 +150,7 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
         centre, scale, bound: of each feature, as of the statistic "sum". radius: of an L2 ball that they are brought
             into, in units of ``scale``.
         codes: as of `Survival`, but not empty.
-        feature_codes: a_c of each cell. square_weight: w, from 1.
+        feature_codes: a_c of each cell of a group; each group has coordinates of its own. square_weight: w, from 1.
     """
 
     name = "survival-regression"
@@ -169,7 +169,7 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
         if not 1 <= self.square_weight <= CODE_MAX:
             raise UsageError(f"square_weight is {self.square_weight}; give a whole number from 1 to {CODE_MAX}")
         super().__post_init__()
-        _check_codes("feature_codes", self.feature_codes, self.cells)
+        _check_codes("feature_codes", self.feature_codes, self.cells // self.groups)
         _ = self.features
 
     def _features_missing(self) -> bool:
@@ -185,7 +185,7 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
     def block_sizes(self) -> tuple[int, int, int]:
         """How many coordinates the codes, the features' sums and their products have."""
         d = len(self.columns) - self.first_feature
-        return len(self.codes[0]), d * len(self.feature_codes[0]), d * (d + 1) // 2
+        return self.words.shape[1], d * self.factors.shape[1], d * (d + 1) // 2
 
     @property
     def dimension(self) -> int:
@@ -198,7 +198,7 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
     def labels(self) -> tuple[str, ...]:
         names = self.features.columns
         words = [f"code {place + 1}" for place in range(self.block_sizes[0])]
-        sums = [f"{name}, code {place + 1}" for place in range(len(self.feature_codes[0])) for name in names]
+        sums = [f"{name}, code {place + 1}" for place in range(self.factors.shape[1]) for name in names]
         return (*words, *sums, *(f"{left}·{right}" for i, left in enumerate(names) for right in names[i:]))
 
     def ranges(self) -> dict[str, tuple[float, float]]:
@@ -207,7 +207,7 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
         limits, rho = self._limits(fraction_bits)
         w, unit = self.square_weight, 1 << fraction_bits
-        words, factors = self.words, np.array(self.feature_codes, dtype=np.int64)
+        words, factors = self.words, self.factors
         norms, inner = (factors**2).sum(axis=1).tolist(), (factors @ factors.T).tolist()
         square = max(
             (int(b @ b) << 2 * fraction_bits) + unit * a * rho + w**2 * rho**2
@@ -233,16 +233,26 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
         bits, cells = half_bits(fraction_bits), self.cells_of(rows)
         boxed = self.features.quantised(rows[:, self.first_feature :], bits)
         x = into_ball(boxed.astype(np.float64), ball_limit("radius", self.radius, bits))
-        factors = np.array(self.feature_codes, dtype=np.int64)[cells]
+        factors = self.factors[cells]
         sums = (factors[:, :, None] * x[:, None, :]).reshape(len(rows), -1) << bits
         products = [self.square_weight * x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])]
         return np.concatenate([self.words[cells] << fraction_bits, sums, *products], axis=1)
+
+    @cached_property
+    def factors(self) -> NDArray[np.int64]:
+        """What the features of each cell of each group are multiplied by, shape ``(cells, coordinates)``."""
+        return _of_groups(self.groups, self.feature_codes)
 
     def _limits(self, fraction_bits: int) -> tuple[tuple[int, ...], int]:
         """C_j of each feature, and ρ."""
         bits = half_bits(fraction_bits)
         limits = self.features.limits(bits)
         return limits, min(sum(limit**2 for limit in limits), ball_limit("radius", self.radius, bits) ** 2)
+
+
+def _of_groups(groups: int, codes: Codes) -> NDArray[np.int64]:
+    """The words of all groups' cells: each group has a block of coordinates, and zero in the others'."""
+    return np.asarray(np.kron(np.eye(groups), np.array(codes)), dtype=np.int64)
 
 
 def _check_times(times: tuple[float, ...]) -> None:

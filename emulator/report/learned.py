@@ -30,8 +30,15 @@ class Reference(msgspec.Struct, frozen=True):
     name: str = INTERCEPT
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where an estimate stands in a curve of that name."""
+
+    series: str
+    x: Real
+
+
 class Coefficient(Reference, frozen=True):
-    """A posterior mean with its 95 % interval, with privacy and without, as far as known."""
+    """A posterior mean with its 95 % interval, with privacy and without, as far as known; also a point of a curve."""
 
     estimate: Real | None = None
     unit: str = ""
@@ -39,6 +46,7 @@ class Coefficient(Reference, frozen=True):
     contraction: Real | None = None
     naive: Real | None = None
     naive_interval_95: Interval | None = None
+    at: Place | None = None
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -103,6 +111,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     reports: str | None = None
     naive_title: str | None = None
     interval_note: str | None = None
+    remarks: dict[str, str] = {}
 
     @property
     def test(self) -> HeldOut | None:
@@ -193,7 +202,8 @@ def estimates(found: Sequence[Coefficient], names: tuple[str, str], left_out: st
     Args:
         left_out: what is to be said of the intervals, if anything.
     """
-    rows = [row for row in map(_row, found[:_ROWS_MAX]) if row is not None]
+    yield from _curves([one for one in found if one.at is not None], names)
+    rows = [row for row in map(_row, [one for one in found if one.at is None][:_ROWS_MAX]) if row is not None]
     if rows:
         caption = "Posterior means, with 95 % intervals in brackets. Each row has a scale of its own. "
         caption += "The dotted line is zero."
@@ -201,6 +211,24 @@ def estimates(found: Sequence[Coefficient], names: tuple[str, str], left_out: st
             caption += " Contraction is the part of the prior's variance that the data took away; 0 % is the prior."
         caption += f" Of the intervals, {left_out}." if left_out else ""
         yield intervals(rows, names, caption=caption)
+
+
+def _curves(found: Sequence[Coefficient], names: tuple[str, str]) -> Iterator[Child]:
+    """Points of curves, each curve from 1 at 0, with their intervals."""
+    if not found:
+        return
+    series, labels = [], list(dict.fromkeys(one.at.series for one in found if one.at))
+    for tone, label in enumerate(labels):
+        own = [(one.at.x, one) for one in found if one.at and one.at.series == label]
+        spread = [(x, *one.interval_95) for x, one in own if one.interval_95]
+        points = [(0.0, 1.0), *((x, one.estimate) for x, one in own if one.estimate is not None)]
+        series.append(Series(f"{label}, {names[0]}", points, tone, "solid", "disc", spread))
+        others = [(x, one.nonprivate) for x, one in own if one.nonprivate is not None]
+        if others:
+            series.append(Series(f"{label}, {names[1]}", [(0.0, 1.0), *others], tone, "dashed"))
+    last = max(one.at.x for one in found if one.at)
+    caption = "Posterior means with 95 % intervals, each of which holds by itself (pointwise)."
+    yield plot(series, Axis("time", 0.0, 1.02 * last), Axis("probability", 0.0, 1.02), caption=caption)
 
 
 def compared(found: Sequence[Coefficient], names: tuple[str, str], naive: str | None) -> Iterator[Child]:

@@ -142,6 +142,7 @@ def _facts(run: Learning) -> Iterator[tuple[str, str]]:
     yield "job", run.job
     yield "federation", run.federation
     yield "rounds", count(len(run.rounds))
+    yield from run.remarks.items()
     if run.repair is not None:
         yield "repair of the noisy matrix", run.repair
     if run.epsilon is not None:

@@ -123,6 +123,7 @@ def _facts(run: Swarm) -> Iterator[tuple[str, str]]:
         yield f"epsilon spent per {per}", f"{claimed(run.epsilon_spent)} of {claimed(run.epsilon or 0)}"
     if run.job is not None:
         yield "job", run.job
+    yield from run.remarks.items()
     if run.repair is not None:
         yield "repair of the noisy matrix", run.repair
     if run.test is not None:

@@ -46,6 +46,8 @@ EXAMPLES = """Examples:
 
   dca swarm --job ldp-mean --set family=gaussian --set column=bmi
 
+  dca swarm --job survival --set group=arm    a simulated trial: survival curves of its arms, and the log-rank test
+
   dca swarm --csv houses.csv --target price --bounds "rooms=0:10,area=0:400,price=0:1e6" --epsilon 4
 
   dca swarm --dimension 10 --clients 10000 --broker mosquitto --connections shared
@@ -61,7 +63,9 @@ def swarm(
         list[str] | None,
         typer.Option("--set", help="A setting of the job, KEY=VALUE; repeat. One not known lists all."),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="A data set by name, by default diabetes.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="A data set by name, by default diabetes or the job's own.")
+    ] = None,
     data_folder: Annotated[
         Path | None, typer.Option(help="Where data sets' files are, else that of DCA_DATA, else they are downloaded.")
     ] = None,
@@ -211,7 +215,7 @@ def _lesson(
         clients = nodes
     settings = settings_from(found.settings, parse_words(sets or ()), found.name)
     check_outputs(output, json_to)
-    problem = problem_of(data, alone=not found.scored)
+    problem = problem_of(data, default=found.dataset, alone=not found.scored, needed=found.columns(settings))
     train, test = problem, None
     if found.scored and reference:
         train, test = split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)

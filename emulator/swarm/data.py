@@ -13,7 +13,6 @@ from inference.bounds import MissingBoundsError, given_bounds
 from inference.datasets import from_csv, load
 from inference.problem import Problem
 
-DEFAULT = "diabetes"
 TEST_FRACTION = 0.225
 _BOUNDS_ADVICE = (
     "give --bounds COL=LO:HI,... or a TOML file, from what is known of the measurement "
@@ -40,10 +39,13 @@ class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
     features: list[str] | None = None
 
 
-def problem_of(options: DataOptions, *, alone: bool = False) -> Problem:
+def problem_of(
+    options: DataOptions, *, default: str = "diabetes", alone: bool = False, needed: tuple[str, ...] = ()
+) -> Problem:
     """The problem that the options name.
 
     Args:
+        default: the data set where they name none. needed: a table's columns that are read beside such a target.
         alone: whether a table's target is described and not predicted, so that no other column of it is needed.
 
     Raises:
@@ -53,7 +55,7 @@ def problem_of(options: DataOptions, *, alone: bool = False) -> Problem:
     if options.csv is None:
         if options.target or options.bounds or options.bounds_from_data:
             raise UsageError("--target, --bounds and --bounds-from-data go with --csv; built-in data have their own")
-        return load(options.dataset or DEFAULT, options.features, folder=options.folder)
+        return load(options.dataset or default, options.features, folder=options.folder)
     if options.dataset is not None or options.folder is not None:
         other = "--dataset" if options.dataset is not None else "--data-folder"
         raise UsageError(f"--csv and {other} exclude each other; keep one")
@@ -62,7 +64,7 @@ def problem_of(options: DataOptions, *, alone: bool = False) -> Problem:
     if options.bounds is not None and options.bounds_from_data:
         raise UsageError("--bounds and --bounds-from-data exclude each other; keep one")
     given = {} if options.bounds is None else given_bounds(options.bounds)
-    features = [] if alone and options.features is None else options.features
+    features = list(needed) if alone and options.features is None else options.features
     try:
         return from_csv(
             options.csv, options.target, given, features, trial_bounds=options.bounds_from_data, alone=alone

@@ -239,6 +239,7 @@ def _score_lines(summary: dict[str, Any]) -> list[Line]:
     if summary.get("stopped"):
         held = len(summary.get("iterations", []))
         lines.append(("stopped", f"after {held} iterations: {summary['stopped']}; the result is of these"))
+    lines.extend(summary.get("remarks", {}).items())
     if summary.get("repair"):
         lines.append(("repair", summary["repair"]))
     if summary.get("sampling"):

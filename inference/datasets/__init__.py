@@ -5,6 +5,7 @@ General layout:
     csv_file                     problems from a CSV file of the user's own
     shipped                      diabetes and breast cancer, with scikit-learn
     uci, adult                   wine, abalone and adult, from the UCI archive
+    simulated_trial              a simulated clinical trial, for survival analysis
 
 Bounds are constants from what is known of a measurement, each with its reason; they are never read from the rows, and
 are no minimum or maximum that somebody else read from them. A client projects what lies outside into them.
@@ -20,6 +21,7 @@ from pathlib import Path
 from inference.datasets.adult import adult
 from inference.datasets.csv_file import from_csv
 from inference.datasets.shipped import breast_cancer, diabetes
+from inference.datasets.simulated_trial import simulated_trial
 from inference.datasets.uci import abalone, wine
 from inference.errors import unknown
 from inference.problem import Problem, Schema, split, stream
@@ -34,6 +36,7 @@ __all__ = [
     "diabetes",
     "from_csv",
     "load",
+    "simulated_trial",
     "split",
     "stream",
     "wine",
@@ -42,6 +45,7 @@ __all__ = [
 DATASETS: dict[str, Callable[[Path | None], Problem]] = {
     "diabetes": lambda _: diabetes(),
     "breast-cancer": lambda _: breast_cancer(),
+    "simulated-trial": lambda _: simulated_trial(),
     "wine-red": partial(wine, "red"),
     "wine-white": partial(wine, "white"),
     "abalone": abalone,

@@ -26,6 +26,8 @@ _MODULES = {
     "logistic": "inference.models.logistic.job",
     "mixture": "inference.models.mixture.job",
     **dict.fromkeys(FAMILIES, "inference.models.conjugate.job"),
+    "survival": "inference.models.survival.job",
+    "survival-regression": "inference.models.survival.job",
     "ldp-histogram": "inference.models.column.histogram_job",
     "ldp-mean": "inference.models.column.mean_job",
     "ldp-regression": "inference.models.glm.ldp_job",

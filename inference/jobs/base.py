@@ -101,6 +101,7 @@ class LearningJob:
         reports: of a job on LDP reports their mechanism, given the settings; "" of any other.
         batch: B, given the settings and N: clients in the smallest round, or 0 where all are asked in all rounds.
         picture_title: what the estimates are, above a picture of them. model: in words, given the settings.
+        columns: that it reads beside the target, given the settings, where it reads no others. dataset: by default.
         scored: whether there is a score on rows that were held out; else all rows are learned from.
         check: refuses a schema that the job cannot learn from. Raises `DataError`.
         plan: the stages, in order, for people and for planning each before anything is started.
@@ -126,6 +127,8 @@ class LearningJob:
     picture_title: Callable[[Schema], str]
     draws: Callable[[Any, np.random.Generator], InferenceData] | None = lambda result, rng: result.inference_data(rng)
     model: Callable[[Schema, Any], str] = target_on_features
+    columns: Callable[[Any], tuple[str, ...]] = lambda settings: ()
+    dataset: str = "diabetes"
     scored: bool = True
     iterative: bool = False
     kinds: tuple[type[RoundRequest], ...] = (SecureSumRequest,)

@@ -3,7 +3,8 @@
 Coefficients share one axis: each is multiplied by a scale of its feature that is public or private, and the axis names
 it. Shares have one axis too. An estimate in units of its own has a panel of its own. What reports give without a model
 of their noise is a third estimate. Colours are Okabe and Ito's, which colour-blind people tell apart; markers differ
-too, so that the picture survives a grey printer.
+too, so that the picture survives a grey printer. Estimates that are points of a curve stand in a panel above, as curves
+with their bands.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from inference.jobs.estimates import NAIVE, UNCOVERED, WITHOUT_PRIVACY, Row, int
 
 ROWS_MAX = 60  # more would be no picture
 WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 1.1, 0.17, 0.75  # in inches; a row's for each of its estimates
+CURVES_HEIGHT = 3.6
+CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 TEXT_SIZE = 8
 TICKS_MAX = 7
 _OWN = {"unit": "", "scale": 1.0, "centre": 0.0}
@@ -42,12 +45,17 @@ def plot_estimates(summary: Row, path: Path, *, title: str, private: bool, capti
     from matplotlib.figure import Figure
 
     every = rows_of({**summary, "intercept": None})
+    curved = [row for row in every if "at" in row]
+    every = [row for row in every if "at" not in row]
     groups, kinds = _groups(every[:ROWS_MAX]), _kinds(summary, private)
-    kinds = [kind for kind in kinds if any(row[kind.key] is not None for row in every)] or kinds[:1]
+    kinds = [kind for kind in kinds if any(row[kind.key] is not None for row in [*every, *curved])] or kinds[:1]
     heights = [PANEL_HEIGHT + ROW_HEIGHT * (len(kinds) + 0.5) * len(rows) for rows in groups]
+    heights = [CURVES_HEIGHT, *heights] if curved else heights
     figure = Figure(figsize=(WIDTH, HEAD + sum(heights)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
+    panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
+    if curved:
+        _curves(panels.pop(0), curved, kinds)
     for axes, rows in zip(panels, groups, strict=True):
         _forest(axes, rows, kinds)
     handles, labels = panels[0].get_legend_handles_labels()
@@ -72,6 +80,24 @@ def _groups(rows: list[Row]) -> list[list[Row]]:
     for place, row in enumerate(rows):
         groups.setdefault(row["standard"]["unit"] if "standard" in row else place, []).append(row)
     return list(groups.values()) or [[]]
+
+
+def _curves(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
+    """Each series of points as a curve from 1 at 0, its first estimate with a band, the others dashed."""
+    for nth, name in enumerate(dict.fromkeys(row["at"]["series"] for row in rows)):
+        colour = CURVE_COLOURS[nth % len(CURVE_COLOURS)]
+        own = [row for row in rows if row["at"]["series"] == name]
+        x = [0.0, *(row["at"]["x"] for row in own)]
+        for place, kind in enumerate(kinds):
+            line = {"color": colour, "linestyle": "--" if place else "-", "linewidth": 1 if place else 1.8}
+            if all(row[kind.key] is not None for row in own):
+                axes.plot(x, [1.0, *(row[kind.key] for row in own)], label=f"{name}, {kind.label}", **line)
+        low, high = ([1.0, *(row["interval_95"][end] for row in own)] for end in (0, 1))
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.set(ylim=(0, 1.02), xlim=(0, None), ylabel=rows[0]["standard"]["unit"], xlabel="time; bands hold pointwise")
+    axes.grid(color="0.93", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=TEXT_SIZE, frameon=False)
 
 
 def _forest(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:

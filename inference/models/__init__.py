@@ -6,6 +6,7 @@
     conjugate     one column, from sums
     column        one column, from LDP reports
     mixture       a Gaussian mixture
+    survival      survival curves, the log-rank test, proportional hazards
 
 What `glm` and `column` share stands beside the folders:
     fit           all fits by name: reports or sums in, a posterior out

@@ -74,6 +74,14 @@ def test_counts_have_the_sensitivity_of_a_histogram_and_codes_have_their_own() -
     assert coded.evaluate(np.array([[1.5, 1.0]]), 2).tolist() == [[0, 16]]
 
 
+def test_codes_of_groups_are_blocks() -> None:
+    codes = ((2, 1), (-1, 1), (0, 1))
+    coded = Survival(columns=("t", "d", "arm"), times=(1.0,), groups=2, codes=codes)
+    value = coded.evaluate(np.array([[0.5, 1.0, 1.0], [9.0, 1.0, 0.0]]), 0)
+    assert value.tolist() == [[0, 0, 2, 1], [0, 1, 0, 0]]
+    assert coded.row_sensitivity(0).l2_squared == 5 + 5, "two events, in different groups"
+
+
 def a_regression(**changes: Any) -> SurvivalRegression:
     parameters: dict[str, Any] = {
         "columns": ("t", "d", "x", "y"),

@@ -1,0 +1,94 @@
+"""Public codes for the statistic "survival" that lower the noise of survival curves.
+
+One round of counts has noise of variance σ² in each count, and a curve adds up many of them. A *strategy* B releases
+B·counts instead, of which the counts are read back. The noise of what is learned depends on B (matrix mechanism, Li,
+Miklau, Hay, McGregor and Rastogi 2015). Let J be the Jacobian of the curve S(t_1), ..., S(t_K) by the counts, at a
+public guess, and M = BᵀB. The curve's noise variance is tr(J M⁻¹ Jᵀ)·σ², where σ² grows with the sensitivity: about the
+largest diagonal entry of M, for columns that lie about their centre. For weights u of the diagonal the best M is
+
+    M = U⁻¹ᐟ² (U¹ᐟ² W U¹ᐟ²)¹ᐟ² U⁻¹ᐟ²,    W = JᵀJ,  U = diag(u),
+
+(set the gradient of tr(W M⁻¹) + tr(U M) to zero), and u that grows where M's diagonal is large makes the diagonal even.
+A tenth of the identity in W keeps the other directions from being lost: the guess is wrong, after all. Counts add up to
+the known number of rows, so that B's columns may be centred. Groups get blocks with one more coordinate, a constant,
+since how many rows each has is not known.
+
+**What it is worth** (`tests/unit/test_survival_model.py` repeats it). Standard deviation of S(t_k)·n, averaged over k,
+for one unit of σ/Δ, as counts / with these codes, guessed S = ½ and 30 % censored:
+
+    K       as guessed    S(t_K) = 0.1    70 % censored    hazard ~ t^1.5
+    8       2.5 / 2.1     2.7 / 2.3       3.5 / 3.1        2.4 / 2.1
+    12      3.0 / 2.3     3.2 / 2.6       4.2 / 3.4        2.9 / 2.3
+    16      3.4 / 2.5     3.6 / 2.7       4.8 / 3.6        3.3 / 2.5
+    24      4.1 / 2.7     4.4 / 2.9       5.7 / 4.0        4.0 / 2.7
+
+Binary trees over the intervals give 1.02 times the counts' noise at K = 16, square roots of prefix sums 1.3 times; the
+optimum under the exact constraint, found numerically, is 10 % below these codes at the guess.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.models.survival.curve import survival_curve
+
+Array = NDArray[np.float64]
+Codes = tuple[tuple[int, ...], ...]
+
+SURVIVORS, CENSORED = 0.5, 0.3  # the public guess: at the end of the grid
+OTHER_DIRECTIONS = 0.1
+FLOOR = 1e-12  # of shares at risk
+SIZE = 64  # the longest code; its rounding costs less than a hundredth
+CONSTANT = 32  # half of it: measured best for 2 to 4 groups
+ITERATIONS = 60
+
+
+@lru_cache(maxsize=32)
+def codes(intervals: int) -> Codes:
+    """The code of each of the 2K + 1 cells of a group, their last coordinate constant."""
+    shares = guessed_shares(intervals)
+    factor = strategy(curve_jacobian(shares))
+    words = np.rint(factor * (SIZE / np.sqrt((factor**2).sum(axis=0).max()))).astype(int)
+    words = np.vstack([words, np.full(len(shares), CONSTANT)])
+    return tuple(tuple(int(entry) for entry in word) for word in words.T)
+
+
+def guessed_shares(intervals: int) -> Array:
+    """Of each cell, under constant hazards."""
+    event, censoring = -np.log(SURVIVORS) / intervals, -np.log(1 - CENSORED) / intervals
+    leave = event + censoring
+    left = np.exp(-leave * np.arange(intervals + 1))
+    gone = left[:-1] - left[1:]
+    return np.concatenate([gone * event / leave, gone * censoring / leave, left[-1:]])
+
+
+def curve_jacobian(shares: Array) -> Array:
+    """Of S(t_1), ..., S(t_K) by the shares of the cells, shape ``(K, 2K + 1)``, by central differences."""
+    step = 1e-6 * np.eye(len(shares))
+    above, below = survival_curve(shares + step, floor=FLOOR), survival_curve(shares - step, floor=FLOOR)
+    return np.asarray((above - below).T / 2e-6)
+
+
+def strategy(workload: Array) -> Array:
+    """B of about the least noise in a workload on counts of known sum, columns of even length, shape ``(m - 1, m)``."""
+    m = workload.shape[1]
+    centring = np.eye(m) - 1 / m
+    W = centring @ workload.T @ workload @ centring
+    W = W / np.trace(W) + OTHER_DIRECTIONS / m * centring
+    u = np.full(m, 1 / m)
+    for _ in range(ITERATIONS):
+        root = np.sqrt(u)
+        M = centring @ (_square_root(root[:, None] * W * root) / np.outer(root, root)) @ centring
+        u = u * np.diag(M)
+        u /= u.sum()
+    values, vectors = np.linalg.eigh(M)
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0))).T[1:])  # without the direction of the sum, whose is 0
+
+
+def _square_root(matrix: Array) -> Array:
+    """Of a positive semidefinite matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)

@@ -1,0 +1,211 @@
+"""Survival curves and the log-rank test from counts of events and censored on a time grid.
+
+**The curve.** In interval k, d_k have an event, c_k are censored, and Y_k are at risk at its beginning. Those who are
+censored within it are at risk for half of it (the actuarial estimate, Cutler and Ederer 1958):
+
+    S(t_k) = Π_{j<=k} (1 - d_j/A_j),    A_k = Y_k - c_k/2,    Y_{k+1} = Y_k - d_k - c_k.
+
+Without censoring within intervals that is Kaplan and Meier's curve at t_k. For what follows H = -ln S is written as
+
+    H(t_k) = Σ_{j<=k} d_j/E_j,    E_k = d_k / ln(A_k/(A_k - d_k)), the logarithmic mean of A_k and A_k - d_k,
+
+where E_k is how many are at risk on average: this is smooth in noisy counts of any sign.
+
+**Noise.** The round's sum is B·counts + noise (`codes`), and the counts add up to the known n. Under a flat prior the
+counts given the release are normal: their least-squares estimate and the noise's covariance. They are not held to be
+positive, as that would pull noisy counts up, and bias cumulative sums. Given the counts, the shares of the cells are
+Dirichlet(counts + 1/m), m cells in all: a prior worth one row. A draw of the posterior is a draw of both: gamma
+variables with the counts' mean and variance, to which a negative count adds itself. Each drawn curve is replaced by the
+nearest one that falls: isotonic regression of H, weighted by the precision of each H(t_k), since H may be anything
+where few are left.
+
+**The log-rank test.** Under the null hypothesis all groups have the hazards of all rows together. With d_gk, E_gk of
+group g, d_k, E_k added up over groups, and e_gk = E_gk/E_k
+
+    U_g = Σ_k d_gk - d_k e_gk,    Var U = Σ_k d_k (diag(e_k) - e_k e_kᵀ) + ∇U·Cov(noise of the counts)·∇Uᵀ,
+
+and UᵀVar⁻¹U is chi-squared with G - 1 degrees of freedom. (The first term is the classical variance without the
+correction for ties, of which a continuous time has none.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtrc
+
+from dca_proto.statistics import Survival
+from inference.errors import DataError
+from inference.mcmc.sums import NoisySums
+
+Array = NDArray[np.float64]
+
+CENTRAL = (0.025, 0.975)
+SPREAD_MIN = 1e-6  # of H, where nobody had an event
+ROWS_FLOOR = 0.5  # of those at risk, where noise says fewer
+GRADIENT_STEP = 1e-3  # rows; U is smooth on the scale of whole rows
+MISSING_SDS = 4.0  # how far off the number of rows must be for a warning: once in 16,000 releases without a reason
+
+
+class AtRisk(NamedTuple):
+    """Of each interval: events d_k and the average number at risk E_k, shapes ``(..., K)``."""
+
+    events: Array
+    exposed: Array
+
+
+def at_risk(counts: Array, floor: float = ROWS_FLOOR) -> AtRisk:
+    """Events and those at risk, of counts of shape ``(..., 2K + 1)``: events, censored, and neither.
+
+    Args:
+        floor: rows that are taken to be at risk at least.
+    """
+    intervals = counts.shape[-1] // 2
+    events, censored = counts[..., :intervals], counts[..., intervals:-1]
+    remaining = np.cumsum((events + censored)[..., ::-1], axis=-1)[..., ::-1] + counts[..., -1:]
+    first = np.maximum(remaining - censored / 2, floor)
+    last = np.maximum(first - events, floor)
+    ratio = np.log(first / last)
+    flat = np.abs(ratio) < 1e-6
+    return AtRisk(events, np.where(flat, (first + last) / 2, (first - last) / np.where(flat, 1.0, ratio)))
+
+
+def cumulative_hazard(counts: Array, floor: float = ROWS_FLOOR) -> Array:
+    """H(t_1), ..., H(t_K) of counts of shape ``(..., 2K + 1)``."""
+    found = at_risk(counts, floor)
+    return np.asarray(np.cumsum(found.events / found.exposed, axis=-1))
+
+
+def survival_curve(counts: Array, floor: float = ROWS_FLOOR) -> Array:
+    """S(t_1), ..., S(t_K)."""
+    return np.asarray(np.exp(-cumulative_hazard(counts, floor)))
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """What a release says of the counts of the cells: a normal law.
+
+    Attributes:
+        statistic: whose cells they are. mean: of each group's cells, shape ``(G, m)``.
+        root: of the noise's covariance, shape ``(G·m, k)``: covariance = root rootᵀ. n: how many rows they are of.
+        surplus: how many more rows the release says than there are, in standard deviations of the noise; nan where it
+            does not say.
+    """
+
+    statistic: Survival
+    mean: Array
+    root: Array
+    n: int
+    surplus: float = float("nan")
+
+    @property
+    def rows_missing(self) -> bool:
+        """Whether fewer rows were counted than contributed: rows with a missing value count as zero."""
+        return abs(self.surplus) > MISSING_SDS
+
+    def shares(self, draws: int, rng: np.random.Generator) -> Array:
+        """Draws of the cells' shares, times n, shape ``(draws, G, m)``; some may be a little below 0."""
+        noise = rng.standard_normal((draws, self.root.shape[1])) @ self.root.T
+        counts = self.mean + noise.reshape(draws, *self.mean.shape)
+        gamma = rng.standard_gamma(np.maximum(counts, 0) + 1 / self.mean.size) + np.minimum(counts, 0)
+        return np.asarray(gamma * (self.n / gamma.sum(axis=(1, 2), keepdims=True)))
+
+
+def counts_of(sums: NoisySums, statistic: Survival) -> Counts:
+    """The counts that a round of the statistic "survival" has released.
+
+    Raises:
+        DataError: the sum does not fit the statistic.
+    """
+    words = statistic.words.T.astype(float)
+    if sums.value.shape != (len(words),):
+        raise DataError(f"the sum has {sums.value.size} coordinates; expected {len(words)} of these times and groups")
+    cells, sd = words.shape[1], float(np.sqrt(sums.noise_variance.max()))
+    free = np.linalg.svd(np.ones((1, cells)))[2][1:].T  # directions in which the counts' sum does not change
+    even = np.full(cells, sums.n / cells)
+    inverse = np.linalg.pinv(words @ free)
+    mean = even + free @ (inverse @ (sums.value - words @ even))
+    return Counts(
+        statistic,
+        mean.reshape(statistic.groups, -1),
+        sd * free @ inverse,
+        sums.n,
+        _surplus(words, sums.value, sums.n, sd),
+    )
+
+
+def _surplus(words: Array, value: Array, n: int, sd: float) -> float:
+    """The number of rows that the release itself says, less n, in standard deviations."""
+    inverse, _, rank, _ = np.linalg.lstsq(words, np.eye(len(words)), rcond=None)
+    if rank < words.shape[1]:
+        return float("nan")
+    total = inverse.sum(axis=0)
+    return float((total @ value - n) / (sd * np.linalg.norm(total))) if sd > 0 else 0.0
+
+
+def exact_counts(statistic: Survival, rows: Array) -> Counts:
+    """The counts of rows at hand, without noise, shape of the rows ``(n, columns)``."""
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    mean = np.bincount(statistic.cells_of(rows), minlength=statistic.cells).astype(float)
+    return Counts(statistic, mean.reshape(statistic.groups, -1), np.zeros((statistic.cells, 1)), len(rows))
+
+
+def curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:
+    """Draws of each group's curve at the grid's times, shape ``(draws, G, K)``, each falling from 1 or less."""
+    hazard = np.maximum(cumulative_hazard(counts.shares(draws, rng)), 0)
+    spread = np.ptp(np.quantile(hazard, CENTRAL, axis=0), axis=0)
+    return np.asarray(np.exp(-isotonic(hazard, 1 / np.maximum(spread, SPREAD_MIN) ** 2)))
+
+
+def isotonic(values: Array, weights: Array) -> Array:
+    """The nearest sequences that do not fall, by weighted least squares along the last axis.
+
+    Entry k is max over i <= k of min over j >= k of the mean from i to j (Barlow et al. 1972).
+    """
+    size = values.shape[-1]
+    zero = np.zeros((*values.shape[:-1], 1))
+    sums = np.concatenate([zero, np.cumsum(weights * values, axis=-1)], axis=-1)
+    total = np.concatenate([0 * weights[..., :1], np.cumsum(weights, axis=-1)], axis=-1)
+    found = np.full(values.shape, -np.inf)
+    for i in range(size):
+        means = (sums[..., i + 1 :] - sums[..., i : i + 1]) / (total[..., i + 1 :] - total[..., i : i + 1])
+        least = np.minimum.accumulate(means[..., ::-1], axis=-1)[..., ::-1]
+        found[..., i:] = np.maximum(found[..., i:], least)
+    return found
+
+
+class LogRank(NamedTuple):
+    """The test that all groups have one hazard: chi-squared with G - 1 degrees of freedom under that hypothesis."""
+
+    statistic: float
+    degrees: int
+    p_value: float
+
+
+def log_rank(counts: Counts) -> LogRank | None:
+    """The log-rank test, with the noise in its variance; None of a single group."""
+    groups = counts.statistic.groups
+    if groups == 1:
+        return None
+    cells = counts.mean.size
+    step = GRADIENT_STEP * np.eye(cells).reshape(cells, *counts.mean.shape)
+    gradient = (_excess(counts.mean + step) - _excess(counts.mean - step)).T / (2 * GRADIENT_STEP)
+    found = at_risk(counts.mean)
+    parts = found.exposed / found.exposed.sum(axis=0)
+    events = np.maximum(found.events.sum(axis=0), 0)
+    classical = np.einsum("k,gk,gh->gh", events, parts, np.eye(groups)) - np.einsum("k,gk,hk->gh", events, parts, parts)
+    noise = gradient @ counts.root
+    variance, excess = (classical + noise @ noise.T)[:-1, :-1], _excess(counts.mean)[:-1]
+    statistic = float(excess @ np.linalg.lstsq(variance, excess, rcond=None)[0])
+    return LogRank(statistic, groups - 1, float(chdtrc(groups - 1, statistic)))
+
+
+def _excess(counts: Array) -> Array:
+    """U_g, events of each group beyond those expected under one hazard: ``(..., G)`` of counts ``(..., G, m)``."""
+    found = at_risk(counts)
+    parts = found.exposed / found.exposed.sum(axis=-2, keepdims=True)
+    expected = parts * found.events.sum(axis=-2, keepdims=True)
+    return np.asarray((found.events - expected).sum(axis=-1))

@@ -1,0 +1,173 @@
+"""Survival analysis for people who live in scikit-learn, or in lifelines.
+
+    PrivateKaplanMeier(times=(6, 12, 24)).fit(X)                 rows of duration, event and perhaps group, no privacy
+    PrivateKaplanMeier(times=(6, 12, 24), group="arm").fit(rounds)      over a running trainer or ideal rounds
+    PrivateProportionalHazards(schema=schema, group="arm").fit(rounds)
+
+Over rounds, columns are found by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from dca_proto.aggregate import NoisyAggregate
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.models.estimator import PrivateEstimator
+from inference.models.survival.rounds import (
+    Columns,
+    HazardsFit,
+    SurvivalFit,
+    curves_from,
+    curves_job,
+    exact_curves,
+    exact_hazards,
+    hazards_job,
+)
+from inference.problem import Problem, Schema
+from inference.rounds import Rounds, run
+
+Array = NDArray[np.float64]
+
+
+class PrivateKaplanMeier(PrivateEstimator):
+    """Survival curves with bands, and the log-rank test, from rows, an aggregate or over rounds.
+
+    Args:
+        times: t_1 < ... < t_K, public, in units of the duration.
+        duration, event: names of the columns. group: of groups 0, 1, ..., G - 1, or None. groups: G.
+        random_state: seed of the posterior's draws, or a numpy `Generator`. No noise comes from it.
+
+    Attributes:
+        survival_: the posterior mean of S(t_k), shape ``(G, K)``. band_: the ends of pointwise 95 % intervals, shape
+            ``(2, G, K)``. log_rank_: the test (statistic, degrees, p_value); None of one group.
+        fit_: the whole posterior (`inference.models.survival.rounds.SurvivalFit`).
+        private_, epsilon_, delta_, n_features_in_, feature_names_in_: `PrivateEstimator`.
+    """
+
+    def __init__(
+        self,
+        times: Sequence[float] = (),
+        *,
+        duration: str = "duration",
+        event: str = "event",
+        group: str | None = None,
+        groups: int = 2,
+        random_state: int | np.random.Generator | None = None,
+    ) -> None:
+        self.times = times
+        self.duration = duration
+        self.event = event
+        self.group = group
+        self.groups = groups
+        self.random_state = random_state
+
+    def predict(self, times: Any) -> Array:
+        """The posterior mean of each group's S at these times, shape ``(G, k)``; between the grid's, on a line.
+
+        Raises:
+            DataError: a time is below 0 or beyond the grid, of which nothing is known.
+        """
+        check_is_fitted(self, "fit_")
+        asked, grid = np.asarray(times, dtype=np.float64), np.r_[0.0, self.fit_.times]
+        if not ((asked >= 0) & (asked <= grid[-1])).all():
+            raise DataError(f"times from {asked.min():g} to {asked.max():g}; the grid is from 0 to {grid[-1]:g}")
+        return np.array([np.interp(asked, grid, np.r_[1.0, curve]) for curve in self.survival_])
+
+    def _columns(self) -> Columns:
+        times = tuple(map(float, self.times))
+        return Columns(self.duration, self.event, times, self.group, self.groups if self.group else 1)
+
+    def _fit_rows(self, X: Any, y: Any) -> None:
+        columns = self._columns()
+        rows = check_array(X, dtype=np.float64)
+        if rows.shape[1] != len(columns.names):
+            raise DataError(
+                f"rows have {rows.shape[1]} columns; expected {len(columns.names)}: {', '.join(columns.names)}"
+            )
+        bounds = dict.fromkeys(columns.names, Interval(0, max(*columns.times, 1.0)))
+        schema = Schema(columns.names[1:], columns.duration, bounds)
+        problem = Problem("rows", schema, rows[:, 1:], rows[:, 0])
+        self._keep(exact_curves(problem, columns, np.random.default_rng(self.random_state)))
+
+    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
+        if len(aggregates) > 1:
+            raise DataError(f"found {len(aggregates)} aggregates; a survival curve is of one round")
+        self._keep(curves_from(aggregates[0], self._columns(), np.random.default_rng(self.random_state)))
+
+    def _fit_rounds(self, rounds: Rounds) -> bool:
+        self._keep(run(curves_job(self._columns(), rng=np.random.default_rng(self.random_state)), rounds))
+        return self.fit_.private
+
+    def _keep(self, fit: SurvivalFit) -> None:
+        self._name_features(fit.columns.names)
+        self.fit_ = fit
+        self.survival_, self.band_, self.log_rank_ = fit.survival, fit.band(), fit.log_rank
+
+
+class PrivateProportionalHazards(PrivateEstimator):
+    """Proportional hazards, constant within intervals, from rows or over two rounds.
+
+    Args:
+        schema: names and public bounds of all columns; its target is the duration. Needed for either source.
+        event: the column of events. group: of groups 0, 1, ..., G - 1, or None.
+        intervals: of one length, up to the duration's upper bound. times: their ends instead.
+
+    Attributes:
+        coef_, coef_sd_: posterior mean and standard deviation of the log hazard ratio of one more unit of each feature,
+            shape ``(d,)``. group_coef_, group_coef_sd_: of each further group to group 0, shape ``(G - 1,)``.
+        fit_: the whole posterior (`inference.models.survival.rounds.HazardsFit`).
+        private_, epsilon_, delta_, n_features_in_, feature_names_in_: `PrivateEstimator`.
+    """
+
+    def __init__(
+        self,
+        *,
+        schema: Schema | None = None,
+        event: str = "event",
+        group: str | None = None,
+        intervals: int = 4,
+        times: Sequence[float] | None = None,
+    ) -> None:
+        self.schema = schema
+        self.event = event
+        self.group = group
+        self.intervals = intervals
+        self.times = times
+
+    def predict(self, X: Any) -> Array:
+        """The log hazard ratio of rows of features to one at the centre, within a group, shape ``(k,)``."""
+        check_is_fitted(self, "fit_")
+        return self.fit_.log_hazard_ratio(self._checked(X))
+
+    def _columns(self) -> tuple[Schema, Columns]:
+        if self.schema is None:
+            raise DataError("public bounds are missing; give schema=Schema(features, duration, bounds)")
+        times = None if self.times is None else tuple(map(float, self.times))
+        return self.schema, Columns.of(self.schema, self.event, self.group, times, self.intervals)
+
+    def _fit_rows(self, X: Any, y: Any) -> None:
+        schema, columns = self._columns()
+        X, durations = check_array(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
+        if X.shape != (len(durations), len(schema.features)):
+            raise DataError(f"X has shape {X.shape}; expected a row for each duration of: {', '.join(schema.features)}")
+        self._keep(exact_hazards(Problem("rows", schema, X, durations), columns))
+
+    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
+        raise DataError("an aggregate alone does not say the features' centres; give rounds, or rows X and durations y")
+
+    def _fit_rounds(self, rounds: Rounds) -> bool:
+        self._keep(run(hazards_job(*self._columns()), rounds))
+        return self.fit_.private
+
+    def _keep(self, fit: HazardsFit) -> None:
+        self._name_features(fit.columns.features)
+        self.fit_ = fit
+        self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
+        self.group_coef_, self.group_coef_sd_ = fit.group_effects

@@ -1,0 +1,308 @@
+"""Proportional hazards, constant within intervals, from one noisy sum of cells, features and their products.
+
+**Model.** Row i is in group g, with features x ~ N(m_g, Σ). Its hazards of event and of censoring in interval k are
+
+    λ_k·exp(α_g + xᵀβ)  and  γ_gk,    α_0 = 0,
+
+so that a group's effect is exact, whatever it is, and features are taken to be normal within each group. What the
+statistic "survival-regression" adds up is then known through the linear predictor η = α_g + xᵀβ ~ N(α_g + m_gᵀβ, s²),
+s² = βᵀΣβ, alone: the probability P_c(η) of a cell c is in closed form, and
+
+    E[1_c] = E[P_c(η)],    E[x 1_c] = m_g E[P_c(η)] + Σβ·E[z P_c(η)]/s,    z = (η - E η)/s,    E[xxᵀ] = Σ + m_g m_gᵀ,
+
+by Gauss and Hermite's quadrature. With C, the covariance of one row's statistic,
+
+    value ~ N(n μ(θ), n C(θ) + diag(noise))                                            (central limit theorem)
+
+C needs fourth moments. It is worked out from rows that are drawn from the model at the current θ, by the same random
+numbers in each iteration, projected as clients project theirs.
+
+**Posterior.** Fisher's scoring with C held fixed in each step (quasi-likelihood: without noise its score is that of the
+multinomial counts) finds the mode; the posterior is taken for normal there, with the information of the sums and the
+prior. Priors are weak: of log hazards per interval about those of half the rows having an event, with a standard
+deviation of 3; of β and α 2.5; of m 1, of ln of Σ's Cholesky factor's diagonal ½ and of its other entries ½, for
+standardised features. A test holds the posterior against NUTS.
+
+**Codes.** β is learned from Σ_i x_i v(c_i) with v(c) = (had an event) - (cumulative hazard when it left), the
+martingale residual at a public guess. That is the score of β at 0, so one number for each feature does nearly what
+those of all cells would. It is released beside Σ_i x_i, so that m is known. How large the codes of cells, of features
+and of squares are beside each other is chosen for the least variance of β at a guess (`sizes`).
+
+**What it leaves out.** Features that are no normal variables within groups: put one of few values into the group. Of
+two independent features at β = 0.5, `scripts/check_survival.py` says what an even and a rare binary one cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.polynomial.hermite_e import hermegauss
+from numpy.typing import NDArray
+from scipy import linalg
+
+from dca_proto.statistics import SurvivalRegression
+from inference.errors import DataError
+from inference.mcmc.sums import NoisySums
+from inference.models.survival import codes as guess
+
+Array = NDArray[Any]
+NODES = 20
+LOG_HAZARD_SD, EFFECT_SD, MEAN_SD, FACTOR_SD = 3.0, 2.5, 1.0, 0.5
+SIMULATED = 4096  # rows for C, whose entries are then within some 3 %
+COVARIANCES = 6  # steps in which C is worked out anew
+STEPS, STEP_MAX, STEP_MIN = 60, 0.7, 1e-5
+CLOSE = 0.01  # to the mode, in standard deviations of the posterior
+RIDGE = 1e-10  # of C's largest variance: coordinates that add up to n are public, and have none without noise
+COMPLEX_STEP = 1e-20
+SPREAD_MIN = 1e-8  # added to s², so that s can be divided by
+
+
+class Parameters(NamedTuple):
+    """θ in parts; leading axes are free.
+
+    Attributes:
+        log_hazard: ln λ_k times the interval's length, ``(..., K)``. log_censoring: of each group, ``(..., G, K)``.
+        shares: of the groups, ``(..., G)``. group_effect: α, ``(..., G)``. effect: β, ``(..., d)``.
+        mean: m_g, ``(..., G, d)``. factor: Cholesky factor of Σ, ``(..., d, d)``.
+    """
+
+    log_hazard: Array
+    log_censoring: Array
+    shares: Array
+    group_effect: Array
+    effect: Array
+    mean: Array
+    factor: Array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter stands in θ. Attributes: K, G and d."""
+
+    intervals: int
+    groups: int
+    features: int
+
+    @cached_property
+    def places(self) -> dict[str, slice]:
+        """Of each block."""
+        k, g, d = self.intervals, self.groups, self.features
+        sizes = {"log_hazard": k, "log_censoring": g * k, "shares": g - 1, "group_effect": g - 1, "effect": d,
+                 "mean": g * d, "diagonal": d, "below": d * (d - 1) // 2}  # fmt: skip
+        ends = np.cumsum([0, *sizes.values()])
+        return {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(sizes)}
+
+    @property
+    def size(self) -> int:
+        """Of θ."""
+        return int(self.places["below"].stop)
+
+    def prior(self) -> tuple[Array, Array]:
+        """Mean and precision of each number's normal prior, shapes ``(p,)``."""
+        mean, sd = np.zeros(self.size), np.full(self.size, EFFECT_SD)
+        start = {"log_hazard": guess.SURVIVORS, "log_censoring": 1 - guess.CENSORED}
+        for name, left in start.items():
+            mean[self.places[name]] = np.log(-np.log(left) / self.intervals)
+            sd[self.places[name]] = LOG_HAZARD_SD
+        sd[self.places["mean"]] = MEAN_SD
+        sd[self.places["diagonal"]] = sd[self.places["below"]] = FACTOR_SD
+        return mean, 1 / sd**2
+
+    def parts(self, theta: Array) -> Parameters:
+        """θ of shape ``(..., p)`` in its parts."""
+        lead, d, at = theta.shape[:-1], self.features, self.places
+        zero = np.zeros((*lead, 1))
+        weights = np.exp(np.concatenate([zero, theta[..., at["shares"]]], axis=-1))
+        factor = np.zeros((*lead, d, d), dtype=theta.dtype)
+        factor[..., np.arange(d), np.arange(d)] = np.exp(theta[..., at["diagonal"]])
+        factor[(..., *np.tril_indices(d, -1))] = theta[..., at["below"]]
+        return Parameters(
+            theta[..., at["log_hazard"]],
+            theta[..., at["log_censoring"]].reshape(*lead, self.groups, self.intervals),
+            weights / weights.sum(axis=-1, keepdims=True),
+            np.concatenate([zero, theta[..., at["group_effect"]]], axis=-1),
+            theta[..., at["effect"]],
+            theta[..., at["mean"]].reshape(*lead, self.groups, d),
+            factor,
+        )
+
+
+def cell_probabilities(log_hazard: Array, log_censoring: Array) -> Array:
+    """Of events in each interval, of censored ones, and of neither: shape ``(..., 2K + 1)`` of ``(..., K)`` each."""
+    hazard, censoring = np.exp(log_hazard), np.exp(log_censoring)
+    leave = hazard + censoring
+    left = np.exp(-np.concatenate([np.zeros((*leave.shape[:-1], 1)), np.cumsum(leave, axis=-1)], axis=-1))
+    within = left[..., :-1] * -np.expm1(-leave) / leave
+    return np.concatenate([within * hazard, within * censoring, left[..., -1:]], axis=-1)
+
+
+def expected(theta: Array, layout: Layout, statistic: SurvivalRegression) -> Array:
+    """μ(θ), the mean of one row's statistic, shape ``(..., D)`` of θ ``(..., p)``, real or complex."""
+    known = layout.parts(theta)
+    slope = np.einsum("...ij,...kj,...k->...i", known.factor, known.factor, known.effect)  # Σβ
+    spread = np.sqrt((slope * known.effect).sum(axis=-1) + SPREAD_MIN)[..., None, None]
+    z, weight = hermegauss(NODES)
+    centre = known.group_effect + (known.mean @ known.effect[..., None])[..., 0]
+    eta = centre[..., None] + spread * z  # (..., G, nodes)
+    cells = cell_probabilities(
+        known.log_hazard[..., None, None, :] + eta[..., None], known.log_censoring[..., None, :] + 0 * eta[..., None]
+    )
+    weight = weight / weight.sum()
+    found = np.einsum("...gqc,q->...gc", cells, weight) * known.shares[..., None]
+    tilt = np.einsum("...gqc,q->...gc", cells, weight * z) * known.shares[..., None] / spread
+    first = found[..., None] * known.mean[..., None, :] + tilt[..., None] * slope[..., None, None, :]
+    lead, d = theta.shape[:-1], layout.features
+    by_cell = first.reshape(*lead, -1, d)
+    sums = np.einsum("ca,...cd->...ad", statistic.factors, by_cell)
+    square = known.factor @ np.swapaxes(known.factor, -1, -2)
+    square = square + np.einsum("...g,...gi,...gj->...ij", known.shares, known.mean, known.mean)
+    return np.concatenate(
+        [
+            found.reshape(*lead, -1) @ statistic.words,
+            sums.reshape(*lead, -1),
+            statistic.square_weight * square[(..., *np.triu_indices(d))],
+        ],
+        axis=-1,
+    )
+
+
+def covariance(theta: Array, layout: Layout, statistic: SurvivalRegression) -> Array:
+    """C(θ), of one row's statistic, from simulated rows, shape ``(D, D)``."""
+    known, rng = layout.parts(theta), np.random.default_rng(0)
+    group = np.minimum((rng.random(SIMULATED)[:, None] > np.cumsum(known.shares)).sum(axis=1), layout.groups - 1)
+    x = known.mean[group] + rng.standard_normal((SIMULATED, layout.features)) @ known.factor.T
+    eta = known.group_effect[group] + x @ known.effect
+    cells = cell_probabilities(known.log_hazard + eta[:, None], known.log_censoring[group])
+    own = (rng.random(SIMULATED)[:, None] > np.cumsum(cells[:, :-1], axis=1)).sum(axis=1)
+    place = group * cells.shape[1] + own
+    x = np.clip(x, -np.array(statistic.bound), statistic.bound)
+    x *= np.minimum(1, statistic.radius / np.maximum(np.linalg.norm(x, axis=1), 1e-12))[:, None]
+    sums = (statistic.factors[place][:, :, None] * x[:, None, :]).reshape(SIMULATED, -1)
+    upper = np.triu_indices(layout.features)
+    rows = np.hstack([statistic.words[place], sums, statistic.square_weight * x[:, upper[0]] * x[:, upper[1]]])
+    return np.asarray(np.cov(rows.T))
+
+
+def jacobian(theta: Array, layout: Layout, statistic: SurvivalRegression) -> Array:
+    """Of μ by θ, shape ``(D, p)``, exact to rounding."""
+    moved = theta + 1j * COMPLEX_STEP * np.eye(theta.size)
+    return np.asarray(expected(moved, layout, statistic).imag.T / COMPLEX_STEP)
+
+
+class Fitted(NamedTuple):
+    """The normal posterior of θ, and whether its mode was reached."""
+
+    theta: Array
+    covariance: Array
+    converged: bool
+
+
+def fit(sums: NoisySums, layout: Layout, statistic: SurvivalRegression) -> Fitted:
+    """The posterior of θ given a noisy sum of the statistic.
+
+    Raises:
+        DataError: the sum does not fit the statistic.
+    """
+    if sums.value.shape != (statistic.dimension,):
+        raise DataError(f"the sum has {sums.value.size} coordinates; expected {statistic.dimension}")
+    centre, precision = layout.prior()
+    theta, n, converged = centre.copy(), sums.n, False
+
+    def residuals(theta: Array) -> Array:
+        """Of sums and prior, each of variance 1; half their squares' sum is minus the log density."""
+        off = linalg.solve_triangular(root, sums.value - n * expected(theta, layout, statistic), lower=True)
+        return np.concatenate([off, np.sqrt(precision) * (centre - theta)])
+
+    for taken in range(1, STEPS + 1):
+        if taken <= COVARIANCES:
+            total = n * covariance(theta, layout, statistic) + np.diag(sums.noise_variance)
+            root = np.linalg.cholesky(total + RIDGE * np.diag(np.diag(total).max() * np.ones(len(total))))
+        slopes = linalg.solve_triangular(root, n * jacobian(theta, layout, statistic), lower=True)
+        information, now = slopes.T @ slopes + np.diag(precision), residuals(theta)
+        score = slopes.T @ now[: len(slopes)] + precision * (centre - theta)
+        step = np.linalg.solve(information, score)
+        length = min(1.0, STEP_MAX / np.abs(step).max())
+        while length > STEP_MIN and np.square(residuals(theta + length * step)).sum() > now @ now:
+            length /= 2
+        theta = theta + length * step
+        converged = taken > COVARIANCES and length * float(np.sqrt(step @ score)) < CLOSE
+        if converged:
+            break
+    return Fitted(theta, np.linalg.inv(information), converged)
+
+
+# --- codes ------------------------------------------------------------------------------------------------------------
+
+FACTORS, SQUARES = (4, 8, 16, 32, 64), (1, 2, 4, 8, 16)  # the sizes that are tried
+CONSTANTS = (0.125, 0.25, 0.5, 1.0)  # of Σx beside Σxv
+GUESSED_EFFECT, GUESSED_ROWS, GUESSED_NOISE = 0.5, 2000, 4.0  # |β|; n; σ/Δ, as at ε = 1
+
+
+def radius_for(features: int) -> float:
+    """Of the ball that standardised features are brought into: 1 in 1,000 normal rows lie outside."""
+    return float(np.sqrt(features) + 2.3)
+
+
+@lru_cache(maxsize=32)
+def sizes(intervals: int, groups: int, features: int) -> tuple[int, float, int]:
+    """The size of v, that of Σx beside it, and the weight of squares with the least variance of β, at the guess."""
+    layout = Layout(intervals, groups, features)
+    theta = layout.prior()[0]
+    theta[layout.places["effect"]] = GUESSED_EFFECT / np.sqrt(features)
+    best: tuple[float, tuple[int, float, int]] = (np.inf, (FACTORS[0], CONSTANTS[0], SQUARES[0]))
+    for factor in FACTORS:
+        for constant in CONSTANTS:
+            if round(constant * factor) < 1:
+                continue
+            for square in SQUARES:
+                tried = (factor, constant, square)
+                best = min(best, (_variance(theta, layout, tried), tried))
+    return best[1]
+
+
+def _variance(theta: Array, layout: Layout, tried: tuple[int, float, int]) -> float:
+    """Of all effects, added up."""
+    names = [f"x{place}" for place in range(layout.features)]
+    columns = ("t", "d", *(["g"] if layout.groups > 1 else []), *names)
+    times = tuple(float(k) for k in range(1, layout.intervals + 1))
+    ones = np.ones(layout.features)
+    statistic = statistic_of(columns, times, layout.groups, ones, ones, tried)
+    noise = (GUESSED_NOISE**2) * float(statistic.row_sensitivity(0).l2_squared)
+    total = GUESSED_ROWS * covariance(theta, layout, statistic) + noise * np.eye(statistic.dimension)
+    slopes = GUESSED_ROWS * jacobian(theta, layout, statistic)
+    spread = np.linalg.inv(slopes.T @ np.linalg.solve(total, slopes) + np.diag(layout.prior()[1]))
+    found = np.diag(spread)
+    return float(found[layout.places["effect"]].sum() + found[layout.places["group_effect"]].sum())
+
+
+def statistic_of(
+    columns: tuple[str, ...],
+    times: tuple[float, ...],
+    groups: int,
+    centre: Array,
+    scale: Array,
+    chosen: tuple[int, float, int] | None = None,
+) -> SurvivalRegression:
+    """The statistic of features with these centres and scales; sizes of the codes by default the best."""
+    features, intervals = len(centre), len(times)
+    factor, constant, square = chosen or sizes(intervals, groups, features)
+    shares, radius = guess.guessed_shares(intervals), radius_for(features)
+    hazard = -np.log(guess.SURVIVORS) / intervals * (np.arange(intervals) + 0.5)
+    residual = np.r_[1 - hazard, -hazard, np.log(guess.SURVIVORS)]
+    residual = residual - shares @ residual
+    word = np.rint(factor * residual / np.abs(residual).max()).astype(int)
+    return SurvivalRegression(
+        columns=columns,
+        times=times,
+        groups=groups,
+        codes=guess.codes(intervals),
+        centre=tuple(map(float, centre)),
+        scale=tuple(map(float, scale)),
+        bound=(radius,) * features,
+        radius=radius,
+        feature_codes=tuple((int(one), round(constant * factor)) for one in word),
+        square_weight=square,
+    )

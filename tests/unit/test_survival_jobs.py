@@ -1,0 +1,205 @@
+"""Jobs `survival` and `survival-regression` and their estimators over ideal rounds, and what they say of a result."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+from test_jobs import NODES
+
+from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, SecureSumRequest
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.budget import Budget
+from emulator.ideal import IdealSwarm
+from emulator.swarm.data import DataOptions, problem_of
+from inference.datasets import simulated_trial
+from inference.errors import DataError
+from inference.estimators import PrivateKaplanMeier, PrivateProportionalHazards
+from inference.jobs import find
+from inference.jobs.base import Conditions
+from inference.jobs.estimates import rows_of, separated
+from inference.jobs.picture import plot_estimates
+from inference.jobs.settings import settings_from
+from inference.problem import Problem, split
+from inference.rounds import run
+
+TRIAL = simulated_trial()
+QUARTERS = (9.0, 18.0, 27.0, 36.0)
+
+
+def ideal(rows: Problem, epsilon: float = 8.0, *, nodes: int = 0) -> IdealSwarm:
+    """A client for each row; or data nodes that share them."""
+    count = nodes or len(rows.y)
+    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=count, tolerated=0, computes=() if nodes else NODES)
+    tables = [rows.rows[start::nodes] for start in range(nodes)] if nodes else rows.rows
+    return IdealSwarm(tables, rows.schema.columns, terms, random=np.random.default_rng(3).bytes)
+
+
+def learn(name: str, rows: Problem = TRIAL, *, nodes: int = 0, **settings: Any) -> tuple[Any, dict[str, Any]]:
+    """A result and what is said of it."""
+    job, kind = find(name), NodeReleaseRequest if nodes else SecureSumRequest
+    own = settings_from(job.settings, settings, name)
+    job.check(rows.schema, own)
+    train, test = split(rows, 100, 0) if job.scored else (rows, None)
+    where = Conditions(clients=len(train.y), tolerated=0, mu=1.0, rng=np.random.default_rng(2), kind=kind)
+    result = run(job.make(train.schema, own, where), ideal(train, nodes=nodes))
+    said = job.summarise(result, job.reference(train, own), train, test, train.schema)
+    return result, json.loads(json.dumps(said, allow_nan=False))
+
+
+@pytest.mark.parametrize("nodes", [0, 3])
+def test_curves_of_two_arms(nodes: int) -> None:
+    result, said = learn("survival", nodes=nodes, group="arm", times="9,18,27,36")
+    assert (result.private, result.counts.n, said["warnings"]) == (True, 600, [])
+    rows = said["estimates"]
+    assert [row["name"] for row in rows[:5]] == [*(f"S({time:g}), arm 0" for time in QUARTERS), "S(9), arm 1"]
+    assert rows[4]["at"] == {"series": "arm 1", "x": 9.0}
+    assert [row["name"] for row in rows[8:]] == ["mean up to 36, arm 0", "mean up to 36, arm 1"]
+    assert rows[8]["unit"] == "months"
+    assert all(abs(row["estimate"] - row["nonprivate"]) < 5 * row["estimate_sd"] for row in rows)
+    assert all(row["interval_95"][0] < row["estimate"] < row["interval_95"][1] for row in rows)
+    assert said["log_rank"]["degrees"] == 1
+    assert said["log_rank"]["p_value"] < 0.05, "the treatment works, by a hazard ratio of 0.55"
+    assert "p = " in said["remarks"]["log-rank"]
+    assert "pointwise" in said["remarks"]["bands"]
+
+
+def test_one_curve_has_no_test() -> None:
+    result, said = learn("survival", intervals=6)
+    assert said["log_rank"] is None
+    assert "log-rank" not in said["remarks"]
+    assert result.survival.shape == (1, 6)
+    assert (np.diff(result.draws, axis=-1) <= 1e-12).all(), "every draw falls"
+
+
+def test_hazard_ratios() -> None:
+    result, said = learn("survival-regression", group="arm")
+    rows = said["estimates"]
+    assert [row["name"] for row in rows] == ["arm 1", "age", "severity"]
+    assert [row["unit"] for row in rows] == [
+        "log hazard ratio",
+        "log hazard ratio per years",
+        "log hazard ratio per points",
+    ]
+    assert all(abs(row["estimate"] - row["nonprivate"]) < 5 * row["estimate_sd"] for row in rows)
+    assert all(row["contraction"] > 0.9 for row in rows)
+    assert said["test"]["scores"][0]["private"] > 0.55
+    assert result.private
+    assert result.survival(np.array([[65.0, 5.0]])).shape == (1, 4)
+
+
+def test_what_a_file_or_a_page_has_of_rows_as_they_are_stands_apart() -> None:
+    _, said = learn("survival", group="arm", intervals=4)
+    apart = separated({"private": True, **said})
+    assert "nonprivate" not in json.dumps(apart["estimates"])
+    assert apart["not_covered_by_epsilon"]["estimates"][0]["nonprivate"] is not None
+
+
+@pytest.mark.parametrize("settings", [{"group": "arm"}, {}])
+def test_the_picture_has_curves_with_bands(tmp_path: Path, settings: dict[str, Any]) -> None:
+    _, said = learn("survival", intervals=4, **settings)
+    path = plot_estimates(said, tmp_path / "curves.png", title="Survival", private=True)
+    height, width, _ = matplotlib.image.imread(path).shape
+    assert height > 600
+    assert width == 1200
+    assert len(rows_of(said)) == 5 * (1 + bool(settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "complaint"),
+    [
+        ("survival", {"event": "died"}, "event column 'died' is not in the data; known: event, arm, age, severity"),
+        ("survival", {"group": "arms"}, "group column 'arms' is not in the data \\(did you mean 'arm'"),
+        ("survival", {"group": "age"}, "group column 'age' has bounds 40:90; number the groups from 0"),
+        ("survival", {"group": "event"}, "both the event and the group"),
+        ("survival", {"intervals": 0}, "setting 'intervals' is 0, expected at least 1"),
+        ("survival-regression", {"moments_share": 1.0}, "setting 'moments_share' is 1"),
+    ],
+)
+def test_settings_that_cannot_be(name: str, settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        learn(name, **settings)
+
+
+def test_a_regression_wants_features() -> None:
+    with pytest.raises(DataError, match="take job 'survival', which compares groups without any"):
+        learn("survival-regression", TRIAL.select(("event", "arm")), group="arm")
+
+
+def test_a_table_gives_the_columns_that_the_job_names(tmp_path: Path) -> None:
+    path = tmp_path / "trial.csv"
+    path.write_text("months,died,arm,note\n1,1,0,7\n2,0,1,8\n", encoding="utf-8")
+    job = find("survival")
+    own = settings_from(job.settings, {"event": "died", "group": "arm"}, "survival")
+    options = DataOptions(csv=path, target="months", bounds="months=0:36,died=0:1,arm=0:1")
+    found = problem_of(options, alone=True, needed=job.columns(own))
+    assert found.schema.columns == ("died", "arm", "months")
+    assert problem_of(DataOptions(), default=job.dataset).name == "simulated-trial"
+
+
+# --- estimators -------------------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """Ideal rounds that keep what they held."""
+
+    def __init__(self, rounds: IdealSwarm) -> None:
+        self.rounds = rounds
+        self.held: list[NoisyAggregate] = []
+
+    def hold(self, request: Any) -> NoisyAggregate:
+        self.held.append(self.rounds.hold(request))
+        return self.held[-1]
+
+
+def test_kaplan_meier_from_rows_rounds_and_an_aggregate() -> None:
+    model = PrivateKaplanMeier(QUARTERS, duration="months", group="arm", random_state=1)
+    table = TRIAL.rows[:, [4, 0, 1]]
+    exact = PrivateKaplanMeier(QUARTERS, duration="months", group="arm", random_state=1).fit(table)
+    assert (exact.private_, exact.epsilon_, exact.survival_.shape) == (False, None, (2, 4))
+    rounds = Kept(ideal(TRIAL))
+    model.fit(rounds)
+    assert (model.private_, model.epsilon_, model.delta_) == (True, 8.0, 1e-5)
+    assert model.survival_ == pytest.approx(exact.survival_, abs=0.1)
+    assert (model.band_[0] < model.survival_).all()
+    assert (model.survival_ < model.band_[1]).all()
+    assert model.log_rank_.p_value < 0.05
+    again = PrivateKaplanMeier(QUARTERS, duration="months", group="arm", random_state=1).fit(rounds.held)
+    assert (again.survival_ == model.survival_).all()
+    assert model.predict([0.0, 9.0]) == pytest.approx(np.column_stack([np.ones(2), model.survival_[:, 0]]))
+    with pytest.raises(DataError, match="times from 9 to 40; the grid is from 0 to 36"):
+        model.predict([9.0, 40.0])
+    with pytest.raises(DataError, match="rows have 4 columns; expected 3: months, event, arm"):
+        PrivateKaplanMeier(QUARTERS, duration="months", group="arm").fit(np.ones((5, 4)))
+
+
+def test_proportional_hazards_from_rows_and_rounds() -> None:
+    exact = PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(TRIAL.X, TRIAL.y)
+    assert (exact.private_, exact.coef_.shape, exact.group_coef_.shape) == (False, (2,), (1,))
+    model = PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(ideal(TRIAL))
+    assert model.private_
+    assert model.epsilon_ == pytest.approx(8.0, rel=1e-3)
+    off = (np.r_[model.group_coef_, model.coef_] - np.r_[exact.group_coef_, exact.coef_]) / np.r_[
+        model.group_coef_sd_, model.coef_sd_
+    ]
+    assert np.abs(off).max() < 5
+    assert list(model.feature_names_in_) == ["age", "severity"]
+    assert np.diff(model.predict(np.array([[65.0, 5.0], [66.0, 5.0]]))) == pytest.approx(model.coef_[:1])
+    with pytest.raises(DataError, match="public bounds are missing"):
+        PrivateProportionalHazards().fit(ideal(TRIAL))
+
+
+@pytest.mark.skipif(find_spec("arviz") is None, reason="without ArviZ")
+@pytest.mark.parametrize(("name", "variable"), [("survival", "survival"), ("survival-regression", "log_hazard_ratio")])
+def test_draws_are_arvizs(name: str, variable: str) -> None:
+    result, _ = learn(name, group="arm")
+    job = find(name)
+    assert job.draws is not None
+    data = job.draws(result, np.random.default_rng(1))
+    assert data.posterior[variable].shape[:2] == (4, 1000)
+    assert data.posterior.attrs["epsilon"] > 0
