@@ -14,7 +14,7 @@ from rich.console import Console
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.book import as_plain, book_of
 from dca_proto.cli.job_settings import Draft, Task, best_weights, beyond_default_limits, check_plan, task_of
-from dca_proto.cli.learn_view import Teller, counted, iteration_row, require_arviz, round_row, show
+from dca_proto.cli.learn_view import LearnSummary, Teller, counted, iteration_row, require_arviz, round_row, show
 from dca_proto.cli.options import parse_bounds, parse_names
 from dca_proto.cli.output import (
     STDOUT,
@@ -42,7 +42,7 @@ from dca_proto.privacy.rounding import at_least, at_most, claim_words
 from inference.datasets import from_csv
 from inference.jobs import NAMES
 from inference.jobs.base import Conditions, Stage, plan_words, uses
-from inference.jobs.estimates import separated
+from inference.jobs.estimates import claim, separated
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import parse_words
 from inference.problem import Problem, stream
@@ -364,7 +364,7 @@ class _Run:
         what = f"{counted(held, 'round')} held and kept in {self._path}"
         say(Console(stderr=True), "stopped", f"{what}; {remedy}")
 
-    def _failure(self, reason: str, contributors: int | None = None, needed: int | None = None) -> dict[str, Any]:
+    def _failure(self, reason: str, contributors: int | None = None, needed: int | None = None) -> LearnSummary:
         return {
             "kind": "learn",
             "ok": False,
@@ -374,7 +374,7 @@ class _Run:
             **self._about(),
         }
 
-    def _about(self) -> dict[str, Any]:
+    def _about(self) -> LearnSummary:
         """What is the same however it ended."""
         task = self._task
         private = all(one.aggregate.private for one in self._held if one.aggregate is not None)
@@ -394,7 +394,7 @@ class _Run:
         """Files first, for they are paid for; then tables."""
         task, outputs = self._task, self._outputs
         learned = task.job.summarise(result, None, None, self._test, task.schema)
-        summary = {"kind": "learn", "ok": True, "error": None, **self._about(), **learned}
+        summary: LearnSummary = {"kind": "learn", "ok": True, "error": None, **self._about(), **learned}
         write_json(separated(summary), outputs.json_to)
         if outputs.plot is not None:
             with whole_file(outputs.plot) as place:
@@ -407,13 +407,13 @@ class _Run:
         show(self._console, summary)
         self._say_account()
 
-    def _caption(self, summary: dict[str, Any]) -> str:
+    def _caption(self, summary: LearnSummary) -> str:
         if not summary["private"]:
             return "not private"
         counts = [one["contributors"] or 0 for one in summary["rounds"]]
         most = sum(counts) if self._task.reports else max(counts)
         who = _COUNTED[self._task.kind]
-        return f"{claim_words(summary['epsilon'], summary['delta'])}, {most} {who}"
+        return f"{claim(summary)}, {most} {who}"
 
     def _say_account(self) -> None:
         """What the trainer's account has left."""

@@ -25,11 +25,11 @@ from dca_proto.core.errors import UsageError
 from dca_proto.federation import Federation
 from dca_proto.learning.runner import HeldRound
 from dca_proto.outcome import plain_reports
-from dca_proto.privacy.rounding import claim_words
 from dca_proto.request import NODE_RELEASE
 from dca_proto.wording import to_install
 from inference.jobs.base import Stage
-from inference.jobs.estimates import INTERVAL_NOTE, UNCOVERED, rows_of, sampling_words, table_of
+from inference.jobs.estimates import UNCOVERED, claim, rounded, rows_of, sampling_words, table_of
+from inference.jobs.summary import INTERVAL_NOTE, Iterated, Summary
 from inference.variational.progress import Iteration
 
 NARRATED_MAX = 4  # rounds whose phases are told; of more, only their ends are
@@ -175,6 +175,23 @@ def require_arviz() -> None:
         raise UsageError(f"--draws needs ArviZ, which is not installed: {to_install('samplers')}")
 
 
+class LearnSummary(Summary, total=False):
+    """What `dca learn` tells of a run: the job's summary and what the trainer knows of the rounds.
+
+    Attributes:
+        rounds: each as of `round_row`. contributors_found, contributors_needed: of a round that failed for that.
+    """
+
+    kind: str
+    error: str | None
+    job: str
+    federation: str
+    settings: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    contributors_found: int | None
+    contributors_needed: int | None
+
+
 def counted(count: int, noun: str) -> str:
     """Such as "1 round" and "2 rounds"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -242,13 +259,13 @@ def _node_row(node: NoisyAggregate) -> dict[str, Any]:
     }
 
 
-def iteration_row(iteration: Iteration) -> dict[str, Any]:
+def iteration_row(iteration: Iteration) -> Iterated:
     """The score after an iteration; None where it has none."""
     value = None if math.isnan(iteration.value) else iteration.value
     return {"number": iteration.number, "name": iteration.name, "value": value}
 
 
-def show(console: Console, summary: dict[str, Any]) -> None:
+def show(console: Console, summary: LearnSummary) -> None:
     """The answer: estimates with their spreads, what speaks against them, and scores on the trainer's own rows."""
     console.print(_estimates_table(summary))
     for warning in summary.get("warnings", []):
@@ -257,28 +274,29 @@ def show(console: Console, summary: dict[str, Any]) -> None:
         say(console, "intervals", summary[INTERVAL_NOTE])
     for label, text in summary.get("remarks", {}).items():
         say(console, label, text)
-    if summary.get("repair"):
-        say(console, "repair", summary["repair"])
-    if summary.get("sampling"):
-        say(console, "sampling", sampling_words(summary["sampling"]))
+    if repair := summary.get("repair"):
+        say(console, "repair", repair)
+    if sampling := summary.get("sampling"):
+        say(console, "sampling", sampling_words(sampling))
     test = summary["test"]
+    rows = f"{test['rows']} rows of your own; {UNCOVERED}" if test else ""
     if test and "rmse_private" in test:
-        others = f"predicting the mean {test['rmse_zero']:.4g}; {test['rows']} rows of your own; {UNCOVERED}"
+        others = f"predicting the mean {test['rmse_zero']:.4g}; {rows}"
         say(console, "test", f"RMSE {test['rmse_private']:.4g} ({others})")
     if summary.get("stopped"):
         say(console, "stopped", f"before all planned rounds were held: {summary['stopped']}")
-    for score in (test or {}).get("scores", []):
-        others = f"constant prediction {score['constant']:.4g}; {test['rows']} rows of your own; {UNCOVERED}"
-        say(console, "test", f"{score['name']} {score['private']:.4g} ({others})")
+    for score in test.get("scores", []) if test else []:
+        others = f"constant prediction {rounded(score['constant'])}; {rows}"
+        say(console, "test", f"{score['name']} {rounded(score['private'])} ({others})")
     if summary["private"]:
         whose = "row's" if summary.get("settings", {}).get("kind") == NODE_RELEASE else "participant's"
-        spent = f"at most {claim_words(summary['epsilon'], summary['delta'])} of every {whose} budget"
+        spent = f"at most {claim(summary)} of every {whose} budget"
         say(console, "spent", spent + (f"; {BY_ITSELF}" if summary.get("reports") else ""))
     else:
         say(console, "spent", "nothing is claimed: this is not private")
 
 
-def _estimates_table(summary: dict[str, Any]) -> Table:
+def _estimates_table(summary: Summary) -> Table:
     title, names, rows = table_of(summary, rows_of(summary)[:_SHOWN_ESTIMATES], compared=False)
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in names:

@@ -37,7 +37,7 @@ from emulator.swarm import usage
 from emulator.swarm.data import deal
 from emulator.swarm.live import Swarm, SwarmOptions, check_broker, check_connections
 from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines, View
-from emulator.swarm.summary import doubts, failed, summarise
+from emulator.swarm.summary import SwarmSummary, doubts, failed, summarise
 from emulator.swarm.view import (
     closing_lines,
     dropped_lines,
@@ -50,7 +50,7 @@ from emulator.swarm.view import (
     times_table,
 )
 from inference.jobs.base import Conditions, LearningJob, Stage, plan_words, uses
-from inference.jobs.estimates import separated
+from inference.jobs.estimates import claim, separated
 from inference.jobs.picture import plot_estimates
 from inference.problem import Problem, stream
 from inference.variational.progress import Iteration
@@ -109,7 +109,7 @@ def learn(lesson: Lesson, options: SwarmOptions) -> int:
         raise run.unfinished
     if not summary["ok"]:
         raise RoundAborted(
-            summary["error"], contributors=summary["contributors_found"], needed=summary["contributors_needed"]
+            summary["error"] or "", contributors=summary["contributors_found"], needed=summary["contributors_needed"]
         )
     return 0
 
@@ -141,7 +141,7 @@ class _Run:
         self._iterations: list[Iteration] = []
         self._view: View | None = None
         self._result: Any = None
-        self._failure: dict[str, Any] | None = None
+        self._failure: SwarmSummary | None = None
         self.unfinished: Exception | None = None
 
     # --- before it starts -----------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class _Run:
 
     # --- playing --------------------------------------------------------------------------------------------------
 
-    def play(self) -> dict[str, Any] | None:
+    def play(self) -> SwarmSummary | None:
         """Run the job and say how it went, None if SIGTERM ended it; an abort is an outcome, all else is raised."""
         lesson, options, began_s = self._lesson, self._options, time.monotonic()
         self._say_plan()
@@ -226,8 +226,8 @@ class _Run:
             live = complete(self._play(Path(directory)))
         if live is None:
             return None
-        about = {"job": lesson.job.name, "settings": asdict(lesson.settings)}
-        outcome = {**about, **(self._failure or self._finished())}
+        about: SwarmSummary = {"job": lesson.job.name, "settings": asdict(lesson.settings)}
+        outcome: SwarmSummary = {**about, **(self._failure or self._finished())}
         summary = summarise(live, options, lesson.clients, self._doubts, outcome)
         summary["wall_s"] = time.monotonic() - began_s
         return summary
@@ -264,7 +264,7 @@ class _Run:
         """How many may drop; where more do, another attempt would end alike."""
         return self._options.room(self._lesson.clients)
 
-    async def _learn(self, live: Swarm) -> dict[str, Any] | None:
+    async def _learn(self, live: Swarm) -> SwarmSummary | None:
         """None if the rounds gave what the job needs."""
         lesson, options = self._lesson, self._options
         try:
@@ -276,7 +276,7 @@ class _Run:
             return failed(ended.reason, None, None)
         return None
 
-    def _finished(self) -> dict[str, Any]:
+    def _finished(self) -> SwarmSummary:
         """What was learned of what the rounds gave, or why nothing could be."""
         try:
             return self._learned()
@@ -284,7 +284,7 @@ class _Run:
             self.unfinished = error
             return failed(str(error) or type(error).__name__, None, None)
 
-    def _learned(self) -> dict[str, Any]:
+    def _learned(self) -> SwarmSummary:
         """What the job says of its result, sampled first where it is to be."""
         job, train = self._lesson.job, self._lesson.train
         if job.finish is not None:
@@ -299,7 +299,7 @@ class _Run:
         if self._view is not None:
             self._view.iterated(iteration)
 
-    def _course(self) -> dict[str, Any]:
+    def _course(self) -> SwarmSummary:
         """The score after each iteration, if the job has any."""
         if not self._iterations:
             return {}
@@ -333,7 +333,7 @@ class _Run:
         name = f"{live.broker_kind} {live.broker_version}".strip()
         self._say("broker", f"{name} at {live.broker_url}, {self._connections} connections")
 
-    def show(self, summary: dict[str, Any]) -> None:
+    def show(self, summary: SwarmSummary) -> None:
         """Files in the folder and the object for programs, then tables on the console."""
         write_json(separated(summary), self._lesson.json_to)
         if summary["ok"] or self.unfinished is not None:
@@ -356,7 +356,7 @@ class _Run:
         self._say("files", f"{output / RESULT} · {output / PICTURE}")
         self._say("next", 'dca swarm --help · README: "Embed a client"')
 
-    def _say_advice(self, summary: dict[str, Any]) -> None:
+    def _say_advice(self, summary: SwarmSummary) -> None:
         """What to try after an abort, where the numbers say it."""
         options, clients = self._options, self._lesson.clients
         if options.dropped > self._room:
@@ -373,7 +373,7 @@ class _Run:
         elif options.kind is LdpReportRequest:
             self._say("next", "no report came in time: lower --clients or --drop")
 
-    def _write_files(self, summary: dict[str, Any]) -> None:
+    def _write_files(self, summary: SwarmSummary) -> None:
         output = self._lesson.output
         try:
             output.mkdir(parents=True, exist_ok=True)
@@ -387,11 +387,11 @@ class _Run:
             plot_estimates(summary, place, title=title, private=summary["private"], caption=_caption(summary))
 
 
-def _caption(summary: dict[str, Any]) -> str:
+def _caption(summary: SwarmSummary) -> str:
     if not summary["private"]:
         return f"not private: {'; '.join(summary['not_private_because'])}"
     most = max(row["contributors"] or 0 for row in summary["rounds"])  # of mini-batches, none is everybody
     if summary["reports"]:
-        return f"{claim_words(summary['epsilon'], summary['delta'])}, {summary['reported']} reports"
+        return f"{claim(summary)}, {summary['reported']} reports"
     of = f"{most} rows of {len(summary['nodes'])} data nodes" if "nodes" in summary else f"{most} contributors"
-    return f"{claim_words(summary['epsilon'], summary['delta'])}, {of}"
+    return f"{claim(summary)}, {of}"

@@ -14,6 +14,44 @@ from dca_proto.request import KINDS
 from emulator.swarm.live import Swarm, SwarmOptions
 from emulator.swarm.timeline import RoundLog
 from inference.jobs.base import listed
+from inference.jobs.summary import Summary
+
+
+class SwarmSummary(Summary, total=False):
+    """What `dca swarm` tells of a run: the job's summary and all else that is public about the run.
+
+    Attributes:
+        rounds: each as of `round_row`, with who is missing. nodes: of the last round of data nodes.
+        contributors_found, contributors_needed: of a round that failed for that.
+    """
+
+    kind: str
+    job: str
+    settings: dict[str, Any]
+    clients: int
+    batch: int | None
+    computes: int
+    tolerated: int
+    colluders: int
+    unknown_noises: int | None
+    round_kind: str
+    epsilon_spent: float | None
+    not_private_because: list[str]
+    mechanism: str
+    broker: str
+    broker_version: str
+    connections: str
+    seed: int
+    rounds: list[dict[str, Any]]
+    dropped: int | None
+    contributors: int | None
+    relation: str | None
+    nodes: list[dict[str, Any]]
+    reported: int
+    error: str | None
+    contributors_found: int | None
+    contributors_needed: int | None
+    wall_s: float
 
 
 def doubts(read_columns: Sequence[str], mechanism: Mechanism) -> tuple[str, ...]:
@@ -27,8 +65,8 @@ def doubts(read_columns: Sequence[str], mechanism: Mechanism) -> tuple[str, ...]
 
 
 def summarise(
-    swarm: Swarm, options: SwarmOptions, clients: int, doubts: tuple[str, ...], outcome: dict[str, Any]
-) -> dict[str, Any]:
+    swarm: Swarm, options: SwarmOptions, clients: int, doubts: tuple[str, ...], outcome: SwarmSummary
+) -> SwarmSummary:
     """One object with everything that is public about a run.
 
     Args:
@@ -39,7 +77,7 @@ def summarise(
     released = [row for row in rounds if row["ok"]] if outcome["ok"] else rounds
     last = released[-1] if released else {}
     fewest, tolerated = options.smallest(clients)
-    return {
+    summary: SwarmSummary = {
         "kind": "swarm",
         "clients": clients,
         "batch": options.batch or None,
@@ -61,10 +99,15 @@ def summarise(
         "seed": options.seed,
         **outcome,
         "rounds": rounds,
-        **{name: last.get(name) for name in ("dropped", "contributors", "relation")},
-        **({"nodes": last.get("nodes", [])} if options.kind is NodeReleaseRequest else {}),
-        **({"reported": sum(row["contributors"] or 0 for row in rounds)} if options.reports else {}),
+        "dropped": last.get("dropped"),
+        "contributors": last.get("contributors"),
+        "relation": last.get("relation"),
     }
+    if options.kind is NodeReleaseRequest:
+        summary["nodes"] = last.get("nodes", [])
+    if options.reports:
+        summary["reported"] = sum(row["contributors"] or 0 for row in rounds)
+    return summary
 
 
 def spent(charges: Mapping[tuple[bytes, bytes], Price], delta: float) -> float:
@@ -81,7 +124,7 @@ def spent(charges: Mapping[tuple[bytes, bytes], Price], delta: float) -> float:
     return max((total(one).epsilon(delta) for one in prices.values()), default=0.0)
 
 
-def failed(reason: str, contributors: int | None, needed: int | None) -> dict[str, Any]:
+def failed(reason: str, contributors: int | None, needed: int | None) -> SwarmSummary:
     """An abort: there is no result."""
     return {
         "ok": False,

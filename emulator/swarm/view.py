@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -12,7 +12,9 @@ from rich.table import Table
 from dca_proto.cli.learn_view import BY_ITSELF
 from dca_proto.privacy.rounding import at_least
 from dca_proto.request import LDP_REPORT, NODE_RELEASE
-from inference.jobs.estimates import INTERVAL_NOTE, UNCOVERED, WITHOUT_PRIVACY, rows_of, sampling_words, table_of
+from emulator.swarm.summary import SwarmSummary
+from inference.jobs.estimates import UNCOVERED, WITHOUT_PRIVACY, claim, rounded, rows_of, sampling_words, table_of
+from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score
 
 _SHOWN_ABSENT = 4
 _SHOWN_ROUNDS = 4
@@ -22,7 +24,7 @@ Line = tuple[str, str]
 """A label and a text, as `say` prints them."""
 
 
-def rounds_table(summary: dict[str, Any]) -> Table:
+def rounds_table(summary: Mapping[str, Any]) -> Table:
     """Who took part in each round, and the noise in its sum; many rounds of one sort share a line."""
     came = _came(summary)
     names = ("round", "numbers", *came, "dropped", "closed", "σ of noise")
@@ -40,7 +42,7 @@ def rounds_table(summary: dict[str, Any]) -> Table:
     return _table("rounds", names, rows, texts=(0,))
 
 
-def _came(summary: dict[str, Any]) -> dict[str, str]:
+def _came(summary: Mapping[str, Any]) -> dict[str, str]:
     """What those did that took part, and where a row has their number."""
     by_kind = {
         NODE_RELEASE: {"released": "arrived", "rows": "contributors"},
@@ -73,7 +75,7 @@ def nodes_words(sizes: Sequence[int], dropped: int) -> str:
     return f"{who} the whole noise for one row; {rows} rows{each}, dealt at random; no Compute nodes{drop}"
 
 
-def nodes_table(summary: dict[str, Any]) -> Table:
+def nodes_table(summary: SwarmSummary) -> Table:
     """What each data node released in the last round: how many rows it is of, and the noise in it."""
     nodes = summary["nodes"]
     rows = [(f"{one['number']} ({one['id'][:6]})", str(one["rows"]), f"{one['noise_sd']:.3g}") for one in nodes]
@@ -81,7 +83,7 @@ def nodes_table(summary: dict[str, Any]) -> Table:
     return _table(f"data nodes{of}", ("node", "rows", "σ of its noise"), rows[:_SHOWN_NODES])
 
 
-def times_table(summary: dict[str, Any]) -> Table:
+def times_table(summary: Mapping[str, Any]) -> Table:
     """Seconds of each round and phase, and what all actors sent; those of a line with many rounds are added up."""
     phases = list(dict.fromkeys(phase for row in summary["rounds"] for phase in row["phases"]))
     names = ("seconds", *phases, "in all", "messages", "MB")
@@ -163,7 +165,7 @@ def fleet_lines(summary: dict[str, Any]) -> list[Line]:
     return lines
 
 
-def dropped_lines(summary: dict[str, Any]) -> list[Line]:
+def dropped_lines(summary: SwarmSummary) -> list[Line]:
     """Who dropped, by number (which the seed fixes) and the first digits of the id (which is new in each run)."""
     found = [(number, row) for number, row in enumerate(summary["rounds"], 1) if row.get("absent")]
     lines = []
@@ -192,7 +194,7 @@ def _table(title: str, names: Iterable[str], rows: Iterable[Iterable[str]], text
     return table
 
 
-def estimates_table(summary: dict[str, Any]) -> Table:
+def estimates_table(summary: SwarmSummary) -> Table:
     """Posterior means and 95 % intervals, private beside non-private, in the user's units.
 
     Of many, those that stand out most from zero are shown.
@@ -206,31 +208,28 @@ def estimates_table(summary: dict[str, Any]) -> Table:
     return _table(f"{of}{title}", names, rows, texts=(0, *(names.index(name) for name in ("unit",) if name in names)))
 
 
-def _strength(row: dict[str, Any]) -> float:
-    return abs(row["estimate"]) / row["estimate_sd"] if row["estimate_sd"] else math.inf
+def _strength(row: Row) -> float:
+    return abs(row["estimate"] or 0.0) / row["estimate_sd"] if row["estimate_sd"] else math.inf
 
 
-def scores_table(summary: dict[str, Any]) -> Table | None:
+def scores_table(summary: SwarmSummary) -> Table | None:
     """Scores on the held-out rows: private, without privacy, of a constant prediction; None where there are none."""
-    scores = (summary["test"] or {}).get("scores")
-    if not scores:
+    test = summary["test"]
+    scores = test.get("scores") if test else None
+    if not test or not scores:
         return None
     label = "private" if summary["private"] else "not private"
-    rows = [(one["name"], *(_figure(one[kind]) for kind in ("private", "nonprivate", "constant"))) for one in scores]
-    title = f"{summary['test']['rows']} held-out rows: {UNCOVERED}"
+    rows = [(one["name"], *map(rounded, (one["private"], one["nonprivate"], one["constant"]))) for one in scores]
+    title = f"{test['rows']} held-out rows: {UNCOVERED}"
     return _table(title, ("", label, WITHOUT_PRIVACY, "constant"), rows)
 
 
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
-
-
-def closing_lines(summary: dict[str, Any]) -> list[Line]:
+def closing_lines(summary: SwarmSummary) -> list[Line]:
     """The answer in words: what speaks against it, test error, what was spent, what the guarantee assumes."""
     return [*_score_lines(summary), *(_privacy_lines(summary) if summary["private"] else _trial_lines(summary))]
 
 
-def _score_lines(summary: dict[str, Any]) -> list[Line]:
+def _score_lines(summary: SwarmSummary) -> list[Line]:
     lines = [("warning", text) for text in summary.get("warnings", [])]
     if summary.get("coefficients") and len(rows_of(summary)) > _SHOWN_ESTIMATES:
         lines.append(("shown", "the coefficients farthest from zero for their spread; all are in the files"))
@@ -240,15 +239,15 @@ def _score_lines(summary: dict[str, Any]) -> list[Line]:
         held = len(summary.get("iterations", []))
         lines.append(("stopped", f"after {held} iterations: {summary['stopped']}; the result is of these"))
     lines.extend(summary.get("remarks", {}).items())
-    if summary.get("repair"):
-        lines.append(("repair", summary["repair"]))
-    if summary.get("sampling"):
-        lines.append(("sampling", sampling_words(summary["sampling"])))
+    if repair := summary.get("repair"):
+        lines.append(("repair", repair))
+    if sampling := summary.get("sampling"):
+        lines.append(("sampling", sampling_words(sampling)))
     test = summary["test"]
     if test and "rmse_private" in test:
         lines += _error_lines(test)
-    for one in (test or {}).get("scores", [])[:1]:
-        lines += _score_line(one, test["rows"])
+    if test and "scores" in test:
+        lines += _score_line(test["scores"][0], test["rows"])
     apart = ["what is learned without privacy"] * any(row["nonprivate"] is not None for row in rows_of(summary))
     apart += ["errors and scores on held-out rows"] * bool(test)
     if apart:
@@ -257,18 +256,19 @@ def _score_lines(summary: dict[str, Any]) -> list[Line]:
     return lines
 
 
-def _score_line(one: dict[str, Any], rows: int) -> list[Line]:
-    others = f"without privacy {_figure(one['nonprivate'])}; constant prediction {_figure(one['constant'])}"
-    lines = [("test", f"{one['name']} {_figure(one['private'])} ({others}; {rows} held-out rows)")]
+def _score_line(one: Score, rows: int) -> list[Line]:
+    others = f"without privacy {rounded(one['nonprivate'])}; constant prediction {rounded(one['constant'])}"
+    lines = [("test", f"{one['name']} {rounded(one['private'])} ({others}; {rows} held-out rows)")]
     sign = 1 if one["higher_is_better"] else -1
-    if one["private"] is not None and sign * one["private"] <= sign * one["constant"]:
+    private, constant = one["private"], one["constant"]
+    if private is not None and constant is not None and sign * private <= sign * constant:
         lines.append(("", "no better than a constant prediction: more clients or a larger epsilon would help"))
     return lines
 
 
-def _error_lines(test: dict[str, Any]) -> list[Line]:
+def _error_lines(test: HeldOut) -> list[Line]:
     others = (
-        f"without privacy {test['rmse_nonprivate']:.4g}; predicting the mean {test['rmse_zero']:.4g}; "
+        f"without privacy {rounded(test['rmse_nonprivate'])}; predicting the mean {test['rmse_zero']:.4g}; "
         f"{test['rows']} held-out rows"
     )
     lines = [("test RMSE", f"{test['rmse_private']:.4g} ({others})")]
@@ -277,16 +277,18 @@ def _error_lines(test: dict[str, Any]) -> list[Line]:
     return lines
 
 
-def _trial_lines(summary: dict[str, Any]) -> list[Line]:
+def _trial_lines(summary: SwarmSummary) -> list[Line]:
     return [("not private", f"{'; '.join(summary['not_private_because'])}: no privacy may be claimed (a trial only)")]
 
 
-def _spent(summary: dict[str, Any], per: str = "client") -> str:
-    of = f"epsilon {at_least(summary['epsilon_spent'])} of {at_least(summary['epsilon'])}"
-    return f"{of} per {per}, delta {at_least(summary['delta'])}"
+def _spent(summary: SwarmSummary, per: str = "client") -> str:
+    spent = summary["epsilon_spent"]
+    assert spent is not None, "it is private"
+    epsilon, _, delta = claim(summary).partition(", ")
+    return f"epsilon {at_least(spent)} of {epsilon.removeprefix('epsilon ')} per {per}, {delta}"
 
 
-def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
+def _privacy_lines(summary: SwarmSummary) -> list[Line]:
     if summary.get("round_kind") == NODE_RELEASE:
         return _node_privacy_lines(summary)
     if summary.get("reports"):
@@ -309,7 +311,7 @@ def _privacy_lines(summary: dict[str, Any]) -> list[Line]:
     ]
 
 
-def _node_privacy_lines(summary: dict[str, Any]) -> list[Line]:
+def _node_privacy_lines(summary: SwarmSummary) -> list[Line]:
     nodes = len(summary["nodes"])
     alone = "the data node adds" if nodes == 1 else f"each of the {nodes} data nodes adds"
     return [
@@ -325,7 +327,7 @@ def _node_privacy_lines(summary: dict[str, Any]) -> list[Line]:
     ]
 
 
-def _report_privacy_lines(summary: dict[str, Any]) -> list[Line]:
+def _report_privacy_lines(summary: SwarmSummary) -> list[Line]:
     return [
         (
             "spent",

@@ -2,7 +2,8 @@
 
     base                    what every job is; what it may know
     settings                reading a job's settings from a table or from words
-    estimates, picture      rows of a summary: private beside non-private; drawn
+    summary, estimates      the typed table of a summary; its rows, private beside non-private
+    picture                 these, drawn
     coefficients            rows of the regressions' coefficients, in units of their own and on one axis
     variational             what the jobs of many rounds share
     reports                 what those share that learn from LDP reports

@@ -15,11 +15,11 @@ from dca_proto.aggregate import RoundRequest, SecureSumRequest
 from inference.contraction import about_contraction
 from inference.draws import InferenceData
 from inference.jobs.estimates import rows_of
+from inference.jobs.summary import Summary
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.progress import OnProgress
 
-Summary = dict[str, Any]
 NAMES_SHOWN_MAX = 5
 
 

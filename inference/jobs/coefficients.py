@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.jobs.base import Summary
 from inference.jobs.estimates import Figure, figures, normal, row, standard_unit, student, with_standard
+from inference.jobs.summary import Summary
 from inference.models.linear.result import RegressionResult
 from inference.models.logistic.baseline import LogisticPosterior
 from inference.problem import Schema

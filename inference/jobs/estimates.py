@@ -1,15 +1,8 @@
-"""Rows of a summary: one estimate each, with its 95 % interval, beside the one without privacy.
-
-    {"name": "bmi", "unit": "points per kg/m²", "estimate": 8.1, "estimate_sd": 1.2, "interval_95": [5.7, 10.5],
-     "prior_interval_95": [-20.0, 20.0], "contraction": 0.986,
-     "nonprivate": 7.6, "nonprivate_sd": 0.7, "nonprivate_interval_95": [6.2, 9.0]}
+"""Estimates with their 95 % intervals, beside those without privacy: made into rows of a `summary.Summary`, and tables.
 
 Each job computes its intervals from the posterior's own law: `normal`, `student`, or quantiles of draws (`of_draws`).
 Rows that a picture may show on one axis carry that axis's unit and their scale (`with_standard`). Estimates from
-reports also have what the reports give without a model of their noise (`with_naive`). The summary names that estimate
-under `NAIVE`.
-
-What is not known is None: a real federation's trainer has no rows to compute the non-private one from.
+reports also have what the reports give without a model of their noise (`with_naive`).
 
 Figures that come from rows as they are have no noise, so no ε covers them: estimates without privacy, and scores on
 rows that were held out. What is written to a file has them in a block of their own (`separated`).
@@ -19,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import floor, isfinite, log10
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
+from dca_proto.privacy.rounding import claim_words
 from inference.contraction import contraction, percent
 from inference.draws import Mixing
+from inference.jobs.summary import Draws, Ends, Figures, Row, Score, Summary, estimate_of
 
-Row = dict[str, Any]
-NAIVE = "naive_title"
 CONTRACTION = "contraction"
-INTERVAL_NOTE = "interval_note"
-"""Under which a summary says what its intervals leave out, if anything."""
 NOT_COVERED = "not_covered_by_epsilon"
 WITHOUT_PRIVACY = "without privacy"
 UNCOVERED = "not covered by epsilon"
@@ -101,10 +92,15 @@ def _quantiles(array: NDArray[np.float64]) -> tuple[float, float]:
 
 def row(name: str, unit: str, private: Figure, nonprivate: Figure | None) -> Row:
     """One estimate."""
-    return {"name": name, "unit": unit, **figures(private, nonprivate)}
+    return named(name, unit, figures(private, nonprivate))
 
 
-def figures(private: Figure, nonprivate: Figure | None) -> Row:
+def named(name: str, unit: str, found: Figures) -> Row:
+    """The figures of one estimate as a row."""
+    return cast(Row, {"name": name, "unit": unit, **found})
+
+
+def figures(private: Figure, nonprivate: Figure | None) -> Figures:
     """The figures of one estimate, without its name."""
     other = nonprivate or Figure(np.nan)
     return {
@@ -143,7 +139,7 @@ def standard_unit(target: str, by: str) -> str:
     return f"{target} per {by} of the feature"
 
 
-def score(name: str, private: float, nonprivate: float | None, constant: float, *, higher_is_better: bool) -> Row:
+def score(name: str, private: float, nonprivate: float | None, constant: float, *, higher_is_better: bool) -> Score:
     """A score on rows that were held out, beside the one without privacy and that of a constant prediction."""
     return {
         "name": name,
@@ -154,7 +150,7 @@ def score(name: str, private: float, nonprivate: float | None, constant: float, 
     }
 
 
-def separated(summary: Row) -> Row:
+def separated(summary: Mapping[str, Any]) -> dict[str, Any]:
     """A summary as it is written: what comes from rows as they are stands under `NOT_COVERED`, None if there is none.
 
     Args:
@@ -177,11 +173,24 @@ def separated(summary: Row) -> Row:
     return {**kept, NOT_COVERED: {"why": why, **apart} if apart else None}
 
 
-def _parted(row: Row) -> tuple[Row, Row]:
+def _parted(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A row without its estimate without privacy, and that with the row's name; empty where it is not known."""
     own = {key: value for key, value in row.items() if not key.startswith("nonprivate")}
     other = {key: value for key, value in row.items() if key == "name" or key not in own}
     return own, {} if row.get("nonprivate") is None else other
+
+
+def claim(summary: Summary) -> str:
+    """The epsilon and delta that a private summary claims, in words."""
+    epsilon, delta = summary["epsilon"], summary["delta"]
+    assert epsilon is not None, "it is private"
+    assert delta is not None, "it is private"
+    return claim_words(epsilon, delta)
+
+
+def rounded(value: float | None) -> str:
+    """A score, rounded for people."""
+    return "–" if value is None else f"{value:.4g}"
 
 
 def digits(value: float, count: int) -> str:
@@ -215,13 +224,13 @@ def _rounded(value: float, places: int) -> str:
     return f"{number:.{max(places, 0)}f}"
 
 
-def table_of(summary: Row, rows: Sequence[Row], *, compared: bool) -> tuple[str, list[str], list[list[str]]]:
+def table_of(summary: Summary, rows: Sequence[Row], *, compared: bool) -> tuple[str, list[str], list[list[str]]]:
     """A table of estimates for people: its title, the names of its columns, and a text for each of its cells.
 
     Args:
         rows: of the summary that are to be shown. compared: whether the estimates without privacy are among them.
     """
-    naive, learned = summary.get(NAIVE), any(row.get("contraction") is not None for row in rows)
+    naive, learned = summary.get("naive_title"), any(row.get("contraction") is not None for row in rows)
     kinds = {"estimate": "private" if summary["private"] else "not private"}
     kinds |= {"naive": naive} if naive else {}
     kinds |= {"nonprivate": f"not covered by ε:\n{WITHOUT_PRIVACY}"} if compared else {}
@@ -243,43 +252,38 @@ def table_of(summary: Row, rows: Sequence[Row], *, compared: bool) -> tuple[str,
 
 def _words(row: Row, kind: str) -> str:
     """One estimate with its interval; a naive one stands alone, for its interval means little."""
-    if row[kind] is None:
+    found = estimate_of(row, kind)
+    if found.mean is None:
         return "–"
-    if kind == "naive":
-        return digits(row[kind], 3)
-    return interval_words(row[kind], row[interval_key(kind)])
+    return digits(found.mean, 3) if kind == "naive" else interval_words(found.mean, found.interval)
 
 
 def _contraction(row: Row) -> str:
     """How much was learned of one estimate."""
-    return "–" if row.get("contraction") is None else percent(row["contraction"])
-
-
-def interval_key(kind: str) -> str:
-    """Under which a row has the interval of its "estimate", "naive" or "nonprivate" one."""
-    return "interval_95" if kind == "estimate" else f"{kind}_interval_95"
+    part = row.get("contraction")
+    return "–" if part is None else percent(part)
 
 
 def _named(row: Row) -> str:
     return f"{row['name']} ({row['unit']})" if row["unit"] else str(row["name"])
 
 
-def sampling_words(sampling: Row) -> str:
+def sampling_words(sampling: Draws) -> str:
     """What the draws of a posterior are worth, in one line."""
     told = f"{sampling['chains']} chains of {sampling['draws']} draws by method {sampling['method']}"
-    if sampling["r_hat_max"] is None:
+    bulk, tail = sampling["ess_bulk_min"], sampling["ess_tail_min"]
+    if sampling["r_hat_max"] is None or bulk is None or tail is None:
         return told if sampling["acceptance"] else f"{told}, in closed form"
-    fewest = min(sampling["ess_bulk_min"], sampling["ess_tail_min"])
-    told += f"; R-hat at most {sampling['r_hat_max']:.3f}, at least {fewest:.0f} effective draws"
+    told += f"; R-hat at most {sampling['r_hat_max']:.3f}, at least {min(bulk, tail):.0f} effective draws"
     accepted = ", ".join(f"{100 * rate:.0f} % of {block}" for block, rate in sampling["acceptance"].items())
     return f"{told}; accepted {accepted}; {sampling['seconds']:.1f} s" if accepted else told
 
 
-def rows_of(summary: Row) -> list[Row]:
+def rows_of(summary: Summary) -> list[Row]:
     """All estimates of a summary, the intercept last."""
     found = [*summary.get("coefficients", []), *summary.get("estimates", [])]
-    if summary.get("intercept"):
-        found.append({"name": INTERCEPT, "unit": "", **summary["intercept"]})
+    if (intercept := summary.get("intercept")) is not None:
+        found.append(named(INTERCEPT, "", intercept))
     return found
 
 
@@ -290,8 +294,8 @@ def sampling_row(
     mixing: Sequence[Mixing],
     acceptance: Mapping[str, Any],
     divergences: Any,
-) -> Row:
-    """What draws are worth; None where the posterior is known in closed form, and draws are independent.
+) -> Draws:
+    """What draws are worth.
 
     Args:
         size: how many chains, and draws of each. mixing: of each number that was drawn, if that is to be told.
@@ -320,7 +324,7 @@ def _plain(value: float | None) -> float | None:
     return None if value is None or not isfinite(value) else float(value)
 
 
-def _ends(interval: Iterable[float] | None) -> list[float] | None:
+def _ends(interval: Iterable[float] | None) -> Ends | None:
     """As `_plain`; None unless both are numbers."""
     found = [] if interval is None else [_plain(end) for end in interval]
     return [end for end in found if end is not None] if found and None not in found else None

@@ -12,7 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inference.jobs.estimates import NAIVE, UNCOVERED, WITHOUT_PRIVACY, Row, interval_key, interval_words, rows_of
+from inference.jobs.estimates import UNCOVERED, WITHOUT_PRIVACY, interval_words, rows_of
+from inference.jobs.summary import Row, Standard, Summary, estimate_of
 
 ROWS_MAX = 60  # more would be no picture
 WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 1.1, 0.17, 0.75  # in inches; a row's for each of its estimates
@@ -20,7 +21,7 @@ CURVES_HEIGHT = 3.6
 CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 TEXT_SIZE = 8
 TICKS_MAX = 7
-_OWN = {"unit": "", "scale": 1.0, "centre": 0.0}
+_OWN: Standard = {"unit": "", "scale": 1.0, "centre": 0.0}
 
 
 class _Kind(NamedTuple):
@@ -32,7 +33,7 @@ class _Kind(NamedTuple):
     marker: str
 
 
-def plot_estimates(summary: Row, path: Path, *, title: str, private: bool, caption: str = "") -> Path:
+def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, caption: str = "") -> Path:
     """Write the picture and return its path.
 
     Args:
@@ -48,7 +49,8 @@ def plot_estimates(summary: Row, path: Path, *, title: str, private: bool, capti
     curved = [row for row in every if "at" in row]
     every = [row for row in every if "at" not in row]
     groups, kinds = _groups(every[:ROWS_MAX]), _kinds(summary, private)
-    kinds = [kind for kind in kinds if any(row[kind.key] is not None for row in [*every, *curved])] or kinds[:1]
+    shown = [*every, *curved]
+    kinds = [kind for kind in kinds if any(estimate_of(row, kind.key).mean is not None for row in shown)] or kinds[:1]
     heights = [PANEL_HEIGHT + ROW_HEIGHT * (len(kinds) + 0.5) * len(rows) for rows in groups]
     heights = [CURVES_HEIGHT, *heights] if curved else heights
     figure = Figure(figsize=(WIDTH, HEAD + sum(heights)), layout="constrained")
@@ -66,11 +68,11 @@ def plot_estimates(summary: Row, path: Path, *, title: str, private: bool, capti
     return path
 
 
-def _kinds(summary: Row, private: bool) -> list[_Kind]:
+def _kinds(summary: Summary, private: bool) -> list[_Kind]:
     """What is drawn of each row, from top to bottom."""
     known = [_Kind("estimate", "private" if private else "not private", "#0072B2", "o")]
-    if summary.get(NAIVE):
-        known.append(_Kind("naive", summary[NAIVE], "#009E73", "D"))
+    if naive := summary.get("naive_title"):
+        known.append(_Kind("naive", naive, "#009E73", "D"))
     return [*known, _Kind("nonprivate", f"{WITHOUT_PRIVACY} ({UNCOVERED})", "#D55E00", "s")]
 
 
@@ -90,9 +92,10 @@ def _curves(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
         x = [0.0, *(row["at"]["x"] for row in own)]
         for place, kind in enumerate(kinds):
             line = {"color": colour, "linestyle": "--" if place else "-", "linewidth": 1 if place else 1.8}
-            if all(row[kind.key] is not None for row in own):
-                axes.plot(x, [1.0, *(row[kind.key] for row in own)], label=f"{name}, {kind.label}", **line)
-        low, high = ([1.0, *(row["interval_95"][end] for row in own)] for end in (0, 1))
+            means = [estimate_of(row, kind.key).mean for row in own]
+            if None not in means:
+                axes.plot(x, [1.0, *means], label=f"{name}, {kind.label}", **line)
+        low, high = ([1.0, *(row["interval_95"][end] for row in own if row["interval_95"])] for end in (0, 1))
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     axes.set(ylim=(0, 1.02), xlim=(0, None), ylabel=rows[0]["standard"]["unit"], xlabel="time; bands hold pointwise")
     axes.grid(color="0.93", linewidth=0.8)
@@ -105,7 +108,7 @@ def _forest(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
     apart = 1 / (len(kinds) + 0.5)
     for nth, kind in enumerate(kinds):
         style = {"fmt": kind.marker, "color": kind.colour, "capsize": 2, "markersize": 4.5, "linewidth": 1.5}
-        known = [(place, row) for place, row in enumerate(rows) if row[kind.key] is not None]
+        known = [(place, row) for place, row in enumerate(rows) if estimate_of(row, kind.key).mean is not None]
         points = [_on_axis(row, kind.key) for _, row in known]
         heights = [-place + apart * ((len(kinds) - 1) / 2 - nth) for place, _ in known]
         spans = [(mean, mean) if interval is None else interval for mean, interval in points]
@@ -137,6 +140,7 @@ def _unit(rows: list[Row]) -> str:
 
 def _on_axis(row: Row, kind: str) -> tuple[float, list[float] | None]:
     """An estimate and its interval in the units of its axis."""
-    standard, interval = row.get("standard", _OWN), row[interval_key(kind)]
-    mean, *ends = ((value - standard["centre"]) * standard["scale"] for value in (row[kind], *(interval or ())))
+    standard, (value, interval) = row.get("standard", _OWN), estimate_of(row, kind)
+    assert value is not None, "it is drawn"
+    mean, *ends = ((one - standard["centre"]) * standard["scale"] for one in (value, *(interval or ())))
     return mean, ends or None

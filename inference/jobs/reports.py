@@ -18,8 +18,9 @@ from dca_proto.wording import to_install
 from inference.draws import CHAINS, DRAWS, InferenceData
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions
-from inference.jobs.estimates import Figure, Row, normal, sampling_row
+from inference.jobs.estimates import Figure, normal, sampling_row
 from inference.jobs.settings import setting
+from inference.jobs.summary import Draws
 from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.run import WARMUP, Run
 from inference.problem import Schema
@@ -99,7 +100,7 @@ def column_of(schema: Schema, name: str | None) -> str:
     return schema.target if name is None else name
 
 
-def sampling(posterior: LocalPosterior) -> Row:
+def sampling(posterior: LocalPosterior) -> Draws:
     """What the draws are worth."""
     drawn, mixing = posterior.sampling, posterior.mixing
     chains, draws = next(iter(posterior.draws.values())).shape[:2]

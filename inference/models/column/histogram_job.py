@@ -18,8 +18,8 @@ from scipy.special import betaincinv
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, Summary
-from inference.jobs.estimates import NAIVE, SHARE, TAILS, Figure, of_draws, row, with_naive, with_standard
+from inference.jobs.base import Conditions, LearningJob, Stage
+from inference.jobs.estimates import SHARE, TAILS, Figure, of_draws, row, with_naive, with_standard
 from inference.jobs.reports import (
     SAMPLED,
     Fitted,
@@ -32,6 +32,7 @@ from inference.jobs.reports import (
     unbiased_shares,
 )
 from inference.jobs.settings import Numbers, require_choice, require_positive, setting
+from inference.jobs.summary import NAIVE, Summary
 from inference.models.fit import histogram
 from inference.models.priors import DirichletPrior
 from inference.problem import Problem, Schema

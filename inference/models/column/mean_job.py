@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, Summary
-from inference.jobs.estimates import NAIVE, Figure, normal, of_draws, row, with_naive
+from inference.jobs.base import Conditions, LearningJob, Stage
+from inference.jobs.estimates import Figure, normal, of_draws, row, with_naive
 from inference.jobs.reports import (
     SAMPLED,
     Fitted,
@@ -31,6 +31,7 @@ from inference.jobs.reports import (
     sampling,
 )
 from inference.jobs.settings import require_choice, setting
+from inference.jobs.summary import NAIVE, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit
 from inference.models.predictive import (

@@ -9,9 +9,10 @@ import numpy as np
 
 from inference.draws import InferenceData
 from inference.errors import unknown
-from inference.jobs.base import Conditions, LearningJob, Stage, Summary
+from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import SHARE, TAILS, Figure, row, with_standard
 from inference.jobs.settings import require_choice, setting
+from inference.jobs.summary import Summary
 from inference.models.conjugate import (
     FAMILIES,
     METHODS,

@@ -24,7 +24,7 @@ from scipy.special import log_ndtr
 
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
+from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
 from inference.jobs.coefficients import Effects, figures_of
 from inference.jobs.estimates import BY_SD, of_draws
 from inference.jobs.reports import (
@@ -36,6 +36,7 @@ from inference.jobs.reports import (
     with_new_clients,
 )
 from inference.jobs.settings import require_choice, require_positive, setting
+from inference.jobs.summary import HeldOut, Summary
 from inference.models import fit
 from inference.models.glm.regression import LocalRegression
 from inference.models.glm.sites import COEFFICIENTS, FEATURE_SD, INTERCEPT
@@ -223,7 +224,7 @@ def _each(drawn: Mapping[str, Array]) -> list[Array]:
     return [drawn[INTERCEPT], *np.moveaxis(drawn[COEFFICIENTS], -1, 0)]
 
 
-def _tested(result: LocalRegression, reference: Any, train: Problem | None, test: Problem) -> Summary:
+def _tested(result: LocalRegression, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
     if not result.logistic:
         return regression.errors(result.linear.predict(test.X)[0], reference, train, test)
     parts = np.array_split(test.X, -(-len(test.X) // PREDICTED_ROWS))

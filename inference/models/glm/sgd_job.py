@@ -14,10 +14,11 @@ import numpy as np
 
 from dca_proto.aggregate import LdpReportRequest
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
+from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
 from inference.jobs.coefficients import Effects, figures_of
 from inference.jobs.estimates import BY_BOUNDS, Figure
 from inference.jobs.settings import require_choice, setting
+from inference.jobs.summary import Summary
 from inference.models.glm import sgd
 from inference.models.glm.ldp_job import (
     FAMILIES,

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, Summary
+from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.coefficients import Effects, figures_of
 from inference.jobs.estimates import BY_SD
 from inference.jobs.settings import require_choice, setting
+from inference.jobs.summary import HeldOut, Summary
 from inference.models.linear.baselines import ZeroPredictor, nonprivate_regression, rmse
 from inference.models.linear.closed_form import REPAIR, REPAIRS
 from inference.models.linear.result import RegressionResult
@@ -89,7 +90,7 @@ def summary(
     }
 
 
-def errors(predicted: Array, reference: RegressionResult | None, train: Problem | None, test: Problem) -> Summary:
+def errors(predicted: Array, reference: RegressionResult | None, train: Problem | None, test: Problem) -> HeldOut:
     """Root mean square errors; without training rows at hand, those of the test's own mean stand for the constant's.
 
     Args:

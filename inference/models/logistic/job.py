@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, Summary
+from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.coefficients import Effects, figures_of
-from inference.jobs.estimates import BY_SD, INTERVAL_NOTE, normal, score
+from inference.jobs.estimates import BY_SD, normal, score
 from inference.jobs.settings import require_positive, setting
+from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Summary
 from inference.jobs.variational import settings_for, stages
 from inference.models.logistic.baseline import LogisticPosterior, laplace
 from inference.problem import Problem, Schema
@@ -115,7 +116,7 @@ def summary(
     }
 
 
-def scores(private: Array, reference: LogisticPosterior | None, train: Problem | None, test: Problem) -> Summary:
+def scores(private: Array, reference: LogisticPosterior | None, train: Problem | None, test: Problem) -> HeldOut:
     """AUC, where there are rows of both classes, and the mean log likelihood of a row.
 
     Args:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, Summary, listed
-from inference.jobs.estimates import BY_SD, INTERVAL_NOTE, SHARE, Figure, Row, of_draws, row, score, with_standard
+from inference.jobs.base import Conditions, LearningJob, Stage, listed
+from inference.jobs.estimates import BY_SD, SHARE, Figure, of_draws, row, score, with_standard
 from inference.jobs.settings import setting
+from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Summary
 from inference.jobs.variational import settings_for, stages
 from inference.models.mixture.fit import MixtureFit
 from inference.models.mixture.model import SPAN
@@ -177,7 +178,7 @@ def _on_axis(found: Row, fit: MixtureFit, number: int) -> Row:
     return with_standard(found, f"mean, in {BY_SD}s of the column from its centre", 1 / sd, fit.columns.centre[column])
 
 
-def _scores(result: MixtureFit, reference: MixtureReference | None, train: Problem | None, test: Problem) -> Summary:
+def _scores(result: MixtureFit, reference: MixtureReference | None, train: Problem | None, test: Problem) -> HeldOut:
     """The mean log density of a row; a single Gaussian of each column is the constant."""
     rows = (train or test).X
     mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)

@@ -8,9 +8,10 @@ import numpy as np
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, Summary, listed
-from inference.jobs.estimates import BY_SD, Figure, Row, normal, of_draws, row, score, standard_unit, with_standard
+from inference.jobs.base import Conditions, LearningJob, Stage, listed
+from inference.jobs.estimates import BY_SD, Figure, normal, of_draws, row, score, standard_unit, with_standard
 from inference.jobs.settings import setting
+from inference.jobs.summary import HeldOut, Row, Summary
 from inference.models.survival.hazards import EFFECT_SD
 from inference.models.survival.rounds import (
     MOMENTS_SHARE,
@@ -222,7 +223,7 @@ def _figures(fit: HazardsFit) -> list[Figure]:
     return [normal(mean, sd)._replace(prior=normal(0.0, prior).interval) for mean, sd, prior in both]
 
 
-def _scores(result: HazardsFit, reference: HazardsFit | None, test: Problem) -> Summary:
+def _scores(result: HazardsFit, reference: HazardsFit | None, test: Problem) -> HeldOut:
     """Harrell's concordance."""
     own, other = concordance(result, test), None if reference is None else concordance(reference, test)
     return {"rows": len(test.y), "scores": [score("concordance", own, other, 0.5, higher_is_better=True)]}

@@ -15,10 +15,11 @@ from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest
 from dca_proto.wording import to_install
 from inference.draws import CHAINS, InferenceData
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, Summary, target_on_features
+from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
 from inference.jobs.coefficients import Effects, figures_of
-from inference.jobs.estimates import BY_BOUNDS, LEVEL, Figure, Row, sampling_row
+from inference.jobs.estimates import BY_BOUNDS, LEVEL, Figure, sampling_row
 from inference.jobs.settings import require_choice, setting
+from inference.jobs.summary import Draws, Summary
 from inference.models.linear import job as regression
 from inference.models.linear.nodes import METHODS, NAMES, DistributedFit
 from inference.models.linear.nodes.methods import (
@@ -153,7 +154,7 @@ def summary(
     }
 
 
-def _sampling(result: DistributedFit) -> Row:
+def _sampling(result: DistributedFit) -> Draws:
     """What the draws are worth; None where the posterior is known in closed form, and draws are independent."""
     drawn, mixing = result.sampled, result.sampled.mixing
     chains, draws = drawn.theta.shape[:2]

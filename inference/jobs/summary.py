@@ -1,0 +1,161 @@
+"""What a job says of its result, as plain JSON values with checked names: the table of what two modules hand over.
+
+    {"coefficients": [{"name": "bmi", "unit": "points per kg/m²", "estimate": 8.1, "estimate_sd": 1.2,
+                       "interval_95": [5.7, 10.5], "prior_interval_95": [-20.0, 20.0], "contraction": 0.986,
+                       "nonprivate": 7.6, "nonprivate_sd": 0.7, "nonprivate_interval_95": [6.2, 9.0], ...}], ...}
+
+What is not known is None: a real federation's trainer has no rows to compute the estimate without privacy from.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
+
+NAIVE: Final = "naive_title"
+INTERVAL_NOTE: Final = "interval_note"
+Ends = list[float]
+"""Lower and upper end of an interval."""
+
+
+class Standard(TypedDict):
+    """How a picture shows an estimate: (value - centre)·scale, on one axis with all others of that unit."""
+
+    unit: str
+    scale: float
+    centre: float
+
+
+class Place(TypedDict):
+    """Where an estimate lies on a curve: the curve's name, and the abscissa."""
+
+    series: str
+    x: float
+
+
+class Figures(TypedDict):
+    """One estimate without its name, beside that without privacy.
+
+    Attributes:
+        prior_interval_95: of a proper prior. contraction: how much of the prior's spread is gone.
+    """
+
+    estimate: float | None
+    estimate_sd: float | None
+    interval_95: Ends | None
+    prior_interval_95: Ends | None
+    contraction: float | None
+    nonprivate: float | None
+    nonprivate_sd: float | None
+    nonprivate_interval_95: Ends | None
+
+
+class Row(Figures):
+    """One estimate.
+
+    Attributes:
+        naive: what the reports give without a model of their noise, with its sd and interval.
+    """
+
+    name: str
+    unit: str
+    standard: NotRequired[Standard]
+    at: NotRequired[Place]
+    naive: NotRequired[float | None]
+    naive_sd: NotRequired[float | None]
+    naive_interval_95: NotRequired[Ends | None]
+
+
+class Score(TypedDict):
+    """A score on rows that were held out, beside the one without privacy and that of a constant prediction."""
+
+    name: str
+    private: float | None
+    nonprivate: float | None
+    constant: float | None
+    higher_is_better: bool
+
+
+class HeldOut(TypedDict):
+    """Root mean square errors, or scores, on rows that were held out."""
+
+    rows: int
+    rmse_private: NotRequired[float]
+    rmse_nonprivate: NotRequired[float | None]
+    rmse_zero: NotRequired[float]
+    scores: NotRequired[list[Score]]
+
+
+class Draws(TypedDict):
+    """What draws are worth; None where the posterior is known in closed form, and draws are independent.
+
+    Attributes:
+        acceptance: mean of each block.
+    """
+
+    method: str
+    chains: int
+    draws: int
+    seconds: float
+    r_hat_max: float | None
+    ess_bulk_min: float | None
+    ess_tail_min: float | None
+    acceptance: dict[str, float]
+    divergences: int | None
+
+
+class Iterated(TypedDict):
+    """The score after an iteration."""
+
+    number: int
+    name: str
+    value: float | None
+
+
+class Summary(TypedDict, total=False):
+    """What a job says of its result, and what a run adds to it.
+
+    Attributes:
+        coefficients, estimates: of a regression, and of any other model. intercept: of a regression.
+        naive_title: what the naive estimates are. interval_note: what the intervals leave out.
+        stopped: why a job ended early. test: None where no row was held out. remarks: by label, for people.
+        log_rank, groups, method, outside_bounds: of single jobs.
+        ok, private, epsilon, delta, reports, iterations: of the run.
+    """
+
+    coefficients: list[Row]
+    estimates: list[Row]
+    intercept: Figures | None
+    repair: str | None
+    sampling: Draws | None
+    warnings: list[str]
+    stopped: str | None
+    test: HeldOut | None
+    interval_note: str
+    naive_title: str
+    remarks: dict[str, str]
+    log_rank: dict[str, Any] | None
+    groups: dict[str, Any]
+    method: str
+    outside_bounds: float | None
+    ok: bool
+    private: bool
+    epsilon: float | None
+    delta: float | None
+    reports: str | None
+    iterations: list[Iterated]
+
+
+class Point(NamedTuple):
+    """An estimate and its interval."""
+
+    mean: float | None
+    interval: Ends | None
+
+
+def estimate_of(row: Row, kind: str) -> Point:
+    """The "estimate", the "naive" or the "nonprivate" one of a row."""
+    if kind == "naive":
+        return Point(row.get("naive"), row.get("naive_interval_95"))
+    if kind == "nonprivate":
+        return Point(row["nonprivate"], row["nonprivate_interval_95"])
+    return Point(row["estimate"], row["interval_95"])
