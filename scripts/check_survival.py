@@ -15,7 +15,7 @@ All over ideal rounds with exact noise, N = 500 and 5,000, epsilon 0.5, 1 and 4,
   table, without a limit.
 
 By chance, a right program fails about once in 100 runs: standard errors are 0.3 % of coverage, 0.33 % of sizes (six of
-them), 0.7 % of ratios' coverage. Exit code 4 where one of these does not hold.
+them), 0.5 % of ratios' coverage. Exit code 4 where one of these does not hold.
 
     scripts/check_survival.py                         five to ten minutes
     scripts/check_survival.py --quick --json -        a tenth of the repeats, with limits to match
@@ -50,7 +50,7 @@ COMPUTES = tuple(bytes([index]) * 16 for index in range(3))
 LAWS, DESIGNS = ("constant", "rising", "step", "administrative"), ("equal", "quarter", "fifth")
 SHAPES = ("normal", "even binary", "rare binary", "log-normal")
 BLOCKS = 4  # cells of one kind, so that all cores have work
-REPEATS = {"bands": 100, "log-rank": 360, "ratios": 80, "shapes": 3}  # in each block
+REPEATS = {"bands": 100, "log-rank": 360, "ratios": 200, "shapes": 5}  # in each block
 BANDS, LEVEL, RATIOS, NEAR = (0.93, 0.97), (0.04, 0.06), (0.93, 0.97), 0.02
 LOOSE = 0.03  # what --quick allows beyond
 GRID = tuple(float(k) / 12 for k in range(1, 13))

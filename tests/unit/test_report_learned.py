@@ -41,6 +41,24 @@ def test_the_repair_that_was_used_is_a_fact(name: str) -> None:
     assert "repair of the noisy matrix" not in text_of({**SAMPLES[name](), "repair": None})
 
 
+@pytest.mark.parametrize("name", ["swarm", "learned"])
+def test_points_of_a_curve_are_drawn_as_one_and_remarks_are_facts(name: str) -> None:
+    points = [
+        {
+            "name": f"S({x})",
+            "estimate": 1 - x / 10,
+            "interval_95": [0.9 - x / 10, 1 - x / 20],
+            "at": {"series": "arm 0", "x": x},
+        }
+        for x in (1, 2, 3)
+    ]
+    run = {**SAMPLES[name](), "coefficients": [], "estimates": points, "remarks": {"log-rank": "p = 0.03"}}
+    text = text_of(run)
+    assert "log-rank p = 0.03" in text
+    assert "Posterior means with 95 % intervals, each of which holds by itself (pointwise)." in text
+    assert "arm 0, private" in text
+
+
 def test_what_a_federation_learned_is_shown_without_anything_to_compare_it_with() -> None:
     text = text_of(SAMPLES["learned"]())
     for said in (

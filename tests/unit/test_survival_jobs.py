@@ -13,10 +13,12 @@ import pytest
 from test_jobs import NODES
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, SecureSumRequest
+from dca_proto.cli.job_settings import task_of
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import DataOptions, problem_of
+from emulator.swarm.live import fresh_cast
 from inference.datasets import simulated_trial
 from inference.errors import DataError
 from inference.estimators import PrivateKaplanMeier, PrivateProportionalHazards
@@ -140,6 +142,18 @@ def test_a_table_gives_the_columns_that_the_job_names(tmp_path: Path) -> None:
     found = problem_of(options, alone=True, needed=job.columns(own))
     assert found.schema.columns == ("died", "arm", "months")
     assert problem_of(DataOptions(), default=job.dataset).name == "simulated-trial"
+
+
+def test_a_trainers_file_names_the_columns() -> None:
+    job = {
+        "target": "months",
+        "bounds": {"months": (0, 36), "died": (0, 1), "arm": (0, 1)},
+        "epsilon": 1,
+        "clients": 50,
+    }
+    table = {**job, "name": "survival", "event": "died", "group": "arm", "times": [6, 12, 24], "delta": 1e-5}
+    task = task_of(table, fresh_cast(0, 2).federation)
+    assert task.job.model(task.schema, task.own) == "survival over months by arm, in 3 intervals up to 24"
 
 
 # --- estimators -------------------------------------------------------------------------------------------------------

@@ -116,16 +116,21 @@ class SurvivalFit:
     """Posterior survival curves of one or more groups.
 
     Attributes:
-        columns: what was read. counts: what the release says of the cells.
-        draws: of S(t_k), shape ``(chain, draw, G, K)``, independent.
+        columns: what was read. counts: what the release says of the cells. seed: of the draws.
         private: False where no epsilon may be claimed. attrs: what `InferenceData` carries of the round.
     """
 
     columns: Columns
     counts: Counts
-    draws: Array
+    seed: int
     private: bool
     attrs: Mapping[str, object] = field(default_factory=dict)
+
+    @cached_property
+    def draws(self) -> Array:
+        """Of S(t_k), shape ``(chain, draw, G, K)``, independent."""
+        drawn = curves(self.counts, CHAINS * DRAWS, np.random.default_rng(self.seed))
+        return drawn.reshape(CHAINS, DRAWS, *drawn.shape[1:])
 
     @property
     def times(self) -> Array:
@@ -229,9 +234,8 @@ def exact_curves(rows: Problem, columns: Columns, rng: np.random.Generator) -> S
 def _curves(
     counts: Counts, columns: Columns, rng: np.random.Generator, private: bool, attrs: Mapping[str, object]
 ) -> SurvivalFit:
-    drawn = curves(counts, CHAINS * DRAWS, rng)
     claimed = {} if private else {"private": False, "epsilon": None, "delta": None, "mu": None}
-    return SurvivalFit(columns, counts, drawn.reshape(CHAINS, DRAWS, *drawn.shape[1:]), private, {**attrs, **claimed})
+    return SurvivalFit(columns, counts, int(rng.integers(2**63)), private, {**attrs, **claimed})
 
 
 # --- proportional hazards ---------------------------------------------------------------------------------------------
