@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def reach(values: NDArray[np.float64], level: float, count: int = 1) -> float:
+def t_half_width(values: NDArray[np.float64], level: float, count: int = 1) -> float:
     """Half of the interval's width, t sd/√n; infinite for fewer than two values.
 
     Args:

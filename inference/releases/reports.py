@@ -31,7 +31,7 @@ from inference.bounds import Interval
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.models.linear.aggregate_stats import parameters_of, statistics_of
-from inference.models.linear.complete_rows import most
+from inference.models.linear.complete_rows import max_complete_rows
 from inference.releases.terms import (
     GAUSSIAN,
     LAPLACE,
@@ -331,7 +331,7 @@ def sums_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], *, labels: bo
     if constant is not None:  # as it was released, and not as `statistics_of` estimates it
         value[0] = sum(float(one.value[0]) / parameters_of(one)["weights"][0] for one in listed)
         count = value[0] / constant**2
-        n = most(count, variance[0] / constant**4, n) if variance[0] > 0 else max(round(count), 1)
+        n = max_complete_rows(count, variance[0] / constant**4, n) if variance[0] > 0 else max(round(count), 1)
     if not np.all(np.isfinite(value)) or not np.all(variance >= 0):
         raise DataError("a sum is not finite or a variance of noise is below 0; look at how it was released")
     _check_enough(n, len(value), "rows", "as many as there are sums, whose law is taken to be normal")

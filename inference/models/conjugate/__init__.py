@@ -30,9 +30,7 @@ There are two ways from a noisy sum s̃ = s + e to a posterior:
 `FAMILIES` names the models, `family_job` is the learning job of one round.
 """
 
-from inference.models.conjugate.bernoulli import Bernoulli
 from inference.models.conjugate.categorical import Categorical
-from inference.models.conjugate.exponential import Exponential
 from inference.models.conjugate.family import (
     METHODS,
     Family,
@@ -40,8 +38,8 @@ from inference.models.conjugate.family import (
     Release,
 )
 from inference.models.conjugate.gaussian import Gaussian
-from inference.models.conjugate.poisson import Poisson
 from inference.models.conjugate.rounds import FAMILIES, family, family_job
+from inference.models.conjugate.scalar import Bernoulli, Exponential, Poisson
 
 __all__ = [
     "FAMILIES",

@@ -10,9 +10,7 @@ import numpy as np
 from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError, unknown
-from inference.models.conjugate.bernoulli import Bernoulli
 from inference.models.conjugate.categorical import Categorical
-from inference.models.conjugate.exponential import Exponential
 from inference.models.conjugate.family import (
     NOISE_AWARE,
     Family,
@@ -20,7 +18,7 @@ from inference.models.conjugate.family import (
     fitted,
 )
 from inference.models.conjugate.gaussian import Gaussian
-from inference.models.conjugate.poisson import Poisson
+from inference.models.conjugate.scalar import Bernoulli, Exponential, Poisson
 from inference.rounds import Job
 
 FAMILIES: Mapping[str, type[Family]] = {

@@ -1,4 +1,11 @@
-"""What models of one sum share: Σ x of n values within public bounds, released by the statistic `sum`.
+"""Models of one sum, Σ x of n values within public bounds, released by the statistic `sum`.
+
+    Bernoulli     x ~ Bernoulli(θ), θ ~ Beta(α, β)             θ | s ~ Beta(α + s, β + n - s)
+                  p(s) ∝ C(n, s) B(α + s, β + n - s)                                        (Beta-binomial)
+    Poisson       x ~ Poisson(λ), λ ~ Gamma(a, rate b)         λ | s ~ Gamma(a + s, rate b + n)
+                  p(s) = Γ(a + s)/(Γ(a) s!) (b/(b + n))^a (n/(b + n))^s                     (negative binomial)
+    Exponential   x ~ λ exp(-λ x), λ ~ Gamma(a, rate b)        λ | s ~ Gamma(a + n, rate b + s)
+                  p(s) ∝ s^(n-1) / (b + s)^(a+n)                                   (a Gamma mixed over its rate)
 
 The column is centred at the middle of its bounds and measured in half-widths, so that any row is within [-1, 1] and a
 missing value, which counts as the centre, changes the sum least.
@@ -7,20 +14,19 @@ missing value, which counts as the centre, changes the sum least.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import betaincinv, betaln, gammaincinv, gammaln, pdtr, pdtrc
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
-from inference.models.conjugate.family import (
-    Array,
-    Family,
-    Latent,
-    Release,
-)
+from inference.errors import DataError
+from inference.models.conjugate.family import Array, Family, Latent, Release, positive, whole_bounds
 from inference.models.conjugate.quadrature import draw_on_grid
 
+SHORTEST = 0.01  # mean, in units of the bounds' middle, that the prior allows for by default
 REACH = 12.0  # standard deviations of the noise, around s̃, beyond which s is not looked for
 
 
@@ -70,3 +76,133 @@ class ScalarFamily(Family):
             log_density, [(max(low, least), min(high, most))], chains * draws, rng, integers=self.integers
         )
         return Latent(sums.reshape(chains, draws, 1))
+
+
+@dataclass(frozen=True)
+class Bernoulli(ScalarFamily):
+    """Attributes: alpha, beta: of the prior, above 0; 1 and 1 are uniform. The bounds must be 0 and 1."""
+
+    name: ClassVar[str] = "bernoulli"
+    learns: ClassVar[str] = "share of ones in"
+    parameter: ClassVar[str] = "theta"
+    integers: ClassVar[bool] = True
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(self.name, alpha=self.alpha, beta=self.beta)
+        if (self.interval.lower, self.interval.upper) != (0, 1):
+            found = f"{self.interval.lower:g}:{self.interval.upper:g}"
+            raise DataError(f"bernoulli: column {self.column!r} has bounds {found}; expected 0:1, of zeros and ones")
+
+    def update(self, s: Array, n: int) -> Array:
+        return np.concatenate([self.alpha + s, self.beta + n - s], axis=-1)
+
+    def log_marginal(self, s: Array, n: int) -> Array:
+        log_p: Array = betaln(self.alpha + s, self.beta + n - s) - betaln(s + 1, n - s + 1)
+        return log_p
+
+    def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
+        a, total = eta[..., 0], eta.sum(axis=-1)
+        mean = a / total
+        return {self.parameter: (mean, mean * (1 - mean) / (total + 1))}
+
+    def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
+        return {self.parameter: np.asarray(betaincinv(eta[0], eta[1], q))}
+
+    def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
+        return {self.parameter: rng.beta(eta[..., 0], eta[..., 1])}
+
+
+@dataclass(frozen=True)
+class RateFamily(ScalarFamily):
+    """A rate λ ~ Gamma(a, rate b), whose posterior is Gamma(η₁, rate η₂).
+
+    Attributes:
+        a, b: of the prior, above 0; without b, it follows from the middle of the bounds.
+    """
+
+    parameter: ClassVar[str] = "rate"
+    a: float = 1.0
+    b: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.interval.lower < 0:
+            raise DataError(
+                f"{self.name}: column {self.column!r} has the lower bound {self.interval.lower:g}; give one from 0 on"
+            )
+        positive(self.name, a=self.a, b=self.prior_rate)
+
+    @property
+    @abstractmethod
+    def prior_rate(self) -> float:
+        """b, or what takes its place."""
+
+    def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
+        return {self.parameter: (eta[..., 0] / eta[..., 1], eta[..., 0] / eta[..., 1] ** 2)}
+
+    def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
+        return {self.parameter: np.asarray(gammaincinv(eta[0], q) / eta[1])}
+
+    def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
+        return {self.parameter: rng.gamma(eta[..., 0]) / eta[..., 1]}
+
+
+@dataclass(frozen=True)
+class Poisson(RateFamily):
+    """Counts with public bounds, whole numbers both; ``rate`` is λ, their mean, by default of the bounds' middle."""
+
+    name: ClassVar[str] = "poisson"
+    learns: ClassVar[str] = "rate of counts in"
+    integers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_bounds(self.name, self.column, self.interval, "give the least and the largest count")
+
+    @property
+    def prior_rate(self) -> float:
+        return 1 / self.interval.centre if self.b is None else self.b
+
+    def update(self, s: Array, n: int) -> Array:
+        return np.concatenate([self.a + s, np.full_like(s, self.prior_rate + n)], axis=-1)
+
+    def log_marginal(self, s: Array, n: int) -> Array:
+        log_p: Array = gammaln(self.a + s) - gammaln(s + 1) - s * np.log1p(self.prior_rate / n)
+        return log_p
+
+    def outside(self, parameters: Mapping[str, Array]) -> Array:
+        rate = parameters[self.parameter]
+        above: Array = pdtrc(np.floor(self.interval.upper), rate)
+        below = pdtr(np.ceil(self.interval.lower) - 1, rate) if self.interval.lower > 0 else 0.0
+        return above + below
+
+
+@dataclass(frozen=True)
+class Exponential(RateFamily):
+    """Times with public bounds; ``rate`` is λ, one over their mean, in the inverse of the column's unit.
+
+    By default the prior leaves the scale open down to means of a hundredth of the bounds' middle: p(s) falls with
+    exp(-n b/s), so that a b of the middle's own size would overrule data that are much smaller than their bounds.
+    """
+
+    name: ClassVar[str] = "exponential"
+    learns: ClassVar[str] = "rate of waiting times in"
+    integers: ClassVar[bool] = False
+    a: float = 0.1
+
+    @property
+    def prior_rate(self) -> float:
+        return SHORTEST * self.interval.centre if self.b is None else self.b
+
+    def update(self, s: Array, n: int) -> Array:
+        return np.concatenate([np.full_like(s, self.a + n), self.prior_rate + s], axis=-1)
+
+    def log_marginal(self, s: Array, n: int) -> Array:
+        log_p: Array = (n - 1) * np.log(s) - (self.a + n) * np.log(self.prior_rate + s)
+        return log_p
+
+    def outside(self, parameters: Mapping[str, Array]) -> Array:
+        rate = parameters[self.parameter]
+        inside = np.exp(-rate * self.interval.lower) - np.exp(-rate * self.interval.upper)
+        return np.asarray(1 - inside)

@@ -13,7 +13,7 @@ intercept, or several times that.
 `counted` puts c² E[m] in the place of the noisy square, and c⁴ Var[m] in that of its noise, given the square alone (a
 normal law cut off at n); the sampler with an intercept (`nodes.intercept`) draws m with all else.
 
-Clients who sum several rows each can be more rows than clients. Then n is no bound, and `most` finds one.
+Clients who sum several rows each can be more rows than clients. Then n is no bound, and `max_complete_rows` finds one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def log_prior(rows: Any, n: Any, missing: float = MISSING) -> Any:
     return (rows - n) / (missing * n)
 
 
-def most(count: float, variance: float, n: int) -> int:
+def max_complete_rows(count: float, variance: float, n: int) -> int:
     """How many rows there can be: n, or more where the noisy count says so.
 
     Args:
@@ -61,7 +61,7 @@ def estimate(count: Array, variance: Array, n: Array) -> tuple[Array, Array]:
     """Mean and variance of m given its noisy count, by quadrature of N(count; m, variance) p(m) over what m can be.
 
     Args:
-        count, variance, n: as of `most`; they broadcast.
+        count, variance, n: as of `max_complete_rows`; they broadcast.
     """
     n, reach = _most(count, variance, n)[..., None], REACH * np.sqrt(variance)[..., None]
     count, twice = count[..., None], 2 * np.maximum(variance, np.finfo(float).tiny)[..., None]

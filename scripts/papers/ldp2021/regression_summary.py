@@ -149,7 +149,7 @@ def advantage(first: Array, second: Array, sign: int, count: int) -> tuple[float
     repeats = min(len(first), len(second))
     differences = sign * (first[:repeats] - second[:repeats])
     mean = float(differences.mean())
-    reach = student.reach(differences, JOINT_LEVEL, count)
+    reach = student.t_half_width(differences, JOINT_LEVEL, count)
     return mean, mean - reach, mean + reach
 
 

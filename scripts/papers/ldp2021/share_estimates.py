@@ -145,7 +145,7 @@ def reduction_of(posterior: Array, projected: Array, count: int) -> Reduction:
     """Of paired errors, shape ``(repeats,)``, with an interval that holds together with so many others."""
     ratio = float(posterior.mean() / projected.mean())
     residuals = (posterior - ratio * projected) / projected.mean()
-    reach = student.reach(residuals, JOINT_LEVEL, count)
+    reach = student.t_half_width(residuals, JOINT_LEVEL, count)
     return Reduction(1 - ratio, 1 - ratio - reach, 1 - ratio + reach)
 
 

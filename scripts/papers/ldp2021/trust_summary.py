@@ -101,7 +101,7 @@ def _series(repeats: Sequence[Mapping[str, Any]]) -> Series:
 def interval(values: Array, count: int) -> tuple[float, float, float]:
     """The mean over repeats and its interval, simultaneous with `count` in all."""
     mean = float(values.mean())
-    reach = student.reach(values, LEVEL, count)
+    reach = student.t_half_width(values, LEVEL, count)
     return mean, mean - reach, mean + reach
 
 

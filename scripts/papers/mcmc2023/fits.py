@@ -168,5 +168,5 @@ def fast(problems: Sequence[Observed], priors: Sequence[Prior], sigma_y2: Sequen
 
 def interval(values: Array, level: float = 0.9) -> tuple[float, float]:
     """Student's interval for the mean of independent runs: from mean - t sd/√n to mean + t sd/√n (Table 2)."""
-    reach = student.reach(values, level)
+    reach = student.t_half_width(values, level)
     return float(values.mean() - reach), float(values.mean() + reach)

@@ -56,7 +56,7 @@ from inference.models.linear.aggregate_stats import (
     unpacked,
 )
 from inference.models.linear.closed_form import SufficientStatistics
-from inference.models.linear.complete_rows import most
+from inference.models.linear.complete_rows import max_complete_rows
 from inference.models.linear.projection import PRIOR_R2
 from inference.scale import PRIOR_MEAN_SD
 
@@ -184,7 +184,7 @@ def _rows(node: NoisyAggregate, part: SufficientStatistics, constant: float) -> 
     if node.relation != OF_CLIENTS or not constant:
         return float(node.contributors)
     variance = float(np.asarray(part.noise.xx)) / constant**4
-    return float(most(float(part.xx[0, 0]) / constant**2, variance, node.contributors))
+    return float(max_complete_rows(float(part.xx[0, 0]) / constant**2, variance, node.contributors))
 
 
 def regressions(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
