@@ -1,11 +1,11 @@
-"""A generalised linear model that variational inference learnt, in the user's own units.
+"""A generalised linear model with a normal posterior, in the user's own units.
 
 The model is linear in the standardised and projected features z_j = clip((x_j - centre_j)/scale_j, ±bound):
 
     η = θ₀ + Σ_j θ_j z_j          logistic: P(y = 1) = 1/(1 + exp(-η))       linear: y = centre_y + scale_y η + residual
 
-A coefficient in the user's units is the slope inside the bounds. Under q, η is normal with mean η̂ and variance
-v = sd₀² + Σ_j sd_j² z_j², and the probability averaged over it is (MacKay 1992, eq. 10, exact to 0.02)
+A coefficient in the user's units is the slope inside the bounds. η is normal with mean η̂ and a variance v that follows
+from the covariance of θ, and the probability averaged over it is (MacKay 1992, eq. 10, exact to 0.02)
 
     E[1/(1 + exp(-η))] ≈ 1/(1 + exp(-η̂/√(1 + πv/8))).
 """
@@ -21,9 +21,9 @@ from scipy.special import expit
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.problem import Problem, Schema
 from inference.rounds import Job
-from inference.variational.mean_field_fit import VariationalFit, attributes_of
 from inference.variational.mean_field_job import DEFAULT, Score, VariationalSettings, variational_inference
 from inference.variational.models import BERNOULLI, NORMAL, PRIOR_SD, PriorGradient, generalised_linear
+from inference.variational.normal_fit import NormalFit, attributes_of
 from inference.variational.progress import OnProgress
 from inference.variational.scores import area_under_curve, log_predictive
 from inference.variational.standardise import Standardisation
@@ -40,7 +40,7 @@ class GeneralisedLinearFit:
         residual_variance: λ⁻¹ of ``normal``, as a part of the target's variance.
     """
 
-    fit: VariationalFit
+    fit: NormalFit
     family: str
     residual_variance: float = 1.0
 
@@ -64,7 +64,25 @@ class GeneralisedLinearFit:
     @property
     def coefficient_sd(self) -> Array:
         """Posterior standard deviations of the slopes, the privacy noise included, shape ``(d,)``."""
-        return self._target_scale * self.fit.sd[1:] / self.fit.columns.scale[:-1]
+        return np.sqrt(np.diag(self.cov))[1:]
+
+    @property
+    def cov(self) -> Array:
+        """Posterior covariance of (intercept, slopes) in the user's units, shape ``(d + 1, d + 1)``."""
+        return np.asarray(self._to_own @ self.fit.cov @ self._to_own.T)
+
+    @property
+    def prior_sd(self) -> Array | None:
+        """Prior standard deviations of intercept (about the target's centre) and slopes, ``(d + 1,)``, if known."""
+        return None if self.fit.prior_sd is None else self.fit.prior_sd * np.linalg.norm(self._to_own, axis=1)
+
+    @property
+    def _to_own(self) -> Array:
+        """The linear map from (θ₀, θ) to (intercept less the target's centre, slopes)."""
+        columns = self.fit.columns
+        to_own = np.diag(np.r_[1.0, 1 / columns.scale[:-1]])
+        to_own[0, 1:] = -columns.centre[:-1] / columns.scale[:-1]
+        return self._target_scale * to_own
 
     @property
     def intercept(self) -> float:
@@ -74,13 +92,11 @@ class GeneralisedLinearFit:
     @property
     def intercept_sd(self) -> float:
         """Posterior standard deviation of the intercept."""
-        columns, sd = self.fit.columns, self.fit.sd
-        offsets = np.r_[1.0, columns.centre[:-1] / columns.scale[:-1]]
-        return float(self._target_scale * np.linalg.norm(sd * offsets))
+        return float(np.sqrt(self.cov[0, 0]))
 
     def linear_predictor(self, X: Array) -> tuple[Array, Array]:
         """Mean and variance of η at rows ``X`` in their own units, shape ``(k, d)``: each ``(k,)``."""
-        return linear_predictor(self.fit.mean, self.fit.sd, self.fit.columns, X)
+        return linear_predictor(self.fit.mean, self.fit.cov, self.fit.columns, X)
 
     def predict_proba(self, X: Array) -> Array:
         """P(y = 1) of rows, averaged over the posterior, the privacy noise included, shape ``(k,)``."""
@@ -116,11 +132,10 @@ class GeneralisedLinearFit:
 
     def _own_units(self, theta: Array) -> Array:
         """(θ₀, θ), shape ``(..., d + 1)``, as (intercept, slopes) in the user's units."""
-        columns = self.fit.columns
-        slopes = self._target_scale * theta[..., 1:] / columns.scale[:-1]
-        start = float(columns.centre[-1]) if self.family == NORMAL else 0.0
-        intercept = start + self._target_scale * theta[..., :1] - (slopes @ columns.centre[:-1])[..., None]
-        return np.concatenate([intercept, slopes], axis=-1)
+        own = theta @ self._to_own.T
+        if self.family == NORMAL:
+            own[..., 0] += self.fit.columns.centre[-1]
+        return np.asarray(own)
 
 
 def generalised_linear_regression(
@@ -148,33 +163,36 @@ def generalised_linear_regression(
     model = generalised_linear(
         schema, family, prior_sd=prior_sd, prior_gradient=prior_gradient, residual_variance=residual_variance
     )
-    score = None if held_out is None else _score(family, held_out, residual_variance)
+    score = None if held_out is None else score_on(family, held_out, residual_variance)
     fit = yield from variational_inference(
         schema, model, rng=rng, settings=settings, score=score, on_progress=on_progress
     )
     return GeneralisedLinearFit(fit, family, residual_variance)
 
 
-def _score(family: str, rows: Problem, residual_variance: float) -> Score:
+def score_on(family: str, rows: Problem, residual_variance: float) -> Score:
+    """What iterations are scored by, on rows that the trainer holds. Raises `DataError` of rows of one class."""
     if family == BERNOULLI:
         positive = rows.y > rows.schema.centres[-1]
         area_under_curve(rows.y, positive)  # refuses rows of one class before anything is spent
-        return Score(
-            "held-out AUC", lambda m, s, columns: area_under_curve(linear_predictor(m, s, columns, rows.X)[0], positive)
-        )
+
+        def area(mean: Array, sd: Array, columns: Standardisation) -> float:
+            return area_under_curve(linear_predictor(mean, np.diag(sd**2), columns, rows.X)[0], positive)
+
+        return Score("held-out AUC", area)
 
     def density(mean: Array, sd: Array, columns: Standardisation) -> float:
-        eta, variance = linear_predictor(mean, sd, columns, rows.X)
+        eta, variance = linear_predictor(mean, np.diag(sd**2), columns, rows.X)
         scale = float(columns.scale[-1])
         return log_predictive(rows.y, columns.centre[-1] + scale * eta, scale * np.sqrt(variance + residual_variance))
 
     return Score("held-out log predictive density", density)
 
 
-def linear_predictor(mean: Array, sd: Array, columns: Standardisation, X: Array) -> tuple[Array, Array]:
-    """Mean and variance of η under q, at rows in their own units: each of shape ``(k,)``."""
-    z = columns.z(np.asarray(X, float))
-    return mean[0] + z @ mean[1:], sd[0] ** 2 + z**2 @ sd[1:] ** 2
+def linear_predictor(mean: Array, cov: Array, columns: Standardisation, X: Array) -> tuple[Array, Array]:
+    """Mean and variance of η at rows in their own units: each of shape ``(k,)``."""
+    z = np.insert(columns.z(np.asarray(X, float)), 0, 1.0, axis=1)
+    return z @ mean, np.einsum("ki,ij,kj->k", z, cov, z)
 
 
 def probability(mean: Array, variance: Array) -> Array:

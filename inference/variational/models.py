@@ -25,10 +25,8 @@ Without JAX, a `ModelGradient` has a ``gradient``, and `gaussian_prior` is a pri
 
 **Clipping** changes what is learnt, in a way that can be said for generalised linear models: the gradient of one row is
 its residual times x, so clipping its norm at C bounds the residual to ±C/|x|, and what is maximised stays concave: a
-likelihood whose influence of one row is bounded, as in robust regression. Its curvature is lower, so its posterior is
-wider than that of the likelihood itself. Its maximum is another one: where classes are of unequal size, log odds become
-more extreme (Adult, a quarter of ones: intercept -4.2 at C = √d/10, -2.5 at 0.4 √d), which hardly changes the order of
-predictions and makes probabilities worse.
+likelihood whose influence of one row is bounded, as in robust regression. Its curvature is lower, and its maximum is
+another one: log odds become more extreme. `clipping` says by how much, and plans C.
 """
 
 from __future__ import annotations
@@ -62,7 +60,8 @@ class Model:
         statistic: of the clients' clipped gradients, with parameters ``theta`` and ``clip`` and those of scaled
         columns.
         names: of θ's coordinates. parameters: further ones of the statistic.
-        prior_gradient: ∇ln p(θ), from and to shape ``(d,)``.
+        prior_gradient: ∇ln p(θ), from and to shape ``(d,)``. prior_sd: of that prior, if
+            it is normal about 0 and the same for all.
         weight: w. curvature: about what -∂²/∂θ_j² of one row's log density is, a guess that s starts from.
         standardise_target: whether the target's mean and variance are asked for, too.
     """
@@ -73,6 +72,7 @@ class Model:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     weight: float = 1.0
     curvature: float = 1.0
+    prior_sd: float | None = None
     standardise_target: bool = True
 
     def __post_init__(self) -> None:
@@ -82,6 +82,11 @@ class Model:
     @property
     def dimension(self) -> int:
         return len(self.names)
+
+    @property
+    def prior_precision(self) -> float:
+        """Of each of θ, or a usual one."""
+        return (self.prior_sd or PRIOR_SD) ** -2
 
     def request(
         self, theta: Array, columns: Standardisation, clip: float, share: float, batch: int
@@ -128,5 +133,6 @@ def generalised_linear(
         parameters={"family": family, "intercept": True},
         weight=1 / residual_variance if family == NORMAL else 1.0,
         curvature=CURVATURE[family],
+        prior_sd=None if prior_gradient else prior_sd,
         standardise_target=family == NORMAL,
     )

@@ -95,19 +95,21 @@ def schedule_after(
     epochs: int | None,
     batch: int,
     iterations_max: int = ITERATIONS_MAX,
+    left: float | None = None,
 ) -> Schedule:
     """The schedule, once the first round is there.
 
     Args:
         moments: its result, of which r and N are known; N are those that contributed. share: of the job's μ² that it
-            had. Others as for `schedule`. Where no more than B clients contributed, all are asked.
+            had. left: for the iterations, by default all but that. Others as for `schedule`. Where no more than B
+            clients contributed, all are asked.
 
     Raises:
         DataError: the batch is larger than the federation.
     """
     if batch > moments.clients:
         raise _too_large(batch, moments.clients)
-    left = 1 - share
+    left = 1 - share if left is None else left
     noise = sqrt(moments.noise_variance * share / left) / moments.sensitivity
     size = batch if batch < moments.contributors else 0
     n = moments.contributors

@@ -90,3 +90,9 @@ def standardised(schema: Schema, moments: NoisyAggregate, bound: float) -> Stand
     scale[:d] *= sd
     limit[:d] = bound
     return Standardisation(schema.columns, centre, scale, limit)
+
+
+def variance_error(columns: Standardisation, schema: Schema, moments: NoisyAggregate) -> Array:
+    """Standard deviation of what privacy noise adds to each feature's variance, as a part of it, shape ``(d,)``."""
+    noise = np.sqrt(moments.noise_variance) / (moments.contributors * FREE_BOUND**2)
+    return np.asarray(noise * (schema.half_widths[:-1] / columns.scale[:-1]) ** 2)

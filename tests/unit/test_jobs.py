@@ -238,17 +238,19 @@ def test_logistic_is_scored_beside_the_model_without_privacy_and_a_constant() ->
     assert [one.number for one in told] == list(range(1, 13))
     assert {(one.total, one.name) for one in told} == {(12, "held-out AUC")}
     assert summary["coefficients"][0]["unit"] == "log odds per cm"
-    assert "too narrow where features are correlated" in summary["interval_note"]
+    assert summary["coefficients"][0]["prior_interval_95"] is not None
 
 
 def test_logistic_plans_what_it_then_does() -> None:
     job, budget = find("logistic"), Budget(8, 1e-5)
     own = settings_from(job.settings, {"epochs": 3, "batch": 60}, "logistic")
     plan = job.plan(problem("class").schema, own, conditions(budget))
-    assert [(stage.rounds, stage.batch, stage.uses) for stage in plan] == [(1, 0, None), (15, 60, 3)]
+    assert [(stage.rounds, stage.batch, stage.uses) for stage in plan] == [(1, 0, None), (1, 0, None), (15, 60, 3)]
     assert sum(stage.total for stage in plan) == pytest.approx(1)
     assert job.batch(own, CLIENTS) == 60
-    words = "over 16 rounds: 10 % of the budget on scales, 90 % on 15 iterations of 60 clients each"
+    words = (
+        "over 17 rounds: 10 % of the budget on scales, 10 % on a first fit, 80 % on 15 iterations of 60 clients each"
+    )
     assert plan_words(plan) == words
     told: list[Iteration] = []
     learn("logistic", "class", told, epochs=3, batch=60)

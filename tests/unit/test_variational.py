@@ -131,9 +131,15 @@ def test_draws_come_in_antithetic_pairs() -> None:
     assert not np.array_equal(draws[0], draws[2])
 
 
-def climb(L: int, noise: float = 0.0, seed: int = 1) -> tuple[np.ndarray, np.ndarray, float]:
-    """Mean and s after L iterations on the quadratic, averaged over the last 30 %, and the noise that is reported."""
+def climb(
+    L: int, noise: float = 0.0, seed: int = 1, curvature: float | None = None
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean and s after L iterations on the quadratic, averaged over the last 30 %, and the noise that is reported.
+
+    With a curvature it is the same in all directions.
+    """
     H, mode = quadratic()
+    H = H if curvature is None else curvature * np.eye(3)
     rng, state, before = np.random.default_rng(seed), mean_field.init(np.full(3, 0.3)), np.zeros(3)
     means, spreads, rates = [], [], []
     for t in range(L):
@@ -146,7 +152,7 @@ def climb(L: int, noise: float = 0.0, seed: int = 1) -> tuple[np.ndarray, np.nda
         rates.append(info.rate)
     last = round(0.3 * L)
     spread = np.exp(np.mean(spreads[-last:], axis=0))
-    return np.mean(means[-last:], axis=0), spread, noise_sd(rates, [noise] * L, last)
+    return np.mean(means[-last:], axis=0), spread, noise_sd(rates, [noise] * L, last, curvature or 0.0)
 
 
 def test_a_conjugate_gaussian_model_gets_its_mean_field_posterior() -> None:
@@ -158,10 +164,12 @@ def test_a_conjugate_gaussian_model_gets_its_mean_field_posterior() -> None:
     assert noise == 0.0
 
 
-def test_the_reported_noise_covers_what_noise_does() -> None:
-    """Over 60 repeats, the means scatter by no more than is reported, which leaves out what draws them back."""
-    means, reported = zip(*((mean, sd) for mean, _, sd in (climb(30, 20.0, seed) for seed in range(60))), strict=True)
-    assert 0.2 * np.mean(reported) < np.std(means, axis=0).max() < 1.1 * np.mean(reported)
+def test_the_reported_noise_is_what_noise_does() -> None:
+    """200 repeats of 3 coordinates: the standard deviation of 600 numbers is off by 15 % in one of 10,000 tries."""
+    means, reported = zip(
+        *((mean, sd) for mean, _, sd in (climb(30, 20.0, seed, curvature=30.0) for seed in range(200))), strict=True
+    )
+    assert np.std(means, axis=0).mean() == pytest.approx(np.mean(reported), rel=0.15)
 
 
 def test_the_reported_noise_is_exact_where_nothing_draws_it_back() -> None:
@@ -174,7 +182,7 @@ def test_the_reported_noise_is_exact_where_nothing_draws_it_back() -> None:
             m = m + a * u
             iterates.append(m)
         found.append(np.mean(iterates[-3:], axis=0))
-    assert np.std(found) == pytest.approx(noise_sd(list(rates), [2.0] * 10, 3), rel=0.1)
+    assert np.std(found) == pytest.approx(noise_sd(list(rates), [2.0] * 10, 3, 0.0), rel=0.1)
 
 
 def test_noise_does_not_let_the_spread_run_away() -> None:
@@ -215,7 +223,7 @@ def test_where_no_more_than_a_batch_came_all_are_asked() -> None:
     terms = JobTerms(budget=Budget(4.0, 1e-5), clients=60, tolerated=6, computes=(bytes(16), bytes([1]) * 16))
     rounds = IdealSwarm(problem.rows, SCHEMA.columns, terms, absent=[frozenset({1, 2})], random=seeded("few"))
     fit = run(job(settings=VariationalSettings(epochs=3, batch=59)), rounds)
-    assert (fit.fit.contributors, fit.fit.schedule.batch, fit.fit.iterations) == (58, 0, 3)
+    assert (fit.fit.contributors, fit.fit.iterations) == (58, 3)
     with pytest.raises(DataError, match="a batch of 61 of 60 clients"):
         run(job(settings=VariationalSettings(epochs=3, batch=61)), rounds)
 
@@ -261,11 +269,10 @@ def test_logistic_regression_without_noise_is_that_of_scikit_learn() -> None:
     fit = run(job(), exact(problem))
     z = fit.fit.columns.z(problem.X)
     theirs = LogisticRegression(C=4.0).fit(z, problem.y)  # prior N(0, 2²)
-    assert np.all(np.abs(fit.fit.mean[1:] - theirs.coef_[0]) < 0.15 * fit.fit.posterior_sd[1:])
+    assert np.all(np.abs(fit.fit.mean[1:] - theirs.coef_[0]) < 0.15 * fit.fit.sd[1:])
     p = theirs.predict_proba(z)[:, 1]
     precision = np.einsum("i,ij,ij->j", p * (1 - p), z, z)
-    np.testing.assert_allclose(fit.fit.posterior_sd[1:], precision**-0.5, rtol=0.25)  # it hangs on the draws ξ
-    np.testing.assert_allclose(fit.fit.sd, fit.fit.posterior_sd)
+    np.testing.assert_allclose(fit.fit.sd[1:], precision**-0.5, rtol=0.25)  # it hangs on the draws ξ
     np.testing.assert_allclose(fit.coefficients, [1.0, -2.0], atol=0.3)
     assert fit.fit.iterations == 300
     assert fit.fit.stopped == ""
@@ -307,7 +314,7 @@ def test_a_model_of_ones_own_is_learnt_by_its_registered_statistic(monkeypatch: 
     z = np.clip((y - fit.columns.centre[-1]) / fit.columns.scale[-1], -4, 4)
     grid = np.linspace(-1, 1, 2001)
     logs = -1.5 * np.log1p((z - grid[:, None]) ** 2 / 2).sum(axis=1) - grid**2 / 8
-    assert abs(fit.mean[0] - grid[logs.argmax()]) < fit.posterior_sd[0]
+    assert abs(fit.mean[0] - grid[logs.argmax()]) < fit.sd[0]
     assert fit.draws(rng, 2, 10).shape == (2, 10, 1)
 
 
@@ -364,8 +371,6 @@ def test_with_privacy_it_predicts(batch: int) -> None:
     fit = run(job(settings=VariationalSettings(batch=batch)), swarm(problem, 2.0))
     assert area_under_curve(fit.predict_proba(test.X), test.y > 0.5) > 0.85
     assert fit.private
-    assert fit.fit.noise_sd.min() > 0
-    assert np.all(fit.fit.sd > fit.fit.posterior_sd)
 
 
 def test_where_there_is_only_noise_nothing_is_claimed() -> None:
@@ -373,7 +378,7 @@ def test_where_there_is_only_noise_nothing_is_claimed() -> None:
     p = fit.predict_proba(people(100, 2).X)
     assert np.all(np.isfinite(p))
     assert np.abs(fit.fit.mean).max() < 4 * fit.fit.sd.max()
-    assert fit.fit.noise_sd[0] > 0.3
+    assert fit.fit.sd[0] > 0.3
 
 
 # How a job goes on and ends
@@ -395,7 +400,6 @@ def test_it_returns_what_it_has_when_the_budget_is_spent() -> None:
     fit = run(job(settings=VariationalSettings(epochs=20)), exact(problem, rounds=8))
     assert fit.fit.stopped == "the account is spent"
     assert fit.fit.iterations == 7
-    assert fit.fit.schedule.iterations == 20
     assert area_under_curve(fit.predict_proba(problem.X), problem.y > 0.5) > 0.8
 
 

@@ -1,1 +1,1 @@
-"""Logistic regression by variational inference: `job`, `estimator`, and the fit without privacy (`baseline`)."""
+"""Logistic regression from one sum (`one_sum`) or many (`rounds`): `job`, `estimator`, `baseline` without privacy."""

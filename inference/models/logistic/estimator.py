@@ -1,10 +1,11 @@
 """Bayesian logistic regression for people who live in scikit-learn.
 
     PrivateLogisticRegression().fit(X, y)                  raw rows: the posterior's mode and curvature, without privacy
-    PrivateLogisticRegression(schema=schema).fit(rounds)   variational inference over a running trainer or ideal rounds
+    PrivateLogisticRegression().fit(aggregate)             a sum of the statistic "regression" with a constant
+    PrivateLogisticRegression(schema=schema).fit(rounds)   job `logistic` over a running trainer or ideal rounds
 
-Columns are standardised first, so that the prior is in standard deviations whatever the units. Over rounds the result
-is a mean-field Gaussian whose spread includes the privacy noise; `predict_proba` averages over it.
+Columns are standardised first, so that the prior is in standard deviations whatever the units. An aggregate has the
+prior in units of its own scale. The spread includes the privacy noise; `predict_proba` averages over it.
 """
 
 from __future__ import annotations
@@ -21,17 +22,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
 from inference.models.estimator import PrivateEstimator
-from inference.models.logistic.baseline import laplace
+from inference.models.linear.aggregate_stats import checked, parameters_of
+from inference.models.logistic.baseline import LogisticPosterior, laplace
+from inference.models.logistic.one_sum import one_sum_posterior
+from inference.models.logistic.rounds import AUTO, logistic_regression
 from inference.problem import Schema
 from inference.rounds import Rounds, run
 from inference.spent import together
-from inference.variational.generalised_linear_fit import (
-    GeneralisedLinearFit,
-    generalised_linear_regression,
-    probability,
-)
+from inference.variational.generalised_linear_fit import GeneralisedLinearFit, probability
 from inference.variational.mean_field_job import VariationalSettings
-from inference.variational.models import BERNOULLI, PRIOR_SD
+from inference.variational.models import PRIOR_SD
 
 Array = NDArray[np.float64]
 
@@ -43,6 +43,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         prior_sd: of each coefficient, with columns in standard deviations.
         schema: names and public bounds of features and target; needed over rounds alone. The class above the middle of
             the target's bounds is the second one.
+        method: "one-sum", "variational", or "auto", which takes one sum where features are about normal
+            (`inference.models.logistic.rounds`); with epochs or batch it is variational.
         epochs, batch, clip, rate: of variational inference (`VariationalSettings`).
         random_state: seed of the Monte Carlo draws, or a numpy `Generator`. No noise comes from it. With rounds that a
             journal records, give a seed: a resumed job must ask the same.
@@ -60,6 +62,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         *,
         prior_sd: float = PRIOR_SD,
         schema: Schema | None = None,
+        method: str = AUTO,
         epochs: int | None = None,
         batch: int = 0,
         clip: float | None = None,
@@ -68,6 +71,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     ) -> None:
         self.prior_sd = prior_sd
         self.schema = schema
+        self.method = method
         self.epochs = epochs
         self.batch = batch
         self.clip = clip
@@ -112,17 +116,24 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self._keep(exact.mean, np.sqrt(np.diag(exact.cov)))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
-        raise DataError(
-            "aggregates do not hold a logistic regression, which asks for one gradient after the other; "
-            "give a running trainer's rounds, or rows X and y"
-        )
+        parameters = parameters_of(checked(aggregates)[0])
+        rng = np.random.default_rng(self.random_state)
+        found = one_sum_posterior(aggregates, self.prior_sd, rng)
+        centre, scale, bound = (np.asarray(parameters[name], float) for name in ("centre", "scale", "bound"))
+        to_own = np.diag(np.r_[1.0, 1 / scale[:-1]])
+        to_own[0, 1:] = -centre[:-1] / scale[:-1]
+        self.classes_ = centre[-1] + scale[-1] * bound[-1] * np.array([-1.0, 1.0])
+        self._name_features(parameters["columns"][:-1])
+        self.fit_ = None
+        self._exact = LogisticPosterior(to_own @ found.mean, to_own @ found.cov @ to_own.T)
+        self._keep(self._exact.mean, np.sqrt(np.diag(self._exact.cov)))
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
         if self.schema is None:
             raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
-        job = generalised_linear_regression(
+        job = logistic_regression(
             self.schema,
-            BERNOULLI,
+            method=self.method,
             rng=np.random.default_rng(self.random_state),
             settings=VariationalSettings(epochs=self.epochs, batch=self.batch, clip=self.clip, rate=self.rate),
             prior_sd=self.prior_sd,
@@ -136,10 +147,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         return fit.private
 
     def _spent(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
-        """(ε, δ) of a client that took part in the first round and in as many others as there are epochs."""
+        """(ε, δ) of a client that took part in the rounds of all clients and in as many others as there are epochs."""
         aggregates = [aggregate for _, aggregate in held]
-        epochs = self.fit_.fit.schedule.epochs if self.fit_ else len(held)
-        return together(aggregates[: 1 + epochs])
+        others = sum(request.statistic != "gradient" for request, _ in held)
+        return together(aggregates[: others + (self.fit_.fit.epochs if self.fit_ else 0)])
 
     def _keep(self, mean: Array, sd: Array) -> None:
         """Intercept and slopes, in that order."""

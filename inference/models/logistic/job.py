@@ -1,25 +1,28 @@
-"""Job `logistic`: Bayesian logistic regression by variational inference, one round for scales and many of gradients."""
+"""Job `logistic`: Bayesian logistic regression, from one secure sum or by variational inference (`rounds`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
-from inference.jobs.coefficients import Effects, figures_of
+from inference.jobs.coefficients import Effects, figures_of, with_priors
 from inference.jobs.estimates import BY_SD, normal, score
-from inference.jobs.settings import require_positive, setting
-from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Summary
+from inference.jobs.settings import require_choice, require_positive, setting
+from inference.jobs.summary import HeldOut, Summary
 from inference.jobs.variational import settings_for, stages
 from inference.models.logistic.baseline import LogisticPosterior, laplace
+from inference.models.logistic.one_sum import too_noisy
+from inference.models.logistic.rounds import AUTO, METHODS, ONE_SUM, logistic_regression
 from inference.problem import Problem, Schema
 from inference.rounds import Job
-from inference.variational.generalised_linear_fit import GeneralisedLinearFit, generalised_linear_regression
+from inference.variational.generalised_linear_fit import GeneralisedLinearFit
 from inference.variational.mean_field_job import VariationalSettings
-from inference.variational.models import BERNOULLI, PRIOR_SD
+from inference.variational.models import PRIOR_SD
 from inference.variational.scores import area_under_curve
 
 Array = NDArray[np.float64]
@@ -30,16 +33,21 @@ _DEFAULT = VariationalSettings()
 class Settings:
     """Of the job."""
 
-    epochs: int | None = setting(None, "In how many iterations each client takes part; by default planned.")
+    method: str = setting(
+        AUTO,
+        "one-sum, variational, or auto: one sum if features are about normal; with epochs or batch variational.",
+    )
+    epochs: int | None = setting(None, "In how many rounds of gradients each client takes part; by default planned.")
     batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
-    clip: float | None = setting(_DEFAULT.clip, "Largest norm of a client's gradient, in standardised units.")
+    clip: float | None = setting(_DEFAULT.clip, "Largest norm of a client's gradient; by default from the noise.")
     bound: float = setting(_DEFAULT.bound, "Clients project their columns to so many standard deviations.")
     rate: float = setting(_DEFAULT.rate, "Length of the first step, in standardised units.")
-    std_share: float = setting(_DEFAULT.std_share, "The first round's share of the budget, between 0 and 1.")
+    std_share: float = setting(_DEFAULT.std_share, "The first round's share of the budget, between 0 and 1/2.")
     averaged: float = setting(_DEFAULT.averaged, "Part of the iterations, at the end, whose mean is the result.")
     prior_sd: float = setting(PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.")
 
     def __post_init__(self) -> None:
+        require_choice("method", self.method, METHODS)
         require_positive("prior_sd", self.prior_sd)
         _ = self.own
 
@@ -48,16 +56,21 @@ class Settings:
         """The variational part of them. Raises `DataError` where a number is out of range."""
         return settings_for(VariationalSettings, self)
 
+    @property
+    def may_be_one_sum(self) -> bool:
+        """Whether no rounds of gradients were asked for."""
+        return self.method == ONE_SUM or (self.method == AUTO and self.epochs is None and not self.batch)
+
 
 def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[GeneralisedLinearFit]:
     """The job's rounds. Iterations are scored on the held-out rows where these are of both classes."""
     held_out = conditions.held_out
     if held_out is not None and len(np.unique(is_positive(held_out))) < 2:
         held_out = None
-    return generalised_linear_regression(
+    return logistic_regression(
         schema,
-        BERNOULLI,
         rng=conditions.rng,
+        method=settings.method,
         settings=settings.own,
         prior_sd=settings.prior_sd,
         held_out=held_out,
@@ -66,8 +79,15 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Gene
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """Scales first, then as many iterations as the first round's noise will probably make worth while."""
-    return stages(len(schema.features) + 1, settings.std_share, settings.epochs, settings.batch, conditions)
+    """Scales first, then one sum; or a sum of a small share and as many iterations as the noise makes worth while."""
+    first, d = settings.std_share, len(schema.features)
+    n = conditions.clients
+    noise = sqrt(n / max(1, n - conditions.tolerated - 1)) / conditions.mu
+    if settings.may_be_one_sum and (settings.method == ONE_SUM or not too_noisy(d, noise / sqrt(1 - first), n)):
+        words = "on one sum" if settings.method == ONE_SUM else "on one sum, or on gradients if features are not normal"
+        return [Stage(1, first, "on scales"), Stage(1, 1 - first, words)]
+    pilot = [] if too_noisy(d, noise / sqrt(first), n) else [Stage(1, first, "on a first fit")]
+    return stages(d + 1, first, settings.epochs, settings.batch, conditions, pilot=pilot)
 
 
 def batch(settings: Settings, clients: int) -> int:
@@ -107,11 +127,14 @@ def summary(
     """Coefficients of the log odds, and scores of the probabilities on rows that nobody learned from."""
     sds = [result.intercept_sd, *result.coefficient_sd]
     found = [normal(*pair) for pair in zip([result.intercept, *result.coefficients], sds, strict=True)]
+    if result.prior_sd is not None:
+        found = with_priors(found, np.zeros(len(found)), result.prior_sd)
     effects = Effects(schema, result.fit.columns.scale[:-1], BY_SD, logistic=True)
     return {
         **effects.summary(found, figures_of(reference)),
-        INTERVAL_NOTE: "private ones leave out correlations: they are too narrow where features are correlated",
+        "remarks": {"method": result.fit.method},
         "stopped": result.fit.stopped or None,
+        "warnings": list(result.fit.warnings),
         "test": None if test is None else scores(result.predict_proba(test.X), reference, train, test),
     }
 

@@ -1,0 +1,305 @@
+"""Logistic regression from one secure sum of [the unique terms of xxᵀ, xy], for features that are about normal.
+
+    x ~ N(μ, Σ)        P(y = 1 | x) = 1/(1 + exp(-u)),  u = α + xᵀθ,  y in {-1, 1}        standardised columns
+    g(u) = E[y | x] = tanh(u/2),  γ_k = E[dᵏg/duᵏ] under u ~ N(α + μᵀθ, θᵀΣθ)
+
+Stein's lemma leaves one-dimensional means alone in the law of one row (constant c, x, y), and nothing is approximated:
+
+    E[c x] = cμ      E[xxᵀ] = Σ + μμᵀ      E[c y] = cγ0      E[xy] = μγ0 + Σθγ1                              (1)
+
+There are as many numbers in (1) as parameters φ = (α, θ, μ, Σ), so the sums identify them all. The sum over n rows plus
+the privacy noise of known variances V is normal:
+
+    released ~ N(n m(φ), n C(φ) + diag(V))                                                                  (2)
+
+**Posterior.** Gauss and Newton's method finds the mode of (2) times a normal prior of φ, Σ by its Cholesky factor with
+logarithms on the diagonal. The curvature there, JᵀK⁻¹J + P, is the posterior's precision (Laplace's approximation),
+J = n ∂m/∂φ and K the covariance in (2). `scripts/check_logistic.py` measures how often its intervals hold.
+
+**Clipping.** Clients bring their rows into a ball, for noise is proportional to its radius squared. Auxiliary rows that
+the trainer draws from the model say what that takes off m(φ), and what C(φ) is. So clipping costs no bias where the
+model holds, and the ball may be narrow.
+
+**Features that are not normal** bias (1). Without noise, at θ = (1, -0.7, 0.3), the largest slope comes out as 1.07 of
+uniform features, 0.90 of Student's t with 5 degrees, 0.84 of exponential ones, and 0.72 of binary ones that are 1 in a
+tenth of the rows. `not_normal` says what the first round shows of that: a normal law of a column's mean and standard
+deviation that reaches beyond the column's public bounds. `about_tails` says what this sum shows: a spread inside the
+ball that is not the one of the first round, which saw whole columns.
+
+**Rows with a missing value** count as zero. Their share is a parameter, of which the constant's noisy square speaks
+(`complete_rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+from scipy.stats import chi2
+
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference.errors import DataError
+from inference.models.linear.aggregate_stats import STATISTIC, checked, parameters_of
+from inference.models.linear.complete_rows import estimate
+from inference.models.linear.result import into_ball
+from inference.problem import Schema
+from inference.variational.standardise import Standardisation
+
+Array = NDArray[np.float64]
+
+INSIDE = 0.9  # of normal rows are inside the ball
+WEIGHTS = (1, 2, 1)  # of xxᵀ and xy: xy has few terms, is smaller, and decides most
+MEAN_SD, ROOT_SD = 0.5, 0.5  # priors of μ and of Σ's Cholesky factor, about what the first round found
+AUXILIARY, NUMBERS_MAX = 20_000, 4_000_000  # rows that the trainer draws, and numbers in all of them
+TINY = 1e-12  # of a variance: a public constant has none
+STEPS, PASSES, HALVINGS, ENOUGH = 60, 4, 12, 1e-6
+NODES = np.linspace(-9.0, 9.0, 601)  # the trapezoidal rule: exact to rounding for standard deviations up to 20
+NODE_WEIGHTS = np.exp(-(NODES**2) / 2) / np.exp(-(NODES**2) / 2).sum()
+
+TERMS_MAX = 600  # numbers in the sum, whose covariance is inverted
+NOISE_MAX = 0.5  # of the noise in the features' covariance matrix, as its largest eigenvalue
+NAMES_SHOWN_MAX = 3
+BEYOND_MAX = 0.03  # of a normal law, beyond the public bounds on one side
+TAILS_MAX, TAILS_SDS = 0.05, 3.0  # of a variance: as far off as that, and that many standard deviations more
+
+
+def sum_request(columns: Standardisation, share: float) -> SecureSumRequest:
+    """The round: products of standardised features in a ball, with a constant, and of these with the label."""
+    d = len(columns.columns) - 1
+    radius = radius_of(d)
+    parameters = columns.parameters() | {"bound": [radius] * d + [1.0], "radius": radius, "intercept": True}
+    return SecureSumRequest(STATISTIC, parameters | {"weights": list(WEIGHTS)}, budget_share=share)
+
+
+def radius_of(d: int) -> float:
+    """Of the ball that holds `INSIDE` of normal rows."""
+    return sqrt(float(chi2.ppf(INSIDE, d)))
+
+
+def too_noisy(d: int, noise_per_sensitivity: float, n: int) -> list[str]:
+    """Why the sum of n rows of d features would not do, whatever these are like; a sentence each.
+
+    Args:
+        noise_per_sensitivity: standard deviation of the noise of the sum for each unit of its L2 sensitivity.
+    """
+    if (terms := (d + 1) * (d + 4) // 2) > TERMS_MAX:
+        return [f"{d} features make a sum of {terms} numbers, more than {TERMS_MAX}"]
+    sensitivity = sqrt(2) * (radius_of(d) ** 2 + 2 * WEIGHTS[1])  # about
+    noise = 2 * sqrt(d + 1) * sensitivity * noise_per_sensitivity / n
+    if noise <= NOISE_MAX:
+        return []
+    return [f"the noise in the features' covariances would be {noise:.2g} of their variance, above {NOISE_MAX:g}"]
+
+
+def not_normal(schema: Schema, columns: Standardisation) -> list[str]:
+    """Which features cannot be normal, as far as the first round shows, in a sentence."""
+    low = np.array([schema.bounds[name].lower for name in schema.features])
+    high = np.array([schema.bounds[name].upper for name in schema.features])
+    centre, scale = columns.centre[:-1], columns.scale[:-1]
+    beyond = np.maximum(ndtr((low - centre) / scale), ndtr((centre - high) / scale))
+    far = [name for name, part in zip(schema.features, beyond, strict=True) if part > BEYOND_MAX]
+    if not far:
+        return []
+    return [
+        f"{listed(far)} cannot be normal: with that mean and standard deviation, more than {100 * BEYOND_MAX:.0f} % of "
+        "a normal law is beyond the public bounds"
+    ]
+
+
+class Posterior(NamedTuple):
+    """What a sum says.
+
+    Attributes:
+        mean, cov: of (α, θ), standardised: shapes ``(d + 1,)`` and ``(d + 1, d + 1)``.
+        feature_mean, feature_cov: the mode of μ and Σ.
+    """
+
+    mean: Array
+    cov: Array
+    feature_mean: Array
+    feature_cov: Array
+
+
+def one_sum_posterior(
+    released: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float, rng: np.random.Generator
+) -> Posterior:
+    """The posterior given the sum of `sum_request`, or several of different clients.
+
+    Args:
+        prior_sd: of α and of each of θ, about 0, in standardised units. rng: draws auxiliary rows.
+
+    Raises:
+        DataError: what `checked` refuses, or there is no constant.
+    """
+    sums = _Sums.of(checked(released))
+    law = _Law(sums, rng)
+    phi, precision = law.start(), law.prior_precision(prior_sd)
+    for _ in range(PASSES):
+        off, cov = law.clipped(phi)
+        weight = np.asarray(np.linalg.inv(cov / sums.n + np.diag(sums.noise + TINY)), float)
+        phi, curvature = _mode(law, sums.value - off, weight, precision, phi)
+    parts, own = law.parts(phi), slice(1, 2 + law.d)
+    cov = np.asarray(np.linalg.inv(curvature)[own, own], float)
+    return Posterior(phi[own], cov, parts.mu, parts.root @ parts.root.T)
+
+
+def about_tails(found: Posterior, names: Sequence[str], released: NoisyAggregate, first: Array) -> tuple[str, ...]:
+    """Whether a column's variance inside the ball, by a normal law, is another one than the first round found.
+
+    Args:
+        first: standard deviation of each column's variance as the first round found it, as a part of it: ``(d,)``.
+    """
+    sums = _Sums.of([released])
+    own = sums.noise[np.flatnonzero(np.equal(*np.triu_indices(sums.d + 1)))[1:]]
+    spread = np.sqrt(own + 2 / sums.n + first**2)
+    off = np.abs(np.diag(found.feature_cov) - 1) - TAILS_MAX - TAILS_SDS * spread
+    far = [name for name, one in zip(names, off, strict=True) if one > 0]
+    if not far:
+        return ()
+    return (
+        f"{listed(far)}: the tails are not those of a normal law, so coefficients are biased by more than their "
+        "spread may say; method=variational makes no such assumption",
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names of many."""
+    more = len(names) - NAMES_SHOWN_MAX
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _mode(law: _Law, value: Array, weight: Array, precision: Array, phi: Array) -> tuple[Array, Array]:
+    """The mode from φ on, given K⁻¹ and the sum for each row, and the curvature there."""
+
+    def loss(at: Array) -> float:
+        off = value - law.mean(at)
+        return float(off @ weight @ off + at @ (precision * at)) / 2
+
+    best = loss(phi)
+    for _ in range(STEPS):
+        slope = law.jacobian(phi)
+        curvature = slope.T @ weight @ slope + np.diag(precision)
+        step = np.linalg.solve(curvature, slope.T @ (weight @ (value - law.mean(phi))) - precision * phi)
+        shorter = (step * 0.5**k for k in range(HALVINGS))
+        phi = phi + next((one for one in shorter if loss(phi + one) <= best), 0.0 * step)
+        before, best = best, loss(phi)
+        if before - best < ENOUGH:
+            break
+    return phi, curvature
+
+
+class _Sums(NamedTuple):
+    """For each row, weights divided out: the sum and its noise's variance, ``(D,)``, and how clients clip features.
+
+    Attributes:
+        n: rows. d: features. constant: c. bound: of each feature. radius: of the ball; infinite without one.
+    """
+
+    value: Array
+    noise: Array
+    n: int
+    d: int
+    constant: float
+    bound: Array
+    radius: float
+
+    @classmethod
+    def of(cls, aggregates: Sequence[NoisyAggregate]) -> _Sums:
+        """Of aggregates that fit together. The constant's square says how many rows are complete."""
+        parameters = parameters_of(aggregates[0])
+        if not parameters["intercept"]:
+            raise DataError("the sum has no constant; ask for the statistic 'regression' with intercept=True")
+        d, n = len(parameters["columns"]) - 1, sum(one.contributors for one in aggregates)
+        weights = [
+            np.repeat(np.asarray(parameters_of(one)["weights"], float), [(d + 1) * (d + 2) // 2, d + 1, 0])
+            for one in aggregates
+        ]
+        if parameters["target_square"]:
+            raise DataError("the sum has the squares of the target, which of a label say nothing; leave them out")
+        value = np.sum([one.value / w for one, w in zip(aggregates, weights, strict=True)], axis=0) / n
+        noise = np.sum([one.noise_variance / w**2 for one, w in zip(aggregates, weights, strict=True)], axis=0) / n**2
+        square = parameters["intercept_bound"] ** 2
+        rows, left = estimate(n * value[0] / square, n**2 * noise[0] / square**2, np.asarray(n))
+        value[0], noise[0] = rows * square / n, left * square**2 / n**2
+        radius = np.inf if parameters["radius"] is None else parameters["radius"]
+        bound = np.asarray(parameters["bound"][:-1], float)
+        return cls(value, noise, n, d, parameters["intercept_bound"], bound, radius)
+
+
+class _Parts(NamedTuple):
+    """φ: the share of complete rows, α, θ, μ, and the Cholesky factor of Σ."""
+
+    share: float
+    alpha: float
+    theta: Array
+    mu: Array
+    root: Array
+
+
+class _Law:
+    """The law of one row's statistics: m(φ), its Jacobian, and by auxiliary rows C(φ) and what clipping takes off."""
+
+    def __init__(self, sums: _Sums, rng: np.random.Generator) -> None:
+        self.d, self._sums = sums.d, sums
+        self._lower, self._pairs = np.tril_indices(self.d), np.triu_indices(self.d + 1)
+        size = len(self._pairs[0]) + self.d + 1
+        half = rng.standard_normal((min(AUXILIARY, NUMBERS_MAX // size) // 2, self.d))
+        self._z = np.concatenate([half, -half])
+
+    def start(self) -> Array:
+        """All rows complete, the columns as the first round found them, and nothing learned."""
+        return np.asarray(np.r_[1.0, np.zeros(1 + 2 * self.d + len(self._lower[0]))])
+
+    def prior_precision(self, prior_sd: float) -> Array:
+        """Of each of φ, about 0: shape ``(p,)``."""
+        sds = [prior_sd] * (self.d + 1) + [MEAN_SD] * self.d + [ROOT_SD] * len(self._lower[0])
+        return np.asarray(np.r_[0.0, np.array(sds) ** -2])
+
+    def parts(self, phi: Array) -> _Parts:
+        """φ by name."""
+        d, root = self.d, np.zeros((self.d, self.d))
+        root[self._lower] = phi[2 + 2 * d :]
+        root[np.diag_indices(d)] = np.exp(np.diag(root))
+        return _Parts(phi[0], phi[1], phi[2 : 2 + d], phi[2 + d : 2 + 2 * d], root)
+
+    def mean(self, phi: Array) -> Array:
+        """m of rows that nobody clips, in the order of the statistic: equation (1)."""
+        share, alpha, theta, mu, root = self.parts(phi)
+        cov = root @ root.T
+        a = cov @ theta
+        g0, g1 = sigmoid_means(float(alpha + mu @ theta), float(theta @ a))
+        x, second = np.r_[self._sums.constant, mu], np.pad(cov, ((1, 0), (1, 0)))
+        xy = np.r_[self._sums.constant * g0, mu * g0 + a * g1]
+        return np.asarray(share * np.r_[(second + np.outer(x, x))[self._pairs], xy])
+
+    def jacobian(self, phi: Array) -> Array:
+        """∂m/∂φ, by central differences: shape ``(D, p)``."""
+        steps = 1e-5 * np.eye(len(phi))
+        return np.stack([(self.mean(phi + one) - self.mean(phi - one)) / 2e-5 for one in steps], axis=1)
+
+    def clipped(self, phi: Array) -> tuple[Array, Array]:
+        """What clipping adds to m, and C of clipped rows: shapes ``(D,)`` and ``(D, D)``.
+
+        Both are of the same auxiliary rows, so that the first one's Monte Carlo error is a part of a small number.
+        """
+        share, alpha, theta, mu, root = self.parts(phi)
+        x = mu + self._z @ root.T
+        seen = into_ball(np.clip(x, -self._sums.bound, self._sums.bound), self._sums.radius)
+        g = np.tanh((alpha + x @ theta) / 2)[:, None]
+        whole, seen = (np.insert(one, 0, self._sums.constant, axis=1) for one in (x, seen))
+        of_whole, of_seen = (
+            np.concatenate([one[:, self._pairs[0]] * one[:, self._pairs[1]], one * g], axis=1) for one in (whole, seen)
+        )
+        cov, label = np.cov(of_seen, rowvar=False), slice(-self.d - 1, None)
+        cov[label, label] += (seen * (1 - g**2)).T @ seen / len(x)
+        return share * (of_seen - of_whole).mean(axis=0), share * cov
+
+
+def sigmoid_means(mean: float, variance: float) -> tuple[float, float]:
+    """γ0 and γ1: E[g] and E[g'] of g(u) = tanh(u/2) under u ~ N(mean, variance)."""
+    g = np.tanh((mean + sqrt(variance) * NODES) / 2)
+    return float(NODE_WEIGHTS @ g), float(NODE_WEIGHTS @ (1 - g**2)) / 2
