@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.rounding import at_least
 from emulator.experiments.picture import COLOURS, GREY, MARKERS, drawing
 from emulator.experiments.runner import Check, add_common_options, finish, main, run_cells, table
 from emulator.ideal import IdealSwarm
@@ -203,7 +204,7 @@ def draw(path: Path, held: list[dict[str, Any]]) -> None:
             for limit in limits:
                 axes.axhline(limit, color=GREY, linestyle=":")
             axes.set(xscale="log", xlabel="epsilon", ylabel=label)
-            axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
+            axes.set_xticks(EPSILONS, list(map(at_least, EPSILONS)))
         panels[0, 0].legend(frameon=False)
 
 
@@ -228,7 +229,7 @@ def check(options: argparse.Namespace) -> int:
             figures = [("bands", "covered"), ("bands", "width"), ("log-rank", "rejected"), ("ratios", "covered"),
                        ("ratios", "width")]  # fmt: skip
             row = [f"{mean_of(held, what, kind=kind, **at):.3f}" for kind, what in figures]
-            main_rows.add_row("", f"{n}", f"{epsilon:g}", *row)
+            main_rows.add_row("", f"{n}", at_least(epsilon), *row)
     shapes = table("bias of log hazard ratios, N = 50,000", "first feature", *EFFECTS, "cover")
     for shape in SHAPES:
         row = [f"{mean_of(held, f'off_{name}', kind='shapes', law=shape):+.3f}" for name in EFFECTS]
@@ -251,7 +252,9 @@ def _checks(held: list[dict[str, Any]], exact: tuple[float, float], loose: float
             ):
                 value = mean_of(held, what, kind=kind, **at)
                 holds = low - loose <= value <= high + loose
-                found.append(Check(f"{kind}, N = {n}, epsilon {epsilon:g}", f"{low} to {high}", f"{value:.4f}", holds))
+                found.append(
+                    Check(f"{kind}, N = {n}, epsilon {at_least(epsilon)}", f"{low} to {high}", f"{value:.4f}", holds)
+                )
     for name, far in zip(("curves", "hazard ratios"), exact, strict=True):
         found.append(Check(f"{name} without noise, from lifelines", f"<= {NEAR}", f"{far:.4f}", far <= NEAR))
     return found

@@ -56,6 +56,7 @@ LAYERS = {
                   *FIGURES, "inference"},
     "inference.mcmc": NUMPYRO,
     "inference.models": NUMPYRO,
+    "inference.models.survival": NUMPYRO | {"dca_proto.statistics"},  # their public codes
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", *PROTOCOL, *JOBS,
                  "dca_proto.statistics", "dca_proto.testing"},
 }  # fmt: skip
