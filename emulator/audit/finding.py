@@ -15,14 +15,7 @@ import numpy as np
 from scipy.stats import ks_2samp
 
 from emulator.audit.adversary import Experiment, Samples
-from emulator.audit.bounds import (
-    Errors,
-    best_thresholds,
-    count_errors,
-    epsilon_lower_cp,
-    epsilon_lower_gdp,
-    mu_lower,
-)
+from emulator.audit.bounds import Errors, best_thresholds, count_errors, epsilon_lower_cp, epsilon_lower_gdp, mu_lower
 from emulator.audit.uniformity import View, joint_p_value
 from emulator.audit.variance import Spread, noticeable
 from emulator.audit.worlds import World

@@ -40,17 +40,7 @@ from dca_proto.privacy.policy import Allowance
 from emulator.swarm import usage
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.fleet_summary import RoundCounts, Starting, Usage, summarise
-from emulator.swarm.pipe import (
-    ClientOrders,
-    ComputeOrders,
-    Connected,
-    Count,
-    Prepare,
-    Sessions,
-    Setting,
-    Totals,
-    Word,
-)
+from emulator.swarm.pipe import ClientOrders, ComputeOrders, Connected, Count, Prepare, Sessions, Setting, Totals, Word
 from emulator.swarm.rules import unless_one_ends
 from emulator.swarm.timeline import RoundLog, Timeline
 from emulator.swarm.worker import KEEPALIVE_S

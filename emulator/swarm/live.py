@@ -58,14 +58,7 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, DistributedDiscreteGaussian, Mechanism
 from dca_proto.privacy.policy import Allowance, Policy
 from emulator.swarm.dropout import Dropouts, SwarmTransport
-from emulator.swarm.rules import (
-    certificate_expiry_ms,
-    floors,
-    node_policy,
-    policy,
-    reporter_policy,
-    unless_one_ends,
-)
+from emulator.swarm.rules import certificate_expiry_ms, floors, node_policy, policy, reporter_policy, unless_one_ends
 from emulator.swarm.timeline import RELEASE_PHASES, SUM_PHASES, RoundLog, Timeline
 
 R = TypeVar("R")

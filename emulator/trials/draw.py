@@ -15,16 +15,7 @@ from emulator.trials.checks import EPOCH_MS_MIN, check
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.questions import CATEGORICAL
-from emulator.trials.scenario import (
-    LDP_REPORT,
-    NODE_RELEASE,
-    Adversary,
-    Fault,
-    Limits,
-    Population,
-    Rounds,
-    Scenario,
-)
+from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, Adversary, Fault, Limits, Population, Rounds, Scenario
 
 
 class DrawLimits(msgspec.Struct, frozen=True, kw_only=True):

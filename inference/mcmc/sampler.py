@@ -27,13 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import DataError
-from inference.mcmc.kernel import (
-    Array,
-    Info,
-    Kernel,
-    Schedule,
-    State,
-)
+from inference.mcmc.kernel import Array, Info, Kernel, Schedule, State
 from inference.models.linear.nodes.observed import Observed, Prior
 
 BLOCK = 256  # draws that one call can hold at most,

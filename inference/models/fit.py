@@ -25,35 +25,10 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.mcmc.posterior import LocalPosterior
-from inference.mcmc.run import (
-    PRIOR_DRAWS,
-    Options,
-    Run,
-    Sampled,
-    numpyro_module,
-)
-from inference.models.glm.regression import (
-    Draws,
-    LocalRegression,
-    regression,
-    unit_of_rows,
-    unit_of_sums,
-)
-from inference.models.predictive import (
-    EXPONENTIAL,
-    GAUSSIAN,
-    GEOMETRIC,
-    POISSON,
-    CategoryClient,
-    ScalarClient,
-)
-from inference.models.priors import (
-    DirichletPrior,
-    GaussianPrior,
-    ProbabilityPrior,
-    RatePrior,
-    RegressionPrior,
-)
+from inference.mcmc.run import PRIOR_DRAWS, Options, Run, Sampled, numpyro_module
+from inference.models.glm.regression import Draws, LocalRegression, regression, unit_of_rows, unit_of_sums
+from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON, CategoryClient, ScalarClient
+from inference.models.priors import DirichletPrior, GaussianPrior, ProbabilityPrior, RatePrior, RegressionPrior
 from inference.problem import Schema
 from inference.releases.reports import (
     Categories,

@@ -28,14 +28,7 @@ from numpy.typing import NDArray
 from inference.models.column import categories, rectified
 from inference.models.column.few_points import few_points
 from inference.models.glm import perturbed, summed
-from inference.models.glm.sites import (
-    ALPHA,
-    FEATURE_MEAN,
-    FEATURE_SD,
-    RESIDUAL_SD,
-    ROOT,
-    THETA,
-)
+from inference.models.glm.sites import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
 from inference.models.linear.complete_rows import MISSING, log_prior
 from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC
 from inference.releases.reports import Categories, Scalars

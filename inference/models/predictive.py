@@ -14,14 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from inference.models.glm.sites import (
-    COEFFICIENTS,
-    CORRELATION,
-    FEATURE_MEAN,
-    FEATURE_SD,
-    INTERCEPT,
-    RESIDUAL_SD,
-)
+from inference.models.glm.sites import COEFFICIENTS, CORRELATION, FEATURE_MEAN, FEATURE_SD, INTERCEPT, RESIDUAL_SD
 from inference.models.linear.result import into_ball
 from inference.releases.reports import Categories, Rows, Scalars
 

@@ -16,11 +16,7 @@ from dca_proto.core.effects import Channel, Persist, Send
 from dca_proto.core.errors import UsageError
 from dca_proto.core.events import Command, Received
 from dca_proto.core.facts import Declined, NodeAborted, Released, RoundFailed
-from dca_proto.core.messages import (
-    Announcement,
-    Contribution,
-    EpochKey,
-)
+from dca_proto.core.messages import Announcement, Contribution, EpochKey
 from dca_proto.core.request import AskLdpReport
 from dca_proto.core.trainer_round import ROUNDS
 from dca_proto.privacy import accounting

@@ -22,14 +22,7 @@ from dca_proto.core.codec import decode_body, decode_frame, encode
 from dca_proto.core.errors import PeerError
 from dca_proto.core.messages import Sealed
 from dca_proto.core.params import PROTOCOL_VERSION
-from dca_proto.crypto.sealing import (
-    AgreementKey,
-    Identity,
-    actor_id,
-    decrypt,
-    open_sealed,
-    verify,
-)
+from dca_proto.crypto.sealing import AgreementKey, Identity, actor_id, decrypt, open_sealed, verify
 from dca_proto.federation import Federation
 from dca_proto.local import resolve
 from dca_proto.statistics import Sensitivity

@@ -15,15 +15,7 @@ import scipy.stats as st
 from numpy.typing import NDArray
 
 from inference.bounds import Interval
-from inference.models.conjugate import (
-    Bernoulli,
-    Categorical,
-    Exponential,
-    Family,
-    Gaussian,
-    Poisson,
-    Release,
-)
+from inference.models.conjugate import Bernoulli, Categorical, Exponential, Family, Gaussian, Poisson, Release
 from inference.models.conjugate.categorical import gibbs
 from inference.models.conjugate.family import fitted
 

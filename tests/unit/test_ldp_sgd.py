@@ -17,13 +17,7 @@ from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models.glm import sgd
-from inference.models.glm.sgd import (
-    Groups,
-    Score,
-    SgdSettings,
-    groups,
-    ldp_sgd,
-)
+from inference.models.glm.sgd import Groups, Score, SgdSettings, groups, ldp_sgd
 from inference.problem import Schema
 from inference.rounds import run
 from inference.variational.models import BERNOULLI, NORMAL

@@ -18,13 +18,7 @@ from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models import fit as fits
 from inference.models.priors import DirichletPrior, GaussianPrior, ProbabilityPrior, RatePrior, RegressionPrior
-from inference.releases.reports import (
-    categories_of,
-    labelled_rows_of,
-    rows_of,
-    scalars_of,
-    sums_of,
-)
+from inference.releases.reports import categories_of, labelled_rows_of, rows_of, scalars_of, sums_of
 
 BITS = 20
 UNIT = 2.0**-BITS

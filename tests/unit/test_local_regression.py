@@ -18,12 +18,7 @@ from inference.bounds import Interval
 from inference.errors import DataError
 from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
-from inference.models.glm.regression import (
-    LocalRegression,
-    regression,
-    unit_of_rows,
-    unit_of_sums,
-)
+from inference.models.glm.regression import LocalRegression, regression, unit_of_rows, unit_of_sums
 from inference.models.linear.result import RegressionResult
 from inference.models.priors import RegressionPrior
 from inference.problem import Schema

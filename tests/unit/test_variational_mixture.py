@@ -23,13 +23,7 @@ from inference.models.mixture import model as mixture
 from inference.models.mixture.fit import MixtureFit
 from inference.models.mixture.job import Settings as JobSettings
 from inference.models.mixture.job import plan
-from inference.models.mixture.model import (
-    NO_NOISE,
-    PRIOR,
-    Noise,
-    Posterior,
-    Statistics,
-)
+from inference.models.mixture.model import NO_NOISE, PRIOR, Noise, Posterior, Statistics
 from inference.models.mixture.rounds import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
 from inference.problem import Problem, Schema
 from inference.rounds import run

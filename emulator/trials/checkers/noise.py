@@ -22,12 +22,7 @@ from dca_proto.core.effects import Channel, Effect
 from dca_proto.core.events import Event
 from dca_proto.core.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.core.messages import Announcement
-from dca_proto.privacy.mechanism import (
-    GRID_LAPLACE,
-    RANDOMISED_RESPONSE,
-    UNARY_ENCODING,
-    DistributedDiscreteGaussian,
-)
+from dca_proto.privacy.mechanism import GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING, DistributedDiscreteGaussian
 from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker

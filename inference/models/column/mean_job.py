@@ -34,12 +34,7 @@ from inference.jobs.settings import require_choice, setting
 from inference.jobs.summary import NAIVE, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit
-from inference.models.predictive import (
-    EXPONENTIAL,
-    GAUSSIAN,
-    GEOMETRIC,
-    POISSON,
-)
+from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON
 from inference.models.priors import GaussianPrior, ProbabilityPrior, RatePrior
 from inference.problem import Problem, Schema
 from inference.releases.terms import GAUSSIAN as GAUSSIAN_NOISE

@@ -54,13 +54,7 @@ from scipy.special import gammaln
 
 from inference.errors import DataError
 from inference.models.column.few_points import lagrange_sums
-from inference.models.column.log_space import (
-    LOG_ROOT_2PI,
-    Array,
-    log_ndtr,
-    log_sinhc,
-    mills,
-)
+from inference.models.column.log_space import LOG_ROOT_2PI, Array, log_ndtr, log_sinhc, mills
 from inference.models.column.truncated_moments import Quadratic, log_integral
 
 NODES = 256

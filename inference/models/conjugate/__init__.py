@@ -31,12 +31,7 @@ There are two ways from a noisy sum s̃ = s + e to a posterior:
 """
 
 from inference.models.conjugate.categorical import Categorical
-from inference.models.conjugate.family import (
-    METHODS,
-    Family,
-    FamilyResult,
-    Release,
-)
+from inference.models.conjugate.family import METHODS, Family, FamilyResult, Release
 from inference.models.conjugate.gaussian import Gaussian
 from inference.models.conjugate.rounds import FAMILIES, family, family_job
 from inference.models.conjugate.scalar import Bernoulli, Exponential, Poisson

@@ -25,14 +25,7 @@ from scipy.special import betaincinv, gammaln
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
-from inference.models.conjugate.family import (
-    Array,
-    Family,
-    Latent,
-    Release,
-    positive,
-    whole_bounds,
-)
+from inference.models.conjugate.family import Array, Family, Latent, Release, positive, whole_bounds
 from inference.simplex import nearest_on_simplex
 
 CATEGORIES_MAX = 2**16  # as many bins as a histogram can have

@@ -23,13 +23,7 @@ from scipy.special import gammainccinv, ndtr, stdtrit
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
-from inference.models.conjugate.family import (
-    Array,
-    Family,
-    Latent,
-    Release,
-    positive,
-)
+from inference.models.conjugate.family import Array, Family, Latent, Release, positive
 from inference.models.conjugate.quadrature import draw_on_grid
 from inference.scale import FREE_BOUND
 

@@ -13,13 +13,7 @@ from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import SHARE, TAILS, Figure, row, with_standard
 from inference.jobs.settings import require_choice, setting
 from inference.jobs.summary import Summary
-from inference.models.conjugate import (
-    FAMILIES,
-    METHODS,
-    Family,
-    FamilyResult,
-    family,
-)
+from inference.models.conjugate import FAMILIES, METHODS, Family, FamilyResult, family
 from inference.models.conjugate import family_job as rounds_of
 from inference.models.conjugate.family import fitted
 from inference.problem import Problem, Schema, stream

@@ -11,12 +11,7 @@ from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError, unknown
 from inference.models.conjugate.categorical import Categorical
-from inference.models.conjugate.family import (
-    NOISE_AWARE,
-    Family,
-    FamilyResult,
-    fitted,
-)
+from inference.models.conjugate.family import NOISE_AWARE, Family, FamilyResult, fitted
 from inference.models.conjugate.gaussian import Gaussian
 from inference.models.conjugate.scalar import Bernoulli, Exponential, Poisson
 from inference.rounds import Job

@@ -27,14 +27,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
 from inference.jobs.coefficients import Effects, figures_of
 from inference.jobs.estimates import BY_SD, of_draws
-from inference.jobs.reports import (
-    SAMPLED,
-    SamplerSettings,
-    check_clients,
-    check_installed,
-    sampling,
-    with_new_clients,
-)
+from inference.jobs.reports import SAMPLED, SamplerSettings, check_clients, check_installed, sampling, with_new_clients
 from inference.jobs.settings import require_choice, require_positive, setting
 from inference.jobs.summary import HeldOut, Summary
 from inference.models import fit

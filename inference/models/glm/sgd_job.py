@@ -20,12 +20,7 @@ from inference.jobs.estimates import BY_BOUNDS, Figure
 from inference.jobs.settings import require_choice, setting
 from inference.jobs.summary import Summary
 from inference.models.glm import sgd
-from inference.models.glm.ldp_job import (
-    FAMILIES,
-    LINEAR,
-    picture_title,
-    reference,
-)
+from inference.models.glm.ldp_job import FAMILIES, LINEAR, picture_title, reference
 from inference.models.linear import job as regression
 from inference.models.logistic import job as logistic
 from inference.problem import Problem, Schema

@@ -24,13 +24,7 @@ from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
 from inference.models.mixture import model as mixture
 from inference.models.mixture.fit import MixtureFit
-from inference.models.mixture.model import (
-    PRIOR,
-    Noise,
-    Prior,
-    State,
-    Statistics,
-)
+from inference.models.mixture.model import PRIOR, Noise, Prior, State, Statistics
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.progress import GAINED, Iteration, OnProgress

@@ -34,12 +34,7 @@ from dca_proto.learning.forecast import EXACT
 from dca_proto.learning.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.contribution import joint_contribution
-from inference.models.linear.closed_form import (
-    SufficientStatistics,
-    posterior,
-    summarise,
-    unpack,
-)
+from inference.models.linear.closed_form import SufficientStatistics, posterior, summarise, unpack
 from inference.problem import stream
 
 Array = NDArray[np.float64]

@@ -34,15 +34,7 @@ from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit as fits
 from inference.models.priors import DirichletPrior, GaussianPrior, RatePrior
 from inference.problem import stream
-from papers.ldp2021.column_fits import (
-    EPSILONS,
-    ITERATIONS,
-    QUICK_ITERATIONS,
-    Array,
-    bit_reports,
-    mixed,
-    number_reports,
-)
+from papers.ldp2021.column_fits import EPSILONS, ITERATIONS, QUICK_ITERATIONS, Array, bit_reports, mixed, number_reports
 
 GAUSSIAN_BOUNDS, EXPONENTIAL_BOUNDS = Interval(-5, 5), Interval(0, 5)
 CATEGORIES = 6

@@ -42,14 +42,7 @@ from inference.variational.scores import area_under_curve
 from inference.variational.standardise import Standardisation
 from papers.ldp2021.column_fits import mixed
 from papers.ldp2021.regression_data import Array, Split
-from papers.ldp2021.regression_reports import (
-    Terms,
-    gradient_reporters,
-    inputs,
-    names_of,
-    sufficient,
-    unnoised,
-)
+from papers.ldp2021.regression_reports import Terms, gradient_reporters, inputs, names_of, sufficient, unnoised
 
 TIGHT, COROLLARY = "sufficient statistics", "sufficient statistics, the paper's noise"
 INPUTS_2, INPUTS_4, INPUTS = "perturbed inputs, order 2", "perturbed inputs, order 4", "perturbed inputs, exact"

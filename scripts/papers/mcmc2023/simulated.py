@@ -35,15 +35,7 @@ from inference.problem import stream
 from papers.mcmc2023 import fits, releases
 from papers.mcmc2023.data import PUBLISHED, SETTINGS, Array, Statistics, blocks
 from papers.mcmc2023.fits import COSTS, SAMPLERS, Length, enough_iterations
-from papers.mcmc2023.paper import (
-    ADASSP,
-    BERNSTEIN_SHELDON,
-    EPSILONS,
-    ITERATIONS,
-    NODES,
-    NON_PRIVATE,
-    REPEATS,
-)
+from papers.mcmc2023.paper import ADASSP, BERNSTEIN_SHELDON, EPSILONS, ITERATIONS, NODES, NON_PRIVATE, REPEATS
 
 ROWS, DELTA = 100_000, 1e-5
 SDS, CANDIDATES = 4.0, 100

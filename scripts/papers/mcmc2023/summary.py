@@ -12,15 +12,7 @@ from rich.table import Table
 from dca_proto.privacy.rounding import at_least
 from emulator.experiments.runner import Check, table
 from inference.bounds import PUBLISHED_WITH_ROWS
-from papers.mcmc2023.data import (
-    BIKE,
-    DATA_SETS,
-    POWER_PLANT,
-    PUBLISHED,
-    REAL,
-    ROAD,
-    VALID,
-)
+from papers.mcmc2023.data import BIKE, DATA_SETS, POWER_PLANT, PUBLISHED, REAL, ROAD, VALID
 from papers.mcmc2023.fits import SAMPLERS, interval
 from papers.mcmc2023.paper import FAST, METHODS, NODES, TABLES, Printed
 from papers.mcmc2023.tables import EPSILON, NON_PRIVATE, ZERO, Cell

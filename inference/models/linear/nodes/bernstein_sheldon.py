@@ -42,21 +42,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference.errors import DataError, unknown
-from inference.mcmc.distributions import (
-    Noise,
-    bartlett,
-    bartlett_count,
-    inverse,
-    nearest_psd,
-    solved,
-    transposed,
-)
-from inference.mcmc.kernel import (
-    Array,
-    Info,
-    Kernel,
-    Schedule,
-)
+from inference.mcmc.distributions import Noise, bartlett, bartlett_count, inverse, nearest_psd, solved, transposed
+from inference.mcmc.kernel import Array, Info, Kernel, Schedule
 from inference.models.linear.nodes.observed import Observed, Prior
 
 NAME = "bernstein-sheldon"

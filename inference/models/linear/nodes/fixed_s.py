@@ -19,18 +19,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from inference.mcmc.distributions import (
-    Noise,
-    gaussian,
-    inverse,
-    transposed,
-)
-from inference.mcmc.kernel import (
-    Array,
-    Info,
-    Kernel,
-    Schedule,
-)
+from inference.mcmc.distributions import Noise, gaussian, inverse, transposed
+from inference.mcmc.kernel import Array, Info, Kernel, Schedule
 from inference.models.linear.nodes import residual_variance
 from inference.models.linear.nodes.observed import Observed, Prior
 

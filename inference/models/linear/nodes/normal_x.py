@@ -58,12 +58,7 @@ from inference.mcmc.distributions import (
     solved,
     transposed,
 )
-from inference.mcmc.kernel import (
-    Array,
-    Info,
-    Kernel,
-    Schedule,
-)
+from inference.mcmc.kernel import Array, Info, Kernel, Schedule
 from inference.models.linear.nodes import residual_variance
 from inference.models.linear.nodes.observed import Observed, Prior
 from inference.models.linear.nodes.residual_variance import gain, log_acceptance
