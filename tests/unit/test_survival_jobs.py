@@ -61,7 +61,7 @@ def test_curves_of_two_arms(nodes: int) -> None:
     rows = said["estimates"]
     assert [row["name"] for row in rows[:5]] == [*(f"S({time:g}), arm 0" for time in QUARTERS), "S(9), arm 1"]
     assert rows[4]["at"] == {"series": "arm 1", "x": 9.0}
-    assert [row["name"] for row in rows[8:]] == ["mean up to 36, arm 0", "mean up to 36, arm 1"]
+    assert [row["name"] for row in rows[8:]] == ["mean to 36, arm 0", "mean to 36, arm 1"]
     assert rows[8]["unit"] == "months"
     assert all(abs(row["estimate"] - row["nonprivate"]) < 5 * row["estimate_sd"] for row in rows)
     assert all(row["interval_95"][0] < row["estimate"] < row["interval_95"][1] for row in rows)

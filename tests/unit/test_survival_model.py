@@ -197,7 +197,7 @@ def a_theta(layout: hazards.Layout) -> np.ndarray:
 def a_statistic(layout: hazards.Layout) -> Any:
     names = ("t", "d", *(["g"] if layout.groups > 1 else []), *(f"x{j}" for j in range(layout.features)))
     ones, times = np.ones(layout.features), tuple(float(k + 1) for k in range(layout.intervals))
-    return hazards.statistic_of(names, times, layout.groups, 0 * ones, ones, (32, 0.5, 8))
+    return hazards.statistic_of(names, times, layout.groups, 0 * ones, ones)
 
 
 @pytest.mark.parametrize("layout", [hazards.Layout(3, 1, 1), hazards.Layout(2, 3, 2)])

@@ -44,7 +44,7 @@ from inference.mcmc.sums import NoisySums
 Array = NDArray[np.float64]
 
 CENTRAL = (0.025, 0.975)
-SPREAD_MIN = 1e-6  # of H, where nobody had an event
+SPREAD_MIN = 1e-3  # of H(t_k) in its largest: beyond, weights would drown each other in rounding
 ROWS_FLOOR = 0.5  # of those at risk, where noise says fewer
 GRADIENT_STEP = 1e-3  # rows; U is smooth on the scale of whole rows
 MISSING_SDS = 4.0  # how far off the number of rows must be for a warning: once in 16,000 releases without a reason
@@ -157,7 +157,8 @@ def curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:
     """Draws of each group's curve at the grid's times, shape ``(draws, G, K)``, each falling from 1 or less."""
     hazard = np.maximum(cumulative_hazard(counts.shares(draws, rng)), 0)
     spread = np.ptp(np.quantile(hazard, CENTRAL, axis=0), axis=0)
-    return np.asarray(np.exp(-isotonic(hazard, 1 / np.maximum(spread, SPREAD_MIN) ** 2)))
+    least = np.maximum(SPREAD_MIN * spread.max(axis=-1, keepdims=True), np.finfo(float).tiny ** 0.25)
+    return np.asarray(np.exp(-isotonic(hazard, 1 / np.maximum(spread, least) ** 2)))
 
 
 def isotonic(values: Array, weights: Array) -> Array:

@@ -26,16 +26,17 @@ standardised features. A test holds the posterior against NUTS.
 **Codes.** β is learned from Σ_i x_i v(c_i) with v(c) = (had an event) - (cumulative hazard when it left), the
 martingale residual at a public guess. That is the score of β at 0, so one number for each feature does nearly what
 those of all cells would. It is released beside Σ_i x_i, so that m is known. How large the codes of cells, of features
-and of squares are beside each other is chosen for the least variance of β at a guess (`sizes`).
+and of squares are beside each other was measured at n = 2,000, |β| = 0.5 and σ/Δ = 4. For 1 to 3 groups, 1 to 12
+intervals and 1 to 20 features, the variance of β and α is within a tenth of the best of 100 choices.
 
-**What it leaves out.** Features that are no normal variables within groups: put one of few values into the group. Of
-two independent features at β = 0.5, `scripts/check_survival.py` says what an even and a rare binary one cost.
+**What it leaves out.** Features that are no normal variables within groups. `scripts/check_survival.py` says what
+binary and skewed ones cost at β = 0.5.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -236,9 +237,7 @@ def fit(sums: NoisySums, layout: Layout, statistic: SurvivalRegression) -> Fitte
 
 # --- codes ------------------------------------------------------------------------------------------------------------
 
-FACTORS, SQUARES = (4, 8, 16, 32, 64), (1, 2, 4, 8, 16)  # the sizes that are tried
-CONSTANTS = (0.125, 0.25, 0.5, 1.0)  # of Σx beside Σxv
-GUESSED_EFFECT, GUESSED_ROWS, GUESSED_NOISE = 0.5, 2000, 4.0  # |β|; n; σ/Δ, as at ε = 1
+FACTOR, CONSTANT, SQUARE = 32, 16, 8  # the largest v, what Σx is multiplied by, and the weight of squares
 
 
 def radius_for(features: int) -> float:
@@ -246,54 +245,16 @@ def radius_for(features: int) -> float:
     return float(np.sqrt(features) + 2.3)
 
 
-@lru_cache(maxsize=32)
-def sizes(intervals: int, groups: int, features: int) -> tuple[int, float, int]:
-    """The size of v, that of Σx beside it, and the weight of squares with the least variance of β, at the guess."""
-    layout = Layout(intervals, groups, features)
-    theta = layout.prior()[0]
-    theta[layout.places["effect"]] = GUESSED_EFFECT / np.sqrt(features)
-    best: tuple[float, tuple[int, float, int]] = (np.inf, (FACTORS[0], CONSTANTS[0], SQUARES[0]))
-    for factor in FACTORS:
-        for constant in CONSTANTS:
-            if round(constant * factor) < 1:
-                continue
-            for square in SQUARES:
-                tried = (factor, constant, square)
-                best = min(best, (_variance(theta, layout, tried), tried))
-    return best[1]
-
-
-def _variance(theta: Array, layout: Layout, tried: tuple[int, float, int]) -> float:
-    """Of all effects, added up."""
-    names = [f"x{place}" for place in range(layout.features)]
-    columns = ("t", "d", *(["g"] if layout.groups > 1 else []), *names)
-    times = tuple(float(k) for k in range(1, layout.intervals + 1))
-    ones = np.ones(layout.features)
-    statistic = statistic_of(columns, times, layout.groups, ones, ones, tried)
-    noise = (GUESSED_NOISE**2) * float(statistic.row_sensitivity(0).l2_squared)
-    total = GUESSED_ROWS * covariance(theta, layout, statistic) + noise * np.eye(statistic.dimension)
-    slopes = GUESSED_ROWS * jacobian(theta, layout, statistic)
-    spread = np.linalg.inv(slopes.T @ np.linalg.solve(total, slopes) + np.diag(layout.prior()[1]))
-    found = np.diag(spread)
-    return float(found[layout.places["effect"]].sum() + found[layout.places["group_effect"]].sum())
-
-
 def statistic_of(
-    columns: tuple[str, ...],
-    times: tuple[float, ...],
-    groups: int,
-    centre: Array,
-    scale: Array,
-    chosen: tuple[int, float, int] | None = None,
+    columns: tuple[str, ...], times: tuple[float, ...], groups: int, centre: Array, scale: Array
 ) -> SurvivalRegression:
-    """The statistic of features with these centres and scales; sizes of the codes by default the best."""
+    """The statistic of features with these centres and scales."""
     features, intervals = len(centre), len(times)
-    factor, constant, square = chosen or sizes(intervals, groups, features)
-    shares, radius = guess.guessed_shares(intervals), radius_for(features)
+    radius = radius_for(features)
     hazard = -np.log(guess.SURVIVORS) / intervals * (np.arange(intervals) + 0.5)
     residual = np.r_[1 - hazard, -hazard, np.log(guess.SURVIVORS)]
-    residual = residual - shares @ residual
-    word = np.rint(factor * residual / np.abs(residual).max()).astype(int)
+    residual = residual - guess.guessed_shares(intervals) @ residual
+    word = np.rint(FACTOR * residual / np.abs(residual).max()).astype(int)
     return SurvivalRegression(
         columns=columns,
         times=times,
@@ -303,6 +264,6 @@ def statistic_of(
         scale=tuple(map(float, scale)),
         bound=(radius,) * features,
         radius=radius,
-        feature_codes=tuple((int(one), round(constant * factor)) for one in word),
-        square_weight=square,
+        feature_codes=tuple((int(one), CONSTANT) for one in word),
+        square_weight=SQUARE,
     )

@@ -122,7 +122,7 @@ def summary(
             rows.append({**with_standard(found, "probability"), "at": {"series": label, "x": time}})
     for g, label in enumerate(columns.group_labels):
         others = None if reference is None else of_draws(reference.restricted_mean[..., g])
-        name = f"mean up to {columns.times[-1]:g}, {label}"
+        name = f"mean to {columns.times[-1]:g}, {label}"
         rows.append(row(name, unit, of_draws(result.restricted_mean[..., g]), others))
     test_of = result.log_rank
     remarks = {"bands": "each interval holds by itself (pointwise), not all of a curve at once"}
