@@ -1,0 +1,83 @@
+"""The linear regressions that are offered agree where they should: with little noise on one answer, else within it.
+
+Each is run by its name over the ideal functionality, on the same clients.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dca_proto.aggregate import SecureSumRequest
+from dca_proto.learning.job import JobTerms
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.budget import Budget
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.jobs import find
+from inference.jobs.base import Conditions
+from inference.jobs.settings import settings_from
+from inference.jobs.summary import Row
+from inference.problem import Schema
+from inference.rounds import run
+
+N, DELTA = 20_000, 1e-5
+SCHEMA = Schema(("a", "b"), "y", {"a": Interval(-4, 4), "b": Interval(0, 20), "y": Interval(-12, 12)})
+CLOSED = (("regression", {}), ("regression-bounded", {}), ("regression-mcmc", {"method": "fast"}))
+SAMPLED = ("regression-mcmc", {})
+sampled = pytest.mark.skipif(any(find_spec(name) is None for name in ("numpyro", "arviz")), reason="without samplers")
+
+
+def rows(seed: int = 1) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    X = rng.normal([0.3, 10.0], [1.0, 2.5], (N, 2))
+    table = np.column_stack([X, 1.0 + X @ [1.5, -0.4] + rng.normal(0, 1, N)])
+    return np.clip(table, [-4, 0, -12], [4, 20, 12])
+
+
+def learned(name: str, settings: dict[str, Any], epsilon: float) -> list[Row]:
+    """The rows of the coefficients by a job of that name."""
+    job, table = find(name), rows()
+    own = settings_from(job.settings, settings, name)
+    terms = JobTerms(budget=Budget(epsilon, DELTA), clients=N, tolerated=0, computes=(b"a" * 32, b"b" * 32))
+    known = Conditions(N, 0, mu_of(epsilon, DELTA), np.random.default_rng(2), kind=SecureSumRequest, epsilon=epsilon)
+    swarm = IdealSwarm(table, SCHEMA.columns, terms, random=np.random.default_rng(3).bytes)
+    found = run(job.make(SCHEMA, own, known), swarm)
+    if job.finish is not None:
+        found = job.finish(found, SCHEMA, own, known)
+    return job.summarise(found, None, None, None, SCHEMA)["coefficients"]
+
+
+def figures(found: list[Row]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([row["estimate"] for row in found]), np.array([row["estimate_sd"] for row in found])
+
+
+def least_squares() -> tuple[np.ndarray, np.ndarray]:
+    table = rows()
+    X = np.column_stack([table[:, :2], np.ones(N)])
+    beta, residuals, *_ = np.linalg.lstsq(X, table[:, 2], rcond=None)
+    return beta[:2], np.sqrt(np.diag(np.linalg.inv(X.T @ X))[:2] * residuals[0] / (N - 3))
+
+
+@pytest.mark.parametrize(("name", "settings"), CLOSED)
+def test_with_little_noise_closed_forms_are_least_squares(name: str, settings: dict[str, Any]) -> None:
+    """Within half a standard error; `fast` plugs in a larger residual variance, so its spread is no less."""
+    mean, sd = figures(learned(name, settings, 250.0))
+    expected, error = least_squares()
+    assert np.all(np.abs(mean - expected) < 0.5 * error)
+    assert np.all(sd > 0.9 * error)
+    if "method" not in settings:
+        assert np.all(sd < 1.4 * error)
+
+
+@sampled
+@pytest.mark.long
+@pytest.mark.parametrize("epsilon", [1.0, 250.0])
+def test_the_sampler_agrees_with_the_closed_form_over_two_rounds(epsilon: float) -> None:
+    """Both have the noise in their spread. False alarm below 1e-4: of four differences, each of 4 joint deviations."""
+    (mean, sd), (other, wide) = (figures(learned(*one, epsilon)) for one in (SAMPLED, CLOSED[0]))
+    assert np.all(np.abs(mean - other) < 4 * np.hypot(sd, wide))
+    assert np.all((sd < 2.5 * wide) & (wide < 2.5 * sd))
