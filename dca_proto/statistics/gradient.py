@@ -4,6 +4,17 @@ For one row with features x, the constant 1 among them where an intercept is ask
 
     normal      ∇ = (y - xᵀθ) x                    of -½(y - xᵀθ)²
     bernoulli   ∇ = (y - 1/(1 + exp(-xᵀθ))) x      of y·xᵀθ - ln(1 + exp(xᵀθ)),  y in {0, 1}
+    poisson     ∇ = (y - exp(xᵀθ)) x               of y·xᵀθ - exp(xᵀθ),  y in {0, 1, 2, ...}
+    student     ∇ = (w r x, w r² - 1)              of -½(ν + 1) ln(1 + r²/ν) - ln σ,  r = (y - xᵀθ)/σ,
+                w = (ν + 1)/(ν + r²)               with respect to (θ/σ, ln σ); ν degrees of freedom
+
+Student's is bounded where x is, without a clip: |w r| <= (ν + 1)/(2√ν) and -1 <= w r² - 1 <= ν.
+
+**Information.** Where a weight v is given, each row's gradient is followed by v times what Newton's method needs: the
+unique terms of q x xᵀ, upper triangle row by row, with q the expected curvature -∂²/∂(xᵀθ)² of its log density (1 of
+``normal``, p(1 - p), exp(xᵀθ), and 1 of ``student``, whose curvature (ν + 1)/((ν + 3)σ²) is the same for all rows). Of
+``poisson``, where a weight is given for it, r²/(r² + exp(xᵀθ)) comes last, r the residual: how much counts vary beyond
+Poisson's law. All of it is one vector, which is clipped as one.
 
 How it is clipped, and the proof of its sensitivity, are in `model_gradient`. Nothing overflows: values are clamped to
 public bounds first, and parameters for which a gradient could exceed 1e100 are refused. Each coordinate of a row is
@@ -12,6 +23,8 @@ computed from that row alone, in one order.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +32,9 @@ from dca_proto.core.errors import UsageError
 from dca_proto.statistics.base import register
 from dca_proto.statistics.model_gradient import GRADIENT_MAX, ModelGradient
 
-NORMAL, BERNOULLI = "normal", "bernoulli"
+NORMAL, BERNOULLI, POISSON, STUDENT = FAMILIES = ("normal", "bernoulli", "poisson", "student")
+
+EXPONENT_MAX = 350.0  # exp of twice it is finite, and above what is refused
 
 
 @register
@@ -28,52 +43,108 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
 
     Attributes:
         columns: the features, and the target last.
-        theta: θ, one for each feature, that of the intercept first if there is one; in units of the scaled columns.
+        theta: θ, one for each feature, that of the intercept first if there is one; in units of the scaled columns. Of
+            ``student``, ln σ comes last.
         clip: the ball's radius, in units of the gradient.
-        family: ``normal`` or ``bernoulli``. Of the latter, y is 1 where the scaled target is above 0, and 0 elsewhere;
-            so targets 0 and 1 may be left as they are or be mapped to -1 and 1.
-        intercept: put a constant feature of 1 first.
+        family: of `FAMILIES`. Of ``bernoulli``, y is 1 where the scaled target is above 0, and 0 elsewhere; so targets
+            0 and 1 may be left as they are or be mapped to -1 and 1. Of ``poisson``, y is the scaled target: a centre
+            of 0 and a scale of 1 leave counts as they are.
+        intercept: put a constant feature of 1 first. degrees: ν of ``student``, above 0.
+        information: v, above 0, or 0 for gradients alone. dispersion: the weight of the term that tells of the
+            dispersion, above 0, or 0 without it.
     """
 
     name = "gradient"
 
     family: str = NORMAL
     intercept: bool = False
+    degrees: float = 4.0
+    information: float = 0.0
+    dispersion: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.family not in (NORMAL, BERNOULLI):
-            raise UsageError(f"family {self.family[:64]!r} is unknown; use {NORMAL!r} or {BERNOULLI!r}")
+        if self.family not in FAMILIES:
+            raise UsageError(f"family {self.family[:64]!r} is unknown; use one of {', '.join(FAMILIES)}")
+        if not 0 < self.degrees < math.inf:
+            raise UsageError(f"degrees is {self.degrees:g}; give a finite number above 0")
+        for weight in ("information", "dispersion"):
+            if not 0 <= (value := getattr(self, weight)) <= GRADIENT_MAX:
+                raise UsageError(f"{weight} is {value:g}; give a number from 0 to {GRADIENT_MAX:g}")
+        if self.dispersion and self.family != POISSON:
+            raise UsageError(f"dispersion is {self.dispersion:g}; only {POISSON!r} has one, so leave it out")
         features = len(self.columns) - 1 + self.intercept
         if self.columns and features < 1:
             raise UsageError("no feature: name the features in columns, then the target, or ask for an intercept")
-        if self.columns and len(self.theta) != features:
-            raise UsageError(f"theta has {len(self.theta)} values for {features} features; give one for each")
+        scale = int(self.family == STUDENT)
+        if self.columns and len(self.theta) != features + scale:
+            of_scale = " and one for ln σ" if scale else ""
+            raise UsageError(f"theta has {len(self.theta)} values for {features} features; give one for each{of_scale}")
         super().__post_init__()
         if not (largest := self._largest()) < GRADIENT_MAX:
             raise UsageError(
                 f"a gradient can reach {largest:.3g}, expected below {GRADIENT_MAX:g}; lower bound or theta"
             )
 
+    @property
+    def dimension(self) -> int:
+        d = len(self.columns) - 1 + self.intercept
+        return len(self.theta) + (d * (d + 1) // 2 if self.information else 0) + bool(self.dispersion)
+
     def labels(self) -> tuple[str, ...]:
         features = ("1", *self.columns[:-1]) if self.intercept else self.columns[:-1]
-        return tuple(f"gradient at {feature}" for feature in features)
+        found = [f"gradient at {feature}" for feature in (*features, "ln σ")[: len(self.theta)]]
+        if self.information:
+            found += [f"information {a}·{b}" for place, a in enumerate(features) for b in features[place:]]
+        return (*found, "dispersion") if self.dispersion else tuple(found)
 
     def gradient(self, theta: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
         x, y = rows[:, :-1], rows[:, -1]
         if self.intercept:
             x = np.concatenate((np.ones((len(x), 1)), x), axis=1)
-        predictor = (x * theta).sum(axis=1)
-        residual = y - predictor if self.family == NORMAL else (y > 0) - _sigmoid(predictor)
-        gradient: NDArray[np.float64] = residual[:, None] * x
-        return gradient
+        predictor = (x * theta[: x.shape[1]]).sum(axis=1)
+        if self.family == STUDENT:
+            r = (y - predictor) * math.exp(-theta[-1])
+            weighted = (self.degrees + 1) / (self.degrees + r * r) * r
+            gradient = np.concatenate([weighted[:, None] * x, (weighted * r - 1)[:, None]], axis=1)
+        else:
+            gradient = self._residual(y, predictor)[:, None] * x
+        parts = [gradient]
+        if self.information:
+            curved = self.information * self._curvature(predictor)[:, None] * x
+            parts += [curved[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])]
+        if self.dispersion:
+            mean = np.exp(predictor)
+            parts.append((self.dispersion * (y - mean) ** 2 / ((y - mean) ** 2 + mean))[:, None])
+        return np.concatenate(parts, axis=1)
+
+    def _curvature(self, predictor: NDArray[np.float64]) -> NDArray[np.float64]:
+        """q of each row."""
+        if self.family == BERNOULLI:
+            return _sigmoid(predictor) * _sigmoid(-predictor)
+        curvature: NDArray[np.float64] = np.exp(predictor) if self.family == POISSON else np.ones_like(predictor)
+        return curvature
+
+    def _residual(self, y: NDArray[np.float64], predictor: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The target less its mean under the model."""
+        if self.family == BERNOULLI:
+            return (y > 0) - _sigmoid(predictor)
+        residual: NDArray[np.float64] = y - (np.exp(predictor) if self.family == POISSON else predictor)
+        return residual
 
     def _largest(self) -> float:
         """An upper bound of a coordinate of any row's gradient, and of all that is computed on the way."""
         *bounds, target = self.bound
         if self.intercept:
             bounds.insert(0, 1.0)
-        predictor = sum(abs(theta) * bound for theta, bound in zip(self.theta, bounds, strict=True))
-        return (target + predictor + 1.0) * max(1.0, *bounds)
+        predictor = sum(abs(theta) * bound for theta, bound in zip(self.theta, bounds, strict=False))
+        if self.family == STUDENT:  # a residual is squared on the way
+            residual = (target + predictor) * math.exp(min(abs(self.theta[-1]), EXPONENT_MAX))
+            residual *= residual
+        else:
+            residual = target + 1.0 + (math.exp(min(predictor, EXPONENT_MAX)) if self.family == POISSON else predictor)
+        found = residual * max(1.0, *bounds)
+        weight = max(self.information, self.dispersion)
+        return max(found, weight * found * found) if weight else found
 
 
 def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:

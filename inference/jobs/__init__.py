@@ -25,6 +25,7 @@ _MODULES = {
     "regression-bounded": "inference.models.linear.one_round_job",
     "regression-mcmc": "inference.models.linear.nodes.job",
     "logistic": "inference.models.logistic.job",
+    **dict.fromkeys(("poisson-regression", "robust-regression"), "inference.models.glm.scored_job"),
     "mixture": "inference.models.mixture.job",
     **dict.fromkeys(FAMILIES, "inference.models.conjugate.job"),
     "survival": "inference.models.survival.job",

@@ -20,7 +20,7 @@ LOG_ODDS = "log odds"
 
 @dataclass(frozen=True)
 class Effects:
-    """What coefficients are changes of: the target, or the log odds of its upper class.
+    """What coefficients are changes of: the target, its logarithm, or the log odds of its upper class.
 
     Attributes:
         scale: of each feature in its own units, by which pictures multiply its coefficient; public, or private. Shape
@@ -31,12 +31,20 @@ class Effects:
     scale: Array
     by: str
     logistic: bool = False
+    log: bool = False
 
     def unit(self, name: str) -> str:
         """Of a feature's coefficient."""
-        if not self.logistic:
+        if not (self.logistic or self.log):
             return self.schema.slope_unit(name)
-        return f"{LOG_ODDS} per {self.schema.units[name]}" if name in self.schema.units else LOG_ODDS
+        return f"{self._predicted} per {self.schema.units[name]}" if name in self.schema.units else self._predicted
+
+    @property
+    def _predicted(self) -> str:
+        if self.logistic:
+            return LOG_ODDS
+        target = self.schema.units.get(self.schema.target, self.schema.target)
+        return f"log {target}" if self.log else target
 
     def summary(self, found: Sequence[Figure], others: Sequence[Figure] | None) -> Summary:
         """Rows of the coefficients, and the intercept's figures.
@@ -44,8 +52,7 @@ class Effects:
         Args:
             found, others: figures of the intercept, then of each coefficient; the latter without privacy.
         """
-        target = self.schema.units.get(self.schema.target, self.schema.target)
-        axis = standard_unit(LOG_ODDS if self.logistic else target, self.by)
+        axis = standard_unit(self._predicted, self.by)
         rest: Sequence[Figure | None] = others or [None] * len(found)
         rows = [
             with_standard(row(name, self.unit(name), found[place], rest[place]), axis, self.scale[place - 1])

@@ -125,7 +125,7 @@ def test_its_sensitivity_is_attained() -> None:
         ({"theta": [1e308, 1e308]}, "a gradient can reach inf, expected below"),
         ({"clip": 0.0}, "clip is 0; give a finite number above 0"),
         ({"clip": math.inf}, "clip is inf"),
-        ({"family": "poisson"}, "family 'poisson' is unknown; use 'normal' or 'bernoulli'"),
+        ({"family": "gamma"}, "family 'gamma' is unknown; use one of normal, bernoulli, poisson, student"),
         ({"columns": ["y"], "centre": [0], "scale": [1], "bound": [1], "theta": []}, "no feature"),
         ({"columns": [], "centre": [], "scale": [], "bound": [], "theta": []}, "0 columns"),
         ({"intercept": True}, "theta has 2 values for 3 features"),

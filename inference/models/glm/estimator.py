@@ -1,0 +1,149 @@
+"""Regression of counts, and of targets with outliers, with the interface of scikit-learn.
+
+    PrivatePoissonRegression().fit(X, y)                   raw rows: without privacy
+    PrivatePoissonRegression(schema=schema).fit(rounds)    a few rounds over a running trainer or ideal rounds
+    PrivatePoissonRegression(prior_sd=0.5).fit(aggregates) the same sums under another prior, at no price
+
+Features are standardised first, so that the prior is in standard deviations whatever the units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dca_proto.aggregate import NoisyAggregate
+from inference.errors import DataError
+from inference.models.estimator import PrivateEstimator
+from inference.models.glm.families import Family, Poisson, StudentT
+from inference.models.glm.scored_fit import PRIOR_SD, ScoredFit, exact_fit, fit_of
+from inference.models.glm.scored_rounds import ROUNDS, scored_regression
+from inference.problem import Schema
+from inference.rounds import Rounds, run
+
+Array = NDArray[np.float64]
+
+
+class _Scored(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+    """What both share; a subclass says which family, and takes the arguments."""
+
+    prior_sd: float
+    rounds: int
+    schema: Schema | None
+
+    def _family(self) -> Family:
+        raise NotImplementedError
+
+    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """The posterior predictive mean at rows of shape ``(k, d)``, with its standard deviation if asked for."""
+        check_is_fitted(self, "fit_")
+        mean, sd = self.fit_.predict(self._checked(X))
+        return (mean, sd) if return_std else mean
+
+    def _fit_rows(self, X: Any, y: Any) -> None:
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        self._keep(exact_fit(X, y, self._family(), self.prior_sd))
+
+    def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
+        fit = fit_of(aggregates, self.prior_sd)
+        if type(fit.family) is not type(self._family()):
+            raise DataError(
+                f"the aggregates are of the family {fit.family.name!r}; expected {self._family().name!r}, so take the "
+                "other estimator"
+            )
+        self._name_features(fit.columns.columns[:-1])
+        self._keep(fit)
+
+    def _fit_rounds(self, rounds: Rounds) -> bool:
+        if self.schema is None:
+            raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
+        job = scored_regression(self.schema, self._family(), prior_sd=self.prior_sd, rounds=self.rounds)
+        fit = run(job, rounds)
+        self._name_features(self.schema.features)
+        self._keep(fit)
+        return fit.private
+
+    def _keep(self, fit: ScoredFit) -> None:
+        self.fit_ = fit
+        self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
+        self.intercept_, self.intercept_sd_ = fit.intercept, fit.intercept_sd
+        self._keep_spread(*fit.spread)
+
+    def _keep_spread(self, mean: float, sd: float) -> None:
+        raise NotImplementedError
+
+
+class PrivatePoissonRegression(_Scored):
+    """Bayesian regression of counts: log E[y] is linear in the features, and counts may vary more than Poisson's law.
+
+    Args:
+        prior_sd: of each slope, with features in standard deviations.
+        schema: names and public bounds of features and target, which starts at 0; needed over rounds alone.
+        rounds: of scores, after the one for scales.
+
+    Attributes:
+        coef_, coef_sd_: posterior mean and standard deviation of the slopes of the log rate, in own units, shape
+            ``(d,)``. intercept_, intercept_sd_: of the log rate at features of zero.
+        dispersion_, dispersion_sd_: κ, the variance of a count being λ + κλ² about its mean λ.
+        fit_: the whole posterior (`inference.models.glm.scored_fit.ScoredFit`), with ``refit(prior_sd)``.
+        private_, epsilon_, delta_, n_features_in_, feature_names_in_: `PrivateEstimator`.
+    """
+
+    def __init__(self, *, prior_sd: float = PRIOR_SD, schema: Schema | None = None, rounds: int = ROUNDS) -> None:
+        self.prior_sd = prior_sd
+        self.schema = schema
+        self.rounds = rounds
+
+    def _family(self) -> Family:
+        return Poisson()
+
+    def _keep_spread(self, mean: float, sd: float) -> None:
+        self.dispersion_, self.dispersion_sd_ = mean, sd
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = False
+        tags.target_tags.positive_only = True
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+class PrivateRobustRegression(_Scored):
+    """Bayesian linear regression whose residuals have Student's t distribution, so that outliers count for little.
+
+    Args:
+        degrees: of freedom of the residuals; fewer ignore outliers more.
+        prior_sd: of each slope, in standard deviations of the target for one of the feature.
+        schema: names and public bounds of features and target; needed over rounds alone.
+        rounds: of scores, after the one for scales.
+
+    Attributes:
+        coef_, coef_sd_: posterior mean and standard deviation of the slopes, in own units, shape ``(d,)``.
+        intercept_, intercept_sd_: of the target at features of zero.
+        residual_scale_, residual_scale_sd_: σ of the residuals' law, in target units.
+        fit_, private_, epsilon_, delta_, n_features_in_, feature_names_in_: as of `PrivatePoissonRegression`.
+    """
+
+    def __init__(
+        self,
+        *,
+        degrees: float = StudentT.degrees,
+        prior_sd: float = PRIOR_SD,
+        schema: Schema | None = None,
+        rounds: int = ROUNDS,
+    ) -> None:
+        self.degrees = degrees
+        self.prior_sd = prior_sd
+        self.schema = schema
+        self.rounds = rounds
+
+    def _family(self) -> Family:
+        return StudentT(self.degrees)
+
+    def _keep_spread(self, mean: float, sd: float) -> None:
+        self.residual_scale_, self.residual_scale_sd_ = mean, sd

@@ -1,0 +1,154 @@
+"""Jobs `poisson-regression` and `robust-regression`: counts, and targets with outliers, on features.
+
+A round for scales, then a few of scores (`scored_rounds`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.errors import DataError
+from inference.jobs.base import Conditions, LearningJob, Stage
+from inference.jobs.coefficients import Effects, with_priors
+from inference.jobs.estimates import BY_SD, Figure, normal, row, score
+from inference.jobs.settings import require_positive, setting
+from inference.jobs.summary import HeldOut, Summary
+from inference.models.glm.families import POISSON, Family, Poisson, StudentT
+from inference.models.glm.scored_fit import PRIOR_SD, ScoredFit, exact_fit
+from inference.models.glm.scored_rounds import BOUND, ROUNDS, STD_SHARE, scored_regression, shares
+from inference.models.glm.scored_rounds import check as check_target
+from inference.problem import Problem, Schema
+from inference.rounds import Job
+
+Array = NDArray[np.float64]
+DEGREES = StudentT.degrees
+SPREADS = {True: "dispersion", False: "residual scale"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of both jobs."""
+
+    rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.")
+    bound: float = setting(BOUND, "Clients clip their features to so many standard deviations.")
+    std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
+    prior_sd: float = setting(PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.")
+
+    def __post_init__(self) -> None:
+        require_positive("prior_sd", self.prior_sd)
+        require_positive("bound", self.bound)
+        if self.rounds < 1:
+            raise DataError(f"setting 'rounds' is {self.rounds}, expected at least 1")
+        if not 0 < self.std_share < 1:
+            raise DataError(f"setting 'std_share' is {self.std_share:g}, expected a number between 0 and 1")
+
+    @property
+    def family(self) -> Family:
+        """The model."""
+        return Poisson()
+
+
+@dataclass(frozen=True)
+class RobustSettings(Settings):
+    """Of the job with outliers."""
+
+    degrees: float = setting(DEGREES, "Degrees of freedom of the residuals' Student-t law; fewer ignore outliers more.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("degrees", self.degrees)
+
+    @property
+    def family(self) -> Family:
+        return StudentT(self.degrees)
+
+
+def check(schema: Schema, settings: Settings) -> None:
+    """Refuse bounds that are none of the model's. Raises `DataError`."""
+    check_target(schema, settings.family)
+
+
+def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[ScoredFit]:
+    """The job's rounds."""
+    return scored_regression(
+        schema,
+        settings.family,
+        prior_sd=settings.prior_sd,
+        rounds=settings.rounds,
+        std_share=settings.std_share,
+        bound=settings.bound,
+    )
+
+
+def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+    """Scales first, then scores, the later rounds with more of the budget."""
+    return [
+        Stage(1, settings.std_share, "on scales"),
+        *(
+            Stage(1, share, f"on scores, round {place}")
+            for place, share in enumerate(shares(settings.rounds, settings.std_share), 1)
+        ),
+    ]
+
+
+def reference(train: Problem, settings: Settings) -> ScoredFit:
+    """The same model on the raw rows. Raises `DataError` of targets that are no counts."""
+    return exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
+
+
+def summary(
+    result: ScoredFit, reference: ScoredFit | None, train: Problem | None, test: Problem | None, schema: Schema
+) -> Summary:
+    """Coefficients, how much targets vary about them, and errors on rows that nobody learned from."""
+    counts = result.family.name == POISSON
+    effects = Effects(schema, result.columns.scale[:-1], BY_SD, log=counts)
+    found = with_priors(_figures(result), result.prior_means, result.prior_sds)
+    unit = "" if counts else schema.units.get(schema.target, schema.target)
+    other = None if reference is None else normal(*reference.spread)
+    return {
+        **effects.summary(found, None if reference is None else _figures(reference)),
+        "estimates": [row(SPREADS[counts], unit, normal(*result.spread), other)],
+        "warnings": result.warnings,
+        "test": None if test is None else _errors(result, reference, train, test),
+    }
+
+
+def _figures(fit: ScoredFit) -> list[Figure]:
+    sds = [fit.intercept_sd, *fit.coefficient_sd]
+    return [normal(*pair) for pair in zip([fit.intercept, *fit.coefficients], sds, strict=True)]
+
+
+def _errors(result: ScoredFit, reference: ScoredFit | None, train: Problem | None, test: Problem) -> HeldOut:
+    """Mean absolute errors: a square would count outliers above all else."""
+
+    def error(predicted: Array | float) -> float:
+        return float(np.mean(np.abs(test.y - predicted)))
+
+    other = None if reference is None else error(reference.predict(test.X)[0])
+    constant = float(np.median((train or test).y))
+    one = score("mean absolute error", error(result.predict(test.X)[0]), other, error(constant), higher_is_better=False)
+    return {"rows": len(test.y), "scores": [one]}
+
+
+def picture_title(name: str, schema: Schema) -> str:
+    """What the coefficients are."""
+    return f"Effect on {'the log of ' if name == 'poisson-regression' else ''}{schema.target}"
+
+
+JOBS = {
+    name: LearningJob(
+        name=name,
+        settings=settings,
+        check=check,
+        plan=plan,
+        make=make,
+        reference=reference,
+        summary=summary,
+        picture_title=partial(picture_title, name),
+    )
+    for name, settings in {"poisson-regression": Settings, "robust-regression": RobustSettings}.items()
+}

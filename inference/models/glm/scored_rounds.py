@@ -1,0 +1,130 @@
+"""Poisson and Student-t regression as a learning job: a round for scales, then a few of scores (`scoring`).
+
+The first round's moments give centres and scales of the features, and where to start: slopes of 0, for counts the
+logarithm of their mean, for Student-t the mean and standard deviation of the target. Counts are left in their own
+units, clipped at their public upper bound; a target with outliers is measured in its standard deviation and clipped at
+its public bounds.
+
+The first round of scores has slopes of 0, where the information is a multiple of the features' second moments. Only the
+last asks for κ's term. Between them, κ is what the variance of the counts leaves beyond what the features explain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import SecureSumRequest
+from inference.errors import DataError
+from inference.models.glm.families import Family, rate
+from inference.models.glm.scored_fit import (
+    PRIOR_SD,
+    STATISTIC,
+    ScoredFit,
+    fit_of,
+    prior_of,
+    rows_of,
+    simulated,
+)
+from inference.models.glm.scoring import Prior, Rows, Terms, best_terms
+from inference.problem import Schema
+from inference.rounds import Job
+from inference.variational.standardise import Standardisation, moments_request, standardised
+
+Array = NDArray[np.float64]
+
+STD_SHARE, BOUND, ROUNDS = 0.1, 4.0, 4
+SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores, the last ones where there are fewer; the first is repeated
+REACH_MAX = 50.0  # of a row's linear predictor at the slopes that a round asks about
+DISPERSION_MAX = 5.0  # that a clip is planned for
+
+
+def shares(rounds: int, std_share: float) -> list[float]:
+    """Of the job's μ², of each round of scores."""
+    parts = np.array([SHARES[0]] * (rounds - len(SHARES)) + list(SHARES[-rounds:]))
+    return [float(part) for part in (1 - std_share) * parts / parts.sum()]
+
+
+def scored_regression(
+    schema: Schema,
+    family: Family,
+    *,
+    prior_sd: float = PRIOR_SD,
+    rounds: int = ROUNDS,
+    std_share: float = STD_SHARE,
+    bound: float = BOUND,
+) -> Job[ScoredFit]:
+    """The job: yields `SecureSumRequest`s, is sent `NoisyAggregate`s, returns the fit.
+
+    Args:
+        prior_sd: of each slope, with features in standard deviations. rounds: of scores, at least 1.
+        std_share: the first round's part of the budget. bound: of the features, in standard deviations.
+
+    Raises:
+        DataError: before the first round: a number is out of range, or counts have a lower bound below 0.
+        NoAggregate: a round ended without a sum.
+    """
+    check(schema, family)
+    left = shares(rounds, std_share)
+    moments = yield moments_request(schema, std_share, target=True)
+    columns, mean, sd = _with_target(standardised(schema, moments, bound), family, schema)
+    per_sensitivity = sqrt(moments.noise_variance * std_share) / moments.sensitivity
+    prior = prior_of(family, columns, prior_sd)
+    rows, phi = rows_of(family, columns, np.eye(len(columns.columns))), _start(prior, family, mean, sd)
+    held = [moments]
+    for place, share in enumerate(left):
+        last = place == len(left) - 1
+        terms = best_terms(rows, phi, moments.contributors, per_sensitivity / sqrt(share), prior, last=last)
+        held.append((yield _request(columns, family, terms, share)))
+        fit = fit_of(held, prior_sd)
+        rows = simulated(held[1])
+        phi = _next(fit, rows, mean, sd)
+    return replace(fit, private=fit.private and schema.private)
+
+
+def check(schema: Schema, family: Family) -> None:
+    """Raise `DataError` where the target's bounds are none of counts."""
+    lower = schema.bounds[schema.target].lower
+    if family.disperses and lower < 0:
+        raise DataError(f"target {schema.target!r} has the lower bound {lower:g}; counts start at 0, so give 0:HIGH")
+
+
+def _with_target(columns: Standardisation, family: Family, schema: Schema) -> tuple[Standardisation, float, float]:
+    """With the target as the model takes it, and the target's mean and standard deviation in its own units."""
+    mean, sd, interval = float(columns.centre[-1]), float(columns.scale[-1]), schema.bounds[schema.target]
+    scale = 1.0 if family.own_units else sd
+    centre = 0.0 if family.own_units else mean
+    bound = max(interval.upper - centre, centre - interval.lower) / scale
+    numbers = zip((columns.centre, columns.scale, columns.bound), (centre, scale, bound), strict=True)
+    return Standardisation(columns.columns, *(np.r_[row[:-1], value] for row, value in numbers)), mean, sd
+
+
+def _start(prior: Prior, family: Family, mean: float, sd: float) -> Array:
+    phi = prior.mean.copy()
+    if family.disperses:
+        count = max(mean, sd / 20)
+        phi[0], phi[-1] = log(count), min(max((sd**2 - count) / count**2, 0.0), DISPERSION_MAX)
+    return phi
+
+
+def _next(fit: ScoredFit, rows: Rows, mean: float, sd: float) -> Array:
+    """Where to ask next: the posterior mean, with slopes that no row's predictor leaves all reason with."""
+    phi = fit.posterior.mean.copy()
+    reach = float(np.abs(phi[1:-1]) @ fit.columns.bound[:-1])
+    phi[1:-1] *= min(1.0, REACH_MAX / max(reach, REACH_MAX))
+    if fit.family.disperses:
+        squares = float(np.mean(rate(phi, rows.x) ** 2))
+        phi[-1] = min(max((sd**2 + mean**2 - mean) / squares - 1, 0.0), DISPERSION_MAX)
+    return phi
+
+
+def _request(columns: Standardisation, family: Family, terms: Terms, share: float) -> SecureSumRequest:
+    theta = terms.phi[:-1] if family.disperses else terms.phi
+    parameters = columns.parameters() | family.parameters
+    parameters |= {"theta": [float(value) for value in theta], "clip": terms.clip, "information": terms.information}
+    if terms.dispersion:
+        parameters["dispersion"] = terms.dispersion
+    return SecureSumRequest(STATISTIC, parameters, budget_share=share)

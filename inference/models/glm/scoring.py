@@ -1,0 +1,334 @@
+"""Private Fisher scoring: a generalised linear model from a few noisy sums of clipped scores.
+
+    φ       the parameters; φ* the true ones               n    rows
+    t_k     what a row sends in round k at a public φ_k: a score s, terms of the information, clipped to C_k
+    s̃_k     the score's part of it                         G_k, A_k  the noisy sum of s̃_k, and the information beside it
+    M_k, D_k, K   mean of s̃_k at φ*, its derivative by φ*, and its covariance
+
+The clients' scores at φ_k say where the true parameters are from there. By the central limit theorem, near the solution
+
+    G_k = n M_k + e_k,   M_k = b_k + D_k (φ* + ζ - φ_k)    ζ ~ N(0, D⁻¹ K D⁻¹/n): the same rows, in all rounds    (1)
+                                                           e_k ~ N(0, (N_k (1 + |f (φ* - φ_k)|²/v²) + n² m_k²/9) I)
+
+a linear regression with known noise: with the prior N(φ₀, P⁻¹), (φ, ζ) has a normal posterior, of which ζ is
+integrated out. It holds sampling error, privacy noise and all correlations. It is one step of Newton's method where
+there is one round, and their weighted mean where there are more: rounds get shares of 1, 2, 4, ... of the budget, so
+that the last one, which is nearest to the solution, counts most.
+
+**Features of any law.** D_k is the information A_k that the clients themselves send, so nothing is assumed of the
+features. Its noise, N_k/v² in each term for a weight v, is in e_k, where it meets the distance; f is 1, or what the
+terms of q x xᵀ are multiplied by to be the information.
+
+**The clip is in the model.** b_k, and the factors by which clipping changes D_k and K, come from rows that the trainer
+simulates: features normal with the moments that A_1 has (at θ = 0, where it is a multiple of Σ x xᵀ), targets by the
+model at φ_k. With information I in the simulation, s unclipped, and l the likelihood's score there,
+
+    b = E[s̃ - s]      D = I + E[(s̃ - s) lᵀ]      K = Cov[s̃]                                                       (2)
+
+are carried over to the clients' A in the coordinates in which the information is the identity: A^½ I^-½ D I^-½ A^½. κ,
+which has no score of mean zero, has its column of D by differences. So the features' law matters only for what the clip
+takes. As it is never quite normal, and (1) never quite linear, M_k is
+taken to be wrong by a third of its largest part m_k, in each coordinate: far from the solution, one coordinate's step
+also moves the others' scores. (The last of φ alone, to which θ's scores are orthogonal, moves only its own.) The
+distance φ* - φ_k in e_k is the round's own step.
+
+**The clip** is the one of least V + (h/3)², summed over φ: V is the posterior's variance at that clip, and h what the
+clip would shift if it were not in the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import block_diag
+from scipy.special import ndtri
+from scipy.stats.qmc import Sobol
+
+from inference.models.glm.families import Family
+
+Array = NDArray[np.float64]
+
+SIMULATED_LOG2 = 12  # of the rows
+WRONG = 1 / 3  # of M, as at the head
+PASSES, CONVERGED = 8, 0.01  # over the simulation, as it depends on κ; the last change of that
+DIFFERENCE = 0.1  # of κ
+QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # of norms, to choose a clip from
+INFORMATION, DISPERSION = 1.0, 0.5  # typical norms of the information and of κ's largest term, against the score's
+TINY = 1e-12
+FLOOR = 1e-6  # of the mean eigenvalue, and of the sampling variance: no eigenvalue or noise is below
+
+
+class Terms(NamedTuple):
+    """How a round asks: φ_k, C_k, and what the information and κ's term are multiplied by before they are clipped.
+
+    Only the last round asks for κ's term: far from θ*, residuals are large whatever κ is. It is 0 without one.
+    """
+
+    phi: Array
+    clip: float
+    information: float
+    dispersion: float
+
+
+class Score(NamedTuple):
+    """A round: how it asked, and the noisy sums, each with noise of that variance.
+
+    Attributes:
+        score: G_k, shape ``(p,)``. curved: of the weighted unique terms of q x xᵀ.
+        told: of which parameters G_k tells, shape ``(p,)``: not of κ without its term.
+    """
+
+    terms: Terms
+    score: Array
+    curved: Array
+    noise_variance: float
+    told: NDArray[np.bool_]
+
+
+class Prior(NamedTuple):
+    """φ ~ N(mean, 1/precision), each coordinate by itself: shapes ``(p,)``."""
+
+    mean: Array
+    precision: Array
+
+
+class Normal(NamedTuple):
+    """A normal law: shapes ``(p,)`` and ``(p, p)``."""
+
+    mean: Array
+    cov: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows that the trainer simulates.
+
+    Attributes:
+        family: the model. squares: E[x xᵀ] of the standardised features with the constant first, ``(d + 1, d + 1)``.
+        feature_bound, target_bounds: where clients clip features, shape ``(d,)``, and the target, in the model's units.
+    """
+
+    family: Family
+    squares: Array
+    feature_bound: Array
+    target_bounds: tuple[float, float]
+
+    @cached_property
+    def x(self) -> Array:
+        """The features with the constant first, shape ``(m, d + 1)``."""
+        mean = self.squares[0, 1:] / self.squares[0, 0]
+        values, vectors = np.linalg.eigh(self.squares[1:, 1:] / self.squares[0, 0] - np.outer(mean, mean))
+        spread = ndtri(self._uniform[:, 2:]) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        return np.insert(np.clip(mean + spread, -self.feature_bound, self.feature_bound), 0, 1.0, axis=1)
+
+    @cached_property
+    def _uniform(self) -> Array:
+        """Sobol's points, two coordinates for the target: their means' errors fall about as 1/m."""
+        points = Sobol(len(self.squares) + 1, rng=np.random.default_rng(0)).random_base2(SIMULATED_LOG2)
+        return np.asarray(np.clip(points, TINY, 1 - TINY))
+
+    def targets(self, phi: Array) -> Array:
+        """By the model at φ, as clients clip them."""
+        return np.clip(self.unclipped_targets(phi), *self.target_bounds)
+
+    def unclipped_targets(self, phi: Array) -> Array:
+        """By the model at φ."""
+        return self.family.targets(phi, self.x, self._uniform[:, :2])
+
+
+class Expected(NamedTuple):
+    """In the simulation: b (p,), D (p, p) and K (p, p); what clipping takes from the mean of q x xᵀ; and I."""
+
+    shift: Array
+    slope: Array
+    cov: Array
+    taken: Array
+    information: Array
+
+
+@dataclass(frozen=True, eq=False)
+class At:
+    """Simulated rows and what they send at φ, with targets drawn there, before it is clipped."""
+
+    rows: Rows
+    terms: Terms
+
+    @cached_property
+    def sent(self) -> tuple[Array, Array]:
+        """In the score's place, shape ``(m, p)``, and the weighted terms of the information."""
+        x, phi = self.rows.x, self.terms.phi
+        i, j = np.triu_indices(x.shape[1])
+        curved = self.terms.information * self.rows.family.curvature(phi, x)[:, None] * x[:, i] * x[:, j]
+        return self._sent(phi), curved
+
+    def _sent(self, drawn_at: Array) -> Array:
+        """In the score's place, of targets that are drawn at another φ."""
+        return self.rows.family.sent(self.terms.phi, self.rows.x, self.rows.targets(drawn_at), self.terms.dispersion)
+
+    @cached_property
+    def _apart(self) -> Array:
+        """What they send in the score's place where κ is larger by `DIFFERENCE`."""
+        phi = self.terms.phi.copy()
+        phi[-1] = max(phi[-1], 0.0) + DIFFERENCE
+        return self._sent(phi)
+
+    @cached_property
+    def _scores(self) -> tuple[Array, Array]:
+        """s and l of the targets as they are drawn."""
+        family, phi, x = self.rows.family, self.terms.phi, self.rows.x
+        y = self.rows.unclipped_targets(phi)
+        return family.score(phi, x, y), family.likelihood_score(phi, x, y)
+
+    @cached_property
+    def norms(self) -> Array:
+        """Of all that a row sends, shape ``(m,)``."""
+        score, curved = self.sent
+        return np.asarray(np.sqrt((score**2).sum(axis=1) + (curved**2).sum(axis=1)))
+
+    def expected(self, clip: float) -> Expected:
+        """Equation (2) at norm C."""
+        (sent, curved), (score, likelihood) = self.sent, self._scores
+        shorter = 1 / np.maximum(1.0, self.norms / clip)[:, None]
+        kept, m = sent * shorter, len(sent)
+        off, p, q = kept - score, sent.shape[1], likelihood.shape[1]
+        information = self.rows.family.information(self.terms.phi, self._mean(curved))
+        slope = np.zeros((p, p))
+        slope[:q, :q] = information
+        slope[:, :q] += off.T @ likelihood / m
+        if q < p:
+            apart = self._apart
+            longer = np.maximum(1.0, np.sqrt((apart**2).sum(axis=1) + (curved**2).sum(axis=1)) / clip)[:, None]
+            slope[:, -1] = (apart / longer - kept).mean(axis=0) / DIFFERENCE
+        return Expected(off.mean(axis=0), slope, np.cov(kept.T), self._mean(curved * (1 - shorter)), information)
+
+    def _mean(self, curved: Array) -> Array:
+        return np.asarray(symmetric(curved.mean(axis=0)) / self.terms.information)
+
+
+def symmetric(terms: Array) -> Array:
+    """The symmetric matrix with these unique terms."""
+    size = int(np.sqrt(2 * terms.size))
+    found, (i, j) = np.zeros((size, size)), np.triu_indices(size)
+    found[i, j] = found[j, i] = terms
+    return found
+
+
+def positive(matrix: Array) -> Array:
+    """The nearest matrix whose eigenvalues are above 0."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    least = FLOOR * max(float(np.abs(values).mean()), TINY)
+    found: Array = (vectors * np.maximum(values, least)) @ vectors.T
+    return found
+
+
+def squares_of(one: Score, family: Family, n: float) -> Array:
+    """E[x xᵀ] from a round at slopes of 0, where q is the same for all rows."""
+    squares = symmetric(one.curved) / (one.terms.information * n)
+    return positive(squares / float(family.curvature(one.terms.phi, np.eye(1, len(squares)))[0]))
+
+
+def posterior(rounds: Sequence[Score], rows: Rows, n: float, prior: Prior) -> Normal:
+    """The posterior of φ given the rounds, as at the head.
+
+    Args:
+        rounds: at least one. n: how many rows the sums are over.
+    """
+    last, centred = float(rounds[-1].terms.phi[-1]), _centred(rows.family, rounds[-1].score.size)
+    for _ in range(PASSES):
+        found = _regressed(rounds, [_carried_over(one, rows, n, last) for one in rounds], n, prior, centred)
+        if not rows.family.disperses or abs(found.mean[-1] - last) < CONVERGED:
+            break
+        last = max(float(found.mean[-1]), 0.0)
+    return found
+
+
+class _Part(NamedTuple):
+    """φ_k, f, b, D and K of one round, with the clients' own information."""
+
+    phi: Array
+    factor: float
+    shift: Array
+    slope: Array
+    cov: Array
+
+
+def _carried_over(one: Score, rows: Rows, n: float, last: float) -> _Part:
+    """Args: last: of φ, at which the rows are simulated where clients need not know it (κ)."""
+    terms, p = one.terms, one.score.size
+    if rows.family.disperses:
+        terms = terms._replace(phi=np.r_[terms.phi[:-1], max(last, 0.0)])
+    simulated = At(rows, terms).expected(terms.clip)
+    curved = symmetric(one.curved) / (terms.information * n) + simulated.taken
+    information = rows.family.information(terms.phi, positive(curved))
+    across = _root(information, 0.5) @ _root(simulated.information, -0.5)
+    across = block_diag(across, np.eye(p - len(across)))
+    slope, cov = across @ simulated.slope @ across.T, across @ simulated.cov @ across.T
+    factor = float(rows.family.information(terms.phi, np.eye(rows.x.shape[1]))[0, 0])
+    return _Part(terms.phi, factor, across @ simulated.shift, slope, cov)
+
+
+def _root(matrix: Array, power: float) -> Array:
+    values, vectors = np.linalg.eigh(positive(matrix))
+    found: Array = (vectors * values**power) @ vectors.T
+    return found
+
+
+def _regressed(rounds: Sequence[Score], parts: Sequence[_Part], n: float, prior: Prior, centred: Array) -> Normal:
+    """Equation (1) as a linear regression of (φ, ζ), ζ integrated out."""
+    p, last = parts[-1].phi.size, parts[-1]
+    precision, pull = np.zeros((2 * p, 2 * p)), np.zeros(2 * p)
+    precision[:p, :p], pull[:p] = np.diag(prior.precision), prior.precision * prior.mean
+    precision[p:, p:] = n * last.slope.T @ np.linalg.solve(positive(last.cov), last.slope) + TINY * np.eye(p)
+    for one, part in zip(rounds, parts, strict=True):
+        design = np.hstack([n * part.slope, n * part.slope])
+        weighted = design.T * (one.told / _variances(one, part, n, centred))
+        precision += weighted @ design
+        pull += weighted @ (one.score - n * part.shift + n * part.slope @ part.phi)
+    cov = np.asarray(np.linalg.inv(precision), float)
+    return Normal((cov @ pull)[:p], cov[:p, :p])
+
+
+def _variances(one: Score, part: _Part, n: float, centred: Array) -> Array:
+    """Of e_k, shape ``(p,)``: the distance φ* - φ_k is the round's own step, squared, less what noise adds to that."""
+    inverse = np.linalg.inv(part.slope + np.diag(1e-6 + 1.0 * ~one.told))
+    step = inverse @ (one.told * (one.score / n - part.shift))
+    noise = one.noise_variance / n**2
+    apart = np.maximum(step**2 - np.diag(inverse @ (part.cov / n + noise * np.eye(step.size)) @ inverse.T), 0.0)
+    squares = (centred * part.shift) ** 2 + part.slope**2 @ np.r_[apart[:-1], 0.0]  # of θ's step
+    squares = np.r_[np.full(step.size - 1, squares[:-1].max()), max(squares.max(), part.slope[-1, -1] ** 2 * apart[-1])]
+    in_slope = (part.factor / one.terms.information) ** 2 * float(apart[:-1].sum())
+    floor = FLOOR * n * float(np.trace(part.cov))
+    return np.asarray(one.noise_variance * (1 + in_slope) + floor + (WRONG * n) ** 2 * squares, float)
+
+
+def _centred(family: Family, p: int) -> Array:
+    """1 for a score of mean zero, and 0 for κ's term."""
+    return np.r_[np.ones(p - 1), float(not family.disperses)]
+
+
+def best_terms(rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, prior: Prior, *, last: bool) -> Terms:
+    """How to ask next: at φ, with the clip of the least loss at the head.
+
+    Args:
+        last: whether it is the last round.
+        noise_per_sensitivity: standard deviation of the round's noise, for each unit of the L2 sensitivity 2C.
+    """
+    score, curved = At(rows, Terms(phi, np.inf, 1.0, 0.0)).sent
+    typical, of_terms = (float(np.median(np.linalg.norm(part, axis=1))) for part in (score, curved))
+    weight = DISPERSION * typical if last and rows.family.disperses else 0.0
+    terms = Terms(phi, np.inf, INFORMATION * typical / of_terms, weight)
+    at, losses, centred = At(rows, terms), [], _centred(rows.family, phi.size)
+    clips = np.quantile(at.norms, QUANTILES)
+    for clip in clips:
+        found = at.expected(clip)
+        error = found.cov / n + np.eye(phi.size) * (2 * clip * noise_per_sensitivity / n) ** 2
+        gain = found.slope.T @ np.linalg.inv(error)  # of a κ without its term, the slope is 0
+        cov = np.linalg.inv(gain @ found.slope + np.diag(prior.precision))
+        moved = cov @ gain @ (centred * found.shift)
+        losses.append(float(np.trace(cov) + ((WRONG * moved) ** 2).sum()))
+    return terms._replace(clip=float(clips[int(np.argmin(losses))]))

@@ -1,0 +1,254 @@
+"""Poisson and Student-t regression from scores: against densities, other libraries, rows, and other priors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+from sklearn.linear_model import LinearRegression, PoissonRegressor
+
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.core.errors import UsageError
+from dca_proto.privacy.accounting import mu_of
+from dca_proto.statistics import Gradient, resolve
+from inference.bounds import Interval
+from inference.errors import DataError
+from inference.estimators import PrivatePoissonRegression, PrivateRobustRegression
+from inference.jobs import find
+from inference.jobs.base import Conditions
+from inference.jobs.settings import settings_from
+from inference.models.glm.families import Family, Poisson, StudentT, poisson_quantile
+from inference.models.glm.scored_fit import exact_fit, fit_of
+from inference.models.glm.scored_rounds import scored_regression, shares
+from inference.problem import Problem, Schema
+from inference.rounds import run
+
+F = 24
+BOX: dict[str, Any] = {"columns": ("a", "b", "y"), "centre": (0, 0, 0), "scale": (1, 1, 1), "bound": (3.0, 3.0, 30.0)}
+SLOPES = np.array([0.3, -0.2])
+FAMILIES = [Poisson(), StudentT(4.0)]
+
+
+class NoisyRounds:
+    """Sums of the registered statistics over rows, with Gaussian noise of the right size: `Rounds` for tests."""
+
+    def __init__(self, rows: np.ndarray, epsilon: float, seed: int = 0) -> None:
+        self.rows, self.mu, self.rng = rows, mu_of(epsilon, 1e-5), np.random.default_rng(seed)
+        self.asked: list[RoundRequest] = []
+
+    def hold(self, request: RoundRequest) -> NoisyAggregate:
+        self.asked.append(request)
+        statistic, n = resolve(request.statistic, request.parameters), len(self.rows)
+        sums = np.ldexp(statistic.evaluate(self.rows, F).astype(float).sum(axis=0), -F)
+        sensitivity = float(np.ldexp(np.sqrt(statistic.stated_sensitivity(F).l2_squared), -F))
+        sd = sensitivity / self.mu / np.sqrt(request.budget_share)
+        value = sums + sd * self.rng.standard_normal(sums.size)
+        spent = {"epsilon": 1.0, "delta": 1e-5, "mu": 0.1}
+        ids = {"round_id": bytes([len(self.asked)]) * 16, "announcement_hash": b"", "contributors_hash": b""}
+        return NoisyAggregate(
+            value=value, noise_variance=sd**2, statistic=request.statistic, parameters=request.parameters,
+            contributors=n, clients=n, fewest=n, colluders=0, mechanism="gaussian", sensitivity=sensitivity,
+            relation="replace-one-client", sigma_local=sd, **spent, **ids,
+        )  # fmt: skip
+
+
+def problem(family: Family, n: int, seed: int = 1, *, skewed: bool = False) -> Problem:
+    """Rows of the model, features far from their bounds' middle and of unlike scales."""
+    rng = np.random.default_rng(seed)
+    z = rng.exponential(size=(n, 2)) - 1 if skewed else rng.standard_normal((n, 2))
+    X = 3.0 + z * [1.0, 2.0]
+    eta = 1.0 + z @ [0.3, -0.4]  # slopes of 0.3 and -0.2
+    y = rng.poisson(np.exp(eta)) if family.disperses else eta + 0.5 * rng.standard_t(4, n)
+    bounds = {"a": Interval(-4, 12), "b": Interval(-10, 20), "y": Interval(0 if family.disperses else -60, 60)}
+    return Problem("made", Schema(("a", "b"), "y", bounds), X, y.astype(float))
+
+
+def log_density(family: Family, phi: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    u = x @ phi[: x.shape[1]]
+    if family.disperses:
+        return np.asarray(stats.poisson.logpmf(y, np.exp(u)))
+    return np.asarray(stats.t.logpdf((y - u) / np.exp(phi[-1]), 4.0) - phi[-1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_are_the_derivatives_of_the_density(family: Family) -> None:
+    rng = np.random.default_rng(0)
+    x = np.insert(rng.uniform(-2, 2, (50, 2)), 0, 1.0, axis=1)
+    phi, y = np.array([0.4, 0.3, -0.5, -0.2]), rng.poisson(3, 50).astype(float)
+    used = phi[:-1] if family.disperses else phi
+    numeric = np.column_stack(
+        [
+            (log_density(family, used + step, x, y) - log_density(family, used - step, x, y)) / 2e-5
+            for step in 1e-5 * np.eye(used.size)
+        ]
+    )
+    scores = family.score(phi, x, y)[:, : used.size]
+    scale = np.ones(used.size) if family.disperses else np.r_[np.full(3, np.exp(0.2)), 1.0]  # of ∂/∂(θ/σ)
+    assert scores * scale == pytest.approx(numeric, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_clients_send_what_the_trainer_simulates(family: Family) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.uniform(-2, 2, (40, 2)), rng.poisson(3, 40)])
+    phi = np.array([0.4, 0.3, -0.5, 0.2])
+    theta = phi[:-1] if family.disperses else phi
+    extra = {"dispersion": 0.7} if family.disperses else {}
+    statistic = Gradient(**BOX, **family.parameters, **extra, theta=tuple(theta), clip=1e6, information=0.3)
+    x = np.insert(rows[:, :-1], 0, 1.0, axis=1)
+    i, j = np.triu_indices(3)
+    sent = family.sent(phi, x, rows[:, -1], 0.7)
+    curved = 0.3 * family.curvature(phi, x)[:, None] * x[:, i] * x[:, j]
+    last = sent[:, -1:] if family.disperses else np.empty((40, 0))
+    expected = np.concatenate([sent[:, : theta.size], curved, last], axis=1)
+    assert np.ldexp(statistic.evaluate(rows, F).astype(float), -F) == pytest.approx(expected, abs=1e-4)
+    assert len(statistic.labels()) == statistic.dimension == expected.shape[1]
+
+
+def test_a_student_score_needs_no_clip() -> None:
+    statistic = Gradient(**BOX, family="student", intercept=True, theta=(0.0, 0.0, 0.0, 0.0), clip=1e6)
+    rows = np.column_stack([np.zeros((61, 2)), np.linspace(-30, 30, 61)])
+    score = np.ldexp(statistic.evaluate(rows, F).astype(float), -F)
+    assert np.abs(score[:, 0]).max() == pytest.approx(1.25, abs=0.01)  # (ν + 1)/(2√ν)
+    assert abs(score[-1, 0]) < 0.2  # an outlier's is small
+    assert score[:, -1].min() == -1
+    assert score[:, -1].max() < 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"family": "student"}, "theta has 3 values for 3 features; give one for each and one for ln σ"),
+        ({"family": "poisson", "theta": (0.0, 300.0, 0.0)}, "a gradient can reach"),
+        ({"family": "normal", "dispersion": 1.0}, "dispersion is 1; only 'poisson' has one"),
+        ({"family": "poisson", "information": -1.0}, "information is -1; give a number from 0"),
+        ({"family": "student", "degrees": 0.0}, "degrees is 0; give a finite number above 0"),
+    ],
+)
+def test_what_a_round_may_not_ask_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Gradient(**{**BOX, "intercept": True, "theta": (0.0, 0.0, 0.0), "clip": 1.0, **wrong})
+
+
+def test_poisson_quantiles_are_scipys() -> None:
+    rng = np.random.default_rng(0)
+    mean, q = np.exp(rng.uniform(-5, 4.6, 4000)), rng.uniform(size=4000)
+    assert np.array_equal(poisson_quantile(q, mean), stats.poisson.ppf(q, mean))
+    many = np.exp(rng.uniform(4.7, 9, 1000))
+    assert np.abs(poisson_quantile(q[:1000], many) - stats.poisson.ppf(q[:1000], many)).max() <= 1
+
+
+def test_rows_of_counts_give_scikit_learns_regression() -> None:
+    rows = problem(Poisson(), 400)
+    fit = exact_fit(rows.X, rows.y, Poisson(), prior_sd=1e4)
+    other = PoissonRegressor(alpha=0, tol=1e-10, max_iter=1000).fit(rows.X, rows.y)
+    assert fit.coefficients == pytest.approx(other.coef_, abs=1e-5)
+    assert fit.intercept == pytest.approx(other.intercept_, abs=1e-3)  # its prior is not flat
+    assert fit.predict(rows.X)[0] == pytest.approx(other.predict(rows.X), rel=0.01)
+
+
+def test_rows_with_outliers_give_the_likelihoods_maximum() -> None:
+    rows = problem(StudentT(), 400)
+    fit = exact_fit(rows.X, rows.y, StudentT(), prior_sd=1e4)
+    x = np.insert(rows.X, 0, 1.0, axis=1)
+    best = optimize.minimize(lambda phi: -log_density(StudentT(), phi, x, rows.y).sum(), np.zeros(4), tol=1e-12).x
+    assert fit.coefficients == pytest.approx(best[1:3], abs=1e-3)
+    assert fit.spread[0] == pytest.approx(np.exp(best[-1]), rel=1e-2)
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_noise_rounds_give_what_rows_do(family: Family, skewed: bool) -> None:
+    rows = problem(family, 20_000, skewed=skewed)
+    clipped = np.clip((rows.X - rows.X.mean(0)) / rows.X.std(0), -4, 4) * rows.X.std(0) + rows.X.mean(0)
+    fit = run(scored_regression(rows.schema, family, rounds=5), NoisyRounds(rows.rows, 1000.0))
+    exact = exact_fit(clipped, rows.y, family)
+    assert np.abs(fit.coefficients - exact.coefficients) == pytest.approx(0, abs=0.006)
+    assert fit.coefficient_sd / exact.coefficient_sd == pytest.approx(1, abs=0.2)
+    assert fit.spread[0] == pytest.approx(exact.spread[0], abs=0.03)
+    assert fit.predict(rows.X[:5])[0] == pytest.approx(exact.predict(clipped[:5])[0], rel=0.02)
+
+
+def test_outliers_hardly_move_a_robust_regression() -> None:
+    rows = problem(StudentT(), 10_000)
+    y = rows.y.copy()
+    y[:500] += 40.0 * (rows.X[:500, 0] > 3)  # one in twenty, on one side
+    plain = LinearRegression().fit(rows.X, y).coef_
+    model = PrivateRobustRegression(schema=rows.schema, rounds=6).fit(NoisyRounds(np.column_stack([rows.X, y]), 4.0))
+    assert abs(plain[0] - SLOPES[0]) > 0.5
+    assert np.abs(model.coef_ - SLOPES).max() < 0.05
+    assert model.residual_scale_ < 1 < np.std(y - rows.y) / 5
+
+
+@pytest.mark.parametrize("estimator", [PrivatePoissonRegression, PrivateRobustRegression])
+def test_another_prior_is_one_call_on_what_was_released(estimator: Any) -> None:
+    family = Poisson() if estimator is PrivatePoissonRegression else StudentT()
+    rows = problem(family, 500)
+    rounds = NoisyRounds(rows.rows, 1.0)
+    model = estimator(schema=rows.schema).fit(rounds)
+    held = len(rounds.asked)
+    narrow = model.fit_.refit(prior_sd=0.02)
+    assert len(rounds.asked) == held == 5
+    assert np.all(np.abs(narrow.coefficients) < np.abs(model.coef_))
+    assert np.all(narrow.coefficient_sd < model.coef_sd_)
+    again = estimator(prior_sd=0.02).fit(list(model.fit_.aggregates))
+    assert again.coef_ == pytest.approx(narrow.coefficients)
+    assert again.private_
+    with pytest.raises(DataError, match="from rows"):
+        estimator().fit(rows.X, rows.y).fit_.refit(0.5)
+    with pytest.raises(DataError, match="prior_sd is 0; expected a number above 0"):
+        model.fit_.refit(0.0)
+
+
+def test_aggregates_of_another_kind_are_refused() -> None:
+    rows = problem(Poisson(), 500)
+    rounds = NoisyRounds(rows.rows, 1.0)
+    fit = run(scored_regression(rows.schema, Poisson()), rounds)
+    with pytest.raises(DataError, match="no aggregate is of the statistic 'gradient'"):
+        fit_of(fit.aggregates[:1])
+    with pytest.raises(DataError, match="take the other estimator"):
+        PrivateRobustRegression().fit(list(fit.aggregates))
+    below = Schema(("a",), "y", {"a": Interval(0, 1), "y": Interval(-1, 5)})
+    with pytest.raises(DataError, match="lower bound -1; counts start at 0"):
+        run(scored_regression(below, Poisson()), rounds)
+
+
+@pytest.mark.parametrize("name", ["poisson-regression", "robust-regression"])
+def test_the_job_says_what_it_found(name: str) -> None:
+    job = find(name)
+    settings = settings_from(job.settings, {"prior_sd": 1}, name)
+    family = settings.family
+    rows = problem(family, 3000)
+    conditions = Conditions(3000, 300, mu_of(4.0, 1e-5), np.random.default_rng(0))
+    stages = job.plan(rows.schema, settings, conditions)
+    assert sum(stage.total for stage in stages) == pytest.approx(1)
+    rounds = NoisyRounds(rows.rows, 4.0)
+    result = run(job.make(rows.schema, settings, conditions), rounds)
+    assert [request.budget_share for request in rounds.asked] == pytest.approx([stage.share for stage in stages])
+    found = job.summarise(result, job.reference(rows, settings), rows, rows, rows.schema)
+    assert [row["estimate"] for row in found["coefficients"]] == pytest.approx(SLOPES, abs=0.05)
+    assert [row["nonprivate"] for row in found["coefficients"]] == pytest.approx(SLOPES, abs=0.05)
+    assert all(row["contraction"] > 0.9 for row in found["coefficients"])
+    (score,) = found["test"]["scores"]
+    assert score["nonprivate"] <= score["private"] < score["constant"]
+    data = result.inference_data(np.random.default_rng(0))
+    assert data.posterior["coefficients"].shape == (4, 1000, 2)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [({"rounds": 0}, "'rounds' is 0"), ({"prior_sd": -1}, "'prior_sd' is -1"), ({"std_share": 1}, "'std_share' is 1")],
+)
+def test_settings_out_of_range_are_refused(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        settings_from(find("poisson-regression").settings, table, "poisson-regression")
+
+
+def test_shares_are_the_whole_budget() -> None:
+    for rounds in (1, 2, 3, 6):
+        parts = shares(rounds, 0.1)
+        assert len(parts) == rounds
+        assert sum(parts) == pytest.approx(0.9)
+        assert parts == sorted(parts)
