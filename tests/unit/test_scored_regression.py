@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 from sklearn.linear_model import LinearRegression, PoissonRegressor
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.core.errors import UsageError
@@ -70,6 +72,11 @@ def log_density(family: Family, phi: np.ndarray, x: np.ndarray, y: np.ndarray) -
     if family.disperses:
         return np.asarray(stats.poisson.logpmf(y, np.exp(u)))
     return np.asarray(stats.t.logpdf((y - u) / np.exp(phi[-1]), 4.0) - phi[-1])
+
+
+@parametrize_with_checks([PrivatePoissonRegression(), PrivateRobustRegression()])  # no failure is expected
+def test_scikit_learns_own_checks(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -303,12 +303,13 @@ def _variances(one: Score, part: _Part, n: float, centred: Array) -> Array:
     squares = np.r_[np.full(step.size - 1, squares[:-1].max()), max(squares.max(), part.slope[-1, -1] ** 2 * apart[-1])]
     in_slope = (part.factor / one.terms.information) ** 2 * float(apart[:-1].sum())
     floor = FLOOR * n * float(np.trace(part.cov))
-    return np.asarray(one.noise_variance * (1 + in_slope) + floor + (WRONG * n) ** 2 * squares, float)
+    variances: Array = np.asarray(one.noise_variance * (1 + in_slope) + floor + (WRONG * n) ** 2 * squares)
+    return variances
 
 
 def _centred(family: Family, p: int) -> Array:
     """1 for a score of mean zero, and 0 for κ's term."""
-    return np.r_[np.ones(p - 1), float(not family.disperses)]
+    return np.asarray(np.r_[np.ones(p - 1), float(not family.disperses)])
 
 
 def best_terms(rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, prior: Prior, *, last: bool) -> Terms:
