@@ -26,8 +26,12 @@ from inference.rounds import run
 
 N, DELTA = 20_000, 1e-5
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(-4, 4), "b": Interval(0, 20), "y": Interval(-12, 12)})
-CLOSED = (("regression", {}), ("regression-bounded", {}), ("regression-mcmc", {"method": "fast"}))
-SAMPLED = ("regression-mcmc", {})
+CLOSED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("regression", {}),
+    ("regression-bounded", {}),
+    ("regression-mcmc", {"method": "fast"}),
+)
+SAMPLED: tuple[str, dict[str, Any]] = ("regression-mcmc", {})
 sampled = pytest.mark.skipif(any(find_spec(name) is None for name in ("numpyro", "arviz")), reason="without samplers")
 
 
