@@ -21,16 +21,16 @@ from dataclasses import asdict
 from functools import partial
 
 from emulator.experiments.runner import add_common_options, finish, main, positive, run_cells
-from inference.models.linear.nodes.methods import ready
 from papers.mcmc2023 import calibration
 from papers.mcmc2023.calibration import EPSILONS, METHODS, Cell, Plan, work
+from papers.mcmc2023.samplers.methods import ready
 
 DATASETS = 500
 QUICK_DATASETS, QUICK_SHORTER = 40, 5
 
 
 def run(options: argparse.Namespace) -> int:
-    ready("collapsed", {})  # without JAX, this is told before the work
+    ready()  # without JAX, this is told before the work
     sizes = (QUICK_DATASETS, QUICK_SHORTER) if options.quick else (options.datasets, 1)
     plan = Plan(*sizes, options.seed)
     epsilons = EPSILONS[1:2] if options.quick else EPSILONS

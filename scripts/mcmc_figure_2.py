@@ -2,7 +2,7 @@
 """Figure 2 of the third paper: errors of distributed private regression on simulated data over ε.
 
 d = 2 and d = 5, n = 100,000, one, five and ten data nodes, seven ε from 0.1 to 10, 50 repeats of the noise: the paper's
-methods and the collapsed sampler, as published (not private as claimed) and valid. A sampler makes 10,000 iterations of
+methods, as published (not private as claimed) and valid. A sampler makes 10,000 iterations of
 one chain for each repeat, half of them warm-up; all repeats and ε of one J are one call; some 20 minutes on two cores.
 Exit code 4 where errors do not fall with ε, or one of the other checks at the end does not hold.
 
@@ -20,13 +20,13 @@ import sys
 from functools import partial
 
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
-from inference.models.linear.nodes.methods import ready
 from papers.mcmc2023.figure2 import METHODS, checks, draw, errors, figures, gathered, tables
+from papers.mcmc2023.samplers.methods import ready
 from papers.mcmc2023.simulated import add_run_options, plan_of, works_of
 
 
 def run(options: argparse.Namespace) -> int:
-    ready("collapsed", {})  # without JAX, this is told before the work
+    ready()  # without JAX, this is told before the work
     plan, asked = plan_of(options), works_of(options, METHODS, options.features or (2, 5))
     settings = {"seed": plan.seed, "repeats": plan.repeats, "epsilons": plan.epsilons}
     results = run_cells(

@@ -16,12 +16,12 @@ import sys
 from functools import partial
 
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
-from inference.models.linear.nodes.methods import ready
 from papers.mcmc2023.kernels import SAMPLED
+from papers.mcmc2023.samplers.methods import ready
 
 
 def run(options: argparse.Namespace) -> int:
-    ready("collapsed", {})  # without JAX, this is told, and what follows cannot be imported
+    ready()  # without JAX, this is told, and what follows cannot be imported
     from papers.mcmc2023 import timing
 
     nodes = timing.QUICK_NODES if options.quick else timing.NODES

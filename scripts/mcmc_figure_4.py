@@ -17,13 +17,13 @@ import sys
 from functools import partial
 
 from emulator.experiments.runner import add_common_options, finish, main, run_cells
-from inference.models.linear.nodes.methods import ready
 from papers.mcmc2023.figure4 import METHODS, D, checks, distances, draw, figures, gathered, tables
+from papers.mcmc2023.samplers.methods import ready
 from papers.mcmc2023.simulated import add_run_options, plan_of, works_of
 
 
 def run(options: argparse.Namespace) -> int:
-    ready("collapsed", {})  # without JAX, this is told before the work
+    ready()  # without JAX, this is told before the work
     plan, asked = plan_of(options), works_of(options, METHODS, (D,))
     settings = {"seed": plan.seed, "repeats": plan.repeats, "epsilons": plan.epsilons}
     results = run_cells(

@@ -18,7 +18,7 @@ each to one thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -69,6 +69,8 @@ def sample(
     draws: int = 1000,
     seed: int = 0,
     on_progress: OnProgress | None = None,
+    dense: bool = True,
+    keep: Sequence[str] | None = None,
 ) -> Chains:
     """Draws from a model's posterior.
 
@@ -78,6 +80,8 @@ def sample(
         chains: side by side. warmup: iterations that adapt, before the first draw. draws: of each chain.
         seed: of all randomness; the same seed, model and shapes give the same draws.
         on_progress: called with the iterations done and their total, after each block.
+        dense: whether the mass matrix may be dense; False where the model's coordinates are nearly independent.
+        keep: sites whose draws are returned; by default all.
 
     Raises:
         DataError: a number below its minimum, or no start with a finite density was found.
@@ -87,7 +91,7 @@ def sample(
             raise DataError(f"{name} is {value}; it must be at least {least}")
     begun = time.perf_counter()
     with jax.enable_x64(True):
-        program = _program(model, warmup)
+        program = _program(model, warmup, dense, None if keep is None else tuple(keep))
         data, start = _as_arrays(data), _as_arrays(dict(start or {}))
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(chains))
         state = _started(program, keys, data, start)
@@ -107,7 +111,7 @@ def prior_draws(model: Model, data: Any, count: int, seed: int = 0) -> Draws:
     """Of every site that is not observed, and of what is calculated from them: shape ``(count, ...)``."""
     with jax.enable_x64(True):
         data = _as_arrays(data)
-        made = _program(model, 0).prior(jax.random.split(jax.random.key(seed), count), data)
+        made = _program(model).prior(jax.random.split(jax.random.key(seed), count), data)
         return {name: np.asarray(array) for name, array in made.items()}
 
 
@@ -143,15 +147,15 @@ def _told(made: dict[str, NDArray[Any]], warmup: int, step_size: NDArray[np.floa
 
 
 @lru_cache(maxsize=PROGRAMS)
-def _program(model: Model, warmup: int) -> _Program:
-    return _Program(model, warmup)
+def _program(model: Model, warmup: int = 0, dense: bool = True, keep: tuple[str, ...] | None = None) -> _Program:
+    return _Program(model, warmup, dense, keep)
 
 
 class _Program:
     """Compiled functions of one model and length of warm-up; JAX remembers them by the shapes of their arguments."""
 
-    def __init__(self, model: Model, warmup: int) -> None:
-        self._model, self._warmup = model, warmup
+    def __init__(self, model: Model, warmup: int, dense: bool, keep: tuple[str, ...] | None) -> None:
+        self._model, self._warmup, self._dense, self._keep = model, warmup, dense, keep
         self._init, self._step = hmc(potential_fn_gen=lambda data: partial(potential_energy, model, (data,), {}))
         self.start = jax.jit(jax.vmap(self._start, in_axes=(0, None, None)))
         self.block = jax.jit(self._block)
@@ -174,7 +178,7 @@ class _Program:
         return self._init(
             z,
             self._warmup,
-            dense_mass=sum(int(np.prod(jnp.shape(part))) for part in z.values()) <= DENSE_MAX,
+            dense_mass=self._dense and sum(int(np.prod(jnp.shape(part))) for part in z.values()) <= DENSE_MAX,
             target_accept_prob=TARGET_ACCEPTANCE,
             max_tree_depth=TREE_DEPTH_MAX,
             model_args=(data,),
@@ -200,6 +204,8 @@ class _Program:
     def _seen(self, data: Any, state: Any) -> dict[str, Any]:
         """A chain's draw in the model's own coordinates, and how it came about."""
         drawn = constrain_fn(self._model, (data,), {}, state.z, return_deterministic=True)
+        if self._keep is not None:
+            drawn = {name: drawn[name] for name in self._keep if name in drawn}
         return {**drawn, ACCEPTED: state.accept_prob, DIVERGING: state.diverging, STEPS: state.num_steps}
 
     def _sites(self, data: Any) -> dict[str, Any]:

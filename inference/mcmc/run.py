@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypedDict, TypeVar
@@ -54,8 +54,16 @@ class Options:
     keep_warmup: bool = False
     require_mixed: bool = True
 
-    def sample(self, model: Any, data: Mapping[str, Any], start: Mapping[str, Any] | None = None) -> Sampled:
-        """Draws of a model of `models`, from starts about a plausible point.
+    def sample(
+        self,
+        model: Any,
+        data: Any,
+        start: Mapping[str, Any] | None = None,
+        *,
+        dense: bool = True,
+        keep: Sequence[str] | None = None,
+    ) -> Sampled:
+        """Draws of a NumPyro model, from starts about a plausible point; arguments as of `nuts.sample`.
 
         Raises:
             DataError: as `nuts.sample`; NumPyro, JAX, or ArviZ, which looks at the chains, is missing.
@@ -70,6 +78,8 @@ class Options:
             draws=self.draws,
             seed=self.seed,
             on_progress=self.on_progress,
+            dense=dense,
+            keep=keep,
         )
         return Sampled(made.draws, made.warmup if self.keep_warmup else {}, made.sampling)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from dca_proto.net.topics import topic_of
 from emulator.swarm import live
 from emulator.swarm.dropout import Dropouts
 from inference.errors import DataError
-from inference.jobs import NAMES, find
+from inference.jobs import NAMES, find, reports
 from inference.models.linear.nodes import job as regression_mcmc
 
 BOUNDS = "a=-4:4,b=-4:4,y=-8:8"
@@ -154,7 +153,7 @@ def test_one_sum_over_all_clients_is_one_node(dca: Dca, table: Path, embedded_br
     assert (result["round_kind"], one["relation"], one["contributors"]) == ("secure-sum", "replace-one-client", 38)
     assert one["noise_variance"] == pytest.approx(38 * one["sigma_local"] ** 2), "what it really carries"
     assert "nodes" not in result
-    assert result["sampling"]["method"] == "fast"
+    assert result["sampling"] is None
     assert estimates_are_near(result)
 
 
@@ -177,7 +176,7 @@ def test_what_was_released_is_written_where_no_result_comes_of_it(
     def fails(*_: Any, **options: Any) -> None:
         raise DataError("a draw is not finite; take another method")
 
-    monkeypatch.setattr(regression_mcmc, "fit_released", fails)
+    monkeypatch.setattr(regression_mcmc, "fit_fast", fails)
     done = dca(*own(table, "--nodes", "2", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("a draw is not finite; take another method")
@@ -219,21 +218,12 @@ def test_what_data_nodes_cannot_do_is_one_line(options: list[str], said: str, dc
 
 def test_without_jax_nothing_is_started(dca: Dca, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor without ArviZ, that would say afterwards whether chains have mixed."""
-    monkeypatch.setattr(regression_mcmc, "find_spec", lambda name: None)
-    for missing in ("ArviZ", "JAX"):
-        done = dca(*own(table, "--nodes", "2", method="fixed-s"))
-        assert done.returncode == 2
-        assert missing in done.stderr
-        assert "pip install -e '.[samplers]' in the checkout, or take method 'fast'" in done.stderr
-        assert done.stdout == ""
-        monkeypatch.setitem(sys.modules, "jax", None)
-        for module in (
-            "models.linear.nodes.fixed_s",
-            "models.linear.nodes.residual_variance",
-            "mcmc.distributions",
-            "mcmc.kernel",
-        ):
-            monkeypatch.delitem(sys.modules, f"inference.{module}", raising=False)
+    monkeypatch.setattr(reports, "find_spec", lambda name: None)
+    done = dca(*own(table, "--nodes", "2", method="normal"))
+    assert done.returncode == 2
+    assert "need NumPyro, JAX and ArviZ" in done.stderr
+    assert "pip install -e '.[samplers]' in the checkout" in done.stderr
+    assert done.stdout == ""
 
 
 JOB = """
@@ -274,7 +264,7 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     told = words(capsys.readouterr().out)
     assert "J = 2 data nodes, of which each adds the whole noise for one row" in told
     assert "epsilon 4, delta 1e-05 of every row's budget" in told
-    assert "another method, released_for, chains, warmup, draws, thin, seed costs nothing; to learn anew" in told
+    assert "another method, chains, warmup, draws, require_mixed, seed costs nothing; to learn anew" in told
     result = json.loads((tmp_path / "l.json").read_text())
     (one,) = result["rounds"]
     assert (one["contributors"], one["clients"], one["relation"]) == (1500, 2, "replace-one-row")
@@ -285,9 +275,7 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     np.testing.assert_allclose(slopes, [1, -1], atol=8 * spread + 0.1)
     assert main(["learn", "trainer.toml", "--json", "again.json"]) == 0, "nobody is there, and nobody is asked"
     assert json.loads((tmp_path / "again.json").read_text())["coefficients"] == result["coefficients"]
-    more = ("--set", "draws=50", "--set", "chains=2", "--set", "seed=3")
-    assert main(["learn", "trainer.toml", "--json", "more.json", *more]) == 0
-    assert json.loads((tmp_path / "more.json").read_text())["sampling"]["draws"] == 50
+    assert main(["learn", "trainer.toml", "--json", "more.json", "--set", "draws=50", "--set", "seed=3"]) == 0
     capsys.readouterr()
     assert main(["learn", "trainer.toml", "--set", "group=3"]) == 2
     assert "is the journal of a job with another group" in words(capsys.readouterr().err)
@@ -341,10 +329,10 @@ def test_hospitals_that_are_too_small_for_a_method_are_learnt_from_by_another_at
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     with Actors(tmp_path):
-        assert main(["learn", "trainer.toml", "--set", "method=intercept", "--json", "failed.json"]) == 2
+        assert main(["learn", "trainer.toml", "--set", "method=normal", "--json", "failed.json"]) == 2
     said = words(capsys.readouterr().err)
-    error = "the largest of 2 data nodes has 2 rows, and method 'intercept' needs 3 of each; take 'fixed-s' or 'fast'"
-    remedy = "the same command goes on from there, at no price, with another method, released_for, chains, warmup"
+    error = "the largest of 2 data nodes has 2 rows, and method 'normal' needs 4 of each; take 'fast'"
+    remedy = "the same command goes on from there, at no price, with another method, chains, warmup"
     assert error in said
     assert remedy in said
     failed = json.loads((tmp_path / "failed.json").read_text())
@@ -357,9 +345,6 @@ def test_hospitals_that_are_too_small_for_a_method_are_learnt_from_by_another_at
     assert "No result: the largest of 2 data nodes" in (tmp_path / "failed.html").read_text()
     assert main(["learn", "trainer.toml", "--set", "method=fast", "--json", "done.json"]) == 0
     assert json.loads((tmp_path / "done.json").read_text())["rounds"][0]["value"] == one["value"]
-    capsys.readouterr()
-    assert main(["learn", "trainer.toml", "--set", "method=collapsed"]) == 2, "nodes released something else"
-    assert "request 1 of the job has another parameters than the journal" in words(capsys.readouterr().err)
     assert len(read_book(tmp_path / "trainer.toml").ledger.charges) == 1
 
 

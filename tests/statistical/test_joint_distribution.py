@@ -11,22 +11,18 @@ function is given decides which error is there, and 0 is none.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
 
-from inference.models.linear.nodes import (
-    collapsed,
-    fixed_s,
-    intercept,
-    noncentred,
-    normal_x,
-    residual_variance,
-)
+from inference.models.linear.nodes import model as node_model
 from papers.mcmc2023.joint import FALSE_ALARM, STILL, Verdict, compared, successive, variant, verdict
+from papers.mcmc2023.samplers import fixed_s, normal_x, residual_variance
 from papers.mcmc2023.subjects import SAMPLERS, Regime
 
 SMALL = Regime(2, (30, 50), 1.0)
@@ -42,7 +38,7 @@ ERRORS = {
         "θ with a prior about zero": PRIOR_MEAN,
         "S with a tenth of its noise": NOISE,
     },
-    "collapsed": {
+    "normal": {
         "a density without the Jacobian of its logarithms": JACOBIAN,
         "Σ_x with three degrees of freedom too few in its prior": DEGREES,
         "θ as if z had no noise": NO_NOISE,
@@ -53,18 +49,17 @@ ERRORS = {
         "σ_y² with a prior of exponent -a in place of -(a + 1)": JACOBIAN,
         "θ with a prior about zero": PRIOR_MEAN,
     },
-    "intercept": {
-        "the scatter with a proposal ratio of one": PROPOSAL,
-        "means as if of a quarter of the rows": MEAN,
-        "rows without what their scatter's size does to its density": ROWS,
+    "normal, with a constant": {
+        "the mean of the features as if from a quarter of its prior rows": MEAN,
+        "rows without what their number does to their scatter's density": ROWS,
         "θ with a prior about zero": PRIOR_MEAN,
     },
 }
 
 
 def marks(sampler: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Compiling both simulators of the intercept's sampler takes ten seconds."""
-    return (pytest.mark.long,) if sampler in ("intercept", "collapsed", "normal-x") else ()
+    """Compiling takes ten seconds."""
+    return () if sampler == "fixed-s" else (pytest.mark.long,)
 
 
 PLANTED = [
@@ -93,9 +88,8 @@ def judge() -> Iterator[Judge]:
     with pytest.MonkeyPatch.context() as patch:
         plant_in_walk(patch)
         plant_in_normal_x(patch)
-        plant_in_collapsed(patch)
+        plant_in_nuts(patch)
         plant_in_fixed_s(patch)
-        plant_in_intercept(patch)
         yield judged
 
 
@@ -131,24 +125,30 @@ def plant_in_normal_x(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(normal_x, "update_theta", wrong_update)
 
 
-def plant_in_collapsed(patch: pytest.MonkeyPatch) -> None:
-    density, likelihood = noncentred.log_prior, collapsed.likelihood
+def plant_in_nuts(patch: pytest.MonkeyPatch) -> None:
+    called, root, marginal = node_model.NodeRegression.__call__, node_model.NodeRegression._root, node_model.marginal
+    gammaln = node_model.gammaln
 
-    def wrong_density(made: Any, frame: Any, prior: Any, n: Any) -> Any:
+    def wrong_call(self: Any, data: Any) -> None:
+        observed, prior = data["observed"], data["prior"]
+        observed = observed._replace(variance_S=if_planted(NOISE, 0.1, 1.0) * observed.variance_S)
         prior = prior._replace(kappa=prior.kappa - if_planted(DEGREES, 3.0, 0.0))
-        value, by_K, by_A = density(made, frame, prior, n)
-        return value - if_planted(JACOBIAN, 1.0, 0.0) * jnp.log(jnp.diagonal(made.K)).sum(), by_K, by_A
+        called(self, {**data, "observed": observed, "prior": prior})
 
-    def wrong_likelihood(S: Any, sigma_y2: Any, observed: Any, m: Any, inverse_C: Any) -> Any:
-        noise = (
-            if_planted(NOISE, 0.1, 1.0) * observed.variance_S,
-            if_planted(NO_NOISE, 0.01, 1.0) * observed.variance_z,
-        )
-        observed = observed._replace(variance_S=noise[0], variance_z=noise[1])
-        return likelihood(S, sigma_y2, observed, if_planted(PRIOR_MEAN, 0.0, m), inverse_C)
+    def wrong_root(self: Any, frame: Any, prior: Any, k: Any, D: int) -> Any:
+        i, j = node_model.terms(D, constant=self.constant)
+        numpyro.factor("planted", if_planted(JACOBIAN, 1.0, 0.0) * jnp.where(i == j, k, 0.0).sum())
+        rows = dataclasses.replace(self, prior_rows=if_planted(MEAN, 0.25, 1.0) * self.prior_rows)
+        return root(rows, frame, prior, k, D)
 
-    patch.setattr(noncentred, "log_prior", wrong_density)
-    patch.setattr(collapsed, "likelihood", wrong_likelihood)
+    def wrong_marginal(S: Any, sigma_y2: Any, observed: Any, prior: Any) -> Any:
+        observed = observed._replace(variance_z=if_planted(NO_NOISE, 0.01, 1.0) * observed.variance_z)
+        return marginal(S, sigma_y2, observed, prior._replace(m=if_planted(PRIOR_MEAN, 0.0, prior.m)))
+
+    patch.setattr(node_model.NodeRegression, "__call__", wrong_call)
+    patch.setattr(node_model.NodeRegression, "_root", wrong_root)
+    patch.setattr(node_model, "marginal", wrong_marginal)
+    patch.setattr(node_model, "gammaln", lambda x: if_planted(ROWS, 0.0, gammaln(x)))
 
 
 def plant_in_fixed_s(patch: pytest.MonkeyPatch) -> None:
@@ -158,27 +158,6 @@ def plant_in_fixed_s(patch: pytest.MonkeyPatch) -> None:
         return right(noise, state, observed, prior._replace(m=if_planted(PRIOR_MEAN, 0.0, prior.m)))
 
     patch.setattr(fixed_s, "_update_theta", update)
-
-
-def plant_in_intercept(patch: pytest.MonkeyPatch) -> None:
-    """Its θ is drawn by what is patched in `normal_x`."""
-    scatter, mean, rows = intercept.scatter_log_ratio, intercept.mean_log_ratio, intercept.rows_log_ratio
-
-    def wrong_scatter(state: Any, proposed: Any, B: Any, observed: Any) -> Any:
-        growth = 2 * jnp.log(jnp.diagonal(B, axis1=-2, axis2=-1)).sum(axis=-1)
-        return scatter(state, proposed, B, observed) - if_planted(PROPOSAL, (len(B[0]) + 1) / 2, 0.0) * growth
-
-    def wrong_mean(state: Any, proposed: Any, observed: Any) -> Any:
-        fewer = if_planted(MEAN, 0.25, 1.0) * state.rows
-        return mean(state._replace(rows=fewer), proposed, observed)
-
-    def wrong_rows(state: Any, proposed: Any, observed: Any, missing: float) -> Any:
-        jacobian = SMALL.d * (SMALL.d + 1) / 2 * jnp.log(proposed.rows / state.rows)
-        return rows(state, proposed, observed, missing) - if_planted(ROWS, 1.0, 0.0) * jacobian
-
-    patch.setattr(intercept, "scatter_log_ratio", wrong_scatter)
-    patch.setattr(intercept, "mean_log_ratio", wrong_mean)
-    patch.setattr(intercept, "rows_log_ratio", wrong_rows)
 
 
 @pytest.mark.parametrize("sampler", [pytest.param(one, marks=marks(one)) for one in ERRORS])

@@ -17,14 +17,15 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.regression_sensitivity import Limits, regression_sensitivity
 from emulator.ideal import IdealSwarm
 from inference.errors import DataError
-from inference.models.linear.nodes import adassp, fixed_s_fast
-from inference.models.linear.nodes.adassp import (
+from inference.models.linear.nodes import fixed_s_fast
+from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
+from papers.mcmc2023.samplers import adassp
+from papers.mcmc2023.samplers.adassp import (
     Ridge,
     Sensitivities,
     estimate,
     release,
 )
-from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
 
 
 def symmetric(rng: np.random.Generator, J: int, d: int, sd: float) -> np.ndarray:

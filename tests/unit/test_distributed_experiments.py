@@ -20,7 +20,6 @@ from dca_proto.privacy.accounting import delta_of, mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from inference.bounds import Interval
-from inference.models.linear.nodes.adassp import Sensitivities
 from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
 from inference.problem import Schema
 from papers.mcmc2023 import (
@@ -38,6 +37,7 @@ from papers.mcmc2023 import (
 )
 from papers.mcmc2023.data import AIR_QUALITY, BIKE, POWER_PLANT, PUBLISHED, ROAD, VALID, Statistics
 from papers.mcmc2023.paper import ADASSP, FAST, NORMAL_X, TABLES
+from papers.mcmc2023.samplers.adassp import Sensitivities
 from papers.mcmc2023.simulated import Plan, Work
 from papers.mcmc2023.summary import Found
 from papers.mcmc2023.tables import NON_PRIVATE, ZERO, Cell
@@ -269,8 +269,8 @@ def test_many_problems_in_parts_have_the_same_draws(monkeypatch: pytest.MonkeyPa
     """The last part is filled up, and what fills it is left out."""
     import jax
 
-    from inference.mcmc import sampler
-    from inference.mcmc.kernel import Info, Kernel
+    from papers.mcmc2023.samplers import sampler
+    from papers.mcmc2023.samplers.kernel import Info, Kernel
 
     def init(key: jax.Array, observed: Observed, prior: Prior) -> jax.Array:
         return observed.z[0]
@@ -304,8 +304,8 @@ def test_many_problems_in_parts_have_the_same_draws(monkeypatch: pytest.MonkeyPa
 
 
 def test_adaptation_as_published_begins_late_and_never_ends() -> None:
-    from inference.mcmc.kernel import Kernel, Schedule
-    from inference.models.linear.nodes.residual_variance import gain
+    from papers.mcmc2023.samplers.kernel import Kernel, Schedule
+    from papers.mcmc2023.samplers.residual_variance import gain
 
     def step(key: object, state: object, observed: object, prior: object, schedule: Schedule) -> float:
         return float(gain(schedule))
@@ -366,12 +366,13 @@ def test_the_simulated_population_is_as_hard_as_the_papers() -> None:
 
 def test_a_sampler_that_leaves_a_part_where_it_is_gets_no_credit_for_the_others() -> None:
     """θ may be drawn quickly from wherever S stands still: the slowest part is what counts."""
-    cells = [efficiency.Cell(5, 10, 1000, 1.0, 0)]
-    run = {"draws_s": 2.0, "warmup_s": 1.0, "iterations": 100, "r_hat": 1.0}
+    cells = [efficiency.Cell(5, 10, 1000, 1.0, 0, method) for method in (efficiency.LIBRARY, efficiency.NORMAL_X)]
+    run = {"seconds": 2.0, "r_hat": 1.0, "mean": [0.0], "sd": [1.0], "ess_theta": [400.0]}
     good = run | {"ess": {"regression": 1000.0, "Sigma_x": 800.0, "S": 600.0}}
     stuck = run | {"ess": {"regression": 9000.0, "Sigma_x": 700.0, "S": 5.0}}
     for other, holds in ((stuck, True), (stuck | {"ess": dict.fromkeys(stuck["ess"], 150.0)}, False)):
-        asked, mixed = efficiency.checks(cells, [{"collapsed": good, "normal-x": other}])
-        assert bool(asked.holds) is holds
-        assert mixed.holds
-    assert asked.found == "4 to 4 times"
+        mixed, agree, ahead = efficiency.checks(cells, [good, other])
+        assert (bool(ahead.holds), mixed.holds, agree.holds) == (holds, True, True)
+    assert ahead.found == "4.00"
+    apart = efficiency.checks(cells, [good, good | {"mean": [0.5]}])
+    assert [one.holds for one in apart] == [True, False, False]

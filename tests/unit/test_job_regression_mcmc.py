@@ -24,8 +24,7 @@ from emulator.swarm.live import fresh_cast
 from inference.errors import DataError
 from inference.jobs import find
 from inference.jobs.settings import settings_from
-from inference.models.linear.nodes import METHODS
-from inference.models.linear.nodes import rounds as distributed_job
+from inference.models.linear.nodes import methods as nodes
 from inference.problem import split
 
 jax_needed = pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the samplers")
@@ -47,43 +46,40 @@ def slopes(summary: dict[str, Any]) -> dict[str, Any]:
 
 @jax_needed
 def test_nodes_with_too_few_rows_are_left_out_and_the_result_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A density of S_j takes a row for each feature and the constant; closed forms take any."""
+    """A density of S_j takes more rows than features and the constant; the closed form takes any."""
     seen: list[Any] = []
-    monkeypatch.setattr(
-        distributed_job, "fit", lambda method, observed, *rest, **more: seen.append(observed) or drawn(
-            method, observed, *rest, **more)
-    )  # fmt: skip
-    result, summary, _ = learn_from(tables(2, 150, 148), method="intercept", draws=20)
-    assert seen[0].n.tolist() == [150, 148]
+    monkeypatch.setattr(nodes, "sample", lambda observed, *rest: seen.append(observed) or drawn(observed, *rest))
+    result, summary, _ = learn_from(tables(3, 150, 147), draws=20, require_mixed=False)
+    assert seen[0].n.tolist() == [150, 147]
     said = (
-        "1 of 3 data nodes are left out: the smallest has 2 rows, and method 'intercept' needs 3 of each; "
-        "'fixed-s' and 'fast' learn from all that have any"
+        "1 of 3 data nodes are left out: the smallest has 3 rows, and method 'normal' needs 4 of each; 'fast' learns "
+        "from all that have any"
     )
-    assert summary["warnings"][0] == said
-    assert result.linear.contributors == 298
-    _, everybody, _ = learn_from(tables(3, 150, 147), method="intercept", draws=20)
+    assert said in summary["warnings"]
+    assert result.linear.contributors == 297
+    _, everybody, _ = learn_from(tables(4, 150, 146), draws=20, require_mixed=False)
     assert not any("left out" in one for one in everybody["warnings"])
-    with pytest.raises(DataError, match="largest of 2 data nodes has 2 rows, and method 'intercept' needs 3 of each"):
-        learn_from(tables(2, 1), method="intercept")
-    with pytest.raises(DataError, match="there are 2 rows, and method 'intercept' needs 3 of each; take 'fixed-s' or"):
-        learn_from(tables(1, 1), method="intercept", kind=SecureSumRequest)
+    with pytest.raises(DataError, match="largest of 2 data nodes has 2 rows, and method 'normal' needs 4 of each"):
+        learn_from(tables(2, 1))
+    with pytest.raises(DataError, match="there are 2 rows, and method 'normal' needs 4 of each; take 'fast'"):
+        learn_from(tables(1, 1), kind=SecureSumRequest)
 
 
-def test_closed_forms_take_nodes_of_any_size() -> None:
+def test_the_closed_form_takes_nodes_of_any_size() -> None:
     result, summary, _ = learn_from(tables(2, 150, 148), method="fast")
-    assert (result.sampled.attrs["nodes"], summary["warnings"]) == (3, [])
+    assert (result.contributors, summary.get("warnings", [])) == (300, [])
 
 
 @jax_needed
 def test_how_many_rows_a_node_needs_is_known_before_anything_is_started() -> None:
     schema = problem("number").schema
-    needed = {
-        (method, k): JOB.rows_least(schema, settings_from(JOB.settings, {"method": method, "group": k}, JOB.name))
-        for method, k in (("intercept", None), ("collapsed", 1), ("collapsed", 10), ("fixed-s", 10), ("fast", None))
-    }
-    assert list(needed.values()) == [3, 2, 20, 10, 1]
-    with pytest.raises(DataError, match="setting 'rows_max' is 2, and method 'intercept' needs 3 rows of each node"):
-        JOB.check(schema, settings_from(JOB.settings, {"method": "intercept", "rows_max": 2}, JOB.name))
+    needed = [
+        JOB.rows_least(schema, settings_from(JOB.settings, {"method": method, "group": k}, JOB.name))
+        for method, k in (("normal", None), ("normal", 1), ("normal", 10), ("fast", 10), ("fast", None))
+    ]
+    assert needed == [4, 4, 30, 10, 1]
+    with pytest.raises(DataError, match="setting 'rows_max' is 3, and method 'normal' needs 4 rows of each node"):
+        JOB.check(schema, settings_from(JOB.settings, {"rows_max": 3}, JOB.name))
 
 
 # --- averages of rows -------------------------------------------------------------------------------------------------
@@ -93,37 +89,30 @@ def test_data_nodes_release_averages_of_rows_where_a_job_asks_for_them() -> None
     """At ε = 60 within 6 posterior standard deviations, of 59 averages; the last node has none."""
     result, summary, _ = learn_from(tables(150, 146, 4), method="fast", group=5)
     assert near(slopes(summary))
-    attrs = result.sampled.attrs
-    assert (attrs["statistics"], attrs["nodes"], attrs["contributors"]) == ("averaged-regression", 2, 295)
-    assert result.linear.contributors == 59
-    assert summary["warnings"] == []
+    assert result.contributors == 59
     single, _, _ = learn_from(tables(150, 146, 4), method="fast")
-    assert (single.linear.coefficient_sd < result.linear.coefficient_sd).all(), "averages tell less"
+    assert (single.coefficient_sd < result.coefficient_sd).all(), "averages tell less"
 
 
 @jax_needed
 def test_nodes_with_too_few_averages_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed_job, "fit", drawn)
-    _, summary, _ = learn_from(tables(150, 141, 9), method="collapsed", group=5, draws=20)
-    said = "1 of 3 data nodes are left out: the smallest has 1 averages of 5 rows, and method 'collapsed' needs 2 of"
-    assert summary["warnings"][0].startswith(said)
+    monkeypatch.setattr(nodes, "sample", drawn)
+    _, summary, _ = learn_from(tables(150, 140, 10), group=5, draws=20, require_mixed=False)
+    said = "1 of 3 data nodes are left out: the smallest has 2 averages of 5 rows, and method 'normal' needs 3 of each"
+    assert any(one.startswith(said) for one in summary["warnings"])
 
 
 @jax_needed
-def test_averages_have_no_constant_and_no_squares() -> None:
+def test_averages_have_no_constant() -> None:
     schema = problem("number").schema
-    for method in METHODS.values():
-        settings = settings_from(JOB.settings, {"method": method.name, "group": 10}, JOB.name)
-        if method.name in ("intercept", "bernstein-sheldon"):
-            with pytest.raises(DataError, match="take one of 'collapsed', 'normal-x', 'fixed-s', 'fast', or leave"):
-                JOB.check(schema, settings)
-            continue
-        JOB.check(schema, settings)
-        known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)
-        request = next(JOB.make(schema, settings, known))
-        assert (request.statistic, request.parameters["group"]) == ("averaged-regression", 10)
-        with pytest.raises(DataError, match="averages of 10 rows are for data nodes that release by themselves"):
-            next(JOB.make(schema, settings, replace(known, kind=SecureSumRequest)))
+    settings = settings_from(JOB.settings, {"group": 10}, JOB.name)
+    JOB.check(schema, settings)
+    known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)
+    request = next(JOB.make(schema, settings, known))
+    assert (request.statistic, request.parameters["group"]) == ("averaged-regression", 10)
+    assert "intercept" not in request.parameters
+    with pytest.raises(DataError, match="averages of 10 rows are for data nodes that release by themselves"):
+        next(JOB.make(schema, settings, replace(known, kind=SecureSumRequest)))
 
 
 def test_groups_that_rows_do_not_fill_are_refused_before_the_round() -> None:
@@ -154,8 +143,8 @@ def task(**settings: Any) -> Task:
 @jax_needed
 @pytest.mark.parametrize(
     "settings",
-    [{"draws": 50}, {"chains": 2}, {"warmup": 9}, {"thin": 3}, {"seed": 7}, {"method": "intercept"},
-     {"method": "fast", "released_for": "collapsed"}, {"collect_s": 5.0}],
+    [{"draws": 50}, {"chains": 2}, {"warmup": 9}, {"require_mixed": False}, {"seed": 7}, {"method": "normal"},
+     {"collect_s": 5.0}],
 )  # fmt: skip
 def test_what_is_made_of_what_was_released_is_no_part_of_a_jobs_identity(settings: dict[str, Any]) -> None:
     assert task(**settings).identity == task().identity
@@ -182,7 +171,7 @@ def test_a_journal_without_settings_of_today_is_gone_on_with(tmp_path: Path) -> 
     path, one = tmp_path / "mcmc.journal", task(draws=77)
     known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)
     asked = next(JOB.make(one.schema, one.own, known))
-    older = {key: value for key, value in one.table.items() if key not in ("group", "released_for", "units")}
+    older = {key: value for key, value in one.table.items() if key not in ("group", "units")}
     with Journal(path, older) as journal:
         journal.append(Opened(1, one.terms.open(asked, bytes(16))))
     with pytest.raises(UsageError, match="is the journal of a job with another draws, units; expected"):
@@ -194,33 +183,11 @@ def test_a_journal_without_settings_of_today_is_gone_on_with(tmp_path: Path) -> 
         Journal(path, task(rows_max=5).identity, free=now.free)
 
 
-@jax_needed
-def test_a_method_learns_from_what_was_released_for_another_one() -> None:
-    """Normal features and no constant; and yᵀy, which only MCMC-B&S asks for."""
-    schema = problem("number").schema
-    for asked in ("collapsed", "bernstein-sheldon"):
-        result, summary, _ = learn_from(tables(150, 148), method="fast", released_for=asked)
-        assert near(slopes(summary))
-        assert result.linear.constant == 0
-        own = [settings_from(JOB.settings, {"method": asked}, JOB.name)]
-        own.append(settings_from(JOB.settings, {"method": "fast", "released_for": asked}, JOB.name))
-        known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)
-        first, second = (next(JOB.make(schema, one, known)) for one in own)
-        assert first == second, "a journal of the one is one of the other"
-    with pytest.raises(DataError, match="method 'intercept' is for statistics with a constant"):
-        JOB.check(schema, settings_from(JOB.settings, {"method": "intercept", "released_for": "normal-x"}, JOB.name))
-    with pytest.raises(DataError, match="method 'collapsed'"):
-        JOB.check(schema, settings_from(JOB.settings, {"method": "collapsed", "released_for": "fast"}, JOB.name))
-    with pytest.raises(DataError, match=r"released_for 'normalx' is unknown \(did you mean 'normal-x'"):
-        settings_from(JOB.settings, {"released_for": "normalx"}, JOB.name)
-
-
 def test_the_model_in_words_says_what_the_method_is() -> None:
     schema = problem("number").schema
-    assert all(method.about for method in METHODS.values())
     said = JOB.model(schema, settings_from(JOB.settings, {"method": "fast", "group": 10}, JOB.name))
     assert said == (
         "y on a, b; method fast: Bayes-fixedS-fast (Algorithm 3), in closed form, from averages of 10 rows; no chains"
     )
     said = JOB.model(schema, settings_from(JOB.settings, {}, JOB.name))
-    assert said.endswith("method intercept: normal features about an unknown mean (B.2); 4 chains of 52000 iterations")
+    assert said.endswith("method normal: normal features (B.2), by NUTS; 4 chains of 2000 iterations")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -33,10 +32,12 @@ from inference.jobs.base import Conditions, Stage, plan_words
 from inference.jobs.estimates import normal, row, rows_of, sampling_words
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import described, parse_words, settings_from
+from inference.mcmc.posterior import Sampling
+from inference.mcmc.run import Options, Sampled
 from inference.models.conjugate import FAMILIES as MODELS
 from inference.models.conjugate.job import JOBS
-from inference.models.linear.nodes import DistributedPosterior, Observed, Prior
-from inference.models.linear.nodes import rounds as distributed_job
+from inference.models.linear.nodes import Observed, Prior
+from inference.models.linear.nodes import methods as nodes
 from inference.models.logistic.baseline import LogisticPosterior
 from inference.models.logistic.job import reference
 from inference.problem import Problem, Schema, split
@@ -139,65 +140,51 @@ def learn_from(tables: list[np.ndarray], **settings: Any) -> Any:
 
 def test_regression_mcmc_learns_from_data_nodes_and_from_one_sum() -> None:
     rows = split(problem("number"), 100, 0)[0].rows
-    for kind, nodes, parts in ((NodeReleaseRequest, 3, 3), (SecureSumRequest, 1, 300)):
+    for kind, parts in ((NodeReleaseRequest, 3), (SecureSumRequest, 300)):
         result, summary, _ = learn_from(np.array_split(rows, parts), kind=kind, method="fast")
-        assert result.sampled.attrs["nodes"] == nodes
         assert near(summary)
-        assert summary["sampling"]["method"] == "fast"
-        assert (summary["sampling"]["r_hat_max"], summary["warnings"], summary["repair"]) == (None, [], None)
-        slope = summary["coefficients"][0]
-        for figure, interval in (("estimate", "interval_95"), ("nonprivate", "nonprivate_interval_95")):
-            reach = 1.96 * slope[f"{figure}_sd"]  # of Student's t with 297 degrees of freedom, 1.968
-            ends = [slope[figure] - reach, slope[figure] + reach]
-            assert slope[interval] == pytest.approx(ends, abs=5e-3 * reach)
-        assert sampling_words(summary["sampling"]) == "2 chains of 1000 draws by method fast, in closed form"
+        assert (summary["sampling"], summary["repair"]) == (None, None)
+        assert result.contributors == 300
 
 
-def drawn(
-    method: str,
-    observed: Observed,
-    prior: Prior,
-    *,
-    chains: int,
-    warmup: int,
-    draws: int,
-    thin: int | None,
-    on_progress: Callable[[int, int], None],
-    names: list[str],
-    **_: Any,
-) -> DistributedPosterior:
-    """In place of samplers, which would have to be compiled: draws about zero."""
-    rng, iterations = np.random.default_rng(6), warmup + draws * (thin or 1)
-    on_progress(iterations, iterations)
-    shape = (chains, draws, observed.features)
-    return DistributedPosterior(
-        method,
-        {"theta": rng.normal(size=shape), "sigma_y2": rng.gamma(4, size=shape[:2])},
-        tuple(names),
-        warmup={"theta": rng.normal(size=shape), "sigma_y2": rng.gamma(4, size=shape[:2])},
-        acceptance={"S": np.full(chains, 0.25)},
-        divergences=np.zeros(chains, dtype=np.int64),
-        seconds=1.5,
-    )
+def drawn(observed: Observed, prior: Prior, options: Options, **_: Any) -> Sampled:
+    """In place of NUTS, which would have to be compiled: draws about zero."""
+    rng, total = np.random.default_rng(6), options.warmup + options.draws
+    assert options.on_progress is not None
+    options.on_progress(total, total)
+    d = observed.features - bool(observed.constant)
+
+    def made(count: int) -> dict[str, np.ndarray]:
+        size = (options.chains, count)
+        return {
+            "theta": rng.normal(size=(*size, observed.features)),
+            "sigma_y2": rng.gamma(4, size=size),
+            "Sigma_x": 0.1 * np.eye(d) * rng.gamma(4, size=(*size, 1, 1)),
+            "mu_x": 0.1 * rng.normal(size=(*size, d)),
+        }
+
+    none = np.zeros(options.chains, int)
+    sampling = Sampling(none, np.full(options.chains, 0.9), none, np.full(options.chains, 0.5), 1.5)
+    return Sampled(made(options.draws), made(options.warmup), sampling)
 
 
 @pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the extra samplers")
 def test_regression_mcmc_says_what_its_draws_are_worth_and_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed_job, "fit", drawn)
+    monkeypatch.setattr(nodes, "sample", drawn)
     rows = split(problem("number"), 100, 0)[0].rows
-    result, summary, told = learn_from(np.array_split(rows, 2), method="fixed-s", warmup=40, draws=20, thin=2)
-    assert told == [(80, 80)]
+    result, summary, told = learn_from(np.array_split(rows, 2), warmup=40, draws=20, require_mixed=False)
+    assert told == [(60, 60)]
     sampling = summary["sampling"]
     assert (sampling["chains"], sampling["draws"], sampling["divergences"]) == (2, 20, 0)
     assert sampling["ess_bulk_min"] < 100
     assert any("few effective draws" in one for one in summary["warnings"])
     said = sampling_words(sampling)
-    assert "2 chains of 20 draws by method fixed-s; R-hat at most" in said
-    assert said.endswith("effective draws; accepted 25 % of S; 1.5 s")
+    assert "2 chains of 20 draws by method NUTS; R-hat at most" in said
+    assert said.endswith("effective draws; accepted 90 % of proposals; 1.5 s")
     data = find("regression-mcmc").draws(result, np.random.default_rng(0))
-    assert data.warmup_posterior["coefficients"].shape == (2, 20, 2)
+    assert data.warmup_posterior["coefficients"].shape == (2, 40, 2)
     flat = data.posterior["coefficients"].values.reshape(40, 2)
     for place, slope in enumerate(summary["coefficients"]):
         assert slope["interval_95"] == pytest.approx(np.percentile(flat[:, place], [2.5, 97.5]))
@@ -376,7 +363,7 @@ WRONG = [
     ("logistic", {"epochs": 0}, "epochs is 0"),
     ("logistic", {"prior_sd": -1}, "above 0"),
     ("gaussian", {"method": "gibs"}, "known: noise-aware, conjugate"),
-    ("regression-mcmc", {"method": "normal_x"}, "did you mean 'normal-x'"),
+    ("regression-mcmc", {"method": "normalx"}, "did you mean 'normal'"),
     ("regression-mcmc", {"chains": 0}, "setting 'chains' is 0, expected at least 1"),
 ]
 

@@ -7,9 +7,9 @@ from argparse import ArgumentTypeError
 import numpy as np
 import pytest
 
-from inference.models.linear.nodes.methods import METHODS, NAMES
 from papers.mcmc2023 import calibration, fits, kernels
-from papers.mcmc2023.calibration import INTERCEPT, JUDGED, NORMAL_X, Cell
+from papers.mcmc2023.calibration import JUDGED, NORMAL, NORMAL_X, Cell
+from papers.mcmc2023.samplers.methods import METHODS
 from papers.mcmc2023.simulated import complete_rows
 
 COUNT = 400
@@ -17,7 +17,7 @@ COUNT = 400
 
 def figures(cell: Cell, *, wrong: bool = False, mixed: float = 1.0, clipped: float = 0.0) -> dict[str, object]:
     """Of truths at even places among the draws, or all in the middle of them."""
-    names = 4 if cell.method == INTERCEPT else 3
+    names = 4 if cell.method == NORMAL else 3
     places = np.full(COUNT, 0.5) if wrong else (np.arange(COUNT) + 0.5) / COUNT
     result = {
         "places": np.tile(places[:, None], names).tolist(),
@@ -29,10 +29,9 @@ def figures(cell: Cell, *, wrong: bool = False, mixed: float = 1.0, clipped: flo
 
 
 def test_every_method_but_adassp_is_calibrated_and_both_exact_samplers_are_judged() -> None:
-    assert set(calibration.METHODS) == set(NAMES)
-    assert {METHODS[name].constant for name in JUDGED} == {"refused", "required"}
+    assert set(calibration.METHODS) == {calibration.NORMAL, *METHODS}
     for cell in (Cell(method, 2.0, False) for method in JUDGED):
-        assert len(figures(cell)["coverage"]) == len(calibration.prior(cell.method == INTERCEPT).m) + 1
+        assert len(figures(cell)["coverage"]) == len(calibration.prior(cell.method == NORMAL).m) + 1
 
 
 @pytest.mark.parametrize("method", JUDGED)
@@ -46,7 +45,7 @@ def test_every_method_but_adassp_is_calibrated_and_both_exact_samplers_are_judge
     ],
 )
 def test_each_check_bites(method: str, planted: dict[str, float], failing: tuple[str, ...]) -> None:
-    other = INTERCEPT if method == NORMAL_X else NORMAL_X
+    other = NORMAL if method == NORMAL_X else NORMAL_X
     found = [figures(Cell(other, 2.0, False)), figures(Cell(method, 2.0, False), **planted)]
     found.append(figures(Cell(method, 2.0, True), wrong=True, mixed=0.1))  # in conflict nothing is asked
     assert [one.name for one in calibration.checks(found) if not one.holds] == [name.format(method) for name in failing]

@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from inference.errors import DataError
-from inference.mcmc import sampler
-from inference.mcmc.distributions import (
+from inference.models.linear.nodes.observed import Observed, Prior
+from papers.mcmc2023.samplers import fixed_s, normal_x, sampler
+from papers.mcmc2023.samplers.distributions import (
     Noise,
     bartlett,
     bartlett_count,
     covariance_of,
     precision_of,
 )
-from inference.mcmc.kernel import Kernel, Schedule
-from inference.mcmc.sampler import Chains, sample
-from inference.models.linear.nodes import fixed_s, normal_x
-from inference.models.linear.nodes.observed import Observed, Prior
+from papers.mcmc2023.samplers.kernel import Kernel, Schedule
+from papers.mcmc2023.samplers.sampler import Chains, sample
 
 Array = NDArray[np.float64]
 J, D = 2, 3

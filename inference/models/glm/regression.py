@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,6 @@ from inference.models.linear.aggregate_stats import columns_of, fit_of, result_o
 from inference.models.linear.closed_form import Posterior
 from inference.models.linear.result import LinearFit
 from inference.models.predictive import RowClient, targets_of
-from inference.models.priors import RegressionPrior
 from inference.problem import Schema
 from inference.releases.reports import Rows, Sums
 
@@ -108,6 +107,13 @@ class LocalRegression(LocalPosterior):
         return targets_of(self.scores(X), self.draws, rng)
 
 
+class SitePrior(Protocol):
+    """What is believed of a regression before."""
+
+    def draws(self, rng: np.random.Generator, count: int, features: int) -> dict[str, Array]:
+        """By the models' sites, shape ``(count, ...)``."""
+
+
 class Unit(NamedTuple):
     """The way from the models' units to the columns' own.
 
@@ -133,10 +139,10 @@ def unit_of_sums(
     logistic: bool,
 ) -> Unit:
     """Of a regression from these sums; with a schema, its linear fit is what a job over the schema returns."""
-    moments = _moments(draws, sums.constant)
+    moments = moments_of(draws, sums.constant)
     linear = fit_of(given, moments) if schema is None else result_of(given, moments, schema, NO_REPAIR)
     columns = columns_of(given)
-    notes = _about_bounds(draws, linear, columns, logistic=logistic)
+    notes = about_bounds(draws, linear, columns, logistic=logistic)
     if not logistic and not sums.square:
         notes += (
             f"the squares of {columns[-1]} were not released, so the residuals' standard deviation rests on its prior; "
@@ -148,17 +154,17 @@ def unit_of_sums(
 def unit_of_rows(draws: Draws, rows: Rows, *, intercept: bool) -> Unit:
     """Of a regression from perturbed rows."""
     constant = 1.0 if intercept else None
-    moments = _moments(draws, constant)
+    moments = moments_of(draws, constant)
     if not intercept:
         moments = Posterior(np.r_[0.0, moments.mean], np.pad(moments.cov, ((1, 0), (1, 0))), moments.residual_variance)
     linear = LinearFit(moments, rows.centre, rows.scale, rows.bound, constant=constant or 0.0, radius=rows.radius)
     logistic = RESIDUAL_SD not in draws
-    notes = rows.notes + _about_bounds(draws, linear, rows.columns, logistic=logistic)
+    notes = rows.notes + about_bounds(draws, linear, rows.columns, logistic=logistic)
     return Unit(linear, rows.columns, logistic, rows, notes)
 
 
 def regression(
-    sampled: Sampled, unit: Unit, prior: RegressionPrior, options: Options, attrs: Mapping[str, object]
+    sampled: Sampled, unit: Unit, prior: SitePrior, options: Options, attrs: Mapping[str, object]
 ) -> LocalRegression:
     """The posterior in the columns' own units, of draws by the models' sites."""
     features = unit.columns[:-1]
@@ -198,7 +204,7 @@ def _in_own_units(drawn: Draws, linear: LinearFit) -> dict[str, Array]:
     return found
 
 
-def _moments(draws: Draws, constant: float | None) -> Posterior:
+def moments_of(draws: Draws, constant: float | None) -> Posterior:
     """Mean and covariance of θ, a constant's coefficient first, and the mean of σ² (0 where there is none)."""
     theta = draws[THETA]
     if constant is not None:
@@ -215,7 +221,7 @@ def _of_log_odds(linear: LinearFit) -> LinearFit:
     return replace(linear, centre=np.r_[linear.centre[:-1], 0.0], scale=np.r_[linear.scale[:-1], 1.0])
 
 
-def _about_bounds(draws: Draws, linear: LinearFit, columns: Sequence[str], *, logistic: bool) -> tuple[str, ...]:
+def about_bounds(draws: Draws, linear: LinearFit, columns: Sequence[str], *, logistic: bool) -> tuple[str, ...]:
     """What the model surely expects where clients bring it elsewhere; a label is not clipped."""
     clipped = columns[:-1] if logistic else columns
     return _about_clipping(draws, linear.thresholds, clipped) + _about_ball(draws, linear.radius)

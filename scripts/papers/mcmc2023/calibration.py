@@ -5,9 +5,9 @@ simulation, whose prior IG(20, 0.5) has a mean of 0.026); rows are drawn given t
 statistic in a local round of the ideal functionality: replacement of one row, exact discrete noise, public bounds. A
 central interval of level L covers if the truth's place u among the draws has |u - ½| <= L/2. Under the right posterior
 u is uniform, for each data set independently: where there is no conflict MCMC-normalX must cover as often as it says,
-and so must its form with an intercept. That one has data sets of its own: features about a mean from its prior, a
-constant, and `MISSING` of the rows without a value on average, which the noise hides at the smallest ε and does not at
-the largest.
+and so must the library's own sampler, with an intercept. That one has data sets of its own: features about a mean from
+its prior, a constant, and `MISSING` of the rows without a value on average, which the noise hides at the smallest ε and
+does not at the largest.
 
 **The bounds** are public, and so wide that hardly a row is clipped, as no method models clipping: κ = 30 makes Σ_x vary
 around the identity by 28 % per variance, while with the paper's κ = d + 1, without a mean, half the rows of some data
@@ -24,6 +24,7 @@ without intervals, and cannot take part.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,13 +39,15 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from emulator.experiments.picture import BLACK, COLOURS, GREY, MARKERS, drawing, legend
 from emulator.experiments.runner import Check, table
+from inference.mcmc.run import Options
 from inference.models.linear.nodes import fixed_s_fast
-from inference.models.linear.nodes.methods import METHODS as METHOD_TABLE
-from inference.models.linear.nodes.methods import REQUIRED, kernel_of
+from inference.models.linear.nodes import methods as nodes
 from inference.models.linear.nodes.observed import Observed, Prior
 from inference.problem import stream
 from papers.mcmc2023.kernels import SAMPLED, split_rhat
 from papers.mcmc2023.releases import local_round
+from papers.mcmc2023.samplers.methods import METHODS as METHOD_TABLE
+from papers.mcmc2023.samplers.methods import kernel_of
 from papers.mcmc2023.simulated import complete_rows, inverse_wishart
 
 Array = NDArray[np.float64]
@@ -56,12 +59,12 @@ KAPPA, SPREAD = 30.0, 0.25  # of Σ_x, and the prior variance of each coefficien
 CONFLICT = 1.0
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 BAND = 0.99
-NORMAL_X, INTERCEPT, FAST = "normal-x", "intercept", "fast"
-JUDGED = (NORMAL_X, INTERCEPT)
-METHODS = (INTERCEPT, *SAMPLED, FAST)
+NORMAL_X, NORMAL, FAST = "normal-x", "normal", "fast"
+JUDGED = (NORMAL_X, NORMAL)
+METHODS = (NORMAL, *SAMPLED, FAST)
 CONSTANT, PRIOR_ROWS, MISSING = 1.0, 4.0, 0.05
 """Where there is an intercept: the constant, k_0 of the features' mean, and the expected share of missing rows."""
-OPTIONS = {INTERCEPT: {"prior_rows": PRIOR_ROWS, "missing": MISSING}}
+OPTIONS = {"prior_rows": PRIOR_ROWS, "missing": MISSING}
 MIXED, MIXED_SHARE = 1.05, 0.9
 CHAINS = 2
 
@@ -78,10 +81,10 @@ class Length(NamedTuple):
 
 
 DEFAULT_LENGTH = Length(1000, 1000, 5)
-LENGTHS = {"collapsed": Length(500, 500, 1), "fixed-s": Length(500, 500, 2)}
+LENGTHS = {NORMAL: Length(300, 500, 1), "fixed-s": Length(500, 500, 2)}
 """Of samplers that need less than the others."""
-THIN_OF_JUDGED = {0.5: 20, 2.0: 10}
-"""At ε where the noise makes their chains crawl."""
+THIN_OF_NORMAL_X = {0.5: 20, 2.0: 10}
+"""At ε where the noise makes its chains crawl."""
 
 
 @dataclass(frozen=True)
@@ -170,28 +173,40 @@ def _outside(rows: Array) -> float:
 def length_of(cell: Cell) -> Length:
     """Of its chains."""
     length = LENGTHS.get(cell.method, DEFAULT_LENGTH)
-    if cell.method in JUDGED:
-        length = length._replace(thin=THIN_OF_JUDGED.get(cell.epsilon, length.thin))
+    if cell.method == NORMAL_X:
+        length = length._replace(thin=THIN_OF_NORMAL_X.get(cell.epsilon, length.thin))
     return length
 
 
 def work(cell: Cell, plan: Plan) -> dict[str, Any]:
     """Where the truth lies among the draws, for each data set and parameter, and how well the chains mixed."""
-    method = METHOD_TABLE[cell.method]
-    constant = method.constant == REQUIRED
-    truths = data_sets(cell.epsilon, cell.conflict, method.target_square, constant, plan.datasets, plan.seed)
+    constant = cell.method == NORMAL
+    square = not constant and METHOD_TABLE[cell.method].target_square
+    truths = data_sets(cell.epsilon, cell.conflict, square, constant, plan.datasets, plan.seed)
     shared = {"clipped": truths.clipped}
     if cell.method == FAST:
         return {**shared, "places": _places_of_fast(truths).tolist(), "mixed": None, "seconds": None}
-    from inference.mcmc.sampler import sample  # needs JAX
-
-    length = length_of(cell).shortened(plan.shorter)
-    kernel = kernel_of(cell.method, truths.observed[0], **OPTIONS.get(cell.method, {}))
-    chains = sample(kernel, truths.observed, prior(constant), chains=CHAINS, seed=plan.seed, **length._asdict())
-    draws = np.concatenate([chains.draws["theta"], chains.draws["sigma_y2"][..., None]], axis=-1)
+    length, begun = length_of(cell).shortened(plan.shorter), time.process_time()
+    drawn = _by_nuts(truths, length, plan.seed) if constant else _by_kernel(cell.method, truths, length, plan.seed)
+    draws = np.concatenate([drawn["theta"], drawn["sigma_y2"][..., None]], axis=-1)
     places = (np.sum(draws < truths.values[:, None, None, :], axis=(1, 2)) + 0.5) / (CHAINS * length.draws + 1)
     mixed = [float(np.mean(one < MIXED)) for one in split_rhat(draws).T]
-    return {**shared, "places": np.round(places, 5).tolist(), "mixed": mixed, "seconds": chains.seconds}
+    return {**shared, "places": np.round(places, 5).tolist(), "mixed": mixed, "seconds": time.process_time() - begun}
+
+
+def _by_kernel(method: str, truths: Truths, length: Length, seed: int) -> dict[str, Array]:
+    """Draws of a sampler of the paper, for all data sets at once."""
+    from papers.mcmc2023.samplers.sampler import sample  # needs JAX
+
+    kernel = kernel_of(method, truths.observed[0])
+    return sample(kernel, truths.observed, prior(), chains=CHAINS, seed=seed, **length._asdict()).draws
+
+
+def _by_nuts(truths: Truths, length: Length, seed: int) -> dict[str, Array]:
+    """Draws of the library's sampler, of one data set after the other."""
+    how = Options(chains=CHAINS, warmup=length.warmup, draws=length.draws, seed=seed)
+    found = [nodes.sample(observed, prior(True), how, **OPTIONS).draws for observed in truths.observed]
+    return {name: np.stack([one[name] for one in found]) for name in ("theta", "sigma_y2")}
 
 
 def _places_of_fast(truths: Truths) -> Array:
@@ -211,14 +226,14 @@ def settings() -> dict[str, Any]:
     return {
         "chains": CHAINS,
         "warmup_draws_thin": {"others": list(DEFAULT_LENGTH), **lengths},
-        "thin_of_judged": {at_least(epsilon): thin for epsilon, thin in THIN_OF_JUDGED.items()},
+        "thin_of_judged": {at_least(epsilon): thin for epsilon, thin in THIN_OF_NORMAL_X.items()},
         "d": D,
         "nodes": NODES,
         "rows": ROWS,
         "delta": DELTA,
         "levels": LEVELS,
         "conflict": CONFLICT,
-        "intercept": {"constant": CONSTANT, **OPTIONS[INTERCEPT]},
+        "intercept": {"constant": CONSTANT, **OPTIONS},
         **bounds,
     }
 
@@ -247,7 +262,7 @@ def figures_of(cells: Sequence[Cell], results: Sequence[dict[str, Any]]) -> list
 
 def _coefficients(method: str) -> list[str]:
     """Names, the constant's first."""
-    return [f"θ{place}" for place in range(METHOD_TABLE[method].constant != REQUIRED, D + 1)]
+    return [f"θ{place}" for place in range(method != NORMAL, D + 1)]
 
 
 def _coverage(off: Array) -> list[float]:

@@ -9,7 +9,6 @@ from typing import Any
 from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture
 from papers.mcmc2023.data import PUBLISHED, ROAD
-from papers.mcmc2023.fits import COLLAPSED
 from papers.mcmc2023.paper import (
     ADASSP,
     BERNSTEIN_SHELDON,
@@ -24,7 +23,6 @@ from papers.mcmc2023.tables import EPSILON, NON_PRIVATE, ZERO
 
 STYLES: Mapping[str, Mapping[str, Any]] = {
     NORMAL_X: {"color": picture.BLUE, "marker": "o"},
-    COLLAPSED: {"color": picture.SKY, "marker": "P"},
     FIXED_S: {"color": picture.GREEN, "marker": "s"},
     FAST: {"color": picture.ORANGE, "marker": "^"},
     BERNSTEIN_SHELDON: {"color": picture.PURPLE, "marker": "X"},

@@ -28,24 +28,19 @@ import numpy as np
 
 from emulator.experiments import student
 from inference.models.linear.nodes import fixed_s_fast
-from inference.models.linear.nodes.methods import kernel_of
 from inference.models.linear.nodes.observed import Observed, Prior
 from papers.mcmc2023.data import Array
 from papers.mcmc2023.kernels import split_rhat
 from papers.mcmc2023.paper import BERNSTEIN_SHELDON, FIXED_S, NORMAL_X
+from papers.mcmc2023.samplers.methods import kernel_of
 
-COLLAPSED = "collapsed"
-"""The better sampler of MCMC-normalX's posterior."""
 _NAMES = {
     NORMAL_X: "normal-x",
-    COLLAPSED: "collapsed",
     FIXED_S: "fixed-s",
     BERNSTEIN_SHELDON: "bernstein-sheldon",
 }
 SAMPLERS = tuple(_NAMES)
-COLLAPSED_PART = 0.1
-"""Of the iterations of the others that the collapsed sampler makes: each of its own is a trajectory, and forgets."""
-COSTS = {BERNSTEIN_SHELDON: 20.0, COLLAPSED: 5.0, NORMAL_X: 1.0, FIXED_S: 0.3}
+COSTS = {BERNSTEIN_SHELDON: 20.0, NORMAL_X: 1.0, FIXED_S: 0.3}
 """Of an iteration, roughly, for the order of the work."""
 ITERATIONS_LEAST = 8
 """Of a sampler: the four draws after warm-up that R̂ of their halves needs."""
@@ -81,8 +76,6 @@ def lengths(methods: Sequence[str], iterations: int, of_bernstein_sheldon: int |
         iterations, of_bernstein_sheldon: at least `ITERATIONS_LEAST`.
     """
     own = dict.fromkeys(methods, 0) | {method: iterations for method in methods if method in SAMPLERS}
-    if COLLAPSED in own:
-        own[COLLAPSED] = max(ITERATIONS_LEAST, round(COLLAPSED_PART * iterations))
     if BERNSTEIN_SHELDON in own:
         own[BERNSTEIN_SHELDON] = of_bernstein_sheldon or 0
     return {method: count for method, count in own.items() if count or method != BERNSTEIN_SHELDON}
@@ -101,7 +94,7 @@ def sampled(
     Args:
         method: one of `SAMPLERS`. bound_y: ‖Y‖ for the sampler as published; None for the library's defaults.
     """
-    from inference.mcmc.sampler import sample  # JAX is slow to import: closed forms need none
+    from papers.mcmc2023.samplers.sampler import sample  # JAX is slow to import: closed forms need none
 
     half = length.iterations // 2
     chains = sample(
@@ -129,10 +122,10 @@ def sampled(
 
 
 def _kernel(method: str, problems: Sequence[Observed], length: Length, bound_y: float | None) -> Any:
-    if method == COLLAPSED or bound_y is None:
+    if bound_y is None:
         return kernel_of(_NAMES[method], problems)
     if method == BERNSTEIN_SHELDON:
-        from inference.models.linear.nodes.bernstein_sheldon import PUBLISHED
+        from papers.mcmc2023.samplers.bernstein_sheldon import PUBLISHED
 
         return kernel_of(_NAMES[method], problems, **PUBLISHED, sigma_y2_start=bound_y / 3)
     published = {"ridge": 1.0, "sigma_y2_start": bound_y / 3, "sigma_y2_step": 0.1}
@@ -147,8 +140,8 @@ def adapted_as_published(kernel: Any, first: int) -> Any:
 
     The library counts i from where adaptation begins, and stops with the warm-up: it adapts faster, and then no more.
     """
-    from inference.mcmc.kernel import Schedule
-    from inference.models.linear.nodes.residual_variance import ADAPT_FROM
+    from papers.mcmc2023.samplers.kernel import Schedule
+    from papers.mcmc2023.samplers.residual_variance import ADAPT_FROM
 
     begun = round(ADAPT_FROM * _NEVER)
 

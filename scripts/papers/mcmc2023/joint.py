@@ -36,8 +36,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.mcmc.kernel import Kernel, Schedule
 from inference.models.linear.nodes.observed import Observed, Prior
+from papers.mcmc2023.samplers.kernel import Kernel, Schedule
 
 Array = NDArray[np.float64]
 Position = dict[str, Any]
@@ -137,7 +137,7 @@ def successive(subject: Subject) -> Advance:
         with _called_with(number):
             state = subject.enter(kernel.init(tuned, observed, prior), position, observed, prior)
             state, info = kernel.step(moved, state, observed, prior, Schedule(jnp.asarray(1), jnp.asarray(0)))
-        position = {**position, **subject.leave(state)}
+            position = {**position, **subject.leave(state)}
         return (position, subject.renew(move.normals, position, observed), number), info.acceptance
 
     def chain(moves: Moves, position: Position, observed: Observed, number: Any) -> tuple[Any, Any, Any]:

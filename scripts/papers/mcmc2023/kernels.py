@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from inference.models.linear.nodes.methods import METHODS, REQUIRED
 from papers.mcmc2023.data import Array
+from papers.mcmc2023.samplers.methods import METHODS
 
-SAMPLED = tuple(name for name, method in METHODS.items() if method.module and method.constant != REQUIRED)
+SAMPLED = tuple(name for name, method in METHODS.items() if method.module)
 
 
 def split_rhat(draws: Array) -> Array:

@@ -43,9 +43,9 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
-from inference.models.linear.nodes import adassp
 from inference.models.linear.nodes.observed import Observed, nodes_of
 from papers.mcmc2023.data import Array, Statistics, Valid, blocks
+from papers.mcmc2023.samplers import adassp
 
 MEANS_SHARE = 0.1
 _U_MAX = 1e4

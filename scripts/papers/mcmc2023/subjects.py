@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.infer.hmc import hmc
+from numpyro.infer.util import constrain_fn, potential_energy
 
-from inference.mcmc.kernel import Kernel
-from inference.models.linear.nodes import collapsed
-from inference.models.linear.nodes import fixed_s as fixed_s_kernel
-from inference.models.linear.nodes import intercept as intercept_kernel
-from inference.models.linear.nodes import normal_x as normal_x_kernel
+from inference.models.linear.nodes import model as node_model
 from inference.models.linear.nodes.observed import Observed, Prior
 from papers.mcmc2023.joint import PARAMETER, Array, Enter, Position, Subject
 from papers.mcmc2023.releases import symmetric_normals
-from papers.mcmc2023.simulated import complete_rows
+from papers.mcmc2023.samplers import fixed_s as fixed_s_kernel
+from papers.mcmc2023.samplers import normal_x as normal_x_kernel
+from papers.mcmc2023.samplers.kernel import Info, Kernel, Schedule
 
 CONSTANT = 0.8  # value of the first feature where there is an intercept
 PRIOR_ROWS = 5.0  # k_0 there
@@ -68,27 +68,12 @@ def _squares(rows: Array) -> Array:
     return products
 
 
-def statistics(
-    rng: np.random.Generator,
-    true: dict[str, Array],
-    regime: Regime,
-    mean: Array | None = None,
-    complete: Array | None = None,
-) -> tuple[Array, Array]:
-    """Exact S and z of rows that are drawn, shapes ``(count, J, d, d)`` and ``(count, J, d)``.
-
-    Args:
-        mean: of the features, shape ``(count, d)``; with one, there is a constant feature before them.
-        complete: how many rows of each node count, shape ``(count, J)``; by default all.
-    """
+def statistics(rng: np.random.Generator, true: dict[str, Array], regime: Regime) -> tuple[Array, Array]:
+    """Exact S and z of rows that are drawn, shapes ``(count, J, d, d)`` and ``(count, J, d)``."""
     lower = np.linalg.cholesky(true["Sigma_x"])
     S, z = [], []
-    for j, n in enumerate(regime.n):
+    for n in regime.n:
         x = rng.standard_normal((len(lower), n, regime.d)) @ np.swapaxes(lower, -1, -2)
-        if mean is not None:
-            x = np.insert(x + mean[:, None], 0, CONSTANT, axis=-1)
-        if complete is not None:
-            x *= (np.arange(n) < complete[:, j, None])[..., None]
         y = (x @ true["theta"][:, :, None])[..., 0]
         y += np.sqrt(true["sigma_y2"])[:, None] * rng.standard_normal(y.shape)
         S.append(_squares(x))
@@ -129,20 +114,6 @@ def enter_normal_x(state: Any, position: Position, observed: Observed, prior: Pr
         Sigma_x=(jnp.linalg.cholesky(position["Sigma_x"]), jnp.eye(len(position["Sigma_x"]))),
         log_alpha=jnp.log((observed.n / 2 + observed.n**2 / observed.variance_S) * d**2 / 3 + d),
     )
-
-
-def enter_intercept(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
-    """As MCMC-normalX's, but factors are those of the scatter; proposals of means and m_j are as wide as their noise.
-
-    m_j is read off S, as whole as it is for the sampler.
-    """
-    S, c = position["S"], observed.constant
-    rows = jnp.round(S[:, 0, 0] / c**2)
-    mean = S[:, 0, 1:] / (rows[:, None] * c)
-    scatter = S[:, 1:, 1:] - rows[:, None, None] * mean[:, :, None] * mean[:, None]
-    shared = enter_normal_x(state.shared, position, observed, prior)._replace(L=jnp.linalg.cholesky(scatter))
-    log_width = -jnp.log(1 + c**2 * observed.n / observed.variance_S) / 2
-    return state._replace(shared=shared, rows=rows, mean=mean, mu_x=position["mu_x"], log_width=log_width)
 
 
 def enter_fixed_s(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
@@ -190,27 +161,113 @@ def fixed_s(kernel: Kernel, regime: Regime, enter: Enter) -> Subject:
     return Subject(kernel, prior, draw, renew, normals, enter, kernel.draw, _functions_of_regression)
 
 
-def intercept(kernel: Kernel, regime: Regime, enter: Enter, prior_rows: float) -> Subject:
+def intercept(regime: Regime) -> Subject:
     """Appendix B.2: a constant first feature, and d others about an unknown mean μ_x ~ N(0, Σ_x/k_0); rows are missing.
 
-    Args:
-        enter: one chain's state with θ, σ_y², Σ_x, μ_x and S put in the place of its own. prior_rows: k_0.
+    How many rows are complete is a real number, as in the library's model: so the mean of the features is drawn from
+    N(μ_x, Σ_x/m_j), their scatter about it from a Wishart law of m_j - 1 degrees of freedom, and z given S.
     """
-    m, d = regime.d + 1, regime.d
-    prior = prior_of(m)
+    D, d = regime.d + 1, regime.d
+    prior = prior_of(D)
     of_features = prior._replace(Lambda=prior.Lambda[1:, 1:])
+    n = np.array(regime.n, float)
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Position, Observed]:
         true = parameters(rng, of_features, count)
-        normals = rng.standard_normal((count, d, 1)) / np.sqrt(prior_rows)
-        mu_x = (np.linalg.cholesky(true["Sigma_x"]) @ normals)[..., 0]
-        complete = np.stack([complete_rows(rng, n, d + 1, MISSING, count) for n in regime.n], axis=1)
-        S, z = statistics(rng, true, regime, mu_x, complete)
-        observed = released(rng, S, z, regime)._replace(constant=np.full(count, CONSTANT))
-        return {**true, "mu_x": mu_x, "S": S}, observed
+        lower = np.linalg.cholesky(true["Sigma_x"])
+        mu_x = (lower @ rng.standard_normal((count, d, 1)))[..., 0] / np.sqrt(PRIOR_ROWS)
+        rows = _complete(rng, n, D, count)
+        mean = mu_x[:, None] + (lower[:, None] @ rng.standard_normal((count, n.size, d, 1)))[..., 0] / np.sqrt(
+            rows[..., None]
+        )
+        A = np.tril(rng.standard_normal((count, n.size, d, d)), -1)
+        A[..., np.arange(d), np.arange(d)] = np.sqrt(rng.chisquare(rows[..., None] - 1 - np.arange(d)))
+        x = np.concatenate([np.full((count, n.size, 1), CONSTANT), mean], axis=-1)
+        S = rows[..., None, None] * x[..., :, None] * x[..., None, :]
+        root = lower[:, None] @ A
+        S[..., 1:, 1:] += root @ np.swapaxes(root, -1, -2)
+        position = {**true, "mu_x": mu_x, "S": S}
+        observed = released(rng, S, _given(rng, position, np.zeros((count, n.size))), regime)
+        return position, observed._replace(constant=np.full(count, CONSTANT))
 
-    normals = len(regime.n) * (m * (m + 1) // 2 + m)
-    return Subject(kernel, prior, draw, _new_statistics, normals, enter, kernel.draw, _functions_of_intercept)
+    normals = n.size * (D * (D + 1) // 2 + D)
+    return _subject_of_nuts(regime, prior, draw, normals, _functions_of_intercept)
+
+
+def _complete(rng: np.random.Generator, n: Array, D: int, count: int) -> Array:
+    """m_j between D and n_j with p(m_j) ∝ exp(-(n_j - m_j)/(n_j q)), by inversion."""
+    scale = MISSING * n
+    most = -np.expm1(-(n - D) / scale)
+    return np.asarray(n + scale * np.log1p(-rng.random((count, n.size)) * most))
+
+
+def nuts_of_normal_x(regime: Regime) -> Subject:
+    """The library's model without a constant: the joint distribution of MCMC-normalX."""
+    like = normal_x(normal_x_kernel.kernel(), regime, enter_normal_x)
+    return _subject_of_nuts(regime, like.prior, like.draw, like.normals, _functions_of_normal_x)
+
+
+STEP, LEAPFROGS = 0.25, 6  # of a trajectory
+
+
+def _subject_of_nuts(regime: Regime, prior: Prior, draw: Any, normals: int, functions: Any) -> Subject:
+    """Trajectories of Hamiltonian dynamics on the library's model, in coordinates that one data set has chosen."""
+    one = jax.tree.map(lambda array: array[0], draw(np.random.default_rng(0), 1)[1])
+    frame, constant = node_model.frame(one, prior), bool(one.constant > 0)
+    model = node_model.NodeRegression(constant, PRIOR_ROWS, MISSING)
+    start, move = hmc(potential_fn_gen=lambda data: partial(potential_energy, model, (data,), {}), algo="HMC")
+
+    def data_of(observed: Observed) -> dict[str, Any]:
+        return {"observed": observed, "prior": prior, "frame": frame}
+
+    def enter(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
+        return _coordinates(position, observed, prior, frame)
+
+    def step(key: Any, state: Any, observed: Observed, prior: Prior, schedule: Schedule) -> tuple[Any, Info]:
+        settings = {"step_size": STEP, "adapt_step_size": False, "adapt_mass_matrix": False}
+        data = data_of(observed)
+        before = start(state[0], 0, trajectory_length=STEP * LEAPFROGS, model_args=(data,), rng_key=key, **settings)
+        after = move(before, model_args=(data,))
+        return (after.z, data), Info({"trajectory": after.accept_prob}, after.diverging)
+
+    def leave(state: Any) -> Position:
+        found = constrain_fn(model, (state[1],), {}, state[0], return_deterministic=True)
+        names = ("theta", "sigma_y2", "Sigma_x", "S", *(("mu_x",) if constant else ()))
+        return {name: found[name] for name in names}
+
+    kernel = Kernel("normal", lambda key, observed, prior: key, step, leave)
+    return Subject(kernel, prior, draw, _new_statistics, normals, enter, leave, functions)
+
+
+def _coordinates(position: Position, observed: Observed, prior: Prior, frame: node_model.Frame) -> Any:
+    """The model's unconstrained sites with these matrices, and the data."""
+    S, D = position["S"], position["theta"].size
+    constant = "mu_x" in position
+    first, n = int(constant), observed.n
+    B = jnp.asarray(frame.B)
+    features = jnp.linalg.inv(B[first:, first:])
+    K = jnp.eye(D).at[first:, first:].set(jnp.linalg.cholesky(features @ position["Sigma_x"] @ features.T))
+    if constant:
+        K = K.at[1:, 0].set(features @ (position["mu_x"] - B[1:, 0]))
+    inverse = jnp.linalg.inv(B @ K)
+    A = jnp.linalg.cholesky(inverse @ S @ inverse.T / n[:, None, None])
+    i, j = node_model.terms(D, constant=constant)
+    diagonal, rows = i == j, n * A[:, 0, 0] ** 2 if constant else n
+    K_inverse = jnp.linalg.inv(K)[i, j]
+    k = jnp.where(diagonal, -jnp.log(jnp.where(diagonal, K_inverse, 1.0)), -K_inverse)
+    a = A[:, i, j]
+    a = jnp.where(diagonal, jnp.log(jnp.where(diagonal, a, 1.0)) - jnp.log((rows[:, None] - i) / n[:, None]) / 2, a)
+    mean, root, _ = node_model.marginal(S, position["sigma_y2"], observed, prior)
+    z = {
+        "x_0": k / frame.s_0,
+        "x": (a + frame.rho * k) / frame.s,
+        "sigma_y2": jnp.log(position["sigma_y2"]),
+        "white": root.T @ (position["theta"] - mean),
+    }
+    if constant:
+        missing = (n - rows) / (n - D)
+        z["missing"] = jnp.log(missing) - jnp.log1p(-missing)
+    return z, {"observed": observed, "prior": prior, "frame": frame}
 
 
 def _given(rng: np.random.Generator, position: Position, variance_z: Array) -> Array:
@@ -289,14 +346,12 @@ def _functions_of_normal_x(position: Position, observed: Observed, released_S: A
 def _functions_of_intercept(position: Position, observed: Observed) -> dict[str, Array]:
     """Those of MCMC-normalX for the features' scatter about their mean, and of the means and the complete rows."""
     S, mu_x = position["S"], position["mu_x"]
-    rows, J = np.round(S[:, :, 0, 0] / CONSTANT**2), S.shape[1]  # equal ones alike: a test of laws counts ties
+    rows, J = S[:, :, 0, 0] / CONSTANT**2, S.shape[1]
     mean = S[:, :, 0, 1:] / (rows[..., None] * CONSTANT)
     scatter = S[:, :, 1:, 1:] - rows[..., None, None] * mean[..., :, None] * mean[..., None, :]
     apart = mean - mu_x[:, None]
     precision = np.linalg.inv(position["Sigma_x"])
     log_scatter = np.linalg.slogdet(scatter[:, 0])[1]
-    told = np.sqrt(observed.variance_S.max()) <= CONSTANT**2  # to a row: m_j, a whole number, then ends where it began
-    moving = "" if told else PARAMETER
     return _functions_of_normal_x({**position, "S": scatter}, observed, S) | {
         f"{PARAMETER}first μ_x": mu_x[:, 0],
         f"{PARAMETER}last μ_x": mu_x[:, -1],
@@ -306,8 +361,8 @@ def _functions_of_intercept(position: Position, observed: Observed) -> dict[str,
         f"{PARAMETER}|b1 - μ_x|": np.einsum("ci,cij,cj->c", apart[:, 0], precision, apart[:, 0]),
         f"{PARAMETER}|bJ - μ_x|": np.einsum("ci,cij,cj->c", apart[:, J - 1], precision, apart[:, J - 1]),
         f"{PARAMETER}intercept x first mean": position["theta"][:, 0] * mean[:, 0, 0],
-        f"{moving}m1": rows[:, 0],
-        f"{moving}mJ": rows[:, -1],
+        f"{PARAMETER}m1": rows[:, 0],
+        f"{PARAMETER}mJ": rows[:, -1],
         f"{PARAMETER}log |C1| - d log m1": log_scatter - mu_x.shape[1] * np.log(rows[:, 0]),
         f"{PARAMETER}m1 |b1 - μ_x|": rows[:, 0] * np.einsum("ci,cij,cj->c", apart[:, 0], precision, apart[:, 0]),
         f"{PARAMETER}intercept x m1": position["theta"][:, 0] * rows[:, 0],
@@ -329,10 +384,8 @@ def _normal_x(regime: Regime, **options: Any) -> Subject:
 SAMPLERS: Mapping[str, Callable[[Regime], Subject]] = {
     "normal-x": _normal_x,
     "normal-x, published walk": partial(_normal_x, sigma_y2_step=0.1),
-    "collapsed": lambda regime: normal_x(collapsed.kernel(), regime, collapsed.entered),
+    "normal": nuts_of_normal_x,
     "fixed-s": lambda regime: fixed_s(fixed_s_kernel.kernel(), regime, enter_fixed_s),
-    "intercept": lambda regime: intercept(
-        intercept_kernel.kernel(prior_rows=PRIOR_ROWS, missing=MISSING), regime, enter_intercept, PRIOR_ROWS
-    ),
+    "normal, with a constant": intercept,
 }
 """Every sampler that has a joint distribution."""

@@ -26,12 +26,12 @@ from rich.table import Table
 from dca_proto.privacy.accounting import mu_of
 from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, table
-from inference.mcmc.kernel import Kernel, Schedule
-from inference.models.linear.nodes.methods import kernel_of
 from inference.models.linear.nodes.observed import Observed, Prior
 from inference.problem import stream
 from papers.mcmc2023.data import Statistics
 from papers.mcmc2023.releases import with_noise
+from papers.mcmc2023.samplers.kernel import Kernel, Schedule
+from papers.mcmc2023.samplers.methods import kernel_of
 
 ROWS, EPSILON, DELTA = 10_000, 1.0, 1e-4
 SIZES, QUICK_SIZES = (1, 3, 8, 15, 20, 30, 40), (2, 15, 20)

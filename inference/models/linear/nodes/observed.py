@@ -66,6 +66,7 @@ Field: TypeAlias = Any
 
 OF_CLIENTS = "replace-one-client"  # the relation of a sum over clients, each of which counts as one row
 AVERAGED, AVERAGED_GROUP = "averaged-regression", 10  # the statistic's name, and k where a round does not name it
+PRIOR_ROWS = 1.0  # k_0: as if so many rows lay at the public centre
 IMPOSSIBLE = 1e-9  # how rarely noise alone makes an eigenvalue as low as is refused
 
 

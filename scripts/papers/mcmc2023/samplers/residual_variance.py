@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from inference.mcmc.distributions import Noise
-from inference.mcmc.kernel import Array, Schedule
 from inference.models.linear.nodes.observed import Prior
+from papers.mcmc2023.samplers.distributions import Noise
+from papers.mcmc2023.samplers.kernel import Array, Schedule
 
 DECAY = 0.6  # of γ_i
 ADAPT_FROM = 0.2  # of the warm-up

@@ -19,10 +19,20 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from inference.mcmc.distributions import Noise, gaussian, inverse, transposed
-from inference.mcmc.kernel import Array, Info, Kernel, Schedule
-from inference.models.linear.nodes import residual_variance
 from inference.models.linear.nodes.observed import Observed, Prior
+from papers.mcmc2023.samplers import residual_variance
+from papers.mcmc2023.samplers.distributions import (
+    Noise,
+    gaussian,
+    inverse,
+    transposed,
+)
+from papers.mcmc2023.samplers.kernel import (
+    Array,
+    Info,
+    Kernel,
+    Schedule,
+)
 
 NAME = "fixed-s"
 

@@ -42,9 +42,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference.errors import DataError, unknown
-from inference.mcmc.distributions import Noise, bartlett, bartlett_count, inverse, nearest_psd, solved, transposed
-from inference.mcmc.kernel import Array, Info, Kernel, Schedule
 from inference.models.linear.nodes.observed import Observed, Prior
+from papers.mcmc2023.samplers.distributions import (
+    Noise,
+    bartlett,
+    bartlett_count,
+    inverse,
+    nearest_psd,
+    solved,
+    transposed,
+)
+from papers.mcmc2023.samplers.kernel import (
+    Array,
+    Info,
+    Kernel,
+    Schedule,
+)
 
 NAME = "bernstein-sheldon"
 PUBLISHED: Mapping[str, Any] = {"ridge": 1.0, "start": "first-node", "precision": "published"}

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference.mcmc.kernel import Array
+from papers.mcmc2023.samplers.kernel import Array
 
 
 class Noise:
