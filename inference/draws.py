@@ -24,7 +24,10 @@ from inference.errors import DataError
 Array = NDArray[np.float64]
 CHAINS, DRAWS = 4, 1000  # unless asked for others
 MIXING_DRAWS_MIN = 4  # of a chain, for ArviZ to say anything about it
-R_HAT_MAX, EFFECTIVE_DRAWS_MIN = 1.01, 400  # Vehtari et al. (2021)
+R_HAT_MAX, EFFECTIVE_DRAWS_MIN = 1.01, 400  # Vehtari et al. (2021): beyond, a warning
+R_HAT_REQUIRED = 1.1  # from here on, an error
+ADVICE = "raise the settings warmup and draws"
+ACCEPT = "set require_mixed to false to take these draws"
 TAILS = (0.05, 0.95)  # the quantiles that effective draws in the tails are counted for
 InferenceData: TypeAlias = Any
 """`arviz.InferenceData`, or from ArviZ 1 on `xarray.DataTree`; neither can be named without importing it."""
@@ -130,12 +133,26 @@ def mixing(draws: Mapping[str, Array], labels: Mapping[str, Sequence[str]]) -> l
     return found
 
 
-def about_mixing(found: Sequence[Mixing], advice: str) -> list[str]:
-    """Of all numbers, the worst in words, a sentence each; empty where nothing speaks against the chains.
+def check_mixing(found: Sequence[Mixing], advice: str = f"{ADVICE}, or {ACCEPT}") -> None:
+    """Raise `DataError`, which names the settings to change, where R̂ is 1.1 or more: chains have found no one law.
+
+    This and `about_mixing` are the rule of every fit that samples.
 
     Args:
-        advice: what to do where they have not mixed.
+        advice: what to change.
     """
+    if any(math.isnan(one.r_hat) for one in found):
+        raise DataError("too few draws to say whether the chains have mixed; set draws to at least 4, better 1000")
+    worst = max(found, key=lambda one: one.r_hat, default=None)
+    if worst is not None and not worst.r_hat < R_HAT_REQUIRED:
+        raise DataError(
+            f"the chains have not mixed: R-hat of {worst.label} is {worst.r_hat:.4g}, required below "
+            f"{R_HAT_REQUIRED:g}; {advice}"
+        )
+
+
+def about_mixing(found: Sequence[Mixing], advice: str = ADVICE) -> list[str]:
+    """Of all numbers, the worst in words, a sentence each; empty where nothing speaks against the chains."""
     if any(math.isnan(one.r_hat) for one in found):
         return ["too few draws to say whether the chains have mixed; take at least 4 of each chain, better 1000"]
     words = []

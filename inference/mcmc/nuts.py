@@ -11,15 +11,19 @@ parameter is positive: far from the data, a likelihood may have a second mode th
 The step size and a mass matrix (dense up to `DENSE_MAX` numbers, diagonal beyond) are adapted by each chain for itself
 during warm-up (Stan's windows). A chain's randomness follows from the seed and its own number.
 
+**Compiled code is kept** in the user's cache (`keep_compiled`), so that the first call of a later process is quick.
+
 **One core.** As for the other samplers: where several processes run side by side, NPROC=1 in the environment keeps
 each to one thread.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -57,6 +61,29 @@ class Chains(NamedTuple):
     draws: Draws
     warmup: Draws
     sampling: Sampling
+
+
+def keep_compiled() -> Path | None:
+    """Let JAX store what it compiles in ``~/.cache/dca/jax``, and return that folder.
+
+    None, and nothing is changed, where the program or ``JAX_COMPILATION_CACHE_DIR`` names a folder already, or where
+    this one cannot be written. With ``JAX_ENABLE_COMPILATION_CACHE=false`` JAX neither stores nor looks.
+    """
+    config: Any = jax.config
+    if config.jax_compilation_cache_dir is not None:
+        return None
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dca" / "jax"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home
+        return None
+    if not os.access(folder, os.W_OK):
+        return None
+    config.update("jax_compilation_cache_dir", str(folder))
+    return folder
+
+
+keep_compiled()
 
 
 def sample(

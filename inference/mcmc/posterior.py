@@ -1,8 +1,7 @@
 """What every fit returns: draws of the posterior in the user's own units, and what they are worth.
 
-**Mixing.** R̂ is asked to be at most 1.01 (Vehtari et al. 2021): above it `warnings` says so in words. It is required to
-be below 1.1, as in the paper's experiments (section 4.3): above it the chains have not found the same posterior, and
-`require_mixed`, which the fits call unless told otherwise, raises.
+**Mixing.** `inference.draws` has the rule of all fits: a warning from R̂ 1.01 on, and from 1.1 on an error, unless
+``require_mixed`` is false.
 """
 
 from __future__ import annotations
@@ -18,15 +17,12 @@ from numpy.typing import NDArray
 
 from dca_proto.privacy.rounding import at_least
 from inference.contraction import of_draws
-from inference.draws import InferenceData, Mixing, about_mixing, inference_data, mixing, tails_of
+from inference.draws import InferenceData, Mixing, about_mixing, check_mixing, inference_data, mixing, tails_of
 from inference.errors import DataError
 from inference.mcmc.picture import panels_of, plot_posterior
 
 Array = NDArray[np.float64]
 Draws = Mapping[str, Array]
-
-R_HAT_REQUIRED = 1.1
-ADVICE = "take a longer warm-up and more draws, or a prior that says more"
 
 
 class Sampling(NamedTuple):
@@ -132,7 +128,7 @@ class LocalPosterior:
     @cached_property
     def warnings(self) -> list[str]:
         """What speaks against taking the draws at their word, a sentence each; empty if nothing does."""
-        return [*about_mixing(self.mixing, ADVICE), *self._about_chains(), *self.notes]
+        return [*about_mixing(self.mixing), *self._about_chains(), *self.notes]
 
     def _about_chains(self) -> list[str]:
         found = []
@@ -155,14 +151,7 @@ class LocalPosterior:
         Raises:
             DataError: R̂ of a number is not below 1.1, or there are too few draws to say.
         """
-        if any(np.isnan(one.r_hat) for one in self.mixing):
-            raise DataError("too few draws to say whether the chains have mixed; take at least 4 of each chain")
-        worst = max(self.mixing, key=lambda one: one.r_hat)
-        if not worst.r_hat < R_HAT_REQUIRED:
-            raise DataError(
-                f"the chains have not mixed: R-hat of {worst.label} is {worst.r_hat:.4g}, required below "
-                f"{R_HAT_REQUIRED:g}; {ADVICE} (require_mixed=False returns these draws)"
-            )
+        check_mixing(self.mixing)
         return self
 
     def new_clients(self, clients: int = 1, seed: int = 0) -> dict[str, Array]:

@@ -33,7 +33,6 @@ from inference.models.conjugate import (
     family_job,
 )
 from inference.models.conjugate.categorical import CATEGORIES_MAX
-from inference.models.conjugate.chains import effective_size, split_rhat
 from inference.models.conjugate.family import fitted
 from inference.models.conjugate.quadrature import draw_on_grid
 from inference.models.conjugate.scalar import ScalarFamily
@@ -128,7 +127,6 @@ def test_without_noise_the_job_learns_the_conjugate_posterior_from_its_own_round
         np.testing.assert_allclose(result.sd[name], np.sqrt(variance), rtol=1e-2)
         # 4000 independent draws; 5 standard errors, false alarm below 1e-6 each
         np.testing.assert_allclose(result.quantile(0.5)[name], mean, atol=5 * np.sqrt(variance).max() * 0.05)
-        assert (result.rhat[name] < 1.02).all()
     assert not result.repaired
     assert result.outside < 1e-3
     # next to no noise is next to no difference
@@ -286,8 +284,9 @@ def test_chains_that_have_not_met_are_told_with_their_r_hat() -> None:
     result = learnt(MODELS[0], released(MODELS[0].request(), np.ones(9)))
     apart = replace(result, draws={"theta": result.draws["theta"] + np.array([0, 0, 0, 2])[:, None]})
     assert apart.warnings == [], "independent draws, whose R-hat is chance"
-    (said,) = replace(apart, warmup=apart.draws).warnings
-    assert said.startswith(f"the chains have not met: R-hat is {float(apart.rhat['theta']):.3g}, above 1.01")
+    said = replace(apart, warmup=apart.draws).warnings[0]
+    assert said.startswith("chains have not mixed: R-hat of theta is 1.")
+    assert said.endswith("expected at most 1.01; take method 'conjugate'")
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
@@ -310,7 +309,7 @@ def test_a_result_claims_no_epsilon_where_bounds_or_noise_are_not_private() -> N
 
 
 @pytest.mark.skipif(importlib.util.find_spec("arviz") is None, reason="arviz is not installed")
-def test_draws_and_diagnostics_agree_with_arviz() -> None:
+def test_draws_go_to_arviz_with_their_diagnosis() -> None:
     model = MODELS[1]
     x = data_of(model, np.random.default_rng(2), 200)
     result = learnt(model, released(model.request(), x, variance=25.0), draws=400)
@@ -319,23 +318,8 @@ def test_draws_and_diagnostics_agree_with_arviz() -> None:
     assert list(data.posterior["theta_label"].values) == ["1", "2", "3", "4"]
     assert data.warmup_posterior["theta"].shape == (4, 200, 4)
     assert data.posterior.attrs["method"] == "noise-aware"
-    import arviz  # has just been imported without its announcement
-
-    rhat, ess = arviz.rhat(data, method="split")["theta"].values, arviz.ess(data, method="mean")["theta"].values
-    np.testing.assert_allclose(result.rhat["theta"], rhat, rtol=1e-3)
-    np.testing.assert_allclose(result.effective_size["theta"], ess, rtol=0.1)
-
-
-def test_diagnostics_tell_chains_that_have_not_met() -> None:
-    draws = np.random.default_rng(7).normal(size=(4, 200))
-    assert split_rhat(draws) < 1.02
-    assert effective_size(draws) > 500
-    apart = draws + np.array([0, 0, 0, 2])[:, None]
-    assert split_rhat(apart) > 1.2
-    assert effective_size(apart) < 50
-    assert split_rhat(np.ones((2, 10))) == 1
-    stuck = np.stack([np.ones((2, 10)), np.arange(20.0).reshape(2, 10), np.repeat([[0.0], [1.0]], 10, axis=1)], axis=-1)
-    assert split_rhat(stuck)[[0, 2]].tolist() == [1, math.inf]
+    assert [one.label for one in result.mixing] == ["theta[1]", "theta[2]", "theta[3]", "theta[4]"]
+    assert max(one.r_hat for one in result.mixing) < 1.05
 
 
 def test_a_sum_between_two_counts_with_hardly_any_noise_is_one_of_them() -> None:

@@ -234,11 +234,13 @@ def test_chains_that_have_not_mixed_are_warned_of_and_then_refused() -> None:
     slightly = posterior()
     slightly.draws["mean"][0] += 0.4
     assert slightly.warnings[0].startswith("chains have not mixed: R-hat of mean is 1.0")
-    assert "expected at most 1.01; take a longer warm-up and more draws" in slightly.warnings[0]
+    assert "expected at most 1.01; raise the settings warmup and draws" in slightly.warnings[0]
     assert slightly.require_mixed() is slightly
     apart = posterior()
     apart.draws["mean"][0] += 3
-    with pytest.raises(DataError, match=r"R-hat of mean is 1\.\d+, required below 1.1; take a longer warm-up"):
+    with pytest.raises(
+        DataError, match=r"R-hat of mean is 1\.\d+, required below 1.1; raise the settings warmup and draws"
+    ):
         apart.require_mixed()
     still = posterior()
     still.draws["mean"][2] = 0.1

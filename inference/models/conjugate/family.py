@@ -12,6 +12,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -19,15 +21,14 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.bounds import Interval
-from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
+from inference.draws import CHAINS, DRAWS, InferenceData, Mixing, about_mixing, check_mixing, inference_data, mixing
 from inference.errors import DataError, unknown
-from inference.models.conjugate.chains import effective_size, split_rhat
 
 Array = NDArray[np.float64]
 
 BIAS = 1 / 3  # in sampling errors, from which on clipping is said to matter
 PRIOR_DRAWS = 20_000
-RHAT_MAX = 1.01  # beyond, chains are said not to have met
+ADVICE = "take method 'conjugate'"
 NOISE_AWARE, CONJUGATE = METHODS = ("noise-aware", "conjugate")
 
 
@@ -172,15 +173,10 @@ class FamilyResult:
         """
         return bool(self.outside * np.sqrt(self.release.n) > BIAS)
 
-    @property
-    def rhat(self) -> dict[str, Array]:
-        """Split R̂ of each parameter; beyond `RHAT_MAX`, the chains should not be trusted."""
-        return {name: split_rhat(array) for name, array in self.draws.items()}
-
-    @property
-    def effective_size(self) -> dict[str, Array]:
-        """Effective number of draws of each parameter's mean."""
-        return {name: effective_size(array) for name, array in self.draws.items()}
+    @cached_property
+    def mixing(self) -> list[Mixing]:
+        """R̂ and effective draws of what chains drew; none of independent draws. Raises `DataError` without ArviZ."""
+        return [] if self.warmup is None else mixing(self.draws, self.family.labels())
 
     @property
     def warnings(self) -> list[str]:
@@ -192,10 +188,10 @@ class FamilyResult:
         if self.method == CONJUGATE and self.repaired:
             what = f"no values of {column} can have the noisy sum, and the nearest possible one was taken for it"
             found.append(f"{what}; method {NOISE_AWARE!r} weighs all that are possible")
-        worst = max(float(rhat.max()) for rhat in self.rhat.values())
-        if self.warmup is not None and worst > RHAT_MAX:  # other draws are independent
-            what = f"the chains have not met: R-hat is {worst:.3g}, above {RHAT_MAX:g}"
-            found.append(f"{what}; take intervals of {column} with caution, or draw more")
+        try:
+            found += about_mixing(self.mixing, ADVICE)
+        except DataError as unknown_mixing:  # no ArviZ
+            found.append(f"whether the chains have mixed is not known: {unknown_mixing}")
         return found
 
     def inference_data(self) -> InferenceData:
@@ -234,7 +230,7 @@ def fitted(
         chains, draws: how many of each; independent draws but for the categorical model's Gibbs sampler.
 
     Raises:
-        DataError: an unknown method, or no chains or too few draws to judge them by.
+        DataError: an unknown method, no chains or too few draws to judge them by, or the chains have not mixed.
     """
     if method not in METHODS:
         raise unknown("method", method, None, METHODS)
@@ -246,7 +242,7 @@ def fitted(
     else:
         latent = model.latent(release, chains, draws, rng)
     eta = model.update(latent.sums, release.n)
-    return FamilyResult(
+    result = FamilyResult(
         family=model,
         method=method,
         release=release,
@@ -257,6 +253,9 @@ def fitted(
         private=private,
         attrs=attrs or {},
     )
+    if result.warmup is not None and find_spec("arviz") is not None:
+        check_mixing(result.mixing, ADVICE)
+    return result
 
 
 def whole_bounds(model: str, column: str, interval: Interval, advice: str) -> None:

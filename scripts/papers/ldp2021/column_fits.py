@@ -27,8 +27,8 @@ from dca_proto.statistics import Sum
 from dca_proto.statistics.contribution import client_sensitivity
 from emulator.experiments.runner import Check
 from inference.bounds import Interval
-from inference.draws import R_HAT_MAX
-from inference.mcmc.posterior import R_HAT_REQUIRED, LocalPosterior
+from inference.draws import R_HAT_MAX, R_HAT_REQUIRED
+from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.run import numpyro_module
 
 Array = NDArray[np.float64]

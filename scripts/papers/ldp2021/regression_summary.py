@@ -25,7 +25,7 @@ from dca_proto.privacy.rounding import at_least
 from emulator.experiments import student
 from emulator.experiments.runner import Check, table
 from inference.bounds import PUBLISHED_WITH_ROWS
-from inference.mcmc.posterior import R_HAT_REQUIRED
+from inference.draws import R_HAT_REQUIRED
 from papers.ldp2021.regression_data import PUBLISHED, VALID, WINE, Array
 from papers.ldp2021.regression_methods import (
     BAYES,

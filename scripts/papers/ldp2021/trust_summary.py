@@ -23,7 +23,7 @@ from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture, student
 from emulator.experiments.runner import Check, table
 from inference.bounds import PUBLISHED_WITH_ROWS
-from inference.mcmc.posterior import R_HAT_REQUIRED
+from inference.draws import R_HAT_REQUIRED
 from papers.ldp2021.column_fits import Array
 from papers.ldp2021.trust import AWARE, DCA, LEVELS, LOCAL, NAIVE, TRUST, TRUSTED, WINES, Cell, Plan
 
