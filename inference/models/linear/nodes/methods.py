@@ -18,7 +18,6 @@ from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import invwishart
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.draws import attributes
@@ -66,6 +65,8 @@ class Before:
 
     def draws(self, rng: np.random.Generator, count: int, features: int) -> dict[str, Array]:
         """As `models.glm.regression.SitePrior`."""
+        from scipy.stats import invwishart  # slow to import
+
         prior, first = self.prior, int(self.constant is not None)
         Sigma = invwishart.rvs(float(prior.kappa), prior.Lambda[first:, first:], size=count, random_state=rng)
         Sigma = np.reshape(Sigma, (1, count, features, features))
