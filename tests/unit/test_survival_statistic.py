@@ -74,6 +74,11 @@ def test_counts_have_the_sensitivity_of_a_histogram_and_codes_have_their_own() -
     assert coded.evaluate(np.array([[1.5, 1.0]]), 2).tolist() == [[0, 16]]
 
 
+def test_a_missing_row_may_be_the_farthest() -> None:
+    off_centre = Survival(columns=("t", "d"), times=(1.0,), codes=((5,), (4,), (3,)))
+    assert off_centre.row_sensitivity(0).l2_squared == 25
+
+
 def test_codes_of_groups_are_blocks() -> None:
     codes = ((2, 1), (-1, 1), (0, 1))
     coded = Survival(columns=("t", "d", "arm"), times=(1.0,), groups=2, codes=codes)
