@@ -65,7 +65,7 @@ def main() -> None:
         "cox": cox.params_[["arm", "age", "severity"]].tolist(),
         "cox_sd": cox.standard_errors_[["arm", "age", "severity"]].tolist(),
     }
-    TARGET.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    TARGET.write_text(json.dumps(found) + "\n", encoding="utf-8")
     print(f"wrote {TARGET}")
 
 

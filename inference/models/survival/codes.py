@@ -13,7 +13,7 @@ A tenth of the identity in W keeps the other directions from being lost: the gue
 the known number of rows, so that B's columns may be centred. Groups get blocks with one more coordinate, a constant,
 since how many rows each has is not known.
 
-**What it is worth** (`tests/unit/test_survival_model.py` repeats it). Standard deviation of S(t_k)·n, averaged over k,
+**What it is worth** (`tests/unit/test_survival_model.py` repeats the first column). Standard deviation of S(t_k)·n, averaged over k,
 for one unit of σ/Δ, as counts / with these codes, guessed S = ½ and 30 % censored:
 
     K       as guessed    S(t_K) = 0.1    70 % censored    hazard ~ t^1.5
@@ -22,8 +22,8 @@ for one unit of σ/Δ, as counts / with these codes, guessed S = ½ and 30 % cen
     16      3.4 / 2.5     3.6 / 2.7       4.8 / 3.6        3.3 / 2.5
     24      4.1 / 2.7     4.4 / 2.9       5.7 / 4.0        4.0 / 2.7
 
-Binary trees over the intervals give 1.02 times the counts' noise at K = 16, square roots of prefix sums 1.3 times; the
-optimum under the exact constraint, found numerically, is 10 % below these codes at the guess.
+At K = 16, binary trees over the intervals give 1.04 times the counts' noise, square roots of prefix sums 1.3 times. The
+optimum under the exact constraint, found numerically, is about a tenth below these codes at the guess.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class PrivateKaplanMeier(PrivateEstimator):
             raise DataError(
                 f"rows have {rows.shape[1]} columns; expected {len(columns.names)}: {', '.join(columns.names)}"
             )
-        bounds = dict.fromkeys(columns.names, Interval(0, max(*columns.times, 1.0)))
+        bounds = dict.fromkeys(columns.names, Interval(0, max((*columns.times, 1.0))))
         schema = Schema(columns.names[1:], columns.duration, bounds)
         problem = Problem("rows", schema, rows[:, 1:], rows[:, 0])
         self._keep(exact_curves(problem, columns, np.random.default_rng(self.random_state)))
