@@ -13,8 +13,8 @@ A tenth of the identity in W keeps the other directions from being lost: the gue
 the known number of rows, so that B's columns may be centred. Groups get blocks with one more coordinate, a constant,
 since how many rows each has is not known.
 
-**What it is worth** (`tests/unit/test_survival_model.py` repeats the first column). Standard deviation of S(t_k)·n, averaged over k,
-for one unit of σ/Δ, as counts / with these codes, guessed S = ½ and 30 % censored:
+**What it is worth** (`tests/unit/test_survival_model.py` repeats the first column). Standard deviation of S(t_k)·n,
+averaged over k, for one unit of σ/Δ, as counts / with these codes, guessed S = ½ and 30 % censored:
 
     K       as guessed    S(t_K) = 0.1    70 % censored    hazard ~ t^1.5
     8       2.5 / 2.1     2.7 / 2.3       3.5 / 3.1        2.4 / 2.1
