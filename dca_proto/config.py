@@ -61,11 +61,13 @@ class ClientFiles(_Files, frozen=True, kw_only=True):
     """`[client]`.
 
     Attributes:
-        data: a CSV; None where a program gives it. certificate: by default beside the key file, ending in ``.cert``.
+        data: a CSV; None where a program gives it. categories: of its text columns (`dca_proto.categories`).
+        certificate: by default beside the key file, ending in ``.cert``.
         policy: a file of the client's policy, in place of the section [policy].
     """
 
     data: Path | None = None
+    categories: dict[str, tuple[str, ...]] = {}
     certificate: Path | None = None
     policy: Path | None = None
 

@@ -242,7 +242,7 @@ def _data(config: Config, data: Table | None, path: Path) -> Table:
         return data
     if config.files.data is None:
         raise UsageError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
-    return read_csv(config.files.data)
+    return read_csv(config.files.data, config.files.categories)
 
 
 def _client(config: Config, identity: Identity, table: Table) -> Callable[[Records], Actor]:

@@ -1,9 +1,11 @@
-"""A client's data: a CSV of numbers, read once.
+"""A client's data: a CSV of numbers, and of texts whose categories are listed, read once.
 
-The first line names the columns. An empty field is a missing value, and so is anything else that is not a finite
-number; a line that does not fit the columns is a row of missing values. A blank line is no row: the missing value of a
-single column is written "", as programs that write CSV do. Whether a client takes part must never depend on its rows,
-so none is refused: what is odd is counted in a warning, without its value, for this is private data.
+The first line names the columns. A text column has a public list of categories (`dca_proto.categories`), and becomes
+their codes and indicators. An empty field is a missing value, and so is anything else that is not a finite number, or
+none of the categories; a line that does not fit the columns is a row of missing values. A blank line is no row: the
+missing value of a single column is written "", as programs that write CSV do. Whether a client takes part must never
+depend on its rows, so none is refused: what is odd is counted in a warning, without its value, for this is private
+data.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from dca_proto.categories import Categories, checked, numbered, numbers
 from dca_proto.core.errors import UsageError
 
 _UNDECODED = "\ufffd"  # where a byte is not UTF-8
@@ -55,24 +58,31 @@ class Table:
         return f"Table({', '.join(self.columns)})"
 
 
-def read_csv(path: Path) -> Table:
+def read_csv(path: Path, categories: Categories | None = None) -> Table:
     """Read a client's data. What is missing or odd in its lines is counted in one warning, without its values.
 
+    Args:
+        categories: of the text columns.
+
     Raises:
-        UsageError: the file cannot be read, or its first line does not name columns.
+        UsageError: the file cannot be read, its first line does not name columns, or categories are of none of them.
     """
+    listed = checked(categories or {})
     odd: Counter[str | None] = Counter()
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             lines = csv.reader(file, strict=True)
             columns = _header(lines, path)
-            rows = list(_rows(lines, columns, odd))
+            if unknown := [name for name in listed if name not in columns]:
+                raise UsageError(f"data {path} has no column {unknown[0]!r}, of which categories are listed")
+            rows = list(_rows(lines, columns, listed, odd))
     except OSError as error:
         raise UsageError(f"cannot read data {path}: {error.strerror}; check the path and its rights") from None
-    if odd:
+    if odd := +odd:
         lines_odd = odd.pop(None, 0)
         log.warning("data not understood count as missing", data=str(path), fields=dict(odd), lines=lines_odd)
-    return Table(columns, np.array(rows, dtype=np.float64).reshape(len(rows), len(columns)))
+    names = numbered(columns, listed)
+    return Table(names, np.array(rows, dtype=np.float64).reshape(len(rows), len(names)))
 
 
 def _header(lines: Iterator[list[str]], path: Path) -> tuple[str, ...]:
@@ -93,15 +103,22 @@ def _header(lines: Iterator[list[str]], path: Path) -> tuple[str, ...]:
     return columns
 
 
-def _rows(lines: Iterator[list[str]], columns: tuple[str, ...], odd: Counter[str | None]) -> Iterator[list[float]]:
+def _rows(
+    lines: Iterator[list[str]], columns: tuple[str, ...], listed: Categories, odd: Counter[str | None]
+) -> Iterator[list[float]]:
     """The numbers of each line; counts odd fields by column, and odd lines under None."""
+    width = len(numbered(columns, listed))
     for fields in _readable(lines):
         if fields is None or len(fields) != len(columns):
             odd[None] += 1
-            yield [math.nan] * len(columns)
+            yield [math.nan] * width
             continue
-        odd.update(column for column, field in zip(columns, fields, strict=True) if not _is_valid(field))
-        yield [float(field) if _is_number(field) else math.nan for field in fields]
+        row: list[float] = []
+        for column, field in zip(columns, fields, strict=True):
+            found = numbers(field, listed[column]) if column in listed else [_number(field)]
+            odd[column] += math.isnan(found[0]) and bool(field.strip())
+            row += found
+        yield row
 
 
 def _readable(lines: Iterator[list[str]]) -> Iterator[list[str] | None]:
@@ -118,8 +135,8 @@ def _readable(lines: Iterator[list[str]]) -> Iterator[list[str] | None]:
                 yield fields
 
 
-def _is_valid(field: str) -> bool:
-    return not field.strip() or _is_number(field)
+def _number(field: str) -> float:
+    return float(field) if _is_number(field) else math.nan
 
 
 def _is_number(text: str) -> bool:

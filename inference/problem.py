@@ -96,6 +96,12 @@ class Problem:
         """Features, then the target, shape ``(n, d + 1)``: what one client holds is one row (or several)."""
         return np.column_stack([self.X, self.y])
 
+    @property
+    def complete(self) -> Problem:
+        """The problem without the rows that lack a value."""
+        whole = np.isfinite(self.rows).all(axis=1)
+        return self if whole.all() else self.take(np.flatnonzero(whole))
+
     def take(self, indices: NDArray[np.int64]) -> Problem:
         """The problem with these rows only."""
         return replace(self, X=self.X[indices], y=self.y[indices])
@@ -122,15 +128,16 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 def split(problem: Problem, test_rows: int, seed: int) -> tuple[Problem, Problem]:
-    """Train and test parts, drawn from the stream ``seed/split``.
+    """Train and test parts, drawn from the stream ``seed/split``. Rows that lack a value are never tested on.
 
     Raises:
         DataError: if fewer than one row would be left on either side.
     """
-    rows = len(problem.y)
+    rows = len(problem.complete.y)
     if not 1 <= test_rows < rows:
         raise DataError(
             f"rows: {rows}, to test on: {test_rows}; expected at least one to test on and one to learn from"
         )
-    order = stream(seed, "split").permutation(rows)
+    order = stream(seed, "split").permutation(len(problem.y))
+    order = order[np.argsort(~np.isfinite(problem.rows[order]).all(axis=1), kind="stable")]
     return problem.take(order[test_rows:]), problem.take(order[:test_rows])

@@ -54,6 +54,7 @@ LAYERS = {
     "dca_proto.privacy_loss": {"msgspec", "dp_accounting", *PROTOCOL},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
                   *FIGURES, "inference"},
+    "inference.datasets": {"numpy", "sklearn", "pooch", "dca_proto.categories", *FIGURES, "inference"},
     "inference.mcmc": NUMPYRO,
     "inference.models": NUMPYRO,
     "inference.models.survival": NUMPYRO | {"dca_proto.statistics"},  # their public codes

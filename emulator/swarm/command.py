@@ -69,7 +69,7 @@ def swarm(
     data_folder: Annotated[
         Path | None, typer.Option(help="Where data sets' files are, else that of DCA_DATA, else they are downloaded.")
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Your own data: numbers with a header line.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Your own data: a table with a header line.")] = None,
     target: Annotated[str | None, typer.Option(help="The CSV's column to predict.")] = None,
     bounds: Annotated[
         str | None, typer.Option(help="Public bounds of the CSV's columns: COL=LO:HI,... or a TOML file.")
@@ -77,6 +77,12 @@ def swarm(
     bounds_from_data: Annotated[
         bool, typer.Option("--bounds-from-data", help="Read bounds from the data. For trial only: not private.")
     ] = False,
+    categories: Annotated[
+        list[str] | None, typer.Option(help="Public categories of a text column of the CSV, COL=A,B,C; repeat.")
+    ] = None,
+    missing: Annotated[
+        str | None, typer.Option(help="CSV rows that lack a value: refuse (default), or zero, as in a federation.")
+    ] = None,
     features: Annotated[str | None, typer.Option(help="Columns to predict from, A,B,C; by default all others.")] = None,
     dimension: Annotated[
         int | None, typer.Option(help="Hold plain rounds of a synthetic sum of that many numbers instead, with any N.")
@@ -128,6 +134,7 @@ def swarm(
     mechanism = RoundedGaussian() if fast_noise else EXACT
     learning = {"job": job, "nodes": nodes, "set": sets, "dataset": dataset, "data-folder": data_folder, "csv": csv,
                 "target": target, "bounds": bounds, "bounds-from-data": bounds_from_data or None,
+                "categories": categories or None, "missing": missing,
                 "features": features, "no-reference": no_reference or None, "output": output}  # fmt: skip
     _refuse_the_others(dimension, learning, {"processes": processes, "rounds": rounds})
     if dimension is not None:
@@ -149,14 +156,9 @@ def swarm(
         )
         return hold_fleet(fleet, json_to)
     data = DataOptions(
-        dataset=dataset,
-        folder=data_folder,
-        csv=csv,
-        target=target,
-        bounds=bounds,
-        bounds_from_data=bounds_from_data,
-        features=parse_names(features),
-    )
+        dataset=dataset, folder=data_folder, csv=csv, target=target, bounds=bounds, bounds_from_data=bounds_from_data,
+        categories=categories, missing=missing, features=parse_names(features),
+    )  # fmt: skip
     if nodes is not None:
         _refuse(context, SUMS, _WITH_NODES)
     lesson = _lesson(job, sets, data, nodes, clients, seed, output or Path("run"), json_to, not no_reference)

@@ -8,9 +8,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.categories import parse_categories
 from dca_proto.core.errors import UsageError
 from inference.bounds import MissingBoundsError, given_bounds
 from inference.datasets import from_csv, load
+from inference.datasets.csv_file import MISSING, REFUSE
 from inference.problem import Problem
 
 TEST_FRACTION = 0.225
@@ -26,6 +28,7 @@ class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         dataset: name of a known one. folder: where its files are.
         csv, target, bounds: a table of one's own, its column to predict, its public bounds.
+        categories: of its text columns. missing: what becomes of rows that lack a value.
         bounds_from_data: read them from the data instead; then nothing is private.
         features: columns to predict from, or None for all others.
     """
@@ -36,6 +39,8 @@ class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     bounds: str | None = None
     bounds_from_data: bool = False
+    categories: list[str] | None = None
+    missing: str | None = None
     features: list[str] | None = None
 
 
@@ -53,8 +58,10 @@ def problem_of(
         DataError: the data cannot be had or used.
     """
     if options.csv is None:
-        if options.target or options.bounds or options.bounds_from_data:
-            raise UsageError("--target, --bounds and --bounds-from-data go with --csv; built-in data have their own")
+        named = {"target": options.target, "bounds": options.bounds, "bounds-from-data": options.bounds_from_data,
+                 "categories": options.categories, "missing": options.missing}  # fmt: skip
+        if own := [f"--{name}" for name, value in named.items() if value]:
+            raise UsageError(f"{', '.join(own)}: only with --csv; built-in data have their own")
         return load(options.dataset or default, options.features, folder=options.folder)
     if options.dataset is not None or options.folder is not None:
         other = "--dataset" if options.dataset is not None else "--data-folder"
@@ -63,11 +70,20 @@ def problem_of(
         raise UsageError("--csv needs --target COLUMN, the column to predict")
     if options.bounds is not None and options.bounds_from_data:
         raise UsageError("--bounds and --bounds-from-data exclude each other; keep one")
+    if options.missing not in (None, *MISSING):
+        raise UsageError(f"--missing {options.missing}: expected one of {', '.join(MISSING)}")
     given = {} if options.bounds is None else given_bounds(options.bounds)
     features = list(needed) if alone and options.features is None else options.features
     try:
         return from_csv(
-            options.csv, options.target, given, features, trial_bounds=options.bounds_from_data, alone=alone
+            options.csv,
+            options.target,
+            given,
+            features,
+            trial_bounds=options.bounds_from_data,
+            alone=alone,
+            categories=parse_categories(options.categories or ()),
+            missing=options.missing or REFUSE,
         )
     except MissingBoundsError as error:
         raise MissingBoundsError(error.columns, _BOUNDS_ADVICE) from None

@@ -165,7 +165,9 @@ class _Run:
         self._stages = self._planned()
         if options.reports:  # how many are asked at a time follows from the plan
             self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
-        reference = lesson.job.reference(lesson.train, lesson.settings)  # refuses rows that cannot be learned from
+        reference = lesson.job.reference(
+            lesson.train.complete, lesson.settings
+        )  # refuses rows that cannot be learned from
         self._reference = reference if lesson.reference else None
 
     def _check_sums(self) -> None:
@@ -291,7 +293,7 @@ class _Run:
             with SamplingBar(self._console) as bar:
                 known = replace(self._conditions(), on_sampling=bar)
                 self._result = job.finish(self._result, train.schema, self._lesson.settings, known)
-        learned = job.summarise(self._result, self._reference, train, self._lesson.test, train.schema)
+        learned = job.summarise(self._result, self._reference, train.complete, self._lesson.test, train.schema)
         return {"ok": True, "error": None, **learned, **self._course()}
 
     def _iterated(self, iteration: Iteration) -> None:
@@ -315,6 +317,9 @@ class _Run:
         self._say("federation", self._who())
         held_out = "" if lesson.test is None else f"; {len(lesson.test.y)} rows held out"
         self._say("model", f"{lesson.job.model(lesson.train.schema, lesson.settings)}{held_out}")
+        if lacking := len(lesson.train.y) - len(lesson.train.complete.y):
+            of = f"{lacking} of {len(lesson.train.y)} rows lack a value"
+            self._say("missing", f"{of}; each counts as zero in every sum, as in a federation")
         plan = f"{claim_words(options.budget.epsilon, options.delta)} {plan_words(self._stages)}"
         self._say("plan", f"a trial that is not private: {'; '.join(self._doubts)}" if self._doubts else plan)
 

@@ -1,17 +1,26 @@
-"""Problems from a CSV file of the user's: every used cell must be a finite number, and what is not is named."""
+"""Problems from a CSV file of the user's: numbers, and texts whose categories are listed; what does not fit is named.
+
+A text column becomes the code and the indicators of its category, as on a device (`dca_proto.categories`). Features
+are the indicators but the first; a target is the code. A row with a missing value is refused, or kept: its missing
+numbers are NaN, and it counts as zero in every sum, as in a federation.
+"""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 
 import numpy as np
 
+from dca_proto.categories import Categories, indicators, numbered, numbers
 from inference.bounds import Interval, bounds_from_data, require
 from inference.errors import DataError, unknown
 from inference.problem import Array, Problem, Schema
+
+REFUSE, ZERO = MISSING = ("refuse", "zero")
+"""What becomes of a row with a missing value."""
 
 
 def from_csv(
@@ -22,34 +31,54 @@ def from_csv(
     *,
     trial_bounds: bool = False,
     alone: bool = False,
+    categories: Categories | None = None,
+    missing: str = REFUSE,
 ) -> Problem:
-    """A problem from a CSV file whose first line names the columns; every used cell must be a finite number.
+    """A problem from a CSV file whose first line names the columns.
 
     Args:
         path: the file, UTF-8, comma separated.
         target: the column to predict. features: those to predict it from; None for all others.
-        bounds: public bounds of the target and the features; more are ignored.
+        bounds: public bounds of the target and the features; more are ignored, and those of codes and indicators are
+            known.
         trial_bounds: read the bounds from the data instead; the schema is then not private.
         alone: whether the target may be without features, as a column that is described and not predicted.
+        categories: of the text columns, public. missing: of `MISSING`, for a used cell that is empty, no number, or
+            none of the categories.
 
     Raises:
         DataError: naming the file, and the row and column or the columns at fault.
     """
     header, body = _read(path)
-    chosen = tuple(column for column in header if column != target) if features is None else tuple(features)
-    columns = (*chosen, target)
-    given = dict(bounds or {})
-    for column in (*columns, *given):
+    listed = dict(categories or {})
+    for column in listed:
         if column not in header:
             raise unknown("column", column, path.name, header)
+    names = numbered(header, listed)
+    chosen = _features([name for name in header if name != target] if features is None else features, listed)
+    columns = (*chosen, target)
+    for column in (*columns, *(bounds or {})):
+        if column not in names:
+            raise unknown("column", column, path.name, names)
+    given = {**(bounds or {}), **_known(listed)}
     if not trial_bounds:
         require(given, columns)  # before the cells: the answer to a missing option, not to a bad row
-    rows = _numbers(path, header, body, columns)
+    rows = _numbers(path, header, body, columns, listed, missing)
     if trial_bounds:
-        given = bounds_from_data(columns, rows)
-    used = {column: given[column] for column in columns}
-    schema = Schema(chosen, target, used, alone=alone)
+        given = {**bounds_from_data(columns, rows[np.isfinite(rows).all(axis=1)]), **_known(listed)}
+    schema = Schema(chosen, target, {column: given[column] for column in columns}, alone=alone)
     return Problem(path.stem, schema, rows[:, :-1], rows[:, -1])
+
+
+def _features(names: Sequence[str], listed: Categories) -> tuple[str, ...]:
+    """The columns, of text columns all indicators but the first."""
+    return tuple(one for name in names for one in (indicators(name, listed)[1:] if name in listed else (name,)))
+
+
+def _known(listed: Categories) -> dict[str, Interval]:
+    """Public bounds of codes and indicators."""
+    found = {name: Interval(0, len(texts) - 1, "codes of listed categories") for name, texts in listed.items()}
+    return found | {one: Interval(0, 1, "an indicator") for name in listed for one in indicators(name, listed)}
 
 
 def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -71,27 +100,48 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     return header, body
 
 
-def _numbers(path: Path, header: list[str], body: list[tuple[int, list[str]]], columns: Sequence[str]) -> Array:
-    """The cells of these columns, shape ``(rows, len(columns))``."""
-    places = [header.index(column) for column in columns]
-    rows = np.empty((len(body), len(columns)))
+def _numbers(
+    path: Path,
+    header: list[str],
+    body: list[tuple[int, list[str]]],
+    columns: Sequence[str],
+    listed: Categories,
+    missing: str,
+) -> Array:
+    """The numbers of these columns, shape ``(rows, len(columns))``; NaN where one is missing and that is allowed."""
+    names = numbered(header, listed)
+    used = [name for name in header if {name, *(indicators(name, listed) if name in listed else ())} & set(columns)]
+    rows = np.full((len(body), len(names)), nan)
     for index, (line, cells) in enumerate(body):
         where = f"{path.name}, row {index + 1} (line {line})"
         if len(cells) != len(header):
+            if missing == ZERO:
+                continue
             raise DataError(f"{where}: found {len(cells)} cells, expected {len(header)} as in the first line")
-        for j, place in enumerate(places):
-            rows[index, j] = _number(cells[place], f"{where}, column {columns[j]!r}")
-    return rows
+        for column in used:
+            cell = cells[header.index(column)]
+            found = numbers(cell, listed[column]) if column in listed else [_number(cell)]
+            if missing == REFUSE and not isfinite(found[0]):
+                raise _refused(cell, f"{where}, column {column!r}", listed.get(column))
+            place = names.index(column)
+            rows[index, place : place + len(found)] = found
+    return rows[:, [names.index(column) for column in columns]]
 
 
-def _number(cell: str, where: str) -> float:
-    """A finite number, or a `DataError` that says where it is not."""
-    if not cell.strip():
-        raise DataError(f"{where}: the value is missing; fill it in or leave the row out")
+def _number(cell: str) -> float:
+    """NaN of what is no finite number."""
     try:
-        number = float(cell)
+        return number if isfinite(number := float(cell)) else nan
     except ValueError:
-        raise DataError(f"{where}: found {cell.strip()!r}, expected a number; correct it, or leave it out") from None
-    if not isfinite(number):
-        raise DataError(f"{where}: found {cell.strip()!r}, expected a finite number; correct it or leave the row out")
-    return number
+        return nan
+
+
+def _refused(cell: str, where: str, listed: Sequence[str] | None) -> DataError:
+    advice = "correct it, leave the row out, or let rows that lack a value count as zero (--missing zero)"
+    if not cell.strip():
+        return DataError(f"{where}: the value is missing; {advice}")
+    if listed is not None:
+        expected = f"one of {', '.join(listed)[:100]}"
+    else:
+        expected = "a finite number; of texts, list the public categories (--categories COL=a,b,c)"
+    return DataError(f"{where}: found {cell.strip()[:80]!r}, expected {expected}; {advice}")

@@ -104,7 +104,7 @@ def test_csv_tolerates_a_byte_order_mark_and_spaces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        ("old", "'old', expected a number"),
+        ("old", "'old', expected a finite number; of texts, list the public categories"),
         (" ", "is missing"),
         ("nan", "finite"),
         ("-inf", "finite"),
