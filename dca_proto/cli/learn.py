@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
+from dca_proto.categories import parse_categories
 from dca_proto.cli.book import as_plain, book_of
 from dca_proto.cli.job_settings import Draft, Task, best_weights, beyond_default_limits, check_plan, task_of
 from dca_proto.cli.learn_view import LearnSummary, Teller, counted, iteration_row, require_arviz, round_row, show
@@ -129,6 +130,9 @@ def learn(
     test: Annotated[
         Path | None, typer.Option(help="A CSV of the trainer's own rows, on which the result is scored.")
     ] = None,
+    categories: Annotated[
+        list[str] | None, typer.Option(help="Public categories of a text column of that CSV, COL=A,B,C; repeat.")
+    ] = None,
     json_to: Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the estimates: FILE.png, .svg or .pdf.")] = None,
     draws: Annotated[Path | None, typer.Option(help="Write draws of the posterior for ArviZ: FILE.nc.")] = None,
@@ -160,7 +164,8 @@ def learn(
             raise UsageError(
                 f"--test {test}: job {task.job.name!r} predicts nothing that could be scored; leave it out"
             )
-        held_out = from_csv(test, task.schema.target, task.schema.bounds, task.schema.features)
+        texts = parse_categories(categories or ())
+        held_out = from_csv(test, task.schema.target, task.schema.bounds, task.schema.features, categories=texts)
     path = journal or journal_path(actor.config.files.store, task.job.name)
     return _Run(actor, task, held_out, outputs, path, invite).play()
 

@@ -17,8 +17,8 @@ from inference.problem import Problem
 
 TEST_FRACTION = 0.225
 _BOUNDS_ADVICE = (
-    "give --bounds COL=LO:HI,... or a TOML file, from what is known of the measurement "
-    "(or, for a trial that is not private, --bounds-from-data)"
+    "give --bounds COL=LO:HI,... or a TOML file, from what is known of the measurement, or --categories COL=A,B,C of "
+    "texts (or, for a trial that is not private, --bounds-from-data)"
 )
 
 

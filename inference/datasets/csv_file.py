@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dca_proto.categories import Categories, indicators, numbered, numbers
+from dca_proto.categories import Categories, checked, indicators, numbered, numbers
 from inference.bounds import Interval, bounds_from_data, require
 from inference.errors import DataError, unknown
 from inference.problem import Array, Problem, Schema
@@ -50,7 +50,7 @@ def from_csv(
         DataError: naming the file, and the row and column or the columns at fault.
     """
     header, body = _read(path)
-    listed = dict(categories or {})
+    listed = checked(categories or {})
     for column in listed:
         if column not in header:
             raise unknown("column", column, path.name, header)
@@ -65,9 +65,18 @@ def from_csv(
         require(given, columns)  # before the cells: the answer to a missing option, not to a bad row
     rows = _numbers(path, header, body, columns, listed, missing)
     if trial_bounds:
-        given = {**bounds_from_data(columns, rows[np.isfinite(rows).all(axis=1)]), **_known(listed)}
+        given = {**_read_bounds(path, columns, rows, _known(listed)), **_known(listed)}
     schema = Schema(chosen, target, {column: given[column] for column in columns}, alone=alone)
     return Problem(path.stem, schema, rows[:, :-1], rows[:, -1])
+
+
+def _read_bounds(path: Path, columns: Sequence[str], rows: Array, known: Mapping[str, Interval]) -> dict[str, Interval]:
+    """Bounds of the columns that are not known, from the rows that lack nothing."""
+    places = [place for place, column in enumerate(columns) if column not in known]
+    whole = rows[np.isfinite(rows).all(axis=1)]
+    if not len(whole):
+        raise DataError(f"{path.name}: no row has all of its values, so they give no bounds; correct them")
+    return bounds_from_data([columns[place] for place in places], whole[:, places]) if places else {}
 
 
 def _features(names: Sequence[str], listed: Categories) -> tuple[str, ...]:

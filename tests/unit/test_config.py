@@ -17,7 +17,7 @@ from dca_proto.cli.actors import EXAMPLES
 from dca_proto.config import convert, read_config
 from dca_proto.core.errors import UsageError
 from dca_proto.crypto.sealing import Identity
-from dca_proto.device import load
+from dca_proto.device import _data, load
 from dca_proto.federation import Federation, Member, enrol, sign_federation
 from dca_proto.keyfile import write_certificate, write_identity
 from dca_proto.net.inbox import CLIENT_LIMITS, InboxLimits
@@ -422,3 +422,14 @@ def test_a_round_that_cannot_be_held_is_refused(changes: dict[str, object], mess
     with pytest.raises(UsageError) as caught:
         open_round(RoundSettings(**{**PLAIN, **changes}), FEDERATION)  # type: ignore[arg-type]
     assert message in str(caught.value)
+
+
+def test_a_clients_file_lists_the_categories_of_its_text_columns(folder: Path) -> None:
+    listed = CLIENT_TEXT.replace("[client]", '[client]\ncategories = { smoker = ["no", "yes"] }', 1)
+    (folder / "client.toml").write_text(listed)
+    (folder / "readings.csv").write_text("x,smoker\n1,yes\n")
+    table = _data(read_config(folder / "client.toml"), None, folder)
+    assert table.rows(("smoker=yes", "smoker", "x")).tolist() == [[1, 1, 1]]
+    for wrong in ("5", '{ smoker = "no" }', "{ smoker = [1, 2] }", '{ smoker = ["no"] }', '{ y = ["a", "b"] }'):
+        line = refusal(folder, listed.replace('{ smoker = ["no", "yes"] }', wrong))
+        assert "categories" in line
