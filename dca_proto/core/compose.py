@@ -82,7 +82,7 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
         depends on rows.
         """
         statistic = validated.statistic
-        value, counted = np.zeros(statistic.dimension, dtype=np.int64), 0
+        value, counted = None, 0
         failures: list[Exception] = []
         try:
             rows = self.rows(statistic.columns)
@@ -90,4 +90,6 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
             value = contribution(statistic, rows, body.rows_max, body.fraction_bits, failures=failures)
         except Exception as error:  # whatever a data source does
             failures.append(error)
+        if value is None:
+            value = np.zeros(statistic.dimension, dtype=np.int64)
         return value, counted, [type(error).__name__ for error in failures[:1]]  # without texts, which may hold data

@@ -37,7 +37,8 @@ class _Box(NamedTuple):
     limits: tuple[int, ...]
     centre: NDArray[np.float64]
     scale: NDArray[np.float64]
-    edge: NDArray[np.float64]  # the largest grid point within the bound
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]  # the largest grid point within the bound
 
 
 class ScaledColumns(Statistic, frozen=True, kw_only=True):
@@ -84,15 +85,17 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
         """(x - centre)/scale, clamped to the largest grid points within the bounds but not rounded to the grid."""
         box = self._box(bits)
         with np.errstate(over="ignore"):  # a huge value becomes infinite here, and is clamped like any other
-            scaled = (rows - box.centre) / box.scale
-        return np.minimum(np.maximum(scaled, -box.edge), box.edge)
+            scaled = rows - box.centre
+            scaled /= box.scale
+        return np.minimum(np.maximum(scaled, box.low, out=scaled), box.high, out=scaled)
 
     def _box(self, bits: int) -> _Box:
         """The parameters as arrays, worked out once: they are the same for all rows of a round."""
         if bits not in self._boxes:
             limits = grid_limits(self.columns, self.bound, bits)
             centre, scale, edge = (np.array(values, dtype=np.float64) for values in (self.centre, self.scale, limits))
-            self._boxes[bits] = _Box(limits, centre, scale, np.ldexp(edge, -bits))
+            high = np.ldexp(edge, -bits)
+            self._boxes[bits] = _Box(limits, centre, scale, -high, high)
         return self._boxes[bits]
 
     @cached_property
