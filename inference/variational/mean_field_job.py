@@ -37,12 +37,12 @@ from inference.errors import DataError
 from inference.problem import Schema
 from inference.rounds import Job
 from inference.variational import clipping, mean_field
-from inference.variational.models import Model
+from inference.variational.models import STANDARDISED, Model
 from inference.variational.noise_spread import noise_sd
 from inference.variational.normal_fit import NormalFit
 from inference.variational.progress import GAINED, Iteration, OnProgress
 from inference.variational.schedule import Schedule, schedule_after
-from inference.variational.standardise import Standardisation, moments_request, standardised
+from inference.variational.standardise import Standardisation, moments_request
 
 Array = NDArray[np.float64]
 
@@ -136,7 +136,7 @@ def variational_inference(
     Raises:
         NoAggregate: of the first two rounds, without which there is no result.
     """
-    moments = yield moments_request(schema, settings.std_share, target=model.standardise_target)
+    moments = yield moments_request(schema, settings.std_share, target=model.target == STANDARDISED)
     return (yield from variational_after(moments, schema, model, rng, settings, score=score, on_progress=on_progress))
 
 
@@ -156,7 +156,7 @@ def variational_after(
     Args:
         pilot: of a logistic regression, in the order of the model's names. Others as of `variational_inference`.
     """
-    columns, n = standardised(schema, moments, settings.bound), moments.contributors
+    columns, n = model.columns(schema, moments, settings.bound), moments.contributors
     per_sensitivity = sqrt(moments.noise_variance) / moments.sensitivity
     asked = None if pilot is None else pilot.request(columns, per_sensitivity, n)
     spent, rows = settings.std_share, None

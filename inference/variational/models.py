@@ -3,25 +3,26 @@
     ℓ(θ) = w Σᵢ ln p(zᵢ | θ)        w = 1, or λ for a regression with residual variance λ⁻¹
     g    = w ∇Σᵢ ln p(zᵢ | θ) + ∇ln p(θ)
 
-All is in standardised units: features of about unit variance, so that one prior and one clipping norm suit all of θ. A
-model of the user's own is a statistic that every participant has registered (`dca_proto.statistics.model_gradient`),
-for a round carries a name and numbers, never code; its prior is the trainer's alone, any gradient of a log density. A
-regression with an outlier-proof residual, and JAX for both derivatives:
+Features are standardised, of about unit variance, so that one prior and one clipping norm suit all of θ. A model of the
+user's own is a statistic that every participant has registered (`dca_proto.statistics.model_gradient`), for a round
+carries a name and numbers, never code; its prior is the trainer's alone, any gradient of a log density. It sees the
+target in its own units, within its public bounds: a count is a count. Waiting times with exponential law:
 
     @register  # of dca_proto.statistics, at every participant
-    class StudentRegression(ModelGradient, frozen=True, kw_only=True):
-        name = "student-regression"
-        degrees: float
+    class Waiting(ModelGradient, frozen=True, kw_only=True):
+        name = "waiting"
 
         def log_density(self, theta, rows):  # of each row; columns as in the schema, the target last
-            residual = rows[:, -1] - theta[0] - rows[:, :-1] @ theta[1:]
-            return -(self.degrees + 1) / 2 * jax.numpy.log1p(residual**2 / self.degrees)
+            log_rate = theta[0] + rows[:, :-1] @ theta[1:]
+            return log_rate - rows[:, -1] * jax.numpy.exp(log_rate)
 
-    prior = jax.grad(lambda theta: -abs(theta).sum())
-    model = Model("student-regression", ("intercept", *schema.features), prior, {"degrees": 4.0})
-    fit = run(variational_inference(schema, model, rng=rng), rounds)
+    model = Model("waiting", ("intercept", *schema.features), gaussian_prior(2.0))
+    job = variational_inference(schema, model, rng=rng, settings=VariationalSettings(clip=4.0))
+    fit = run(job, rounds)
+    intercept, *slopes = fit.columns.in_own_units(fit.mean)
 
-Without JAX, a `ModelGradient` has a ``gradient``, and `gaussian_prior` is a prior.
+Without JAX, a `ModelGradient` has a ``gradient``. Give a clip with it, in units of its gradients: the planned one is for
+logistic regression. `docs/learning.md` has a whole program.
 
 **Clipping** changes what is learnt, in a way that can be said for generalised linear models: the gradient of one row is
 its residual times x, so clipping its norm at C bounds the residual to ±C/|x|, and what is maximised stays concave: a
@@ -38,10 +39,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError, unknown
 from inference.problem import Schema
-from inference.variational.standardise import Standardisation
+from inference.variational.standardise import Standardisation, standardised
 
 Array = NDArray[np.float64]
 PriorGradient = Callable[[Array], Array]
@@ -50,6 +51,7 @@ BERNOULLI, NORMAL = "bernoulli", "normal"
 CURVATURE = {BERNOULLI: 0.1, NORMAL: 1.0}  # p(1 - p) of a row is 1/4 at most
 PRIOR_SD = 2.0
 INTERCEPT = "intercept"
+OWN_UNITS, STANDARDISED, CLASSES = TARGETS = ("own-units", "standardised", "classes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +65,8 @@ class Model:
         prior_gradient: ∇ln p(θ), from and to shape ``(d,)``. prior_sd: of that prior, if
             it is normal about 0 and the same for all.
         weight: w. curvature: about what -∂²/∂θ_j² of one row's log density is, a guess that s starts from.
-        standardise_target: whether the target's mean and variance are asked for, too.
+        target: how clients take theirs: `OWN_UNITS`, `STANDARDISED` by its estimated mean and standard deviation, or
+            `CLASSES`, its bounds mapped to ±1.
     """
 
     statistic: str
@@ -73,9 +76,11 @@ class Model:
     weight: float = 1.0
     curvature: float = 1.0
     prior_sd: float | None = None
-    standardise_target: bool = True
+    target: str = OWN_UNITS
 
     def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise unknown("target", self.target, None, TARGETS)
         if not self.names or len(set(self.names)) < len(self.names):
             raise DataError(f"parameters of the model: {', '.join(self.names) or 'none'}; name each once, one at least")
 
@@ -87,6 +92,11 @@ class Model:
     def prior_precision(self) -> float:
         """Of each of θ, or a usual one."""
         return (self.prior_sd or PRIOR_SD) ** -2
+
+    def columns(self, schema: Schema, moments: NoisyAggregate, bound: float) -> Standardisation:
+        """How clients take their columns, given the first round's moments. Args: as of `standardised`."""
+        found = standardised(schema, moments, bound)
+        return found.with_own_target(schema.bounds[schema.target]) if self.target == OWN_UNITS else found
 
     def request(
         self, theta: Array, columns: Standardisation, clip: float, share: float, batch: int
@@ -134,5 +144,5 @@ def generalised_linear(
         weight=1 / residual_variance if family == NORMAL else 1.0,
         curvature=CURVATURE[family],
         prior_sd=None if prior_gradient else prior_sd,
-        standardise_target=family == NORMAL,
+        target=STANDARDISED if family == NORMAL else CLASSES,
     )

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference.bounds import Interval
 from inference.problem import Schema
 from inference.scale import FREE_BOUND, means, moments_parameters, posterior_sd
 
@@ -51,6 +52,18 @@ class Standardisation:
         """The first columns centred and scaled, but not projected, shape ``(k, m)``."""
         m = X.shape[1]
         return np.asarray((X - self.centre[:m]) / self.scale[:m])
+
+    def in_own_units(self, theta: Array) -> Array:
+        """(θ₀, θ), shape ``(..., d + 1)``, of a predictor θ₀ + Σ θ_j z_j, as intercept and slopes in own units."""
+        slopes = theta[..., 1:] / self.scale[:-1]
+        return np.concatenate([theta[..., :1] - (slopes @ self.centre[:-1])[..., None], slopes], axis=-1)
+
+    def with_own_target(self, bounds: Interval) -> Standardisation:
+        """The same with the target in its own units, within its public bounds."""
+        own = zip(
+            (self.centre, self.scale, self.bound), (0.0, 1.0, max(abs(bounds.lower), abs(bounds.upper))), strict=True
+        )
+        return Standardisation(self.columns, *(np.r_[row[:-1], value] for row, value in own))
 
     def without_target(self) -> Standardisation:
         """Of the features alone."""

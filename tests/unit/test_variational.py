@@ -31,7 +31,7 @@ from inference.variational.generalised_linear_fit import (
     probability_square,
 )
 from inference.variational.mean_field_job import VariationalSettings, variational_inference
-from inference.variational.models import BERNOULLI, Model, gaussian_prior, generalised_linear
+from inference.variational.models import BERNOULLI, STANDARDISED, Model, gaussian_prior, generalised_linear
 from inference.variational.noise_spread import noise_sd
 from inference.variational.progress import GAINED, Iteration
 from inference.variational.schedule import ITERATIONS_MAX, ITERATIONS_MIN, schedule, signal_to_noise
@@ -308,7 +308,7 @@ def test_a_model_of_ones_own_is_learnt_by_its_registered_statistic(monkeypatch: 
     rng = np.random.default_rng(1)
     y = np.r_[rng.normal(0.4, 0.05, 900), rng.uniform(0.9, 1.0, 100)]
     rounds = ExactRounds(np.column_stack([rng.normal(5, 1, (1000, 2)), y]), SCHEMA.columns)
-    model = Model(LocationGradient.name, ("location",), gaussian_prior(2.0), {"degrees": 2.0})
+    model = Model(LocationGradient.name, ("location",), gaussian_prior(2.0), {"degrees": 2.0}, target=STANDARDISED)
     learning = variational_inference(SCHEMA, model, rng=rng, settings=VariationalSettings(epochs=100, clip=10.0))
     fit = run(learning, rounds)
     z = np.clip((y - fit.columns.centre[-1]) / fit.columns.scale[-1], -4, 4)
@@ -319,13 +319,12 @@ def test_a_model_of_ones_own_is_learnt_by_its_registered_statistic(monkeypatch: 
 
 
 def test_the_example_of_a_model_of_ones_own_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the head of `models` has it, on rows of which a tenth are outliers, through the ideal functionality."""
+    """As the head of `models` has it: waiting times in their own units, through the ideal functionality."""
     jax = pytest.importorskip("jax")
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
     rng = np.random.default_rng(1)
-    X = np.column_stack([rng.normal(5, 1.5, 1000).clip(0, 10), rng.normal(0.3, 0.8, 1000).clip(-3, 3)])
-    y = 0.05 * X[:, 0] - 0.1 * X[:, 1] + 0.2 + rng.normal(0, 0.05, 1000)
-    y[:100] = 1.0
+    X = np.column_stack([rng.normal(5, 1.5, 2000).clip(0, 10), rng.normal(0.3, 0.8, 2000).clip(-3, 3)])
+    y = rng.exponential(np.exp(-(1.0 + 0.2 * X[:, 0] - 0.5 * X[:, 1])))
     example = re.search(r"^    @register.*?(?=^\S)", models.__doc__ or "", re.DOTALL | re.MULTILINE)
     assert example is not None
     rounds = swarm(Problem("line", SCHEMA, X, y.clip(0, 1)), 8.0)
@@ -334,12 +333,14 @@ def test_the_example_of_a_model_of_ones_own_learns(monkeypatch: pytest.MonkeyPat
         "register": base.register,
         "ModelGradient": ModelGradient,
         "Model": Model,
+        "gaussian_prior": gaussian_prior,
+        "VariationalSettings": VariationalSettings,
         "run": run,
     }
     names |= {"variational_inference": variational_inference, "schema": SCHEMA, "rng": rng, "rounds": rounds}
     exec(textwrap.dedent(example[0]), names | {"__name__": __name__}, found := {})
-    slopes = found["fit"].mean[1:] * found["fit"].columns.scale[2] / found["fit"].columns.scale[:2]
-    np.testing.assert_allclose(slopes, [0.05, -0.1], atol=0.02)
+    assert found["intercept"] == pytest.approx(1.0, abs=0.3)
+    np.testing.assert_allclose(found["slopes"], [0.2, -0.5], atol=0.08)
     assert found["fit"].mean.dtype == np.float64
 
 
