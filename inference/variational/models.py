@@ -21,7 +21,7 @@ target in its own units, within its public bounds: a count is a count. Waiting t
     fit = run(job, rounds)
     intercept, *slopes = fit.columns.in_own_units(fit.mean)
 
-Without JAX, a `ModelGradient` has a ``gradient``. Give a clip with it, in units of its gradients: the planned one is for
+Without JAX, a `ModelGradient` has a ``gradient``. Give a clip with it, in units of its gradients; the planned one is of
 logistic regression. `docs/learning.md` has a whole program.
 
 **Clipping** changes what is learnt, in a way that can be said for generalised linear models: the gradient of one row is
