@@ -28,7 +28,15 @@ from dca_proto.outcome import plain_reports
 from dca_proto.request import NODE_RELEASE
 from dca_proto.wording import to_install
 from inference.jobs.base import Stage
-from inference.jobs.estimates import UNCOVERED, claim, rounded, rows_of, sampling_words, table_of
+from inference.jobs.estimates import (
+    UNCOVERED,
+    claim,
+    learned_lines,
+    rounded,
+    rows_of,
+    sampling_words,
+    table_of,
+)
 from inference.jobs.summary import INTERVAL_NOTE, Iterated, Summary
 from inference.variational.progress import Iteration
 
@@ -268,8 +276,8 @@ def iteration_row(iteration: Iteration) -> Iterated:
 def show(console: Console, summary: LearnSummary) -> None:
     """The answer: estimates with their spreads, what speaks against them, and scores on the trainer's own rows."""
     console.print(_estimates_table(summary))
-    for warning in summary.get("warnings", []):
-        say(console, "warning", warning)
+    for label, text in learned_lines(summary):
+        say(console, label, text)
     if summary.get(INTERVAL_NOTE):
         say(console, "intervals", summary[INTERVAL_NOTE])
     for label, text in summary.get("remarks", {}).items():

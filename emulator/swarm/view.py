@@ -13,7 +13,16 @@ from dca_proto.cli.learn_view import BY_ITSELF
 from dca_proto.privacy.rounding import at_least
 from dca_proto.request import LDP_REPORT, NODE_RELEASE
 from emulator.swarm.summary import SwarmSummary
-from inference.jobs.estimates import UNCOVERED, WITHOUT_PRIVACY, claim, rounded, rows_of, sampling_words, table_of
+from inference.jobs.estimates import (
+    UNCOVERED,
+    WITHOUT_PRIVACY,
+    claim,
+    learned_lines,
+    rounded,
+    rows_of,
+    sampling_words,
+    table_of,
+)
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score
 
 _SHOWN_ABSENT = 4
@@ -230,7 +239,7 @@ def closing_lines(summary: SwarmSummary) -> list[Line]:
 
 
 def _score_lines(summary: SwarmSummary) -> list[Line]:
-    lines = [("warning", text) for text in summary.get("warnings", [])]
+    lines = learned_lines(summary)
     if summary.get("coefficients") and len(rows_of(summary)) > _SHOWN_ESTIMATES:
         lines.append(("shown", "the coefficients farthest from zero for their spread; all are in the files"))
     if summary.get(INTERVAL_NOTE):

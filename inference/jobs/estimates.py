@@ -24,6 +24,7 @@ from inference.draws import Mixing
 from inference.jobs.summary import Draws, Ends, Figures, Row, Score, Summary, estimate_of
 
 CONTRACTION = "contraction"
+_CONTRACTIONS_MAX = 6  # that are named one by one
 NOT_COVERED = "not_covered_by_epsilon"
 WITHOUT_PRIVACY = "without privacy"
 UNCOVERED = "not covered by epsilon"
@@ -230,24 +231,23 @@ def table_of(summary: Summary, rows: Sequence[Row], *, compared: bool) -> tuple[
     Args:
         rows: of the summary that are to be shown. compared: whether the estimates without privacy are among them.
     """
-    naive, learned = summary.get("naive_title"), any(row.get("contraction") is not None for row in rows)
+    naive = summary.get("naive_title")
     kinds = {"estimate": "private" if summary["private"] else "not private"}
     kinds |= {"naive": naive} if naive else {}
     kinds |= {"nonprivate": f"not covered by ε:\n{WITHOUT_PRIVACY}"} if compared else {}
-    told = [[*(_words(row, kind) for kind in kinds), *([_contraction(row)] if learned else [])] for row in rows]
-    names = [*kinds.values(), *([CONTRACTION] if learned else [])]
+    told = [[_words(row, kind) for kind in kinds] for row in rows]
     title = "posterior: mean [95 % interval]"
     if rows and all(row["interval_95"] is None for row in rows):
         has_others = compared and any(row["nonprivate_interval_95"] for row in rows)
         title = "estimates; without privacy: mean [95 % interval]" if has_others else "estimates"
     if naive:
-        return title, ["", *names], [[_named(row), *words] for row, words in zip(rows, told, strict=True)]
+        return title, ["", *kinds.values()], [[_named(row), *words] for row, words in zip(rows, told, strict=True)]
     units = {row["unit"] for row in rows if row["name"] != INTERCEPT}
     if len(units) == 1:  # said once, which leaves room for the names
         title = ", ".join(filter(None, (title, *units)))
-        return title, ["", *names], [[row["name"], *words] for row, words in zip(rows, told, strict=True)]
+        return title, ["", *kinds.values()], [[row["name"], *words] for row, words in zip(rows, told, strict=True)]
     cells = [[row["name"], *words, row["unit"]] for row, words in zip(rows, told, strict=True)]
-    return title, ["", *names, "unit"], cells
+    return title, ["", *kinds.values(), "unit"], cells
 
 
 def _words(row: Row, kind: str) -> str:
@@ -258,10 +258,25 @@ def _words(row: Row, kind: str) -> str:
     return digits(found.mean, 3) if kind == "naive" else interval_words(found.mean, found.interval)
 
 
-def _contraction(row: Row) -> str:
-    """How much was learned of one estimate."""
-    part = row.get("contraction")
-    return "–" if part is None else percent(part)
+def learned_lines(summary: Summary) -> list[tuple[str, str]]:
+    """How much was learned, and what speaks against it: a label and a text each."""
+    learned = contraction_words(rows_of(summary))
+    return [
+        *([(CONTRACTION, learned)] if learned else []),
+        *(("warning", text) for text in summary.get("warnings", [])),
+    ]
+
+
+def contraction_words(rows: Sequence[Row]) -> str:
+    """How much was learned of each estimate, of many the least and the most; empty where it is not known."""
+    known = [(part, row["name"]) for row in rows if (part := row.get("contraction")) is not None]
+    if not known:
+        return ""
+    if len(known) <= _CONTRACTIONS_MAX:
+        found = ", ".join(f"{percent(part)} of {name}" for part, name in known)
+    else:
+        found = " to ".join(f"{percent(part)} ({name})" for part, name in (min(known), max(known)))
+    return f"{found} (0 % is the prior)"
 
 
 def _named(row: Row) -> str:

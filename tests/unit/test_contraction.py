@@ -7,6 +7,7 @@ import pytest
 
 from inference.bounds import Interval
 from inference.contraction import about_contraction, contraction, of_draws
+from inference.jobs.estimates import contraction_words
 from inference.models.conjugate import Release, family
 from inference.models.conjugate.family import fitted
 from inference.models.linear.baselines import exact_fit
@@ -71,3 +72,10 @@ def test_of_families_is_nothing_where_noise_hides_all() -> None:
             # Of the heaviest prior, a variance whose scale is open, the width is known to a tenth (one standard error).
             spread = np.ptp(before[number], axis=0)
             assert contraction(high - low, spread) == pytest.approx(np.zeros_like(spread), abs=0.4), (name, number)
+
+
+def test_terminals_name_each_contraction_and_of_many_the_extremes() -> None:
+    rows = [{"name": f"x{j}", "contraction": j / 10} for j in range(9)]
+    assert contraction_words(rows[7:]) == "70 % of x7, 80 % of x8 (0 % is the prior)"
+    assert contraction_words(rows) == "0 % (x0) to 80 % (x8) (0 % is the prior)"
+    assert contraction_words([{"name": "a", "contraction": None}]) == ""
