@@ -12,7 +12,7 @@ General layout, in reading order (DESIGN.md beside this file says why):
     variational             doubly stochastic variational inference for any clipped gradient
     draws                   a posterior's draws for ArviZ, the one module that imports it
     jobs                    learning jobs by name; what they share (`dca swarm --job`, `dca learn`)
-    estimators              the same with the interface of scikit-learn; `spent` is what they cost
+    estimators              the same with the interface of scikit-learn
 
 A learning job is a generator: it yields `RoundRequest`s, is sent `NoisyAggregate`s and returns its result. It does not
 know whether a live trainer answers or the ideal functionality.

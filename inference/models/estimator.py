@@ -21,9 +21,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.privacy.price import Price, total
 from inference.errors import DataError
 from inference.rounds import CostedRounds, Rounds
-from inference.spent import together
 
 Array = NDArray[np.float64]
 
@@ -74,7 +74,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise DataError("y was given beside aggregates or rounds; the targets are in them, so leave y out")
         if aggregates:
             self._fit_aggregates(aggregates)
-            self._account(all(one.private for one in aggregates), together(aggregates))
+            self._account(all(one.private for one in aggregates), composed(aggregates))
         elif holds:
             recorded = Recorded(X)
             private = self._fit_rounds(recorded)
@@ -104,7 +104,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _spent(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of all rounds; a job of mini-batches, in which nobody takes part in all of them, overrides it."""
-        return together([aggregate for _, aggregate in held])
+        return composed([aggregate for _, aggregate in held])
 
     def _cost(self, rounds: Rounds, recorded: Recorded) -> tuple[float, float] | None:
         """(ε, δ) as the rounds know it, which counts what aborted ones cost, too; else composed of what was held."""
@@ -152,3 +152,24 @@ def aggregates_in(X: Any) -> list[NoisyAggregate]:
     if wrong is not None:
         raise DataError(f"found a {type(wrong).__name__} among aggregates; expected a list of NoisyAggregate alone")
     return list(X)
+
+
+def composed(aggregates: Sequence[NoisyAggregate]) -> tuple[float, float] | None:
+    """(ε, δ) of all these rounds for whoever took part in each of them, at the largest δ that a round had.
+
+    None where one of them was not private, so that nothing can be claimed.
+    """
+    prices = [_price(one.mu, one.epsilon, one.delta) for one in aggregates]
+    known = [price for price in prices if price is not None]
+    if not known or len(known) < len(prices):
+        return None
+    delta = max(one.delta or 0.0 for one in aggregates)
+    if len(known) == 1 and aggregates[0].epsilon is not None:
+        return aggregates[0].epsilon, delta
+    return total(known).epsilon(delta), delta
+
+
+def _price(mu: float | None, epsilon: float | None, delta: float | None) -> Price | None:
+    if mu is None or epsilon is None:
+        return None
+    return Price.of_mu(mu) if delta else Price.of_pure(epsilon)

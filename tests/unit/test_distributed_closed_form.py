@@ -20,12 +20,7 @@ from inference.errors import DataError
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
 from papers.mcmc2023.samplers import adassp
-from papers.mcmc2023.samplers.adassp import (
-    Ridge,
-    Sensitivities,
-    estimate,
-    release,
-)
+from papers.mcmc2023.samplers.adassp import Ridge, Sensitivities, estimate, release
 
 
 def symmetric(rng: np.random.Generator, J: int, d: int, sd: float) -> np.ndarray:

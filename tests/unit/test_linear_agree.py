@@ -79,9 +79,11 @@ def test_with_little_noise_closed_forms_are_least_squares(name: str, settings: d
 
 @sampled
 @pytest.mark.long
-@pytest.mark.parametrize("epsilon", [1.0, 250.0])
-def test_the_sampler_agrees_with_the_closed_form_over_two_rounds(epsilon: float) -> None:
-    """Both have the noise in their spread. False alarm below 1e-4: of four differences, each of 4 joint deviations."""
-    (mean, sd), (other, wide) = (figures(learned(*one, epsilon)) for one in (SAMPLED, CLOSED[0]))
+def test_the_sampler_agrees_with_the_closed_form_over_two_rounds() -> None:
+    """Both have the noise in their spread. False alarm below 2e-4: of two differences, each of 4 joint deviations.
+
+    With hardly any noise the sampler's spread is wider: it knows no yᵀy, and one sum leaves σ² to its prior.
+    """
+    (mean, sd), (other, wide) = (figures(learned(*one, 1.0)) for one in (SAMPLED, CLOSED[0]))
     assert np.all(np.abs(mean - other) < 4 * np.hypot(sd, wide))
     assert np.all((sd < 2.5 * wide) & (wide < 2.5 * sd))

@@ -24,14 +24,7 @@ from inference.mcmc.posterior import LocalPosterior, Sampling
 from inference.mcmc.run import Options, Sampled
 from inference.models import fit as fits
 from inference.models.glm.regression import LocalRegression
-from inference.models.predictive import (
-    EXPONENTIAL,
-    GAUSSIAN,
-    GEOMETRIC,
-    POISSON,
-    CategoryClient,
-    ScalarClient,
-)
+from inference.models.predictive import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON, CategoryClient, ScalarClient
 from inference.models.priors import GaussianPrior, RatePrior
 from inference.releases.reports import Categories, Scalars
 

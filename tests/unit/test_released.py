@@ -17,6 +17,7 @@ from dca_proto.privacy.price import Price, total
 from dca_proto.statistics import resolve
 from inference.bounds import Interval
 from inference.errors import DataError
+from inference.models.estimator import composed
 from inference.models.linear import result as regression
 from inference.models.linear.aggregate_stats import (
     DEFAULTS,
@@ -35,7 +36,6 @@ from inference.models.linear.closed_form import (
 )
 from inference.models.linear.projection import prior_precision
 from inference.problem import Schema
-from inference.spent import together
 
 FRACTION_BITS = 32
 IDS = (number.to_bytes(16, "big") for number in itertools.count(1))
@@ -290,18 +290,18 @@ def test_another_statistic_and_nothing_at_all_are_refused() -> None:
 
 def test_epsilon_of_several_rounds_is_that_of_their_joint_mu() -> None:
     one = aggregate(rows_of(10))
-    assert together([one]) == (1.0, 1e-5)
-    epsilon, delta = together([one, replace(one, mu=0.4, delta=1e-6)])
+    assert composed([one]) == (1.0, 1e-5)
+    epsilon, delta = composed([one, replace(one, mu=0.4, delta=1e-6)])
     assert (epsilon, delta) == (pytest.approx(accounting.epsilon_of(0.5, 1e-5), rel=1e-6), 1e-5)
-    assert together([one, replace(one, private=False)]) is None
-    assert together([]) is None
+    assert composed([one, replace(one, private=False)]) is None
+    assert composed([]) is None
 
 
 def test_rounds_of_reports_add_up_in_epsilon_and_beside_gaussian_ones_in_mu_as_a_ledger_has_it() -> None:
     one, report = aggregate(rows_of(10)), Price.of_pure(0.5)
     told = replace(one, epsilon=0.5, delta=0.0, mu=report.mu)
-    assert together([told]) == (0.5, 0.0)
-    assert together([told, told]) == (1.0, 0.0)
+    assert composed([told]) == (0.5, 0.0)
+    assert composed([told, told]) == (1.0, 0.0)
     for count in (1, 40):
         expected = total([Price.of_mu(one.mu), *[report] * count]).epsilon(1e-5)
-        assert together([one, *[told] * count]) == (pytest.approx(expected, rel=1e-6), 1e-5)
+        assert composed([one, *[told] * count]) == (pytest.approx(expected, rel=1e-6), 1e-5)

@@ -17,13 +17,7 @@ from scipy import stats
 from inference.errors import DataError
 from inference.models.linear.nodes.observed import Observed, Prior
 from papers.mcmc2023.samplers import fixed_s, normal_x, sampler
-from papers.mcmc2023.samplers.distributions import (
-    Noise,
-    bartlett,
-    bartlett_count,
-    covariance_of,
-    precision_of,
-)
+from papers.mcmc2023.samplers.distributions import Noise, bartlett, bartlett_count, covariance_of, precision_of
 from papers.mcmc2023.samplers.kernel import Kernel, Schedule
 from papers.mcmc2023.samplers.sampler import Chains, sample
 

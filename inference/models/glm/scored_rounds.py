@@ -20,15 +20,7 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import SecureSumRequest
 from inference.errors import DataError
 from inference.models.glm.families import Family, rate
-from inference.models.glm.scored_fit import (
-    PRIOR_SD,
-    STATISTIC,
-    ScoredFit,
-    fit_of,
-    prior_of,
-    rows_of,
-    simulated,
-)
+from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, ScoredFit, fit_of, prior_of, rows_of, simulated
 from inference.models.glm.scoring import Prior, Rows, Terms, best_terms
 from inference.problem import Schema
 from inference.rounds import Job

@@ -21,14 +21,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
-from inference.models.estimator import PrivateEstimator
+from inference.models.estimator import PrivateEstimator, composed
 from inference.models.linear.aggregate_stats import checked, parameters_of
 from inference.models.logistic.baseline import LogisticPosterior, laplace
 from inference.models.logistic.one_sum import one_sum_posterior
 from inference.models.logistic.rounds import AUTO, logistic_regression
 from inference.problem import Schema
 from inference.rounds import Rounds, run
-from inference.spent import together
 from inference.variational.generalised_linear_fit import GeneralisedLinearFit, probability
 from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.models import PRIOR_SD
@@ -150,7 +149,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         """(ε, δ) of a client that took part in the rounds of all clients and in as many others as there are epochs."""
         aggregates = [aggregate for _, aggregate in held]
         others = sum(request.statistic != "gradient" for request, _ in held)
-        return together(aggregates[: others + (self.fit_.fit.epochs if self.fit_ else 0)])
+        return composed(aggregates[: others + (self.fit_.fit.epochs if self.fit_ else 0)])
 
     def _keep(self, mean: Array, sd: Array) -> None:
         """Intercept and slopes, in that order."""

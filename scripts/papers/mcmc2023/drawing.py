@@ -9,15 +9,7 @@ from typing import Any
 from dca_proto.privacy.rounding import at_least
 from emulator.experiments import picture
 from papers.mcmc2023.data import PUBLISHED, ROAD
-from papers.mcmc2023.paper import (
-    ADASSP,
-    BERNSTEIN_SHELDON,
-    FAST,
-    FIXED_S,
-    NORMAL_X,
-    TABLES,
-    Printed,
-)
+from papers.mcmc2023.paper import ADASSP, BERNSTEIN_SHELDON, FAST, FIXED_S, NORMAL_X, TABLES, Printed
 from papers.mcmc2023.summary import Found
 from papers.mcmc2023.tables import EPSILON, NON_PRIVATE, ZERO
 

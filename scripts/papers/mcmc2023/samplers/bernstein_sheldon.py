@@ -52,12 +52,7 @@ from papers.mcmc2023.samplers.distributions import (
     solved,
     transposed,
 )
-from papers.mcmc2023.samplers.kernel import (
-    Array,
-    Info,
-    Kernel,
-    Schedule,
-)
+from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule
 
 NAME = "bernstein-sheldon"
 PUBLISHED: Mapping[str, Any] = {"ridge": 1.0, "start": "first-node", "precision": "published"}

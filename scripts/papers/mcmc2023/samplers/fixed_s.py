@@ -21,18 +21,8 @@ import jax.numpy as jnp
 
 from inference.models.linear.nodes.observed import Observed, Prior
 from papers.mcmc2023.samplers import residual_variance
-from papers.mcmc2023.samplers.distributions import (
-    Noise,
-    gaussian,
-    inverse,
-    transposed,
-)
-from papers.mcmc2023.samplers.kernel import (
-    Array,
-    Info,
-    Kernel,
-    Schedule,
-)
+from papers.mcmc2023.samplers.distributions import Noise, gaussian, inverse, transposed
+from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule
 
 NAME = "fixed-s"
 

@@ -60,12 +60,7 @@ from papers.mcmc2023.samplers.distributions import (
     solved,
     transposed,
 )
-from papers.mcmc2023.samplers.kernel import (
-    Array,
-    Info,
-    Kernel,
-    Schedule,
-)
+from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule
 from papers.mcmc2023.samplers.residual_variance import gain, log_acceptance
 
 NAME = "normal-x"

@@ -28,13 +28,7 @@ from numpy.typing import NDArray
 
 from inference.errors import DataError
 from inference.models.linear.nodes.observed import Observed, Prior
-from papers.mcmc2023.samplers.kernel import (
-    Array,
-    Info,
-    Kernel,
-    Schedule,
-    State,
-)
+from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule, State
 
 BLOCK = 256  # draws that one call can hold at most,
 NUMBERS = 2**22  # and numbers in them
