@@ -20,6 +20,7 @@ _SIGNALS = {
     "mean": ("a mean over all {n} clients that is a third of its bound", "values", "their bound"),
     "second-moments": ("a mean square that is a third of the largest possible", "squares", "the largest"),
     "moments": ("a mean or mean square that is a third of the largest possible", "values", "the largest"),
+    "phases": ("a mean cosine or sine of a third", "waves", "the largest"),
     "mixture": (
         "a mean of one component's statistics that is a third of the largest possible",
         "values",

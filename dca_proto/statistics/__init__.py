@@ -1,8 +1,8 @@
 """Named statistics that a client computes from its own rows. A round names one; it never carries code.
 
 Importing this package registers the built-in ones: sum, mean, second-moments, moments, regression,
-averaged-regression, histogram, gradient, mixture, survival, survival-regression. `ModelGradient` is the base of
-gradients of one's own models. What a client makes of its rows with them is in
+averaged-regression, histogram, gradient, mixture, phases, survival, survival-regression. `ModelGradient` is
+the base of gradients of one's own models. What a client makes of its rows with them is in
 `dca_proto.statistics.contribution`.
 """
 
@@ -13,6 +13,7 @@ from dca_proto.statistics.histogram import Histogram
 from dca_proto.statistics.mixture import Mixture
 from dca_proto.statistics.model_gradient import ModelGradient
 from dca_proto.statistics.moments import Moments
+from dca_proto.statistics.phases import Phases
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.second_moments import SecondMoments
 from dca_proto.statistics.sensitivity import (
@@ -35,6 +36,7 @@ __all__ = [
     "Mixture",
     "ModelGradient",
     "Moments",
+    "Phases",
     "Regression",
     "SecondMoments",
     "Sensitivity",

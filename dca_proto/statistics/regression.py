@@ -6,6 +6,11 @@ The proofs of its sensitivity, in a box and in a ball, with and without weights,
 divided by w afterwards, its noise is σ/w in its own units: that is Lemma 3.1 of the LDP paper (2021) with σ1, σ2, σ3
 for xxᵀ, xy and y². It stays exact, as w is an integer. `weights.best_regression_weights` finds the best ones for given
 bounds. `unpack` and `estimate` divide again; a round's raw value is in the weighted units.
+
+**Whole rows.** With ``whole_rows`` the radius is that of (constant, features), and a row outside is scaled down with
+its target. A linear relation between target and features holds for the scaled row as it did before. So the sums are
+those of a regression in which rows far out weigh less, with unbiased coefficients whatever law the features have.
+The constant is then a feature like any other for the sensitivity.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         target_square: add the coordinate y².
         radius: of an L2 ball that the features of a row (the constant not among them) are brought into, in units of
             ``scale``; None for the box alone. The target keeps its bound.
+        whole_rows: whether the radius is of the constant and the features, and the target is scaled with them.
         weights: integers from 1 to 4096 that the terms of xxᵀ, xy and y² are multiplied by before the noise;
             the third is idle where y² is left out.
     """
@@ -48,6 +54,7 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
     target_square: bool = False
     radius: float | None = None
     weights: Weights = (1, 1, 1)
+    whole_rows: bool = False
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.intercept_bound) and self.intercept_bound > 0):
@@ -59,6 +66,8 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         if self.radius is not None and len(self.columns) == 1:
             raise UsageError("a radius without features: name features in columns, or leave the radius out")
         check_radius("radius", self.radius)
+        if self.whole_rows and self.radius is None:
+            raise UsageError("whole_rows without a radius; give the radius that rows are scaled to, or leave it out")
         super().__post_init__()
 
     @property
@@ -95,19 +104,34 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         return regression_sensitivity(self._limits(fraction_bits), weights)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
-        bits = half_bits(fraction_bits)
-        z = self.quantised(rows, bits)
-        x, y = z[:, :-1], z[:, -1:]
-        if self.radius is not None:
-            x = into_ball(x.astype(np.float64), ball_limit("radius", self.radius, bits))
-        if self.intercept:
-            x = np.insert(x, 0, self._limits(fraction_bits).constant, axis=1)
+        x, y = self._rows(rows, half_bits(fraction_bits))
         w1, w2, w3 = self.weights
         products = [w1 * x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])]
         products.append(w2 * x * y)
         if self.target_square:
             products.append(w3 * y * y)
         return np.concatenate(products, axis=1)
+
+    def _rows(self, rows: NDArray[np.float64], bits: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Features, the constant first if there is one, and target, on a grid of 2^-bits."""
+        z, constant = self.quantised(rows, bits), self._constant(bits)
+        if self.radius is None:
+            return (np.insert(z[:, :-1], 0, constant, axis=1) if constant else z[:, :-1]), z[:, -1:]
+        features, limit = z[:, :-1].astype(np.float64), ball_limit("radius", self.radius, bits)
+        if not self.whole_rows:
+            inside = into_ball(features, limit)
+            return (np.insert(inside, 0, constant, axis=1) if constant else inside), z[:, -1:]
+        whole = np.insert(features, 0, constant, axis=1) if constant else features
+        factor = limit / np.maximum(np.linalg.norm(whole, axis=1), limit)
+        with np.errstate(over="ignore"):  # a huge value becomes infinite here, and is clamped like any other
+            target = (rows[:, -1] - self.centre[-1]) / self.scale[-1] * factor
+        bound = self.limits(bits)[-1]
+        scaled = np.rint(np.clip(np.ldexp(target, bits), -bound, bound))
+        return into_ball(whole, limit), scaled.astype(np.int64)[:, None]
+
+    def _constant(self, bits: int) -> int:
+        """The constant feature on a grid of 2^-bits; 0 without one."""
+        return grid_limits(("intercept",), (self.intercept_bound,), bits)[0] if self.intercept else 0
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
         """The sums in their own units: the weights divided out."""
@@ -142,6 +166,8 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
     def _limits(self, fraction_bits: int) -> Limits:
         bits = half_bits(fraction_bits)
         *features, target = self.limits(bits)
-        constant = grid_limits(("intercept",), (self.intercept_bound,), bits)[0] if self.intercept else 0
+        constant = self._constant(bits)
         radius = None if self.radius is None else ball_limit("radius", self.radius, bits)
+        if self.whole_rows:
+            return Limits(0, (constant, *features) if constant else tuple(features), radius, target, self.target_square)
         return Limits(constant, tuple(features), radius, target, self.target_square)
