@@ -26,7 +26,7 @@ from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.data import TEST_FRACTION, deal
 from emulator.swarm.dropout import Dropouts
-from inference.datasets import diabetes, split, stream
+from inference.datasets import diabetes, split
 from inference.models.linear.baselines import nonprivate_regression, rmse
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.rounds import run
@@ -43,10 +43,7 @@ def ratio(seed: int, epsilon: float) -> float:
     tolerated = clients // 10
     terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=clients, tolerated=tolerated, computes=COMPUTES)
     schema = train.schema
-    job = regression_with_projection(
-        schema,
-        rng=stream(seed, "auxiliary"),
-    )
+    job = regression_with_projection(schema)
     ids = [index.to_bytes(16, "big") for index in range(clients)]
     dropouts = Dropouts(ids, tolerated // 2, seed)
     absent = [frozenset(ids.index(bytes.fromhex(one)) for one in dropouts.next_round()) for _ in range(2)]

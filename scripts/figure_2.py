@@ -27,8 +27,8 @@ from papers.dca2017.figure2.drawing import draw_all
 from papers.dca2017.figure2.experiment import CENTRED, SEARCHES, Plan, Searched, Split, errors, thresholds
 from papers.dca2017.figure2.summary import compared, figures, gathered, tables
 
-DRAWS = 200
-QUICK_REPEATS, QUICK_DRAWS = 5, 20
+DRAWS = 40
+QUICK_REPEATS, QUICK_DRAWS = 5, 10
 
 
 def run(options: argparse.Namespace) -> int:

@@ -34,6 +34,8 @@ from dca_proto.statistics.base import register
 from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
 
+LEVELS = 9
+"""With bounds of ±1.25 they tell spreads from a third of the half-width down to a three hundredth."""
 LEVELS_MAX = 20
 """2^20 times a value is still exact to 2^-30 in a float."""
 
@@ -48,7 +50,7 @@ class Phases(ScaledColumns, frozen=True, kw_only=True):
 
     name = "phases"
 
-    levels: int
+    levels: int = LEVELS
 
     def __post_init__(self) -> None:
         if not 1 <= self.levels <= LEVELS_MAX:

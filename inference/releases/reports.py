@@ -30,7 +30,7 @@ from dca_proto.privacy.price import Price
 from inference.bounds import Interval
 from inference.draws import attributes
 from inference.errors import DataError
-from inference.models.linear.aggregate_stats import parameters_of, statistics_of
+from inference.models.linear.aggregate_stats import checked, parameters_of, require_plain_rows, statistics_of
 from inference.models.linear.complete_rows import max_complete_rows
 from inference.releases.terms import (
     GAUSSIAN,
@@ -312,7 +312,9 @@ def sums_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], *, labels: bo
         DataError: they are of another statistic or do not fit together, the target is no label, or too few rows.
     """
     listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
-    found, parameters = statistics_of(listed), parameters_of(listed[0])
+    parameters = parameters_of(checked(listed)[0])
+    require_plain_rows(parameters, "this model")
+    found = statistics_of(listed)
     constant = float(parameters["intercept_bound"]) if parameters["intercept"] else None
     if labels and not close(parameters["bound"][-1:], [1.0], 1.0):
         raise DataError(

@@ -14,7 +14,7 @@ from inference.models.linear.closed_form import (
     summarise,
 )
 from inference.models.linear.complete_rows import counted
-from inference.models.linear.projection import prior_precision
+from inference.models.linear.prior import prior_precision
 
 
 def released(square: float, n: int, variance: float) -> SufficientStatistics:

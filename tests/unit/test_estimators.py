@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.learning.job import JobTerms
 from dca_proto.privacy.accounting import epsilon_of, mu_of
 from dca_proto.privacy.budget import Budget
@@ -148,7 +148,7 @@ def test_a_result_that_is_not_private_claims_nothing() -> None:
 @pytest.mark.parametrize("projection", [True, False])
 def test_rounds_run_the_job_and_give_what_it_cost(projection: bool) -> None:
     X, y = rows(1000, 5)
-    fitted = PrivateLinearRegression(schema=SCHEMA, projection=projection, random_state=1).fit(swarm(X, y))
+    fitted = PrivateLinearRegression(schema=SCHEMA, projection=projection).fit(swarm(X, y))
     assert fitted.score(X, y) > 0.6 * LinearRegression().fit(X, y).score(X, y)
     assert fitted.private_
     assert fitted.epsilon_ == pytest.approx(2.0, rel=1e-4)
@@ -179,17 +179,17 @@ def test_all_options_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(linear, "regression_with_projection", lambda schema, **options: asked.update(options))
     monkeypatch.setattr(linear, "regression_in_bounds", lambda schema, **options: asked.update(in_bounds=options))
-    options = {"repair": "absolute", "std_share": 0.3, "each_threshold": True, "centre": "estimate"}
+    options = {"repair": "absolute", "std_share": 0.3, "prior_precision": 2.0}
     for projection in (True, False):
         with pytest.raises(TypeError, match="'NoneType' object is not an iterator"):
             PrivateLinearRegression(schema=SCHEMA, projection=projection, **options).fit(swarm(*rows(10, 1)))
     assert {name: asked[name] for name in options} == options
-    assert asked["in_bounds"] == {"repair": "absolute"}
+    assert asked["in_bounds"] == {"repair": "absolute", "prior_precision": 2.0}
 
 
 def test_the_same_seed_and_sums_give_the_same_fit() -> None:
     X, y = rows(300, 6)
-    first, second = (PrivateLinearRegression(schema=SCHEMA, random_state=1).fit(swarm(X, y)) for _ in range(2))
+    first, second = (PrivateLinearRegression(schema=SCHEMA).fit(swarm(X, y)) for _ in range(2))
     assert first.coef_.tolist() == second.coef_.tolist()
     assert clone(first).get_params()["schema"] == SCHEMA
 
@@ -205,10 +205,34 @@ def test_rounds_need_a_schema_that_is_private_for_a_claim() -> None:
     assert (fitted.private_, fitted.epsilon_) == (False, None)
 
 
-@pytest.mark.parametrize("given", [{"prior_precision": 0.0}, {"residual_variance": 0.5}])
-def test_what_the_job_would_not_heed_is_refused_over_rounds(given: dict[str, float]) -> None:
-    with pytest.raises(DataError, match="rounds run a job that has its own; it serves rows and aggregates"):
-        PrivateLinearRegression(schema=SCHEMA, **given).fit(swarm(*rows(50, 7)))
+def test_what_the_job_would_not_heed_is_refused_over_rounds() -> None:
+    with pytest.raises(DataError, match="rounds run a job that estimates it; it serves rows and aggregates"):
+        PrivateLinearRegression(schema=SCHEMA, residual_variance=0.5).fit(swarm(*rows(50, 7)))
+
+
+def test_held_sums_are_refitted_under_another_prior_without_a_round() -> None:
+    X, y = rows(300, 7)
+    recorded = Recorded(swarm(X, y))
+    first = PrivateLinearRegression(schema=SCHEMA).fit(recorded)
+    ((_, _), (_, released)) = recorded.held
+    tight = first.fit_.refit(prior_precision=1e6)
+    assert np.abs(tight.coefficients).max() < 0.01 * np.abs(first.coef_).max()
+    np.testing.assert_allclose(tight.refit().coefficients, first.coef_)
+    over_rounds = PrivateLinearRegression(schema=SCHEMA, prior_precision=1e6).fit(Replayed(recorded.held))
+    np.testing.assert_allclose(over_rounds.coef_, tight.coefficients)
+    assert np.abs(PrivateLinearRegression(prior_precision=1e6).fit(released).coef_ / tight.coefficients - 1).max() < 0.1
+
+
+class Replayed:
+    """Rounds that were held before, in order."""
+
+    def __init__(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> None:
+        self._left = list(held)
+
+    def hold(self, request: RoundRequest) -> NoisyAggregate:
+        asked, aggregate = self._left.pop(0)
+        assert asked == request, "a prior changes no request"
+        return aggregate
 
 
 def test_a_fit_over_rounds_survives_pickling() -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from math import sqrt
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,18 +18,16 @@ from numpy.testing import assert_allclose
 from dca_proto.aggregate import RoundRequest, SecureSumRequest
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
-from emulator.inexact import RoundedGaussian
 from inference.bounds import Interval
 from inference.datasets.uci import abalone_schema, wine_schema
 from inference.models.linear.repair import NOISE_AWARE
-from inference.models.linear.two_rounds import ESTIMATE, STD_SHARE, regression_with_projection
+from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Problem, Schema
 from inference.rounds import run
 from papers.dca2017.figure2 import checks, corrected, data, drawing, paired, published
 from papers.dca2017.figure2 import experiment as cells
 from papers.dca2017.figure2.corrected import SEPARATE, Accounting
 from papers.dca2017.figure2.experiment import CENTRED, CORRECTED, NP, OURS, PROJ_DDP, ZERO, Plan, Searched, Split
-from papers.dca2017.figure2.ours import regression_with_thresholds
 from papers.dca2017.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
 from papers.dca2017.figure2.summary import Results, compared, figures, gathered, tables
 from papers.dca2017.published_ranges import WINE as PUBLISHED
@@ -77,7 +74,7 @@ def test_the_classical_mechanism_adds_too_little_at_large_epsilon(
 
 
 def test_joint_accounting_and_the_tight_sensitivity_leave_0_38_of_the_noise() -> None:
-    ours = 1 / (mu_of(1.0, data.DELTA) * sqrt(1 - STD_SHARE))
+    ours = 1 / (mu_of(1.0, data.DELTA) * sqrt(1 - corrected.JOINT_SHARE))
     assert ours == pytest.approx(3.36, abs=5e-3)
     theirs = published.classical_sigma(0.7, 0.7 * data.DELTA)
     assert theirs == pytest.approx(6.32, abs=5e-3)
@@ -178,7 +175,7 @@ def test_non_private_errors_with_and_without_the_wine_fault(name: str, as_publis
 
 @needs_data
 def test_a_cell_has_all_methods_of_all_settings() -> None:
-    multiples = {setting: [1.0, 1.5] for setting in (*cells.SETTINGS, *cells.PAIRED)} | {OURS: [1.5] * 12}
+    multiples = {setting: [1.0, 1.5] for setting in (*cells.SETTINGS, *cells.PAIRED)}
     cell = Split("wine-red", 10.0, 4)
     plan = Plan(1, 2, None, data.FROM_PUBLICATIONS, {str(Searched("wine-red", 10.0, 1)): multiples}, searches=3)
     found = cells.errors(cell, plan)
@@ -271,48 +268,25 @@ def test_a_smaller_budget_stands_for_the_looser_sensitivity() -> None:
     assert_allclose(sqrt(variances[1]), SEPARATE.std(2.0, np.full(3, data.BOUND)), rtol=1e-5)
 
 
-def test_ours_is_the_librarys_job_with_its_thresholds() -> None:
-    train, test = small()
-    rounds = [swarm(train, Budget(2.0, 1e-4), DISTRIBUTED, 7, "a") for _ in range(2)]
-    job = run(regression_with_projection(train.schema, rng=np.random.default_rng(1), centre=ESTIMATE), rounds[0])
-    again = regression_with_thresholds(train.schema, rounds[1], job.thresholds)
-    assert_allclose(again.predict(test.X)[0], job.predict(test.X)[0], rtol=1e-12)
-
-
-class Scripted(RoundedGaussian):
-    """The emulation's noise of given unit normals: those of the first round, then those of the second."""
-
-    normals: ClassVar[list[np.ndarray]] = []
-
-    def sample(self, variance: int, dimension: int, key: bytes) -> np.ndarray:
-        unit = Scripted.normals.pop(0)
-        return np.rint(unit[:dimension] * sqrt(variance)).astype(np.int64)
-
-
 @pytest.mark.parametrize("draw", range(3))
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_paired_draws_are_what_the_ideal_functionality_makes_of_the_same_normals(
     monkeypatch: pytest.MonkeyPatch, epsilon: float, draw: int
 ) -> None:
-    monkeypatch.setattr("papers.dca2017.figure2.rounds.RoundedGaussian", Scripted)
     train, test = small()
     rng = np.random.default_rng(draw)
-    first, second = rng.standard_normal((1, 6)), rng.standard_normal((1, 10))
-    chosen = np.array([1.5, 1.2, 2.0])
-
-    Scripted.normals = [first[0], second[0]]
+    normals = rng.standard_normal((2, 1, 100))
+    given = paired.Given(normals[:, 0])
+    monkeypatch.setattr("papers.dca2017.figure2.rounds.RoundedGaussian", lambda: given)
     hold = RoundByRound(train, DISTRIBUTED, 1, "theirs").hold
     beta = corrected.projected_regression(train.schema, hold, epsilon, NOISE_AWARE, (0.9, 1.2))
     theirs = np.abs(corrected.predictions(train.schema, beta, test.X) - test.y).mean()
-    found = paired.corrected_errors(train, test, epsilon, (0.9, 1.2), NOISE_AWARE, SEPARATE, first, second)
+    found = paired.corrected_errors(train, test, epsilon, (0.9, 1.2), NOISE_AWARE, SEPARATE, *normals)
     assert_allclose(found, [theirs], rtol=1e-4)
 
-    Scripted.normals = [first[0], second[0]]
-    rounds = swarm(train, Budget(epsilon, data.DELTA), DISTRIBUTED, 1, "own")
-    own = np.abs(regression_with_thresholds(train.schema, rounds, chosen).predict(test.X)[0] - test.y).mean()
-    found = paired.our_errors(train, test, epsilon, chosen, NOISE_AWARE, first, second)
-    assert_allclose(found, [own], rtol=1e-4)
-    assert Scripted.normals == []
+    rounds = swarm(train, Budget(epsilon, data.DELTA), DISTRIBUTED, 1, "own", paired.Given(normals[:, 0]))
+    own = np.abs(run(regression_with_projection(train.schema), rounds).predict(test.X)[0] - test.y).mean()
+    assert_allclose(paired.our_errors(train, test, epsilon, NOISE_AWARE, *normals), [own], rtol=1e-4)
 
 
 def test_paired_runs_get_the_same_normals_in_parts() -> None:

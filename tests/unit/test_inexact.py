@@ -36,7 +36,7 @@ from dca_proto.request import RoundSettings, open_round
 from dca_proto.testing import Cast, Network, NoNoise, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
 from emulator.inexact import RoundedGaussian
-from inference.datasets import diabetes, stream
+from inference.datasets import diabetes
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.rounds import run
 
@@ -109,7 +109,7 @@ def test_a_job_made_with_it_is_not_private() -> None:
     terms = JobTerms(budget=Budget(2.0, 1e-5), clients=200, tolerated=20, computes=(b"a" * 16, b"b" * 16))
     results = []
     for mechanism in (RoundedGaussian(), DistributedDiscreteGaussian()):
-        job = regression_with_projection(schema, rng=stream(1, "auxiliary"))
+        job = regression_with_projection(schema)
         absent = [frozenset({1}), frozenset({2})]
         swarm = IdealSwarm(rows, schema.columns, terms, absent=absent, random=seeded("job"), mechanism=mechanism)
         results.append(run(job, swarm))

@@ -34,7 +34,7 @@ from inference.models.linear.closed_form import (
     posterior,
     summarise,
 )
-from inference.models.linear.projection import prior_precision
+from inference.models.linear.prior import prior_precision
 from inference.problem import Schema
 
 FRACTION_BITS = 32

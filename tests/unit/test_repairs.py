@@ -21,11 +21,10 @@ from inference.models.linear.closed_form import (
     Posterior,
     SufficientStatistics,
     posterior,
-    posterior_mean,
     symmetric,
     unpack,
 )
-from inference.models.linear.projection import prior_precision, search_thresholds
+from inference.models.linear.prior import prior_precision
 from inference.models.linear.repair import (
     ABSOLUTE,
     NEAREST_PSD,
@@ -150,11 +149,6 @@ def test_the_published_model_is_a_matter_of_arguments() -> None:
     precision = np.eye(2) + repaired(INDEFINITE, ABSOLUTE)
     np.testing.assert_allclose(fitted.mean, np.linalg.solve(precision, b), atol=1e-12)
     np.testing.assert_allclose(fitted.cov, np.linalg.inv(precision), atol=1e-12)
-    chosen = search_thresholds(
-        200, 2, lambda bounds: sum(c * c for c in bounds), np.random.default_rng(2), repair=ABSOLUTE,
-        intercept_bound=None, prior_precision=1.0, residual_variance=1.0, grid=np.array([0.5, 1.0, 2.0]),
-    )  # fmt: skip
-    assert chosen.expected_error < 1
 
 
 @pytest.mark.parametrize("repair", [NEAREST_PSD, ABSOLUTE])
@@ -174,20 +168,10 @@ def test_a_plugged_in_spread_is_the_means_own_covariance_over_noise(repair: str)
     np.testing.assert_allclose(whole.cov - plain.cov, plain.cov @ privacy @ plain.cov / 0.25, atol=1e-12)
 
 
-@pytest.mark.parametrize("repair", REPAIRS)
-def test_the_mean_alone_is_the_posteriors(repair: str) -> None:
-    _, _, statistics = released(3.0)
-    np.testing.assert_array_equal(
-        posterior_mean(statistics, PRIOR, repair=repair), posterior(statistics, PRIOR, repair=repair).mean
-    )
-
-
 def test_an_unknown_repair_is_refused_everywhere() -> None:
     said = "repair 'none' is unknown; known: noise-aware, nearest-psd, absolute"
     with pytest.raises(DataError, match=said):
         posterior(SufficientStatistics(1, np.eye(1), np.ones(1)), 1.0, 1.0, repair="none")
-    with pytest.raises(DataError, match=said):
-        search_thresholds(10, 1, lambda bounds: 1.0, np.random.default_rng(0), repair="none")
     with pytest.raises(DataError, match="did you mean 'absolute'"):
         posterior(SufficientStatistics(1, np.eye(1), np.ones(1)), 1.0, 1.0, repair="absolut")
 
@@ -247,41 +231,3 @@ def test_weighted_blocks_give_calibrated_intervals() -> None:
     assert 0.93 < covered(beta, posterior(weighted, PRIOR), 1.96) < 0.975
     ignorant = SufficientStatistics(N, weighted.xx, weighted.xy, weighted.yy, variance)
     assert covered(beta, posterior(ignorant, PRIOR), 1.96) < 0.8
-
-
-# One threshold each
-
-
-def test_one_threshold_for_each_feature_is_no_worse_and_hands_over_all_bounds() -> None:
-    seen: list[tuple[float, ...]] = []
-
-    def noise(bounds: tuple[float, ...]) -> float:
-        seen.append(bounds)
-        return bounds[0] ** 2 + 20 * bounds[1] ** 2 + sum(c * c for c in bounds[2:])  # the first feature is dear
-
-    grid = np.array([0.5, 0.7, 1.0, 1.4])
-    common, each = (
-        search_thresholds(300, 3, noise, np.random.default_rng(7), each=each, grid=grid) for each in (False, True)
-    )
-    assert common.each == (common.features,) * 3
-    assert (each.features, each.target) == (common.features, common.target)
-    assert each.each[0] < min(each.each[1:])
-    assert each.expected_error < common.expected_error
-    assert each.bounds.tolist() == [*each.each, each.target]
-    assert any(len(set(bounds[1:4])) > 1 for bounds in seen)
-
-
-def test_searched_thresholds_are_the_best_of_the_grid() -> None:
-    """Brute force over every pair, one at a time, finds the same."""
-    grid = np.array([0.5, 1.0, 2.0, 3.0])
-    every = {}
-    for p in grid:
-        found = search_thresholds(200, 2, lambda b: 3 * sum(c * c for c in b), np.random.default_rng(8), grid=grid)
-        one = search_thresholds(
-            200, 2, lambda b, p=p: 3 * sum(c * c for c in b) if b[1] == p else 1e6, np.random.default_rng(8), grid=grid
-        )
-        every[one.features, one.target] = one.expected_error
-    assert len(every) == len(grid)
-    best = min(every, key=every.__getitem__)
-    assert (found.features, found.target) == best
-    assert found.expected_error == every[best]

@@ -1,13 +1,14 @@
 """Linear regression from what rounds of the statistic "regression" released (supplement, eqs. 3 to 7).
 
 Everything needed stands in the aggregates' own parameters: columns, centre, scale and bounds, the constant feature, the
-weights of the blocks and the radius. Several aggregates, of different clients, are one sum: their values add up, and so
-do the variances of their noise.
+weights of the blocks, the radius and what it is of. Several aggregates, of different clients, are one sum: their values
+add up, and so do the variances of their noise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ from inference.models.linear.closed_form import (
     unpack,
 )
 from inference.models.linear.complete_rows import counted
-from inference.models.linear.projection import PRIOR_R2, prior_precision
+from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
 from inference.models.linear.repair import REPAIR
-from inference.models.linear.result import LinearFit, RegressionResult
+from inference.models.linear.result import Held, LinearFit, RegressionResult
+from inference.models.linear.whole_rows import about_columns, with_weights
 from inference.problem import Schema
 
 Array = NDArray[np.float64]
@@ -38,21 +40,34 @@ DEFAULTS: Mapping[str, Any] = {
     "target_square": False,
     "radius": None,
     "weights": (1, 1, 1),
+    "whole_rows": False,
 }
 """What the statistic's parameters are where a round does not name them."""
-MUST_AGREE = ("columns", "centre", "scale", "bound", "intercept", "intercept_bound", "radius", "target_square")
+MUST_AGREE = (
+    *("columns", "centre", "scale", "bound", "intercept", "intercept_bound", "radius", "target_square", "whole_rows"),
+)
 
 
 def statistics_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> SufficientStatistics:
     """The sufficient statistics over all rows of these aggregates, standardised as their parameters say.
 
-    Where there is a constant, rows without a missing value are counted by its squares (`complete_rows.counted`).
+    Where there is a constant, rows without a missing value are counted by its squares (`complete_rows.counted`); of
+    whole rows, by the trace of xx (`whole_rows.with_weights`).
 
     Raises:
-        DataError: there is none, one is of another statistic, one is there twice, or they do not fit together.
+        DataError: there is none, one is of another statistic, one is there twice, or they do not fit together; or rows
+            are scaled as a whole to a sphere whose radius is not the constant's value.
     """
     listed = checked(aggregates)
     summed, parameters = _summed([unpacked(one) for one in listed]), parameters_of(listed[0])
+    if parameters["whole_rows"]:
+        constant = parameters["intercept_bound"] if parameters["intercept"] else 0.0
+        if parameters["radius"] != constant:
+            raise DataError(
+                f"whole rows have the radius {parameters['radius']:g} and the constant {constant:g}; expected "
+                "the same, so that every row lies on the sphere"
+            )
+        return with_weights(summed, constant)
     return counted(summed, parameters["intercept_bound"]) if parameters["intercept"] else summed
 
 
@@ -105,6 +120,7 @@ def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], fitted: Poster
         aggregates: those it is from.
     """
     parameters = parameters_of(checked(aggregates)[0])
+    whole = bool(parameters["whole_rows"])  # the model is linear in the features as they are
     if not parameters["intercept"]:
         prior = None if fitted.prior_variance is None else np.r_[0.0, fitted.prior_variance]
         mean, cov = np.r_[0.0, fitted.mean], np.pad(fitted.cov, ((1, 0), (1, 0)))
@@ -113,9 +129,9 @@ def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], fitted: Poster
         fitted,
         np.asarray(parameters["centre"], float),
         np.asarray(parameters["scale"], float),
-        np.asarray(parameters["bound"], float),
+        np.full(len(parameters["bound"]), np.inf) if whole else np.asarray(parameters["bound"], float),
         constant=parameters["intercept_bound"] if parameters["intercept"] else 0.0,
-        radius=np.inf if parameters["radius"] is None else parameters["radius"],
+        radius=np.inf if whole or parameters["radius"] is None else parameters["radius"],
     )
 
 
@@ -131,6 +147,21 @@ def result_of(
         contributors=sum(one.contributors for one in listed),
         private=schema.private and all(one.private for one in listed),
     )
+
+
+def learned_from(
+    released: NoisyAggregate, schema: Schema, *, repair: str = REPAIR, prior_precision: ArrayLike | None = None
+) -> RegressionResult:
+    """The regression of a job over this schema, whose columns are in standard deviations.
+
+    Args:
+        released: of the job's last round. repair, prior_precision: as of `RegressionResult.refit`.
+    """
+    statistics, parameters = statistics_of(released), parameters_of(released)
+    posterior = fitted_to(statistics, len(schema.features), prior_precision, repair=repair)
+    result = result_of(released, posterior, schema, repair)
+    words = about_columns(statistics, parameters) if parameters["whole_rows"] else ()
+    return replace(result, held=Held(statistics, prior_precision), warnings=words)
 
 
 def checked(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> list[NoisyAggregate]:
@@ -156,6 +187,15 @@ def parameters_of(aggregate: NoisyAggregate) -> dict[str, Any]:
     if aggregate.statistic != STATISTIC:
         raise DataError(f"an aggregate is of the statistic {aggregate.statistic!r}; expected {STATISTIC!r}")
     return {**DEFAULTS, **aggregate.parameters}
+
+
+def require_plain_rows(parameters: Mapping[str, Any], name: str) -> None:
+    """Raise `DataError` for sums of whole rows, which a model of unweighted rows takes for something else."""
+    if parameters["whole_rows"]:
+        raise DataError(
+            f"the rows were scaled as a whole, their constant with them, which {name} does not describe; ask for a "
+            "round without whole_rows"
+        )
 
 
 def _plain(value: Any) -> Any:

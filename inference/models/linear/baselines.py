@@ -24,7 +24,7 @@ from inference.models.linear.closed_form import (
     posterior,
     summarise,
 )
-from inference.models.linear.projection import prior_precision
+from inference.models.linear.prior import prior_precision
 from inference.models.linear.repair import REPAIR
 from inference.models.linear.result import LinearFit, RegressionResult
 from inference.problem import Problem, Schema

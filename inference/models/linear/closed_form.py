@@ -60,7 +60,7 @@ from inference.models.linear.repair import (
     shrunk,
 )
 
-__all__ = ["REPAIR", "REPAIRS", "Noise", "Posterior", "SufficientStatistics", "posterior", "posterior_mean",
+__all__ = ["REPAIR", "REPAIRS", "Noise", "Posterior", "SufficientStatistics", "posterior", "posterior_with_evidence",
            "predictive", "summarise", "symmetric", "unpack"]  # fmt: skip
 
 Array = NDArray[np.float64]
@@ -78,14 +78,17 @@ class SufficientStatistics:
         noise_variance: s² of each unique term, broadcastable to ``(...)``, or one for each block; 0 without noise.
         constant: whether the first feature is a constant, whose own square carries no noise but what
             ``noise_variance`` says of it.
+        residuals: what λ⁻¹ is multiplied by in the covariance of Σ xᵢrᵢ, shape ``(m, m)``; None for xx. Of rows that
+            were multiplied by weights s (`whole_rows`), that is Σ s² xᵢxᵢᵀ of the weighted rows, and n is Σ s².
     """
 
-    n: int | Array
+    n: float | Array
     xx: Array
     xy: Array
     yy: Array | None = None
     noise_variance: ArrayLike | Noise = 0.0
     constant: bool = False
+    residuals: Array | None = None
 
     @property
     def noise(self) -> Noise:
@@ -179,15 +182,16 @@ def posterior(
         return Posterior(fit.beta, spread, fit.variance, 1 / np.diag(fit.prior))
 
 
-def posterior_mean(
+def posterior_with_evidence(
     statistics: SufficientStatistics,
     prior_precision: ArrayLike,
     residual_variance: ArrayLike | None = None,
     *,
     repair: str = REPAIR,
-) -> Array:
-    """The mean of `posterior` alone, shape ``(..., m)``, at three quarters of the work. Raises as it does."""
-    return _fitted(statistics, prior_precision, residual_variance, repair).beta
+) -> tuple[Posterior, float]:
+    """`posterior` and ln p(xy | xx, λ₀) but for a constant, of statistics without leading axes; λ₀ above 0."""
+    fit = _fitted(statistics, prior_precision, residual_variance, repair)
+    return Posterior(fit.beta, fit.spread(), fit.variance, 1 / np.diag(fit.prior)), fit.log_evidence()
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,9 +220,22 @@ class _Fit:
         A, b, scale = self.statistics.xx, self.statistics.xy, self.variance[..., None]
         if not self.aware:
             return self.plus / scale[..., None], b / scale
-        S = self._privacy(cov) + scale[..., None] * self.plus
+        S = self._known_mean(cov)
         weighted = np.swapaxes(np.linalg.solve(S, A), -1, -2)  # AᵀS⁻¹
         return weighted @ A, _apply(weighted, b)
+
+    def _known_mean(self, cov: Array | None) -> Array:
+        """S, the covariance of b about A β."""
+        residuals = self.plus if self.statistics.residuals is None else self.statistics.residuals
+        return self._privacy(cov) + self.variance[..., None, None] * residuals
+
+    def log_evidence(self) -> float:
+        """ln p(b | A, λ₀) but for a constant: b ~ N(0, A diag(λ₀)⁻¹ A + S), with S as the posterior has it."""
+        A = self.statistics.xx if self.aware else self.plus
+        cov = A @ np.linalg.solve(self.prior, A) + self._known_mean(self.published_spread())
+        cov = cov + np.eye(len(cov)) * np.finfo(float).eps * np.trace(cov)
+        off = self.statistics.xy
+        return float(-0.5 * (np.linalg.slogdet(cov)[1] + off @ np.linalg.solve(cov, off)))
 
     def published_spread(self) -> Array:
         """Λ̂⁻¹, eq. (6), as if β were known in S."""
@@ -248,7 +265,7 @@ def _fitted(
     if statistics.yy is None and residual_variance is None:
         raise DataError("the residual variance is unknown and the statistics hold no yy to estimate it from")
     exact = repair == NOISE_AWARE and not statistics.noise.present
-    aware = repair == NOISE_AWARE and not exact
+    aware = repair == NOISE_AWARE and (not exact or statistics.residuals is not None)
     if aware:
         less_noisy = shrunk(statistics.xx, statistics.noise.xx, constant=statistics.constant)
         statistics = replace(statistics, xx=less_noisy)

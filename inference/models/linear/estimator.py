@@ -11,6 +11,7 @@ scikit-learn's `Ridge` with alpha = λ⁻¹ λ₀ on standardised columns, and `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,11 @@ from inference.models.linear.aggregate_stats import (
     statistics_of,
 )
 from inference.models.linear.baselines import exact_fit
-from inference.models.linear.closed_form import posterior
 from inference.models.linear.one_round import regression_in_bounds
-from inference.models.linear.projection import prior_precision
+from inference.models.linear.prior import fitted_to, prior_precision
 from inference.models.linear.repair import REPAIR, check_repair
 from inference.models.linear.result import LinearFit
-from inference.models.linear.two_rounds import PUBLIC, STD_SHARE, regression_with_projection
+from inference.models.linear.two_rounds import STD_SHARE, regression_with_projection
 from inference.problem import Schema
 from inference.rounds import Rounds, run
 
@@ -44,22 +44,21 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
     """Bayesian linear regression with intercept, from rows, aggregates or over rounds.
 
     Args:
-        prior_precision: λ₀ of each slope, broadcastable to ``(d,)``, with columns in standard deviations (rows) or in
-            units of the aggregates' ``scale``; None, as it must be over rounds: the features explain half of the
-            target's variance on average.
+        prior_precision: λ₀ of each slope, broadcastable to ``(d,)``, with columns in standard deviations (rows, rounds)
+            or in units of the aggregates' ``scale``; None: the features explain half of the target's variance on
+            average, and of noisy sums the scale of that is learned (`inference.models.linear.prior`).
         residual_variance: λ⁻¹, in squared units of the same; None, as it must be over rounds: estimated.
         repair: of an indefinite noisy matrix, one of `inference.models.linear.repair.REPAIRS`.
         schema: names and public bounds of features and target; needed over rounds alone.
         projection: over rounds, Algorithm 2 in two rounds; False: one round within the public bounds.
-        std_share, each_threshold, centre: of Algorithm 2 (`inference.models.linear.two_rounds`).
-        random_state: seed of the threshold search's auxiliary data, or a numpy `Generator`. No noise comes from it.
-            With rounds that a journal records, give a seed: a resumed job must ask the same.
+        std_share: of Algorithm 2 (`inference.models.linear.two_rounds`).
 
     Attributes:
         coef_, coef_sd_: posterior mean and standard deviation of the slopes, in own units, shape ``(d,)``.
         intercept_, intercept_sd_: of the target at features of zero.
         residual_sd_: of the target about its prediction, in target units.
         repair_: the repair that was used; "none" on rows.
+        warnings_: what speaks against the fit, a sentence each, as a job over rounds found it.
         fit_: the whole posterior (`inference.models.linear.result.LinearFit`); its ``draws`` give samples.
         private_, epsilon_, delta_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
@@ -73,9 +72,6 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         schema: Schema | None = None,
         projection: bool = True,
         std_share: float = STD_SHARE,
-        each_threshold: bool = False,
-        centre: str = PUBLIC,
-        random_state: int | np.random.Generator | None = None,
     ) -> None:
         self.prior_precision = prior_precision
         self.residual_variance = residual_variance
@@ -83,9 +79,6 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         self.schema = schema
         self.projection = projection
         self.std_share = std_share
-        self.each_threshold = each_threshold
-        self.centre = centre
-        self.random_state = random_state
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """The posterior predictive mean at rows of shape ``(k, d)``, with its standard deviation if asked for."""
@@ -103,33 +96,25 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
         statistics = statistics_of(aggregates)
         *features, _ = columns_of(aggregates)
-        prior = plausible_prior(statistics, len(features), self.residual_variance)
-        if self.prior_precision is not None:
-            prior[-len(features) :] = self.prior_precision
-        fitted = posterior(statistics, prior, self.residual_variance, repair=self.repair)
+        base = plausible_prior(statistics, len(features), self.residual_variance)
+        fitted = fitted_to(
+            statistics, len(features), self.prior_precision, self.residual_variance, repair=self.repair, base=base
+        )
         self._name_features(features)
         self._keep(fit_of(aggregates, fitted), self.repair)
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
         if self.schema is None:
             raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
-        for name in ("prior_precision", "residual_variance"):
-            if getattr(self, name) is not None:
-                raise DataError(
-                    f"{name} is {getattr(self, name)}, but rounds run a job that has its own; it serves rows and "
-                    f"aggregates, so leave it out"
-                )
-        if self.projection:
-            job = regression_with_projection(
-                self.schema,
-                rng=np.random.default_rng(self.random_state),
-                std_share=self.std_share,
-                repair=self.repair,
-                each_threshold=self.each_threshold,
-                centre=self.centre,
+        if self.residual_variance is not None:
+            raise DataError(
+                f"residual_variance is {self.residual_variance}, but rounds run a job that estimates it; it serves "
+                "rows and aggregates, so leave it out"
             )
-        else:
-            job = regression_in_bounds(self.schema, repair=self.repair)
+        make = (
+            partial(regression_with_projection, std_share=self.std_share) if self.projection else regression_in_bounds
+        )
+        job = make(self.schema, repair=self.repair, prior_precision=self.prior_precision)
         result = run(job, rounds)
         self._name_features(self.schema.features)
         self._keep(result, result.repair)
@@ -137,6 +122,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
 
     def _keep(self, fit: LinearFit, repair: str) -> None:
         self.fit_, self.repair_ = fit, repair
+        self.warnings_ = getattr(fit, "warnings", ())
         self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
         self.intercept_, self.intercept_sd_ = fit.intercept, fit.intercept_sd
         self.residual_sd_ = float(fit.scale[-1] * np.sqrt(fit.posterior.residual_variance))

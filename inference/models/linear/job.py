@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,22 +12,18 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.coefficients import Effects, figures_of
 from inference.jobs.estimates import BY_SD
-from inference.jobs.settings import require_choice, setting
+from inference.jobs.settings import require_choice, require_positive, setting
 from inference.jobs.summary import HeldOut, Summary
 from inference.models.linear.baselines import ZeroPredictor, nonprivate_regression, rmse
 from inference.models.linear.closed_form import REPAIR, REPAIRS
 from inference.models.linear.result import RegressionResult
-from inference.models.linear.two_rounds import (
-    CENTRES,
-    ESTIMATE,
-    PUBLIC,
-    STD_SHARE,
-    regression_with_projection,
-)
+from inference.models.linear.two_rounds import STD_SHARE, regression_with_projection
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 
 Array = NDArray[np.float64]
+CHANGEABLE = ("repair", "prior_precision")
+PRIOR: Any = setting(None, "Precision of each slope's prior, in standard deviations; by default its scale is learned.")
 
 
 @dataclass(frozen=True)
@@ -35,32 +32,29 @@ class Settings:
 
     repair: str = setting(REPAIR, f"How an indefinite noisy matrix is dealt with: {', '.join(REPAIRS)}.")
     std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
-    each_threshold: bool = setting(False, "Search a threshold for each feature instead of one for all.")
-    centre: str = setting(PUBLIC, "public, the middle of each column's bounds, or estimate, where that may be far off.")
+    prior_precision: float | None = PRIOR
 
     def __post_init__(self) -> None:
         require_choice("repair", self.repair, REPAIRS)
-        require_choice("centre", self.centre, CENTRES)
+        require_positive("prior_precision", self.prior_precision)
         if not 0 < self.std_share < 1:
             raise DataError(f"setting 'std_share' is {self.std_share:g}, expected a number between 0 and 1")
 
 
 def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[RegressionResult]:
     """The job's rounds."""
-    return regression_with_projection(
-        schema,
-        rng=conditions.rng,
-        std_share=settings.std_share,
-        repair=settings.repair,
-        each_threshold=settings.each_threshold,
-        centre=settings.centre,
-    )
+    return regression_with_projection(schema, std_share=settings.std_share)
+
+
+def finish(result: RegressionResult, schema: Schema, settings: Any, conditions: Conditions) -> RegressionResult:
+    """The regression under the settings' prior and repair, of what the rounds gave."""
+    return result.refit(prior_precision=settings.prior_precision, repair=settings.repair)
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
-    """Scales first, with the centres on request, then the regression."""
-    first = "on centres and scales" if settings.centre == ESTIMATE else "on scales"
-    return [Stage(1, settings.std_share, first), Stage(1, 1 - settings.std_share, "on the regression")]
+    """Centres and scales first, then the regression."""
+    first, second = "on centres and scales", "on the regression"
+    return [Stage(1, settings.std_share, first), Stage(1, 1 - settings.std_share, second)]
 
 
 def reference(train: Problem, settings: object) -> RegressionResult:
@@ -86,6 +80,7 @@ def summary(
     return {
         **Effects(schema, result.scale[:-1], by).summary(found, others),
         "repair": result.repair,
+        "warnings": list(result.warnings),
         "test": None if test is None else errors(result.predict(test.X)[0], reference, train, test),
     }
 
@@ -115,6 +110,8 @@ JOBS = {
         settings=Settings,
         plan=plan,
         make=make,
+        finish=finish,
+        changeable=CHANGEABLE,
         reference=reference,
         summary=summary,
         picture_title=picture_title,

@@ -7,9 +7,10 @@ a constant feature of a third of a half-width is one of one standard deviation, 
 
 from __future__ import annotations
 
+from numpy.typing import ArrayLike
+
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
-from inference.models.linear.aggregate_stats import STATISTIC, posterior_of, result_of
-from inference.models.linear.projection import prior_precision
+from inference.models.linear.aggregate_stats import STATISTIC, learned_from
 from inference.models.linear.repair import REPAIR, check_repair
 from inference.models.linear.result import RegressionResult
 from inference.problem import Schema
@@ -19,19 +20,20 @@ from inference.scale import PRIOR_BOUND_SDS
 INTERCEPT_BOUND = 1 / PRIOR_BOUND_SDS
 
 
-def regression_in_bounds(schema: Schema, *, repair: str = REPAIR) -> Job[RegressionResult]:
+def regression_in_bounds(
+    schema: Schema, *, repair: str = REPAIR, prior_precision: ArrayLike | None = None
+) -> Job[RegressionResult]:
     """The job: yields one `RoundRequest`, is sent its `NoisyAggregate`, returns the regression.
 
     Args:
-        schema: columns and their public bounds. repair: one of `REPAIRS`.
+        schema: columns and their public bounds. repair, prior_precision: as of `RegressionResult.refit`.
 
     Raises:
         DataError: the repair is unknown.
     """
     check_repair(repair)
     released: NoisyAggregate = yield SecureSumRequest(STATISTIC, _parameters(schema))
-    fitted = posterior_of(released, prior_precision(len(schema.features)), repair=repair)
-    return result_of(released, fitted, schema, repair)
+    return learned_from(released, schema, repair=repair, prior_precision=prior_precision)
 
 
 def _parameters(schema: Schema) -> dict[str, object]:

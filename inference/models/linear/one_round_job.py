@@ -7,7 +7,7 @@ from functools import partial
 
 from inference.jobs.base import Conditions, Stage
 from inference.jobs.estimates import BY_BOUNDS
-from inference.jobs.settings import require_choice, setting
+from inference.jobs.settings import require_choice, require_positive, setting
 from inference.models.linear import job as regression
 from inference.models.linear.closed_form import REPAIR, REPAIRS
 from inference.models.linear.one_round import regression_in_bounds
@@ -21,14 +21,16 @@ class Settings:
     """Of the job."""
 
     repair: str = setting(REPAIR, f"How an indefinite noisy matrix is dealt with: {', '.join(REPAIRS)}.")
+    prior_precision: float | None = regression.PRIOR
 
     def __post_init__(self) -> None:
         require_choice("repair", self.repair, REPAIRS)
+        require_positive("prior_precision", self.prior_precision)
 
 
 def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[RegressionResult]:
     """The job's round."""
-    return regression_in_bounds(schema, repair=settings.repair)
+    return regression_in_bounds(schema)
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:

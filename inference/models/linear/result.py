@@ -5,19 +5,23 @@ The model is linear in the *projected* features z_j = clip((x_j - centre_j) / sc
     y = centre_y + scale_y (β₀ + Σ_j β_j z_j)
 
 Predictions project new rows in the same way. A coefficient in the user's units is the slope inside the bounds. Where a
-radius is given, z is then brought into the ball of that radius, as the clients do.
+radius is given, z is then brought into the ball of that radius, as the clients do. Of whole rows (`whole_rows`) the
+model is linear in the features as they are, and nothing is projected.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from inference.contraction import contraction
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
-from inference.models.linear.closed_form import Posterior, predictive
+from inference.errors import DataError
+from inference.models.linear.closed_form import Posterior, SufficientStatistics, predictive
+from inference.models.linear.prior import fitted_to
 from inference.problem import Schema
 
 Array = NDArray[np.float64]
@@ -155,6 +159,13 @@ class LinearFit:
         return {}
 
 
+class Held(NamedTuple):
+    """What a posterior was learned from: the statistics, and the prior precision if one was given."""
+
+    statistics: SufficientStatistics
+    prior_precision: ArrayLike | None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RegressionResult(LinearFit):
     """What a regression job returns.
@@ -165,6 +176,8 @@ class RegressionResult(LinearFit):
         contributors: rows in the statistics. private: False where no epsilon may be claimed.
         degrees: of freedom of Student's t, where least squares estimates the residual variance and ``posterior`` has
             its scale; infinite where the posterior is normal.
+        warnings: what speaks against the posterior, a sentence each.
+        held: what it was learned from, for `refit`; None of methods that cannot.
     """
 
     schema: Schema
@@ -172,6 +185,25 @@ class RegressionResult(LinearFit):
     contributors: int
     private: bool
     degrees: float = np.inf
+    warnings: tuple[str, ...] = ()
+    held: Held | None = None
+
+    def refit(self, *, prior_precision: ArrayLike | None = None, repair: str | None = None) -> RegressionResult:
+        """The regression under another prior or repair, from the same sums: no round, and no privacy, is spent.
+
+        Args:
+            prior_precision: λ₀ of each slope, with columns in standard deviations, broadcastable to ``(d,)``; None:
+                normal with a scale that is learned (`prior`).
+            repair: one of `REPAIRS`; None: as before.
+
+        Raises:
+            DataError: the result has no sums to learn from, or an option is not one of those.
+        """
+        if self.held is None:
+            raise DataError("this result holds no sums to learn from; refit that of a job over rounds")
+        chosen, features = repair or self.repair, len(self.schema.features)
+        posterior = fitted_to(self.held.statistics, features, prior_precision, repair=chosen)
+        return replace(self, posterior=posterior, repair=chosen, held=Held(self.held.statistics, prior_precision))
 
     def _feature_names(self) -> list[str]:
         return list(self.schema.features)

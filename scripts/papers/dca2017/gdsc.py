@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from math import sqrt
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,14 +44,8 @@ from inference.models.linear.baselines import (
     NonPrivate,
 )
 from inference.models.linear.one_round import regression_in_bounds
-from inference.models.linear.projection import Thresholds, search_thresholds
 from inference.models.linear.result import RegressionResult
-from inference.models.linear.two_rounds import (
-    ESTIMATE,
-    STD_SHARE,
-    box_sensitivity,
-    regression_with_projection,
-)
+from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Array, Problem, Schema, split, stream
 from inference.rounds import Job
 from papers.dca2017.gdsc_files import GENES, Gdsc, read_gdsc
@@ -124,43 +117,27 @@ def correlations(cell: Cell, setting: Setting) -> dict[str, Any]:
     train, test = split(problem, TEST_ROWS, setting.seed + cell.number)
     found: dict[str, list[float]] = {method: [] for method in METHODS}
     for epsilon in setting.epsilons:
-        for method in methods(cell, setting, Budget(epsilon, setting.delta), len(train.y)):
+        for method in methods(cell, setting, Budget(epsilon, setting.delta)):
             found[method.name].append(rank_correlation(method.fit(train).predict(test.X)[0], test.y))
     return {"drug": cell.drug, "run": cell.number, "learned_from": len(train.y), "correlation": found}
 
 
-@lru_cache(maxsize=256)
-def thresholds(n: int, features: int, budget: Budget, seed: int) -> Thresholds:
-    """Algorithm 2's, of each feature and the target, in standard deviations.
-
-    For the clients' noise, which is hardly more than a trusted aggregator's.
-    """
-    per_sensitivity = sqrt(n / ((n - 1) * (1 - STD_SHARE))) / budget.mu
-    rng = stream(seed, f"search/{n}/{features}/{budget.epsilon:g}")
-    return search_thresholds(n, features, lambda bounds: per_sensitivity * box_sensitivity(bounds), rng)
-
-
-def methods(cell: Cell, setting: Setting, budget: Budget, rows: int) -> list[Method]:
-    """All of `METHODS`, at this budget.
-
-    Args:
-        rows: to learn from.
-    """
+def methods(cell: Cell, setting: Setting, budget: Budget) -> list[Method]:
+    """All of `METHODS`, at this budget."""
 
     def noise(method: str) -> np.random.Generator:
         return stream(setting.seed, f"{cell}/{method}/{budget.epsilon:g}/noise")
 
-    projected = partial(_projected, thresholds(round(rows, -1), len(setting.genes), budget, setting.seed))
     jobs: dict[str, Callable[[Schema], Job[RegressionResult]]] = {
         TA: regression_in_bounds,
         DDP: regression_in_bounds,
-        PROJ_TA: projected,
-        PROJ_DDP: projected,
+        PROJ_TA: regression_with_projection,
+        PROJ_DDP: regression_with_projection,
         BALL: lambda schema: in_unit_ball(regression_in_bounds(schema)),
     }
     sources = {method: partial(_swarm, budget, noise(method), method in (TA, PROJ_TA)) for method in jobs}
     by_rounds = [ByRounds(method, job, sources[method]) for method, job in jobs.items()]
-    unnoised = ByRounds(PROJ_NP, projected, partial(_unnoised, budget, noise(PROJ_NP)))
+    unnoised = ByRounds(PROJ_NP, regression_with_projection, partial(_unnoised, budget, noise(PROJ_NP)))
     return [NonPrivate(NP), *by_rounds, unnoised, InputPerturbation(budget.mu, noise(INPUT), INPUT)]
 
 
@@ -176,11 +153,6 @@ def _swarm(
 def _unnoised(budget: Budget, noise: np.random.Generator, train: Problem) -> Unnoised:
     noisy, silent = (_swarm(budget, noise, False, train, mechanism) for mechanism in (EXACT, Silent()))
     return Unnoised(noisy, silent)
-
-
-def _projected(chosen: Thresholds, schema: Schema) -> Job[RegressionResult]:
-    """Algorithm 2 with thresholds that were searched before, so that its generator is not used."""
-    return regression_with_projection(schema, rng=np.random.default_rng(0), centre=ESTIMATE, thresholds=chosen)
 
 
 def in_unit_ball(job: Job[R]) -> Job[R]:

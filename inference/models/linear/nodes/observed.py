@@ -53,11 +53,12 @@ from inference.models.linear.aggregate_stats import (
     STATISTIC,
     checked,
     parameters_of,
+    require_plain_rows,
     unpacked,
 )
 from inference.models.linear.closed_form import SufficientStatistics
 from inference.models.linear.complete_rows import max_complete_rows
-from inference.models.linear.projection import PRIOR_R2
+from inference.models.linear.prior import PRIOR_R2
 from inference.scale import PRIOR_MEAN_SD
 
 Array = NDArray[np.float64]
@@ -165,6 +166,7 @@ def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Observed:
     parts = [unpacked(node) for node in nodes]
     noises = [part.noise for part in parts]
     parameters = parameters_of(nodes[0])
+    require_plain_rows(parameters, "regression from nodes")
     constant = parameters["intercept_bound"] if parameters["intercept"] else 0.0
     return check_observed(
         Observed(

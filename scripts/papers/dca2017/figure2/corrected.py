@@ -31,7 +31,6 @@ from inference.models.linear.closed_form import (
     symmetric,
     unpack,
 )
-from inference.models.linear.two_rounds import STD_SHARE as JOINT_SHARE
 from inference.problem import Schema
 from papers.dca2017.figure2.data import BOUND, DELTA, Array
 from papers.dca2017.figure2.published import SEARCH_REPEATS, STD_SHARE, box_sensitivity, positive
@@ -41,6 +40,7 @@ _ROWS_MAX, _TEST_ROWS = 1000, 500  # of the auxiliary data; more rows are as man
 
 Hold = Callable[[RoundRequest, Budget], NoisyAggregate]
 """Holds one round at a budget of its own."""
+JOINT_SHARE = 0.1  # of the squared Gaussian DP parameter, for the standard deviations
 
 
 def shares(epsilon: float) -> tuple[Budget, Budget]:

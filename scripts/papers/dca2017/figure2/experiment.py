@@ -4,9 +4,8 @@ The search for thresholds sees no data. The authors searched anew for each split
 is found varies; here a few searches serve the splits of a data set and an ε in turn, in every setting.
 
 Beside the corrected configuration and ours, the paired comparison has steps from one to the other, which tell what pays
-(`PAIRED`): the corrected configuration with our accounting, then with the tight sensitivity too; and ours told of each
-column what the corrected configuration is told. One more opponent is no valid one: the corrected configuration with
-centres and ranges of the data themselves, as the authors have them.
+(`PAIRED`): the corrected configuration with our accounting, then with the tight sensitivity too. One more opponent is
+no valid one: the corrected configuration with centres and ranges of the data themselves, as the authors have them.
 """
 
 from __future__ import annotations
@@ -14,33 +13,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from inference.models.linear.one_round import regression_in_bounds
-from inference.models.linear.projection import search_thresholds
 from inference.models.linear.repair import ABSOLUTE, NOISE_AWARE
 from inference.models.linear.result import LinearFit
-from inference.models.linear.two_rounds import STD_SHARE, box_sensitivity
+from inference.models.linear.two_rounds import regression_with_projection
 from inference.problem import Problem, Schema, stream
 from inference.rounds import run
 from papers.dca2017.figure2 import corrected, data, published
 from papers.dca2017.figure2.corrected import SEPARATE, Accounting
-from papers.dca2017.figure2.ours import regression_with_thresholds
 from papers.dca2017.figure2.paired import Run, corrected_errors, our_errors, paired_errors
 from papers.dca2017.figure2.rounds import DISTRIBUTED, PERTURBED, TRUSTED, UNNOISED, RoundByRound, swarm
 
 AS_PUBLISHED, CORRECTED_ABSOLUTE, CORRECTED, OURS = "as published", "corrected, absolute", "corrected", "ours"
 SETTINGS = (AS_PUBLISHED, CORRECTED_ABSOLUTE, CORRECTED, OURS)
 CENTRED = "corrected, centred by the data"
-JOINT, TIGHT, TOLD = "+ joint accounting", "+ tight sensitivity", "ours, told the same"
+JOINT, TIGHT = "+ joint accounting", "+ tight sensitivity"
 STEPS = {CORRECTED: SEPARATE, JOINT: Accounting(joint=True), TIGHT: Accounting(joint=True, tight=True)}
-PAIRED = (CENTRED, *STEPS, TOLD, OURS)
+PAIRED = (CENTRED, *STEPS, OURS)
 SEARCHES = 3
 REPAIR_OF = {CORRECTED_ABSOLUTE: ABSOLUTE, CORRECTED: NOISE_AWARE}
 NP, PROJ_NP, TA, DDP, PERTURB = "NP", "proj NP", "TA", "DDP", "input perturbed"
@@ -95,18 +90,15 @@ class Plan:
 
 
 def thresholds(cell: Searched, seed: int) -> dict[str, list[float]]:
-    """Multiples of the standard deviation in each setting: of features and target; in ours, of each column."""
+    """Multiples of the standard deviation in each setting that searches: of features and target."""
     sizes = data.BY_NAME[cell.name]
     n, d = sizes.train, sizes.features
 
     def rng(setting: str) -> np.random.Generator:
         return stream(seed, f"search/{cell}/{setting}")
 
-    per_sensitivity = sqrt(n / ((n - 1) * (1 - STD_SHARE))) / mu_of(cell.epsilon, data.DELTA)
-    ours = search_thresholds(n, d, lambda bounds: per_sensitivity * box_sensitivity(bounds), rng(OURS))
     found: dict[str, list[float]] = {
         AS_PUBLISHED: list(published.search(n, d, cell.epsilon, rng(AS_PUBLISHED))),
-        OURS: [float(p) for p in ours.bounds],
     }
     found[CORRECTED_ABSOLUTE] = list(corrected.search(n, d, cell.epsilon, ABSOLUTE, rng(CORRECTED_ABSOLUTE)))
     for step, accounting in STEPS.items():
@@ -129,15 +121,14 @@ def errors(cell: Split, plan: Plan) -> dict[str, Any]:
     known = _parts(cell, plan, whole, data.assumed(cell.name, whole, plan.constants))
     for setting, repair in REPAIR_OF.items():
         found[setting] = scaled(_corrected(cell, plan, *known, repair, _pair(chosen[setting])))
-    bounded, ours = _parts(cell, plan, whole, whole.schema), np.array(chosen[OURS])
-    found[OURS] = scaled(_ours(cell, plan, *bounded, ours))
+    bounded = _parts(cell, plan, whole, whole.schema)
+    found[OURS] = scaled(_ours(cell, plan, *bounded))
     runs: dict[str, Run] = {
         CENTRED: _run(
             _parts(cell, plan, whole, data.assumed(cell.name, whole, data.FROM_DATA)), cell, chosen, CORRECTED
         ),
         **{step: _run(known, cell, chosen, step) for step in STEPS},
-        TOLD: partial(our_errors, *known, cell.epsilon, ours, NOISE_AWARE),
-        OURS: partial(our_errors, *bounded, cell.epsilon, ours, NOISE_AWARE),
+        OURS: partial(our_errors, *bounded, cell.epsilon, NOISE_AWARE),
     }
     rng = stream(plan.seed, f"paired/{cell}")
     pairs = paired_errors(runs, len(whole.schema.columns), plan.draws, rng)
@@ -183,16 +174,13 @@ def _corrected(
     return {method: _mae(corrected.predictions(schema, one, test.X), test) for method, one in beta.items()}
 
 
-def _ours(cell: Split, plan: Plan, train: Problem, test: Problem, chosen: data.Array) -> dict[str, float]:
+def _ours(cell: Split, plan: Plan, train: Problem, test: Problem) -> dict[str, float]:
     """Errors in target units; runs of one split share their noise."""
     budget, found = Budget(cell.epsilon, data.DELTA), {}
     for method, mode in {**_MODES, **_PROJECTED}.items():
         rounds = swarm(train, budget, mode, plan.seed, f"ours/{method in _MODES}/{cell}")
-        fitted: LinearFit = (
-            run(regression_in_bounds(train.schema), rounds)
-            if method in _MODES
-            else regression_with_thresholds(train.schema, rounds, chosen)
-        )
+        job = regression_in_bounds if method in _MODES else regression_with_projection
+        fitted: LinearFit = run(job(train.schema), rounds)
         found[method] = _mae(fitted.predict(test.X)[0], test)
     return found
 

@@ -21,11 +21,14 @@ UNNOISED = "distributed, the regression without noise"
 _COMPUTES = (bytes([1]) * 16, bytes([2]) * 16)
 
 
-def swarm(train: Problem, budget: Budget, mode: str, seed: int, name: str) -> Rounds:
+def swarm(
+    train: Problem, budget: Budget, mode: str, seed: int, name: str, mechanism: RoundedGaussian | None = None
+) -> Rounds:
     """Everybody who holds a row.
 
     Args:
         mode: one of the four above. seed, name: of the random stream that the noise comes from.
+        mechanism: of the noise; None: the emulation's.
     """
     n = len(train.y)
     tolerated = n - 2 if mode == PERTURBED else 0
@@ -36,7 +39,7 @@ def swarm(train: Problem, budget: Budget, mode: str, seed: int, name: str) -> Ro
         rows, columns, trusted = train.rows, train.schema.columns, mode == TRUSTED
         return IdealSwarm(rows, columns, terms, random=random, mechanism=mechanism, trusted=trusted)
 
-    noisy = held(RoundedGaussian())
+    noisy = held(mechanism or RoundedGaussian())
     return Unnoised(noisy, held(Silent())) if mode == UNNOISED else noisy
 
 

@@ -25,7 +25,6 @@ from papers.dca2017.figure2.experiment import (
     PAIRED,
     SETTINGS,
     TIGHT,
-    TOLD,
     ZERO,
     Split,
 )
@@ -52,7 +51,6 @@ _HEADS = {
     CORRECTED: "corrected",
     JOINT: "+ joint",
     TIGHT: "+ tight",
-    TOLD: "told the same",
     OURS: "ours",
 }
 RESAMPLES = 2000

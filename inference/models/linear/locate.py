@@ -1,0 +1,136 @@
+"""Centres and scales of columns from noisy phases: Algorithm 2, step 2, for bounds that may be far too wide.
+
+    φ_k = E exp(i ω_k t) = a exp(i ω_k μ - ω_k² σ²/2),   ω_k = 1.25 · 2^k        t in half-widths, of -1 to 1
+
+is what the statistic "phases" sums (`dca_proto.statistics.phases`), with a the share of rows that are complete. The law
+is that of a normal column; of any other it is the first two cumulants' part, which is all there is at low frequencies.
+
+1. At the lowest level whose |φ_k|² is significantly below a² the column's spread shows. It and the levels below are
+   what the fit looks at, with one above for precision; higher ones show the law's shape.
+2. μ and log σ have their posterior on a grid, with log σ ~ N(log 1/6, 1.2²) and a flat prior of μ. The likelihood is
+   normal, its variance that of the privacy noise, of sampling, and 0.05² for the law's shape.
+
+The privacy noise in μ/σ and log σ is nearly the same at bounds of 3σ and of 300σ, where moments lose a hundredfold. At
+3σ it is that of moments. It needs no unit: where noise hides all, the middle of the bounds and a sixth of their
+half-width are left, and the result warns. The scale is that of a column's bulk where its tails are heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.aggregate import NoisyAggregate
+
+Array = NDArray[np.float64]
+
+STATISTIC = "phases"
+LEVELS = 9
+BASE = 1.25  # below π/2, so that the lowest level is not ambiguous; no simple multiple of what binary columns have
+FREQUENCIES = BASE * 2.0 ** np.arange(LEVELS)
+SIGNIFICANT = 4.0  # standard errors
+SHAPE = 0.05  # of |φ|, by which a column's law may differ from a normal one
+LEAST_COMPLETE = 0.3  # share of the rows that is ever taken to be complete
+PRIOR_SCALE, PRIOR_LOG_SD = 1 / 6, 1.2
+SCALES = np.geomspace(1 / 400, 1 / 1.2, 28)
+STEPS = 8  # of the grid of μ in a radian of the highest frequency that is looked at
+FAR, NARROW, CONSTANT = 0.5, 0.05, 0.95  # of the half-width, and |φ| at every level: what is warned of
+
+
+class Located(NamedTuple):
+    """Centres and scales in the columns' own units, each of shape ``(D,)``, and what is to be said of them."""
+
+    centre: Array
+    scale: Array
+    warnings: tuple[str, ...]
+
+
+def parameters(columns: Sequence[str], centres: Array, half_widths: Array) -> dict[str, object]:
+    """Of the statistic, with columns in half-widths of their public bounds."""
+    return {
+        "columns": list(columns),
+        "centre": centres.tolist(),
+        "scale": (half_widths / BASE).tolist(),
+        "bound": [BASE] * half_widths.size,
+        "levels": LEVELS,
+    }
+
+
+def locate(phases: NoisyAggregate, centres: Array, half_widths: Array) -> Located:
+    """Of the columns whose phases were released under `parameters`.
+
+    Args:
+        centres, half_widths: of the public bounds, shape ``(D,)``.
+    """
+    cosines, sines = phases.value.reshape(2, half_widths.size, LEVELS) / phases.contributors
+    phi, error = cosines + 1j * sines, phases.noise_variance / phases.contributors**2 + 0.5 / phases.contributors
+    share = complete_share(phi, error)
+    found = [_fit(one / share, error / share**2) for one in phi]
+    middle, spread = (np.array(side) for side in zip(*found, strict=True))
+    words = _warnings(list(phases.parameters["columns"]), np.abs(phi) / share, np.sqrt(error) / share, middle, spread)
+    return Located(centres + half_widths * middle, half_widths * spread, words)
+
+
+def complete_share(phi: Array, error: float) -> float:
+    """a, from the two lowest levels: ln a = (4 ln|φ_0| - ln|φ_1|)/3, the columns' median; 1 unless clearly less.
+
+    Args:
+        phi: shape ``(D, K)``. error: variance of each real and imaginary part.
+    """
+    sizes = np.sqrt(np.maximum(np.abs(phi[:, :2]) ** 2 - 2 * error, error))
+    normal = sizes[sizes[:, 1] < sizes[:, 0]]  # other columns, as of two values, do not tell
+    if 2 * len(normal) <= len(phi):
+        return 1.0
+    found = float(np.median((4 * np.log(normal[:, 0]) - np.log(normal[:, 1])) / 3))
+    doubt = SIGNIFICANT * 1.5 * np.sqrt(error / len(normal)) / float(np.median(normal[:, 0]))
+    return float(np.exp(max(found, np.log(LEAST_COMPLETE)))) if found < -doubt - SHAPE else 1.0
+
+
+def _levels(phi: Array, error: float) -> int:
+    """How many levels the fit looks at: no more of a column that comes back, as one of two values does."""
+    squares = np.maximum(np.abs(phi) ** 2 - 2 * error, 0.0)
+    doubt = 2 * np.sqrt(error) * np.maximum(np.sqrt(squares), np.sqrt(error))
+    shrunk = 1 - squares > SIGNIFICANT * doubt
+    if not shrunk.any():
+        return LEVELS
+    first = int(np.argmax(shrunk))
+    return first + 1 if first + 1 == LEVELS or squares[first + 1] > squares[first] else first + 2
+
+
+def _fit(phi: Array, error: float) -> tuple[float, float]:
+    """Posterior means of μ and (of its logarithm) σ, in half-widths."""
+    frequencies = FREQUENCIES[: _levels(phi, error)]
+    grid = np.linspace(-1, 1, 2 * round(STEPS * frequencies[-1]) + 1)
+    size = np.exp(-0.5 * (SCALES[:, None] * frequencies) ** 2)
+    turned = (np.exp(-1j * grid[:, None] * frequencies) * phi[: len(frequencies)]).real
+    log_density = (turned @ size.T - 0.5 * (size**2).sum(axis=1)) / (error + SHAPE**2)
+    log_density -= 0.5 * (np.log(SCALES / PRIOR_SCALE) / PRIOR_LOG_SD) ** 2
+    weights = np.exp(log_density - log_density.max())
+    weights /= weights.sum()
+    return float(weights.sum(axis=1) @ grid), float(np.exp(weights.sum(axis=0) @ np.log(SCALES)))
+
+
+def _warnings(names: list[str], sizes: Array, doubt: float, middle: Array, spread: Array) -> tuple[str, ...]:
+    """What speaks against centres and scales, one sentence for each trouble.
+
+    Args:
+        sizes: |φ|, shape ``(D, K)``. doubt: standard deviation of its real and imaginary parts. middle, spread: found.
+    """
+    hidden = sizes[:, 0] < SIGNIFICANT * doubt
+    constant = sizes.min(axis=1) > max(CONSTANT, SIGNIFICANT * doubt)
+    at_end = np.abs(middle) >= 1 - NARROW
+    wide = (np.abs(middle) > FAR) & (spread < NARROW) & ~hidden & ~constant
+    troubles = (
+        (hidden, "noise hides where {} lies; the middle of the bounds stands for the mean"),
+        (constant & ~at_end, "{} is constant as far as the noise shows: no effect can be learned"),
+        (constant & at_end, "nearly all of {} lies at one of the bounds or beyond; check them"),
+        (wide, "the bounds of {} are far too wide and their middle is far from the data; narrower ones cost less"),
+    )
+    return tuple(
+        words.format(", ".join(name for name, one in zip(names, which, strict=True) if one))
+        for which, words in troubles
+        if which.any()
+    )

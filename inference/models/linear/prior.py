@@ -1,0 +1,96 @@
+"""The coefficients' prior: normal, and in units in which columns have a standard deviation of 1.
+
+    β ~ N(0, g λ₀⁻¹),   λ₀ = d/R²,   R² = 1/2,   g in 1/4, 1, 4, 16 with a probability of a quarter each
+
+At g = 1 the d features explain half of the target on average. How large effects are is unknown before, so the scale g
+has a prior, and the data weigh it. Where features repeat each other, effects may be large and of opposite sign: with
+correlations of 0.95 and coefficients 1, -0.7 and 0.3, 90 % intervals of the worst one covered 69 % of 5,000-row
+releases at ε = 1 with g = 1 fixed, and 84 % so. On wine and abalone it is no worse anywhere and gains 1 % on abalone.
+
+What is given as a prior precision is taken as it is, without scales.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from inference.errors import DataError
+from inference.models.linear.closed_form import (
+    REPAIR,
+    Posterior,
+    SufficientStatistics,
+    posterior,
+    posterior_with_evidence,
+)
+
+Array = NDArray[np.float64]
+
+PRIOR_R2 = 0.5
+SCALES = (0.25, 1.0, 4.0, 16.0)
+
+
+def prior_precision(features: int) -> Array:
+    """λ₀ of the intercept and of each coefficient, all columns in standard deviations, shape ``(d + 1,)``."""
+    return np.array([1.0] + [features / PRIOR_R2] * features)
+
+
+def fitted_to(
+    statistics: SufficientStatistics,
+    features: int,
+    given: ArrayLike | None = None,
+    residual_variance: ArrayLike | None = None,
+    *,
+    repair: str = REPAIR,
+    base: ArrayLike | None = None,
+) -> Posterior:
+    """The posterior under a given prior, or else over scales.
+
+    Args:
+        statistics: of the rows. features: d, without the constant. residual_variance, repair: as for
+            `closed_form.posterior`.
+        given: λ₀ of each slope, broadcastable to ``(d,)``; None: unknown but for what `posterior_over_scales` says.
+        base: λ₀ of all m coefficients at g = 1; None: columns have a standard deviation of 1.
+
+    Raises:
+        DataError: ``given`` is negative, not finite, or does not fit to d slopes.
+    """
+    whole = np.array(prior_precision(features)[-statistics.xy.shape[-1] :] if base is None else base)
+    if given is None:
+        return posterior_over_scales(statistics, whole, residual_variance, slopes=features, repair=repair)
+    slopes = np.asarray(given, float)
+    if slopes.shape not in ((), (features,)) or not np.all(np.isfinite(slopes) & (slopes >= 0)):
+        raise DataError(
+            f"prior_precision is {given}; expected a number of at least 0, or one for each of {features} features"
+        )
+    whole[-features:] = slopes
+    return posterior(statistics, whole, residual_variance, repair=repair)
+
+
+def posterior_over_scales(
+    statistics: SufficientStatistics,
+    precision: ArrayLike,
+    residual_variance: ArrayLike | None = None,
+    *,
+    slopes: int,
+    repair: str = REPAIR,
+) -> Posterior:
+    """The posterior with the slopes' prior scale unknown, as a normal law with its mean and covariance.
+
+    Args:
+        statistics: of the rows. precision: λ₀ at g = 1, broadcastable to ``(m,)``. slopes: d, the last of the m.
+        residual_variance, repair: as for `closed_form.posterior`.
+    """
+    base = np.broadcast_to(np.asarray(precision, float), statistics.xy.shape[-1:])
+    precisions = [np.r_[base[: len(base) - slopes], base[len(base) - slopes :] / scale] for scale in SCALES]
+    both = [posterior_with_evidence(statistics, one, residual_variance, repair=repair) for one in precisions]
+    fits, evidence = [fit for fit, _ in both], np.array([log for _, log in both])
+    weights = np.exp(evidence - evidence.max())
+    weights /= weights.sum()
+    means = np.array([fit.mean for fit in fits])
+    mean = weights @ means
+    between = (means - mean).T @ (weights[:, None] * (means - mean))
+    cov = np.tensordot(weights, np.array([fit.cov for fit in fits]), 1) + between
+    residual = weights @ np.array([fit.residual_variance for fit in fits])
+    before = np.mean([1 / one for one in precisions], axis=0)
+    return Posterior(mean, cov, np.asarray(residual), before)
