@@ -1,10 +1,14 @@
-"""Marginal standard deviations, and means, from noisy moments.
+"""Marginal standard deviations, and means, from noisy moments (DCA paper, Algorithm 2, step 2).
 
-The noise, whose variance is known, is weighed against what the public bounds say: whoever states bounds (-c, c) means
-that nearly all values lie inside, so a priori σ is about c/3. The estimate is the posterior mean of log σ: it is always
-positive, it follows the data where they speak, and falls back on the bounds where noise drowns them. How far σ may be
-from c/3 is the caller's to say. (The published code replaces a negative variance by 0.5.) Bounds that are far too wide
-need phases (`inference.models.linear.locate`).
+For bounds that are about three standard deviations wide; far wider ones need phases (`inference.models.linear.locate`).
+
+The published code divides the noisy sum by n and replaces a negative result by 0.5. At the small budget of this round
+that is often a guess far from the truth, and it costs the whole regression its scale. Here the noise, whose variance is
+known, is weighed against what the public bounds say: whoever states bounds (-c, c) means that nearly all values lie
+inside, so a priori σ is about c/3, within a factor of two (log σ ~ N(log c/3, 0.35²)). The estimate is the posterior
+mean of log σ: it is always positive, it follows the data where they speak, and falls back on the bounds where noise
+drowns them. How far σ may be from c/3 is the caller's to say: variational inference, whose columns are many and often
+binary, takes a wider prior (`inference.variational.standardise`).
 """
 
 from __future__ import annotations
@@ -19,9 +23,23 @@ Array = NDArray[np.float64]
 
 PRIOR_BOUND_SDS = 3.0
 PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # of a column's mean about the public centre, as a fraction of the half-width
+PRIOR_LOG_SD = 0.35
 GRID = np.linspace(-6, 6, 481)  # of log σ around its prior mean, in prior standard deviations
 FREE_BOUND = 1.665  # half-widths in units of the statistic's scale, up to which squares add nothing to the sensitivity
 """Of the statistic "moments" (`dca_proto.statistics.moments`): the bound that suits sums and squares best."""
+
+
+def standard_deviations(sums: Array, n: int, noise_variance: float) -> Array:
+    """Standard deviations about the public centre, as fractions of the half-widths c of the bounds.
+
+    Args:
+        sums: noisy Σᵢ (xᵢⱼ/c_j)² of values projected to [-c_j, c_j], shape ``(..., d)``.
+        n: how many values each sum is over. noise_variance: of the privacy noise in each sum.
+
+    Returns:
+        Positive numbers, shape ``(..., d)``; multiply by c_j for the columns' own units.
+    """
+    return posterior_sd(sums / n, noise_variance / n**2, n, PRIOR_LOG_SD)
 
 
 def posterior_sd(variance: Array, noise_variance: ArrayLike, n: int, prior_log_sd: float) -> Array:
@@ -67,6 +85,18 @@ def moments_parameters(columns: Sequence[str], centres: Array, half_widths: Arra
         "scale": (half_widths / FREE_BOUND).tolist(),
         "bound": [FREE_BOUND] * half_widths.size,
     }
+
+
+def marginals(sums: Array, n: int, noise_variance: float) -> tuple[Array, Array]:
+    """Means about the public centres and standard deviations, as fractions of the half-widths, each ``(..., d)``.
+
+    Args:
+        sums: released under `moments_parameters`: of x, then of x², shape ``(..., 2d)``. The others as above.
+    """
+    first, second = np.split(sums, 2, axis=-1)
+    offsets = means(first / FREE_BOUND, n, noise_variance / FREE_BOUND**2)
+    squares = second / FREE_BOUND**2 - n * offsets**2
+    return offsets, standard_deviations(squares, n, noise_variance / FREE_BOUND**4)
 
 
 def standardisation(rows: Array) -> tuple[Array, Array]:
