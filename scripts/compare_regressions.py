@@ -204,9 +204,8 @@ def draw(path: Path, figures: list[dict[str, Any]]) -> None:
     with drawing(path, columns=len(shown), size=(3.4 * len(shown), 3.6)) as panels:
         for axes, (data, measure) in zip(panels[0], shown, strict=True):
             for method, colour, marker in zip(METHODS, COLOURS, MARKERS, strict=False):
-                own = [
-                    one for one in figures if (one["data"], one["measure"], one["method"]) == (data, measure, method)
-                ]
+                place = (data, measure, method)
+                own = [one for one in figures if (one["data"], one["measure"], one["method"]) == place]
                 if own:
                     half = [one["median"] for one in own]
                     axes.plot([one["epsilon"] for one in own], half, f"{marker}-", color=colour, label=method)
@@ -221,9 +220,7 @@ def check(options: argparse.Namespace) -> int:
     cells = [Cell(name, options.seed + seed) for name in LINEAR for seed in range(repeats)]
     cells += [Cell(LOGISTIC, options.seed + seed) for seed in range(people)]
     if not options.diffprivlib:
-        print(
-            "diffprivlib is left out: give --diffprivlib the interpreter of an environment that has it", file=sys.stderr
-        )
+        print("diffprivlib is left out; --diffprivlib PYTHON names an interpreter that has it", file=sys.stderr)
     record = {"resume": options.resume, "settings": {"delta": DELTA, "diffprivlib": bool(options.diffprivlib)}}
     found = run_cells(
         cells, partial(work, python=options.diffprivlib), label="splits", processes=options.processes, **record
@@ -249,9 +246,8 @@ def _words(one: dict[str, Any] | None) -> str:
 
 def checks(figures: list[dict[str, Any]]) -> list[Check]:
     """Of medians."""
-    median = {
-        (one["data"], one["method"], one["epsilon"]): one["median"] for one in figures if one["measure"] == "rmse"
-    }
+    linear = [one for one in figures if one["measure"] == "rmse"]
+    median = {(one["data"], one["method"], one["epsilon"]): one["median"] for one in linear}
     behind = {
         (data, epsilon): median[data, OURS, epsilon] / median[data, ADASSP, epsilon]
         for data in LINEAR

@@ -65,7 +65,7 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert (result["ok"], result["private"], result["epsilon"], result["delta"]) == (True, True, 8.0, 1e-5)
     assert (result["mechanism"], result["not_private_because"]) == ("distributed-discrete-gaussian", [])
     assert (result["clients"], result["computes"], result["tolerated"], result["colluders"]) == (31, 3, 3, 0)
-    assert (result["job"], result["settings"]["centre"]) == ("regression", "public")
+    assert (result["job"], result["settings"]["std_share"]) == ("regression", 0.2)
     figures = {"estimate", "estimate_sd", "interval_95", "prior_interval_95", "contraction"}
     assert [set(one) for one in result["coefficients"]] == [{"name", "unit", "standard", *figures}] * 2
     assert set(result["intercept"]) == figures
@@ -74,7 +74,7 @@ def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: 
     assert set(apart["intercept"]) == others
     assert set(apart["test"]) == {"rows", "rmse_private", "rmse_nonprivate", "rmse_zero"}
     assert "not covered by epsilon, since it comes from rows as they are:" in " ".join(done.stderr.split())
-    assert [one["name"] for one in result["rounds"]] == ["second-moments", "regression"]
+    assert [one["name"] for one in result["rounds"]] == ["phases", "regression"]
     for one in result["rounds"]:
         assert (one["dropped"], one["contributors"]) == (2, 29)
         assert one["noise_variance"] == pytest.approx(29 * one["sigma_local"] ** 2)
@@ -118,7 +118,7 @@ def test_progress_is_told_line_by_line_where_there_is_no_terminal(
     told = re.findall(r"^round (\d)     (\S+): (.*?), [\d.]+ s(, the rest are quiet)?$", done.stdout, re.MULTILINE)
     counts = [("29 of 31 contributed", ", the rest are quiet"), ("sum released", "")]
     assert told == [
-        (number, name, *count) for number, name in (("1", "second-moments"), ("2", "regression")) for count in counts
+        (number, name, *count) for number, name in (("1", "phases"), ("2", "regression")) for count in counts
     ]
 
 

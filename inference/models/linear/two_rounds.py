@@ -19,9 +19,9 @@ Root mean square error on a fifth of the rows, relative to least squares without
 of `scripts/compare_regressions.py`, which has the spread, and those of others):
 
                     ε = 0.3    1       4
-      wine, red     {red}
-      wine, white   {white}
-      abalone       {abalone}
+      wine, red     1.169   1.037   1.016
+      wine, white   1.067   1.018   1.007
+      abalone       1.187   1.046   1.025
 
 The job is sans-IO. How noisy the second round will be follows from what the first one carried: noise scales with the
 sensitivity and with one over the square root of the share. So the job needs to know neither T nor the budget.
