@@ -109,21 +109,21 @@ def work(cell: Cell) -> dict[str, Any]:
         z = (result.coefficients - slopes) / result.coefficient_sd
         held += np.abs(z) <= REACH
         off.append(z.tolist())
-        X = features(cell.kind, 1000, rng)
-        ends = rows.schema.bounds.items()
-        wider = {name: Interval(one.lower, one.lower + WIDER * 2 * one.half_width) for name, one in ends}
-        widened = fit(rows.bounded(wider), cell.epsilon, rng)
-        for one, errors in ((result, squares), (widened, wide)):
-            missed = one.predict(X)[0] - X @ slopes
-            errors.append(float(1 + np.mean(missed**2)))
+        if cell.batch == 0:  # wide bounds need fewer releases
+            X = features(cell.kind, 1000, rng)
+            ends = rows.schema.bounds.items()
+            wider = {name: Interval(one.lower, one.lower + WIDER * 2 * one.half_width) for name, one in ends}
+            widened = fit(rows.bounded(wider), cell.epsilon, rng)
+            for one, errors in ((result, squares), (widened, wide)):
+                errors.append(float(1 + np.mean((one.predict(X)[0] - X @ slopes) ** 2)))
     return {**cell._asdict(), "held": held.tolist(), "off": off, "mse": squares, "mse_wider": wide}
 
 
 def cells(options: argparse.Namespace) -> list[Cell]:
     """In batches, so that all cores are busy to the end."""
-    batches, releases = (1, 40) if options.quick else (4, 60)
+    batches, releases = (1, 40) if options.quick else (3, 40)
     sizes = SIZES[:2] if options.quick else SIZES
-    grid = [(kind, n, epsilon) for n in reversed(sizes) for kind in KINDS for epsilon in EPSILONS]
+    grid = [(kind, n, epsilon) for n in sizes for kind in KINDS for epsilon in EPSILONS]
     return [Cell(*one, releases, batch, options.seed) for one in grid for batch in range(batches)]
 
 

@@ -50,9 +50,9 @@ from inference.datasets import abalone, adult, wine
 from inference.jobs import find
 from inference.jobs.base import Conditions
 from inference.models.linear.baselines import nonprivate_regression, rmse
-from inference.models.linear.nodes import adassp
 from inference.problem import Problem, split, stream
 from inference.rounds import run
+from papers.mcmc2023.samplers import adassp
 
 Array = NDArray[np.float64]
 
