@@ -41,7 +41,7 @@ from inference.variational.models import STANDARDISED, Model
 from inference.variational.noise_spread import noise_sd
 from inference.variational.normal_fit import NormalFit
 from inference.variational.progress import GAINED, Iteration, OnProgress
-from inference.variational.schedule import Schedule, schedule_after
+from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX, Schedule, schedule_after
 from inference.variational.standardise import Standardisation, moments_request
 
 Array = NDArray[np.float64]
@@ -166,7 +166,13 @@ def variational_after(
         spent += settings.std_share
     left = 1 - spent
     schedule = schedule_after(
-        moments, settings.std_share, model.dimension, epochs=settings.epochs, batch=settings.batch, left=left
+        moments,
+        settings.std_share,
+        model.dimension,
+        epochs=settings.epochs,
+        batch=settings.batch,
+        iterations_max=PILOTED_MAX if rows else ITERATIONS_MAX,
+        left=left,
     )
     per_sensitivity *= sqrt(settings.std_share / left * n / (schedule.batch or n))
     wander = 1.0 if rows else WANDER

@@ -23,6 +23,7 @@ from inference.rounds import Job
 from inference.variational.generalised_linear_fit import GeneralisedLinearFit
 from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.models import PRIOR_SD
+from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX
 from inference.variational.scores import area_under_curve
 
 Array = NDArray[np.float64]
@@ -87,7 +88,8 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
         words = "on one sum" if settings.method == ONE_SUM else "on one sum, or on gradients if features are not normal"
         return [Stage(1, first, "on scales"), Stage(1, 1 - first, words)]
     pilot = [] if too_noisy(d, noise / sqrt(first), n) else [Stage(1, first, "on a first fit")]
-    return stages(d + 1, first, settings.epochs, settings.batch, conditions, pilot=pilot)
+    most = PILOTED_MAX if pilot else ITERATIONS_MAX
+    return stages(d + 1, first, settings.epochs, settings.batch, conditions, most, pilot)
 
 
 def batch(settings: Settings, clients: int) -> int:
