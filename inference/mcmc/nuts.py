@@ -97,6 +97,7 @@ def sample(
     seed: int = 0,
     on_progress: OnProgress | None = None,
     dense: bool = True,
+    target: float = TARGET_ACCEPTANCE,
     keep: Sequence[str] | None = None,
 ) -> Chains:
     """Draws from a model's posterior.
@@ -108,6 +109,7 @@ def sample(
         seed: of all randomness; the same seed, model and shapes give the same draws.
         on_progress: called with the iterations done and their total, after each block.
         dense: whether the mass matrix may be dense; False where the model's coordinates are nearly independent.
+        target: mean acceptance that step sizes adapt to; lower, and quicker, where the density is nearly normal.
         keep: sites whose draws are returned; by default all.
 
     Raises:
@@ -118,7 +120,7 @@ def sample(
             raise DataError(f"{name} is {value}; it must be at least {least}")
     begun = time.perf_counter()
     with jax.enable_x64(True):
-        program = _program(model, warmup, dense, None if keep is None else tuple(keep))
+        program = _program(model, warmup, dense, target, None if keep is None else tuple(keep))
         data, start = _as_arrays(data), _as_arrays(dict(start or {}))
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(chains))
         state = _started(program, keys, data, start)
@@ -174,15 +176,21 @@ def _told(made: dict[str, NDArray[Any]], warmup: int, step_size: NDArray[np.floa
 
 
 @lru_cache(maxsize=PROGRAMS)
-def _program(model: Model, warmup: int = 0, dense: bool = True, keep: tuple[str, ...] | None = None) -> _Program:
-    return _Program(model, warmup, dense, keep)
+def _program(
+    model: Model,
+    warmup: int = 0,
+    dense: bool = True,
+    target: float = TARGET_ACCEPTANCE,
+    keep: tuple[str, ...] | None = None,
+) -> _Program:
+    return _Program(model, warmup, dense, target, keep)
 
 
 class _Program:
     """Compiled functions of one model and length of warm-up; JAX remembers them by the shapes of their arguments."""
 
-    def __init__(self, model: Model, warmup: int, dense: bool, keep: tuple[str, ...] | None) -> None:
-        self._model, self._warmup, self._dense, self._keep = model, warmup, dense, keep
+    def __init__(self, model: Model, warmup: int, dense: bool, target: float, keep: tuple[str, ...] | None) -> None:
+        self._model, self._warmup, self._dense, self._target, self._keep = model, warmup, dense, target, keep
         self._init, self._step = hmc(potential_fn_gen=lambda data: partial(potential_energy, model, (data,), {}))
         self.start = jax.jit(jax.vmap(self._start, in_axes=(0, None, None)))
         self.block = jax.jit(self._block)
@@ -206,7 +214,7 @@ class _Program:
             z,
             self._warmup,
             dense_mass=self._dense and sum(int(np.prod(jnp.shape(part))) for part in z.values()) <= DENSE_MAX,
-            target_accept_prob=TARGET_ACCEPTANCE,
+            target_accept_prob=self._target,
             max_tree_depth=TREE_DEPTH_MAX,
             model_args=(data,),
             rng_key=walk,

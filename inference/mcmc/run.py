@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypedDict, TypeVar
@@ -59,9 +59,7 @@ class Options:
         model: Any,
         data: Any,
         start: Mapping[str, Any] | None = None,
-        *,
-        dense: bool = True,
-        keep: Sequence[str] | None = None,
+        **more: Any,
     ) -> Sampled:
         """Draws of a NumPyro model, from starts about a plausible point; arguments as of `nuts.sample`.
 
@@ -78,8 +76,7 @@ class Options:
             draws=self.draws,
             seed=self.seed,
             on_progress=self.on_progress,
-            dense=dense,
-            keep=keep,
+            **more,
         )
         return Sampled(made.draws, made.warmup if self.keep_warmup else {}, made.sampling)
 

@@ -88,6 +88,7 @@ def _table(order: int, m: Array, v: Array) -> _Table:
 
 @_table.defjvp
 def _table_jvp(order: int, primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[_Table, _Table]:
+    """From the same nodes. What JAX derives through the loop is the same to rounding, and takes twice as long."""
     dm, dv = tangents
     log_mean, *r = _table(order + 2, *primals)
     first = r[0] * dm + r[1] * dv / 2

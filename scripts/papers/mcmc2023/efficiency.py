@@ -34,6 +34,7 @@ from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, table
 from inference.draws import mixing
 from inference.mcmc import nuts
+from inference.models.linear.nodes import methods as nodes
 from inference.models.linear.nodes import model as library
 from inference.models.linear.nodes.observed import Observed, Prior
 from inference.problem import stream
@@ -130,7 +131,14 @@ def measured(cell: Cell, seed: int, shorter: int = 1) -> dict[str, Any]:
 
 def _by_library(observed: Observed, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
     data = {"observed": observed, "prior": prior, "frame": library.frame(observed, prior)}
-    how = {"chains": CHAINS, "warmup": effort.warmup, "draws": effort.draws, "dense": False, "keep": NAMES}
+    how = {
+        "chains": CHAINS,
+        "warmup": effort.warmup,
+        "draws": effort.draws,
+        "dense": False,
+        "target": nodes.TARGET,
+        "keep": NAMES,
+    }
     return lambda seed: nuts.sample(library.NodeRegression(False), data, seed=seed, **how).draws  # type: ignore[arg-type]
 
 
@@ -171,7 +179,7 @@ def _by_blackjax(observed: Observed, prior: Prior, effort: Effort) -> Callable[[
         def density(z: Any) -> Any:
             return -potential_energy(model, (data,), {}, z)
 
-        adapted = blackjax.window_adaptation(blackjax.nuts, density, target_acceptance_rate=nuts.TARGET_ACCEPTANCE)
+        adapted = blackjax.window_adaptation(blackjax.nuts, density, target_acceptance_rate=nodes.TARGET)
         (state, tuned), _ = adapted.run(warm, z, num_steps=effort.warmup)
         move = blackjax.nuts(density, **tuned).step
 
