@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 
 Array = NDArray[np.float64]
 
 
-def log_joint(theta: Array, sigma_y2: float, Sigma_x: Array, S: Array, observed: Observed, prior: Prior) -> float:
+def log_joint(theta: Array, sigma_y2: float, Sigma_x: Array, S: Array, observed: NodeStatistics, prior: Prior) -> float:
     """ln p(θ) p(σ_y²) p(Σ_x) Π_j p(S_j | Σ_x) p(Ŝ_j | S_j) p(ẑ_j | S_j, θ, σ_y²), with all constants (eq. 10)."""
     d = theta.size
     terms = [

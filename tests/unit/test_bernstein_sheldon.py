@@ -19,7 +19,7 @@ from scipy.stats import chi2, invgamma, multivariate_normal, wishart
 
 from inference.draws import mixing
 from inference.errors import DataError
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers import bernstein_sheldon as bs
 from papers.mcmc2023.samplers.distributions import Noise, bartlett_count
 from papers.mcmc2023.samplers.sampler import sample
@@ -43,14 +43,14 @@ def a_state() -> bs.State:
     return bs.State(jnp.asarray(THETA), jnp.asarray(SIGMA_Y2), root, jnp.zeros((1, 2, 2)))
 
 
-def release(rng: np.random.Generator, n: int, sd: float, J: int = 1) -> Observed:
+def release(rng: np.random.Generator, n: int, sd: float, J: int = 1) -> NodeStatistics:
     """The statistics of rows that are normal as the model says are Wishart."""
     V = np.block([[SIGMA_X, (SIGMA_X @ THETA)[:, None]], [THETA @ SIGMA_X, THETA @ SIGMA_X @ THETA + SIGMA_Y2]])
     noise = sd * rng.standard_normal((J, 3, 3))
     W = wishart(n, V).rvs(J, random_state=rng).reshape(J, 3, 3)
     W = W + np.triu(noise) + np.swapaxes(np.triu(noise, 1), 1, 2)
     variance = np.full(J, sd**2)
-    return Observed(W[:, :2, :2], W[:, :2, 2], np.full(J, float(n)), variance, variance, W[:, 2, 2], variance)
+    return NodeStatistics(W[:, :2, :2], W[:, :2, 2], np.full(J, float(n)), variance, variance, W[:, 2, 2], variance)
 
 
 @cache
@@ -100,7 +100,7 @@ def test_the_statistics_are_drawn_from_their_conditional(groups: tuple[int, ...]
     S, z, u = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 2)), 30 * rng.uniform(size=3)
     S = 20 * (S + np.swapaxes(S, 1, 2))
     variances = np.array([[9.0, 4.0, 2.0], [1.0, 0.5, 30.0], [9.0, 4.0, 2.0]])
-    observed = Observed(S, z, n, *variances.T[:2], u, variances[:, 2])
+    observed = NodeStatistics(S, z, n, *variances.T[:2], u, variances[:, 2])
     draw = partial(bs.conditional_statistics, groups=groups)
     normals = np.concatenate(
         [np.zeros((1, 2, 3, 6)), *(np.tile(np.eye(12)[k].reshape(2, 1, 6), (1, 1, 3, 1)) for k in range(12))]

@@ -18,7 +18,7 @@ from dca_proto.statistics.regression_sensitivity import Limits, regression_sensi
 from emulator.ideal import IdealSwarm
 from inference.errors import DataError
 from inference.models.linear.nodes import fixed_s_fast
-from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
+from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of
 from papers.mcmc2023.samplers import adassp
 from papers.mcmc2023.samplers.adassp import Ridge, Sensitivities, estimate, release
 
@@ -28,7 +28,7 @@ def symmetric(rng: np.random.Generator, J: int, d: int, sd: float) -> np.ndarray
     return upper + np.triu(upper, 1).transpose(0, 2, 1)
 
 
-def problem(J: int, d: int, seed: int = 1) -> tuple[Observed, Prior]:
+def problem(J: int, d: int, seed: int = 1) -> tuple[NodeStatistics, Prior]:
     """Noisy statistics, one of them indefinite, and a prior whose mean is not 0."""
     rng = np.random.default_rng(seed)
     x = rng.normal(0, 1, (J, 30, d))
@@ -38,7 +38,7 @@ def problem(J: int, d: int, seed: int = 1) -> tuple[Observed, Prior]:
     z, one, none = rng.normal(0, 20, (J, d)), np.ones(J), np.full(J, np.nan)
     root = rng.normal(size=(d, d))
     prior = Prior.default(d)._replace(m=rng.normal(size=d), C=root @ root.T + np.eye(d))
-    return Observed(S, z, 30 * one, 9 * one, rng.uniform(1, 20, J), none, none), prior
+    return NodeStatistics(S, z, 30 * one, 9 * one, rng.uniform(1, 20, J), none, none), prior
 
 
 def test_the_posterior_is_the_formulas_with_the_priors_mean() -> None:
@@ -61,7 +61,7 @@ def test_the_posterior_is_the_formulas_with_the_priors_mean() -> None:
 def test_with_one_feature_it_is_bayes_rule_on_a_grid() -> None:
     S, z, v, sigma_y2 = np.array([40.0, 15.0, -2.0]), np.array([25.0, 3.0, 7.0]), np.array([30.0, 8.0, 5.0]), 0.5
     one, none = np.ones(3), np.full(3, np.nan)
-    observed = Observed(S[:, None, None], z[:, None], 50 * one, 4 * one, v, none, none)
+    observed = NodeStatistics(S[:, None, None], z[:, None], 50 * one, 4 * one, v, none, none)
     prior = Prior.default(1)._replace(m=np.array([0.4]), C=np.array([[0.3]]))
     theta, kept = np.linspace(-3, 3, 20001), np.maximum(S, 0)
     log = -((theta - 0.4) ** 2) / 0.6
@@ -80,7 +80,7 @@ def test_exact_statistics_give_the_conjugate_posterior() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(50, 3)) @ np.diag([1.0, 1.0, 0.0])
     y, zero, none = x @ [1.0, -1.0, 0.0] + rng.normal(size=50), np.zeros(1), np.full(1, np.nan)
-    observed = Observed((x.T @ x)[None], (x.T @ y)[None], np.array([50.0]), zero, zero, none, none)
+    observed = NodeStatistics((x.T @ x)[None], (x.T @ y)[None], np.array([50.0]), zero, zero, none, none)
     prior = Prior.default(3)
     fitted = fixed_s_fast.posterior(observed, prior, 2.0)
     precision = np.linalg.inv(prior.C) + x.T @ x / 2
@@ -152,15 +152,15 @@ def test_ridges_follow_from_what_was_released() -> None:
     lowest = np.array([-0.5, 1.0, 1.25, 2.0, 40.0]) * reach
     S, one, none = np.array([np.diag([50 * reach, v, 60 * reach]) for v in lowest]), np.ones(5), np.full(5, np.nan)
     z = np.random.default_rng(1).normal(0, 30, (5, 3))
-    nodes = adassp.from_observed(Observed(S, z, 900 * one, 4 * one, 9 * one, none, none), p=0.1)
+    nodes = adassp.from_observed(NodeStatistics(S, z, 900 * one, 4 * one, 9 * one, none, none), p=0.1)
     np.testing.assert_allclose([node.ridge for node in nodes], reach * np.array([1, 1, 0.75, 0, 0]), atol=1e-12)
     assert [node[3:] for node in nodes] == [(2.0, 3.0, 0.0)] * 5
     np.testing.assert_allclose(estimate(nodes), np.linalg.solve(S.sum(0) + 2.75 * reach * np.eye(3), z.sum(0)))
-    halved = adassp.from_observed(Observed(S, z, 900 * one, one, 9 * one, none, none), p=0.1)
+    halved = adassp.from_observed(NodeStatistics(S, z, 900 * one, one, 9 * one, none, none), p=0.1)
     assert halved[2].ridge == 0, "half the noise, half of r"
     for p in (0.0, 1.0):
         with pytest.raises(DataError, match=f"p is {p:g}; give a number between 0 and 1"):
-            adassp.from_observed(Observed(S, z, one, one, one, none, none), p)
+            adassp.from_observed(NodeStatistics(S, z, one, one, one, none, none), p)
 
 
 def test_the_ridge_makes_a_noisy_matrix_definite_as_often_as_said() -> None:
@@ -168,7 +168,9 @@ def test_the_ridge_makes_a_noisy_matrix_definite_as_often_as_said() -> None:
     rng = np.random.default_rng(5)
     x = 0.1 * rng.normal(size=(2000, 20, 5))
     exact, zero = x.transpose(0, 2, 1) @ x, np.zeros((2000, 5))
-    observed = Observed(exact + symmetric(rng, 2000, 5, 3.0), zero, *np.ones((5, 2000)) * [[20], [9], [9], [1], [1]])
+    observed = NodeStatistics(
+        exact + symmetric(rng, 2000, 5, 3.0), zero, *np.ones((5, 2000)) * [[20], [9], [9], [1], [1]]
+    )
     nodes = adassp.from_observed(observed)
     assert np.mean([np.linalg.eigvalsh(node.S)[0] + node.ridge < 0 for node in nodes]) < 0.05
     assert max(node.ridge for node in nodes) == pytest.approx(3 * math.sqrt(5 * math.log(50 / 0.05)))

@@ -20,7 +20,7 @@ from dca_proto.privacy.accounting import delta_of, mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from inference.bounds import Interval
-from inference.models.linear.nodes.observed import Observed, Prior, nodes_of
+from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of
 from inference.problem import Schema
 from papers.mcmc2023 import (
     data,
@@ -272,7 +272,7 @@ def test_many_problems_in_parts_have_the_same_draws(monkeypatch: pytest.MonkeyPa
     from papers.mcmc2023.samplers import sampler
     from papers.mcmc2023.samplers.kernel import Info, Kernel
 
-    def init(key: jax.Array, observed: Observed, prior: Prior) -> jax.Array:
+    def init(key: jax.Array, observed: NodeStatistics, prior: Prior) -> jax.Array:
         return observed.z[0]
 
     def step(key: jax.Array, state: jax.Array, *_: object) -> tuple[jax.Array, Info]:

@@ -15,7 +15,7 @@ from inference.bounds import Interval
 from inference.draws import mixing
 from inference.errors import DataError
 from inference.mcmc.run import Options
-from inference.models.linear.nodes import Observed, Prior, fit
+from inference.models.linear.nodes import NodeStatistics, Prior, fit
 from inference.models.linear.nodes.methods import fit_fast, rows_least, sample
 from inference.problem import Schema
 
@@ -43,7 +43,7 @@ def released(epsilon: float = 5.0, **more: Any) -> NoisyAggregate:
     return swarm.hold(NodeReleaseRequest("regression", {**PARAMETERS, **more}, rows_max=2000))
 
 
-def observed(J: int = 2, d: int = 2, noise: float = 1.0, rows: int = 200, **changes: Any) -> Observed:
+def observed(J: int = 2, d: int = 2, noise: float = 1.0, rows: int = 200, **changes: Any) -> NodeStatistics:
     rng = np.random.default_rng(1)
     x = rng.normal(0, 1, (J, rows, d)) @ np.array([[1.0, 0.4], [0.0, 0.8]])[:d, :d]
     y = x @ np.linspace(0.5, -0.5, d) + rng.normal(0, 0.7, (J, rows))
@@ -51,7 +51,7 @@ def observed(J: int = 2, d: int = 2, noise: float = 1.0, rows: int = 200, **chan
     S = np.swapaxes(x, 1, 2) @ x + E + np.swapaxes(np.triu(E, 1), 1, 2)
     z = (y[:, None] @ x)[:, 0] + rng.normal(0, noise, (J, d))
     one, none = np.ones(J), np.full(J, np.nan)
-    return Observed(S, z, rows * one, noise**2 * one, noise**2 * one, none, none)._replace(**changes)
+    return NodeStatistics(S, z, rows * one, noise**2 * one, noise**2 * one, none, none)._replace(**changes)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def observed(J: int = 2, d: int = 2, noise: float = 1.0, rows: int = 200, **chan
         (observed(S=np.tile(np.diag([50.0, -30.0]), (2, 1, 1))), "S of node 1 has the eigenvalue -30"),
     ],
 )
-def test_statistics_that_are_not_for_the_model_are_refused(statistics: Observed, words: str) -> None:
+def test_statistics_that_are_not_for_the_model_are_refused(statistics: NodeStatistics, words: str) -> None:
     with pytest.raises(DataError, match=words):
         sample(statistics, Prior.default(2), Options())
 

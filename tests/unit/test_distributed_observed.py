@@ -17,7 +17,7 @@ from emulator.ideal import IdealSwarm
 from inference.errors import DataError
 from inference.models.linear.nodes.observed import (
     OF_CLIENTS,
-    Observed,
+    NodeStatistics,
     Prior,
     check_observed,
     check_prior,
@@ -63,10 +63,10 @@ def sums(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return z[:, :2].T @ z[:, :2], z[:, :2].T @ z[:, 2]
 
 
-def observed(J: int = 2, d: int = 2, **changes: Any) -> Observed:
+def observed(J: int = 2, d: int = 2, **changes: Any) -> NodeStatistics:
     one = np.ones(J)
     S, none = 50 * np.tile(np.eye(d), (J, 1, 1)), np.full(J, np.nan)
-    return Observed(S, np.ones((J, d)), 100 * one, one, one, none, none)._replace(**changes)
+    return NodeStatistics(S, np.ones((J, d)), 100 * one, one, one, none, none)._replace(**changes)
 
 
 def test_each_aggregate_is_a_node_with_its_own_noise() -> None:
@@ -199,7 +199,7 @@ def test_noise_alone_never_looks_impossible_and_a_wrong_variance_does() -> None:
     upper = np.triu(rng.normal(0, 3.0, (200, 8, 8)))
     S = upper + np.triu(upper, 1).transpose(0, 2, 1)
     one, none = np.ones(200), np.full(200, np.nan)
-    noise = Observed(S, np.zeros((200, 8)), one, 9 * one, one, none, none)
+    noise = NodeStatistics(S, np.zeros((200, 8)), one, 9 * one, one, none, none)
     check_observed(noise)
     with pytest.raises(DataError, match=r"noise of variance 0\.09 explains none below"):
         check_observed(noise._replace(variance_S=0.09 * one))

@@ -36,7 +36,7 @@ from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
 from inference.models.conjugate import FAMILIES as MODELS
 from inference.models.conjugate.job import JOBS
-from inference.models.linear.nodes import Observed, Prior
+from inference.models.linear.nodes import NodeStatistics, Prior
 from inference.models.linear.nodes import methods as nodes
 from inference.models.logistic.baseline import LogisticPosterior
 from inference.models.logistic.job import reference
@@ -148,7 +148,7 @@ def test_regression_mcmc_learns_from_data_nodes_and_from_one_sum() -> None:
         assert result.contributors == 300
 
 
-def drawn(observed: Observed, prior: Prior, options: Options, **_: Any) -> Sampled:
+def drawn(observed: NodeStatistics, prior: Prior, options: Options, **_: Any) -> Sampled:
     """In place of NUTS, which would have to be compiled: draws about zero."""
     rng, total = np.random.default_rng(6), options.warmup + options.draws
     assert options.on_progress is not None

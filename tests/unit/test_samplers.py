@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from inference.errors import DataError
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers import fixed_s, normal_x, sampler
 from papers.mcmc2023.samplers.distributions import Noise, bartlett, bartlett_count, covariance_of, precision_of
 from papers.mcmc2023.samplers.kernel import Kernel, Schedule
@@ -44,7 +44,7 @@ class Given:
         return self.values.reshape(shape)
 
 
-def observe(seed: int, *, rows: int = 40, sd: float = 3.0, collinear: float = 1.0) -> Observed:
+def observe(seed: int, *, rows: int = 40, sd: float = 3.0, collinear: float = 1.0) -> NodeStatistics:
     """Two nodes; the third column is the sum of the others but for `collinear` of its own."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((J, rows, D))
@@ -54,14 +54,14 @@ def observe(seed: int, *, rows: int = 40, sd: float = 3.0, collinear: float = 1.
     S = np.swapaxes(X, 1, 2) @ X + sd * (noise + np.swapaxes(np.triu(noise, 1), 1, 2))
     z = np.einsum("jnd,jn->jd", X, y) + sd * rng.standard_normal((J, D))
     none = np.full(J, np.nan)
-    return Observed(S, z, np.full(J, float(rows)), np.full(J, sd**2), np.full(J, sd**2 / 2), none, none)
+    return NodeStatistics(S, z, np.full(J, float(rows)), np.full(J, sd**2), np.full(J, sd**2 / 2), none, none)
 
 
-def _roots(S: Array, sigma_y2: float, observed: Observed) -> Any:
+def _roots(S: Array, sigma_y2: float, observed: NodeStatistics) -> Any:
     return jnp.linalg.cholesky(sigma_y2 * S + observed.variance_z[:, None, None] * np.eye(D))
 
 
-def state_at(observed: Observed, seed: int) -> normal_x.State:
+def state_at(observed: NodeStatistics, seed: int) -> normal_x.State:
     """A state at some possible point, all that follows from it calculated by NumPy."""
     rng = np.random.default_rng(seed)
     S = stats.wishart.rvs(40, np.eye(D), size=J, random_state=rng)
@@ -80,7 +80,7 @@ def state_at(observed: Observed, seed: int) -> normal_x.State:
     )
 
 
-def joint(state: Any, observed: Observed, **other: Any) -> float:
+def joint(state: Any, observed: NodeStatistics, **other: Any) -> float:
     point = {"theta": state.theta, "sigma_y2": state.sigma_y2, "Sigma_x": covariance_of(state.Sigma_x), "S": state.S}
     arrays = {name: np.asarray(value) for name, value in {**point, **other}.items()}
     return log_joint(**arrays, observed=observed, prior=PRIOR)  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ def test_the_covariance_of_the_features_has_its_full_conditional() -> None:
 
 class Watched(NamedTuple):
     kernel: Kernel
-    observed: list[Observed]
+    observed: list[NodeStatistics]
     chains: Chains
 
 
@@ -336,7 +336,7 @@ def test_what_cannot_be_sampled_is_said(change: dict[str, Any], message: str) ->
         sample(fixed_s.kernel(), given.pop("observed"), given.pop("prior"), **given)
 
 
-def _check_consistent(state: normal_x.State, observed: Observed) -> None:
+def _check_consistent(state: normal_x.State, observed: NodeStatistics) -> None:
     V = float(state.sigma_y2) * state.S + observed.variance_z[:, None, None] * np.eye(D)
     np.testing.assert_allclose(state.K @ jnp.swapaxes(state.K, 1, 2), V, rtol=1e-10)
     r = observed.z - np.asarray(state.S @ state.theta)

@@ -42,7 +42,7 @@ from emulator.experiments.runner import Check, table
 from inference.mcmc.run import Options
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes import methods as nodes
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import stream
 from papers.mcmc2023.kernels import SAMPLED, split_rhat
 from papers.mcmc2023.releases import local_round
@@ -121,7 +121,7 @@ class Truths:
         clipped: share of all rows.
     """
 
-    observed: tuple[Observed, ...]
+    observed: tuple[NodeStatistics, ...]
     values: Array
     clipped: float
 

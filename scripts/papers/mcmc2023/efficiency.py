@@ -36,7 +36,7 @@ from inference.draws import mixing
 from inference.mcmc import nuts
 from inference.models.linear.nodes import methods as nodes
 from inference.models.linear.nodes import model as library
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import stream
 from papers.mcmc2023 import releases
 from papers.mcmc2023 import textbook as naive
@@ -101,7 +101,7 @@ def cells_of(settings: Sequence[tuple[int, int, int, float]], repeats: int) -> l
     return [Cell(*setting, repeat, m) for repeat in range(repeats) for setting in settings for m in METHODS]
 
 
-def problem(cell: Cell, seed: int) -> tuple[Observed, Prior]:
+def problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
     """Its own data, with the noise of the exact mechanism for the published sensitivity, and the published prior."""
     rng = stream(seed, f"efficiency/{cell.setting}, repeat {cell.repeat}")
     of = population(cell.d, int(rng.integers(2**31)), cell.rows)
@@ -129,7 +129,7 @@ def measured(cell: Cell, seed: int, shorter: int = 1) -> dict[str, Any]:
     }
 
 
-def _by_library(observed: Observed, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
+def _by_library(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
     data = {"observed": observed, "prior": prior, "frame": library.frame(observed, prior)}
     how = {
         "chains": CHAINS,
@@ -142,7 +142,7 @@ def _by_library(observed: Observed, prior: Prior, effort: Effort) -> Callable[[i
     return lambda seed: nuts.sample(library.NodeRegression(False), data, seed=seed, **how).draws  # type: ignore[arg-type]
 
 
-def _by_textbook(observed: Observed, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
+def _by_textbook(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
     data = {"observed": observed, "prior": prior}
     start = {
         "L": np.linalg.cholesky(np.maximum(observed.n, 1.0)[:, None, None] * np.asarray(prior.Lambda) / prior.kappa),
@@ -152,7 +152,7 @@ def _by_textbook(observed: Observed, prior: Prior, effort: Effort) -> Callable[[
     return lambda seed: nuts.sample(naive.textbook, data, start, seed=seed, **how).draws  # type: ignore[arg-type]
 
 
-def _by_normal_x(observed: Observed, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
+def _by_normal_x(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
     def run(seed: int) -> Draws:
         how = {"chains": CHAINS, "seed": seed, "names": NAMES, **effort._asdict()}
         made = kernels.sample(normal_x.kernel(), observed, prior, **how)
@@ -161,7 +161,7 @@ def _by_normal_x(observed: Observed, prior: Prior, effort: Effort) -> Callable[[
     return run
 
 
-def _by_blackjax(observed: Observed, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
+def _by_blackjax(observed: NodeStatistics, prior: Prior, effort: Effort) -> Callable[[int], Draws]:
     import blackjax  # type: ignore[import-not-found]  # no dependency
 
     model = library.NodeRegression(False)

@@ -28,7 +28,7 @@ import numpy as np
 
 from emulator.experiments import student
 from inference.models.linear.nodes import fixed_s_fast
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.data import Array
 from papers.mcmc2023.kernels import split_rhat
 from papers.mcmc2023.paper import BERNSTEIN_SHELDON, FIXED_S, NORMAL_X
@@ -83,7 +83,7 @@ def lengths(methods: Sequence[str], iterations: int, of_bernstein_sheldon: int |
 
 def sampled(
     method: str,
-    problems: Sequence[Observed],
+    problems: Sequence[NodeStatistics],
     prior: Prior | Sequence[Prior],
     length: Length,
     seed: int,
@@ -121,7 +121,7 @@ def sampled(
     return Sampled(theta, report)
 
 
-def _kernel(method: str, problems: Sequence[Observed], length: Length, bound_y: float | None) -> Any:
+def _kernel(method: str, problems: Sequence[NodeStatistics], length: Length, bound_y: float | None) -> Any:
     if bound_y is None:
         return kernel_of(_NAMES[method], problems)
     if method == BERNSTEIN_SHELDON:
@@ -145,7 +145,7 @@ def adapted_as_published(kernel: Any, first: int) -> Any:
 
     begun = round(ADAPT_FROM * _NEVER)
 
-    def step(key: Any, state: Any, observed: Observed, prior: Prior, schedule: Schedule) -> Any:
+    def step(key: Any, state: Any, observed: NodeStatistics, prior: Prior, schedule: Schedule) -> Any:
         i = schedule.iteration
         late = Schedule((i >= first) * (begun + i), schedule.warmup * 0 + _NEVER)
         return kernel.step(key, state, observed, prior, late)
@@ -153,7 +153,7 @@ def adapted_as_published(kernel: Any, first: int) -> Any:
     return kernel._replace(step=step)
 
 
-def fast(problems: Sequence[Observed], priors: Sequence[Prior], sigma_y2: Sequence[float]) -> tuple[Array, Array]:
+def fast(problems: Sequence[NodeStatistics], priors: Sequence[Prior], sigma_y2: Sequence[float]) -> tuple[Array, Array]:
     """Means (R, d) and covariances (R, d, d) of Bayes-fixedS-fast."""
     found = [fixed_s_fast.posterior(*one) for one in zip(problems, priors, sigma_y2, strict=True)]
     return np.stack([one.mean for one in found]), np.stack([one.cov for one in found])

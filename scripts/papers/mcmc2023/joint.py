@@ -36,14 +36,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers.kernel import Kernel, Schedule
 
 Array = NDArray[np.float64]
 Position = dict[str, Any]
 """Parameters by name: numpy arrays with a leading axis for the chains, or one chain's JAX arrays."""
 
-Enter = Callable[[Any, Position, Observed, Prior], Any]
+Enter = Callable[[Any, Position, NodeStatistics, Prior], Any]
 
 FALSE_ALARM = 1e-4
 STILL = 0.5
@@ -68,12 +68,12 @@ class Subject(NamedTuple):
 
     kernel: Kernel
     prior: Prior
-    draw: Callable[[np.random.Generator, int], tuple[Position, Observed]]
-    renew: Callable[[Any, Position, Observed], Observed]
+    draw: Callable[[np.random.Generator, int], tuple[Position, NodeStatistics]]
+    renew: Callable[[Any, Position, NodeStatistics], NodeStatistics]
     normals: int
     enter: Enter
     leave: Callable[[Any], Position]
-    functions: Callable[[Position, Observed], dict[str, Array]]
+    functions: Callable[[Position, NodeStatistics], dict[str, Array]]
 
 
 class Verdict(NamedTuple):
@@ -118,7 +118,7 @@ class Moves(NamedTuple):
     normals: Array
 
 
-Advance = Callable[[Moves, Position, Observed, int], tuple[Position, Observed, dict[str, Array]]]
+Advance = Callable[[Moves, Position, NodeStatistics, int], tuple[Position, NodeStatistics, dict[str, Array]]]
 
 
 def successive(subject: Subject) -> Advance:
@@ -140,13 +140,13 @@ def successive(subject: Subject) -> Advance:
             position = {**position, **subject.leave(state)}
         return (position, subject.renew(move.normals, position, observed), number), info.acceptance
 
-    def chain(moves: Moves, position: Position, observed: Observed, number: Any) -> tuple[Any, Any, Any]:
+    def chain(moves: Moves, position: Position, observed: NodeStatistics, number: Any) -> tuple[Any, Any, Any]:
         (position, observed, _), acceptance = jax.lax.scan(step, (position, observed, number), moves)
         return position, observed, jax.tree.map(jnp.mean, acceptance)
 
     compiled = jax.jit(jax.vmap(chain, in_axes=(0, 0, 0, None)), compiler_options=QUICKLY_COMPILED)
 
-    def advance(moves: Moves, position: Position, observed: Observed, number: int) -> tuple[Any, Any, Any]:
+    def advance(moves: Moves, position: Position, observed: NodeStatistics, number: int) -> tuple[Any, Any, Any]:
         with jax.enable_x64(True):
             given = jax.tree.map(jnp.asarray, (moves, position, observed))
             chains = len(moves.normals)

@@ -43,7 +43,7 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
-from inference.models.linear.nodes.observed import Observed, nodes_of
+from inference.models.linear.nodes.observed import NodeStatistics, nodes_of
 from papers.mcmc2023.data import Array, Statistics, Valid, blocks
 from papers.mcmc2023.samplers import adassp
 
@@ -85,7 +85,7 @@ def published(
     delta: float,
     rng: np.random.Generator,
     target_square: bool = False,
-) -> Observed:
+) -> NodeStatistics:
     """One release of all nodes as published: of (S, z), or the one of (S, z, yᵀy) that MCMC-B&S has."""
     if not target_square:
         return with_noise(exact, *published_noise(bound_x, bound_y, epsilon, delta), rng)
@@ -115,7 +115,7 @@ def adassp_estimate(
 
 def with_noise(
     exact: Statistics, sigma_S: float, sigma_z: float, rng: np.random.Generator, *, sigma_u: float | None = None
-) -> Observed:
+) -> NodeStatistics:
     """One release of all nodes with ordinary Gaussian noise.
 
     Args:
@@ -129,7 +129,7 @@ def with_noise(
     variance_u = math.nan if sigma_u is None else sigma_u**2
     variances = (np.full(J, variance) for variance in (sigma_S**2, sigma_z**2, variance_u))
     variance_S, variance_z, variance_u_each = variances
-    return Observed(S, z, exact.n.astype(float), variance_S, variance_z, u, variance_u_each)
+    return NodeStatistics(S, z, exact.n.astype(float), variance_S, variance_z, u, variance_u_each)
 
 
 def symmetric_normals(rng: np.random.Generator, count: int, d: int) -> Array:
@@ -147,7 +147,7 @@ def local_round(
     *,
     target_square: bool = False,
     constant: float = 0.0,
-) -> Observed:
+) -> NodeStatistics:
     """What nodes release of rows as they are, by one local round in units of the bounds.
 
     Args:

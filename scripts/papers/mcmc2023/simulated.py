@@ -30,7 +30,7 @@ import numpy as np
 
 from dca_proto.privacy.budget import Budget
 from inference.models.linear.nodes.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import stream
 from papers.mcmc2023 import fits, releases
 from papers.mcmc2023.data import PUBLISHED, SETTINGS, Array, Statistics, blocks
@@ -199,7 +199,7 @@ def _by_epsilon(values: Array, plan: Plan) -> Array:
 
 
 @lru_cache(maxsize=8)
-def _released(setting: str, d: int, nodes: int, square: bool, plan: Plan) -> tuple[Observed, ...]:
+def _released(setting: str, d: int, nodes: int, square: bool, plan: Plan) -> tuple[NodeStatistics, ...]:
     """Of all ε and repeats: the same for all methods but the one that needs yᵀy."""
     of = population(d, plan.seed)
     rng = stream(plan.seed, f"distributed/simulated/noise/{setting}/{d}/{nodes}/{square}")

@@ -18,7 +18,7 @@ from numpyro.infer.hmc import hmc
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from inference.models.linear.nodes import model as node_model
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.joint import PARAMETER, Array, Enter, Position, Subject
 from papers.mcmc2023.releases import symmetric_normals
 from papers.mcmc2023.samplers import fixed_s as fixed_s_kernel
@@ -81,7 +81,7 @@ def statistics(rng: np.random.Generator, true: dict[str, Array], regime: Regime)
     return np.stack(S, axis=1), np.stack(z, axis=1)
 
 
-def released(rng: np.random.Generator, S: Array, z: Array, regime: Regime) -> Observed:
+def released(rng: np.random.Generator, S: Array, z: Array, regime: Regime) -> NodeStatistics:
     """With noise; the variances of S and z differ, as do those of the nodes."""
     count, J = S.shape[:2]
     n = np.array(regime.n, float)
@@ -90,10 +90,10 @@ def released(rng: np.random.Generator, S: Array, z: Array, regime: Regime) -> Ob
     noisy_z = z + np.sqrt(variance_z)[:, None] * rng.standard_normal(z.shape)
     none = np.full((count, J), np.nan)
     each = partial(np.broadcast_to, shape=(count, J))
-    return Observed(noisy_S, noisy_z, each(n), each(variance_S), each(variance_z), none, none, np.zeros(count))
+    return NodeStatistics(noisy_S, noisy_z, each(n), each(variance_S), each(variance_z), none, none, np.zeros(count))
 
 
-def enter_normal_x(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
+def enter_normal_x(state: Any, position: Position, observed: NodeStatistics, prior: Prior) -> Any:
     """MCMC-normalX's state: factors of S and of V = σ_y² S + σ_z² I, and the likelihoods, follow.
 
     Warm-up would have made α_j about what the noise and the rows ask for: 1/α_j in proportion to the variance of a term
@@ -116,7 +116,7 @@ def enter_normal_x(state: Any, position: Position, observed: Observed, prior: Pr
     )
 
 
-def enter_fixed_s(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
+def enter_fixed_s(state: Any, position: Position, observed: NodeStatistics, prior: Prior) -> Any:
     """MCMC-fixedS's: all else follows from the data and is `init`'s."""
     return state._replace(theta=position["theta"], sigma_y2=position["sigma_y2"])
 
@@ -129,7 +129,7 @@ def normal_x(kernel: Kernel, regime: Regime, enter: Enter) -> Subject:
     """
     prior, d = prior_of(regime.d), regime.d
 
-    def draw(rng: np.random.Generator, count: int) -> tuple[Position, Observed]:
+    def draw(rng: np.random.Generator, count: int) -> tuple[Position, NodeStatistics]:
         true = parameters(rng, prior, count)
         S, z = statistics(rng, true, regime)
         return {**true, "S": S}, released(rng, S, z, regime)
@@ -146,7 +146,7 @@ def fixed_s(kernel: Kernel, regime: Regime, enter: Enter) -> Subject:
     """
     prior = prior_of(regime.d)
 
-    def draw(rng: np.random.Generator, count: int) -> tuple[Position, Observed]:
+    def draw(rng: np.random.Generator, count: int) -> tuple[Position, NodeStatistics]:
         true = parameters(rng, prior, count)
         observed = released(rng, *statistics(rng, true, regime), regime)
         values, vectors = np.linalg.eigh(observed.S)
@@ -154,7 +154,7 @@ def fixed_s(kernel: Kernel, regime: Regime, enter: Enter) -> Subject:
         position = {"theta": true["theta"], "sigma_y2": true["sigma_y2"], "S": S}
         return position, observed._replace(z=_given(rng, position, observed.variance_z))
 
-    def renew(normals: Any, position: Position, observed: Observed) -> Observed:
+    def renew(normals: Any, position: Position, observed: NodeStatistics) -> NodeStatistics:
         return observed._replace(z=_new_z(normals, position, observed))
 
     normals = len(regime.n) * regime.d
@@ -172,7 +172,7 @@ def intercept(regime: Regime) -> Subject:
     of_features = prior._replace(Lambda=prior.Lambda[1:, 1:])
     n = np.array(regime.n, float)
 
-    def draw(rng: np.random.Generator, count: int) -> tuple[Position, Observed]:
+    def draw(rng: np.random.Generator, count: int) -> tuple[Position, NodeStatistics]:
         true = parameters(rng, of_features, count)
         lower = np.linalg.cholesky(true["Sigma_x"])
         mu_x = (lower @ rng.standard_normal((count, d, 1)))[..., 0] / np.sqrt(PRIOR_ROWS)
@@ -217,13 +217,13 @@ def _subject_of_nuts(regime: Regime, prior: Prior, draw: Any, normals: int, func
     model = node_model.NodeRegression(constant, PRIOR_ROWS, MISSING)
     start, move = hmc(potential_fn_gen=lambda data: partial(potential_energy, model, (data,), {}), algo="HMC")
 
-    def data_of(observed: Observed) -> dict[str, Any]:
+    def data_of(observed: NodeStatistics) -> dict[str, Any]:
         return {"observed": observed, "prior": prior, "frame": frame}
 
-    def enter(state: Any, position: Position, observed: Observed, prior: Prior) -> Any:
+    def enter(state: Any, position: Position, observed: NodeStatistics, prior: Prior) -> Any:
         return _coordinates(position, observed, prior, frame)
 
-    def step(key: Any, state: Any, observed: Observed, prior: Prior, schedule: Schedule) -> tuple[Any, Info]:
+    def step(key: Any, state: Any, observed: NodeStatistics, prior: Prior, schedule: Schedule) -> tuple[Any, Info]:
         settings = {"step_size": STEP, "adapt_step_size": False, "adapt_mass_matrix": False}
         data = data_of(observed)
         before = start(state[0], 0, trajectory_length=STEP * LEAPFROGS, model_args=(data,), rng_key=key, **settings)
@@ -239,7 +239,7 @@ def _subject_of_nuts(regime: Regime, prior: Prior, draw: Any, normals: int, func
     return Subject(kernel, prior, draw, _new_statistics, normals, enter, leave, functions)
 
 
-def _coordinates(position: Position, observed: Observed, prior: Prior, frame: node_model.Frame) -> Any:
+def _coordinates(position: Position, observed: NodeStatistics, prior: Prior, frame: node_model.Frame) -> Any:
     """The model's unconstrained sites with these matrices, and the data."""
     S, D = position["S"], position["theta"].size
     constant = "mu_x" in position
@@ -278,7 +278,7 @@ def _given(rng: np.random.Generator, position: Position, variance_z: Array) -> A
     return np.asarray(np.einsum("cjik,ck->cji", S, position["theta"]) + noise)
 
 
-def _new_statistics(normals: Any, position: Position, observed: Observed) -> Observed:
+def _new_statistics(normals: Any, position: Position, observed: NodeStatistics) -> NodeStatistics:
     """Noisy S and z given the parameters of one chain, equation (8) and Proposition 3.1."""
     S = position["S"]
     J, d = S.shape[:2]
@@ -290,13 +290,13 @@ def _new_statistics(normals: Any, position: Position, observed: Observed) -> Obs
     return observed._replace(S=noisy, z=_new_z(for_z, position, observed))
 
 
-def _new_z(normals: Any, position: Position, observed: Observed) -> Any:
+def _new_z(normals: Any, position: Position, observed: NodeStatistics) -> Any:
     S, d = position["S"], position["theta"].size
     cov = position["sigma_y2"] * S + observed.variance_z[:, None, None] * jnp.eye(d)
     return S @ position["theta"] + jnp.einsum("jik,jk->ji", jnp.linalg.cholesky(cov), normals.reshape(-1, d))
 
 
-def _functions_of_regression(position: Position, observed: Observed) -> dict[str, Array]:
+def _functions_of_regression(position: Position, observed: NodeStatistics) -> dict[str, Array]:
     """Of θ and σ_y², and of both with z."""
     theta, sigma_y2 = position["theta"], position["sigma_y2"]
     first = observed.z[:, 0]
@@ -314,7 +314,9 @@ def _functions_of_regression(position: Position, observed: Observed) -> dict[str
     }
 
 
-def _functions_of_normal_x(position: Position, observed: Observed, released_S: Array | None = None) -> dict[str, Array]:
+def _functions_of_normal_x(
+    position: Position, observed: NodeStatistics, released_S: Array | None = None
+) -> dict[str, Array]:
     """And of Σ_x and S, with each other and with the noisy S.
 
     Args:
@@ -343,7 +345,7 @@ def _functions_of_normal_x(position: Position, observed: Observed, released_S: A
     }
 
 
-def _functions_of_intercept(position: Position, observed: Observed) -> dict[str, Array]:
+def _functions_of_intercept(position: Position, observed: NodeStatistics) -> dict[str, Array]:
     """Those of MCMC-normalX for the features' scatter about their mean, and of the means and the complete rows."""
     S, mu_x = position["S"], position["mu_x"]
     rows, J = S[:, :, 0, 0] / CONSTANT**2, S.shape[1]

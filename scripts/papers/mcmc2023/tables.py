@@ -18,7 +18,7 @@ import numpy as np
 
 from dca_proto.privacy.budget import Budget
 from inference.models.linear.nodes.fixed_s_fast import SD, VARIANCE, crude_sigma_y2
-from inference.models.linear.nodes.observed import Observed, Prior, nodes_of, prior_of
+from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of, prior_of
 from inference.problem import stream
 from papers.mcmc2023 import data, fits, releases
 from papers.mcmc2023.data import AIR_QUALITY, BIKE, POWER_PLANT, PUBLISHED, ROAD, Array
@@ -65,7 +65,7 @@ class Plan:
     repeats: int
 
 
-Released = tuple[Observed, Prior]
+Released = tuple[NodeStatistics, Prior]
 
 
 class Case(NamedTuple):

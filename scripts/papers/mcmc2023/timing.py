@@ -26,7 +26,7 @@ from rich.table import Table
 from dca_proto.privacy.accounting import mu_of
 from emulator.experiments.picture import COLOURS, MARKERS, drawing
 from emulator.experiments.runner import Check, table
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import stream
 from papers.mcmc2023.data import Statistics
 from papers.mcmc2023.releases import with_noise
@@ -64,7 +64,7 @@ def measured(cell: Cell, seed: int) -> dict[str, Any]:
         return _timed(kernel_of(cell.method, observed), *jax.tree.map(jnp.asarray, (observed, prior)))
 
 
-def _problem(cell: Cell, seed: int) -> tuple[Observed, Prior]:
+def _problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
     """Standard normal features and targets, and noise for norms of 2√d and a target of up to 6."""
     rng, d, J = stream(seed, f"timing/{cell.nodes}/{cell.d}"), cell.d, cell.nodes
     X = rng.standard_normal((ROWS, d))

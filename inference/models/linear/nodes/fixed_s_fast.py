@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from inference.errors import DataError, unknown
 from inference.models.linear.closed_form import Posterior
-from inference.models.linear.nodes.observed import Observed, Prior, check_observed
+from inference.models.linear.nodes.observed import NodeStatistics, Prior, check_observed
 
 Array = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ def crude_sigma_y2(bound_y: float, rule: str = SD) -> float:
     return third**2 if rule == SD else third
 
 
-def posterior(observed: Observed, prior: Prior, sigma_y2: float) -> Posterior:
+def posterior(observed: NodeStatistics, prior: Prior, sigma_y2: float) -> Posterior:
     """θ | noisy S, z ~ N(mean, cov), with the noise of z in it and that of S not.
 
     Args:

@@ -32,7 +32,7 @@ from inference.models.linear.nodes.observed import (
     AVERAGED,
     AVERAGED_GROUP,
     PRIOR_ROWS,
-    Observed,
+    NodeStatistics,
     Prior,
     check_observed,
     check_prior,
@@ -116,7 +116,7 @@ def fit(
 
 
 def sample(
-    observed: Observed,
+    observed: NodeStatistics,
     prior: Prior,
     options: Options,
     *,

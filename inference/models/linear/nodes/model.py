@@ -48,7 +48,7 @@ from jax.scipy.special import gammaln
 from numpy.typing import NDArray
 
 from inference.models.linear import complete_rows
-from inference.models.linear.nodes.observed import PRIOR_ROWS, Observed, Prior
+from inference.models.linear.nodes.observed import PRIOR_ROWS, NodeStatistics, Prior
 
 Array: TypeAlias = Any
 SHARE_MIN = 0.5  # of the rows: at least so many are taken for complete where the coordinates are chosen
@@ -71,7 +71,7 @@ class Frame(NamedTuple):
     s_0: Array
 
 
-def frame(observed: Observed, prior: Prior) -> Frame:
+def frame(observed: NodeStatistics, prior: Prior) -> Frame:
     """Coordinates that suit these data, in NumPy.
 
     Eigenvalues of the pooled Ŝ/n below its noise are set to what is likely there: what the prior says, or the noise.
@@ -140,7 +140,7 @@ class NodeRegression:
         if self.constant:
             numpyro.deterministic("mu_x", T[1:, 0])
 
-    def _sums(self, frame: Frame, observed: Observed, prior: Prior) -> tuple[Array, Array]:
+    def _sums(self, frame: Frame, observed: NodeStatistics, prior: Prior) -> tuple[Array, Array]:
         """T, and all S_j."""
         J, D = observed.z.shape
         i, j = terms(D, constant=self.constant)
@@ -159,7 +159,7 @@ class NodeRegression:
         F = T @ A
         return T, n[..., None] * (F @ jnp.swapaxes(F, 1, 2))
 
-    def _rows(self, observed: Observed) -> Array:
+    def _rows(self, observed: NodeStatistics) -> Array:
         """m_j, shape ``(J,)``."""
         if not self.constant:
             return observed.n
@@ -184,7 +184,7 @@ class NodeRegression:
         return solved(inverse, jnp.eye(D))
 
 
-def marginal(S: Array, sigma_y2: Array, observed: Observed, prior: Prior) -> tuple[Array, Array, Array]:
+def marginal(S: Array, sigma_y2: Array, observed: NodeStatistics, prior: Prior) -> tuple[Array, Array, Array]:
     """θ | S, σ_y², ẑ ~ N(mean, (root rootᵀ)⁻¹), and ln p(ẑ | S, σ_y²) but for a constant."""
     V = sigma_y2 * S + observed.variance_z[:, None, None] * jnp.eye(S.shape[-1])
     roots = jnp.linalg.cholesky(V, symmetrize_input=False)

@@ -71,7 +71,7 @@ PRIOR_ROWS = 1.0  # k_0: as if so many rows lay at the public centre
 IMPOSSIBLE = 1e-9  # how rarely noise alone makes an eigenvalue as low as is refused
 
 
-class Observed(NamedTuple):
+class NodeStatistics(NamedTuple):
     """Noisy statistics of J nodes with d features, and their exact noise: NumPy, float64, a JAX pytree as it is.
 
     Attributes:
@@ -150,7 +150,7 @@ class Prior(NamedTuple):
         return cls(np.zeros(d), b / (a - 1) * np.eye(d), np.array(a), np.array(b), scale, np.array(d + 1.0))
 
 
-def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Observed:
+def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> NodeStatistics:
     """What the samplers take, of released aggregates of the statistic "regression".
 
     Args:
@@ -169,7 +169,7 @@ def nodes_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Observed:
     require_plain_rows(parameters, "regression from nodes")
     constant = parameters["intercept_bound"] if parameters["intercept"] else 0.0
     return check_observed(
-        Observed(
+        NodeStatistics(
             S=np.array([part.xx for part in parts]),
             z=np.array([part.xy for part in parts]),
             n=np.array([_rows(node, part, constant) for node, part in zip(nodes, parts, strict=True)]),
@@ -229,7 +229,7 @@ def prior_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> Prior:
     return Prior.default(len(sd), np.r_[constant, sd], constant)
 
 
-def check_observed(observed: Observed) -> Observed:
+def check_observed(observed: NodeStatistics) -> NodeStatistics:
     """The same, as float64 arrays that fit together.
 
     Raises:
@@ -238,12 +238,12 @@ def check_observed(observed: Observed) -> Observed:
     """
     for name in ("S", "z"):
         _check_alike(name, getattr(observed, name))
-    arrays = Observed(*(np.asarray(array, float) for array in observed))
+    arrays = NodeStatistics(*(np.asarray(array, float) for array in observed))
     if arrays.S.ndim != 3 or arrays.S.shape[0] == 0:
         raise DataError(f"S has the shape {arrays.S.shape}, so there is no node; give S of at least one, (J, d, d)")
     J, d = arrays.S.shape[:2]
     shapes = {"S": (J, d, d), "z": (J, d), "constant": ()}
-    for name, array in zip(Observed._fields, arrays, strict=True):
+    for name, array in zip(NodeStatistics._fields, arrays, strict=True):
         if array.shape != (shape := shapes.get(name, (J,))):
             raise DataError(f"{name} has the shape {array.shape}; expected {shape} for {J} nodes and {d} features")
     for j in range(J):
@@ -276,7 +276,7 @@ def _check_alike(name: str, nodes: Field) -> None:
             )
 
 
-def _check_node(observed: Observed, j: int) -> None:
+def _check_node(observed: NodeStatistics, j: int) -> None:
     """Raise `DataError` for what is wrong with one node."""
     S, n = observed.S[j], observed.n[j]
     for name in ("S", "z", "n", "variance_S", "variance_z"):

@@ -57,7 +57,7 @@ from numpy.typing import NDArray
 
 from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError, unknown
-from inference.models.linear.nodes.observed import Observed, check_observed
+from inference.models.linear.nodes.observed import NodeStatistics, check_observed
 
 Array = NDArray[np.float64]
 MuOf = Callable[[float, float], float]
@@ -144,7 +144,7 @@ def release(
     return Ridge(S + sigma_S * noise, z + sigma_z * rng.standard_normal(d), ridge, sigma_S, sigma_z, sigma)
 
 
-def from_observed(observed: Observed, p: float = FAILURE) -> list[Ridge]:
+def from_observed(observed: NodeStatistics, p: float = FAILURE) -> list[Ridge]:
     """Each node's ridge from the S and z that it released, of whatever noise, as at the head of this file.
 
     Args:

@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference.errors import DataError, unknown
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers.distributions import (
     Noise,
     bartlett,
@@ -85,7 +85,7 @@ class NormalInverseGamma(NamedTuple):
 
 
 def kernel_for(
-    observed: Observed | Sequence[Observed],
+    observed: NodeStatistics | Sequence[NodeStatistics],
     *,
     ridge: float = 0.0,
     start: Start = "apart",
@@ -103,7 +103,7 @@ def kernel_for(
     for name, choice, known in (("start", start, get_args(Start)), ("precision", precision, get_args(Precision))):
         if choice not in known:
             raise unknown(name, choice, f"method {NAME!r}", known)
-    problems = [observed] if isinstance(observed, Observed) else list(observed)
+    problems = [observed] if isinstance(observed, NodeStatistics) else list(observed)
     for problem in problems:
         if not np.all(np.isfinite(problem.u)):
             raise DataError("MCMC-B&S needs y²; release the statistic with target_square, or choose another method")
@@ -155,7 +155,7 @@ def _init(
     sigma_y2_start: float,
     precision: Precision,
     key: Array,
-    observed: Observed,
+    observed: NodeStatistics,
     prior: Prior,
 ) -> State:
     J, d = observed.z.shape
@@ -186,7 +186,7 @@ def _step(
     precision: Precision,
     key: Array,
     state: State,
-    observed: Observed,
+    observed: NodeStatistics,
     prior: Prior,
     schedule: Schedule,
 ) -> tuple[State, Info]:
@@ -209,7 +209,11 @@ def _draw(state: State) -> dict[str, Array]:
 
 
 def conditional_statistics(
-    state: State, observed: Observed, prior_normals: Array, noise_normals: Array, groups: tuple[int, ...] | None = None
+    state: State,
+    observed: NodeStatistics,
+    prior_normals: Array,
+    noise_normals: Array,
+    groups: tuple[int, ...] | None = None,
 ) -> Array:
     """W_j given the parameters and what was released: affine in two sets of standard normals ``(J, D)``.
 
@@ -255,7 +259,7 @@ def row_covariance(V: Array) -> Array:
     return V[np.ix_(i, i)] * V[np.ix_(j, j)] + V[np.ix_(i, j)] * V[np.ix_(j, i)]
 
 
-def released(observed: Observed) -> Array:
+def released(observed: NodeStatistics) -> Array:
     """ŝs_j in the order of `unique`, ``(J, D)``."""
     corner = observed.u[:, None]
     side = jnp.concatenate([observed.z, corner], axis=1)
@@ -263,7 +267,7 @@ def released(observed: Observed) -> Array:
     return unique(jnp.concatenate([top, side[:, None]], axis=1))
 
 
-def noise_variances(observed: Observed) -> Array:
+def noise_variances(observed: NodeStatistics) -> Array:
     """The diagonals of R_j, ``(J, D)``."""
     i, j = np.triu_indices(observed.z.shape[1] + 1)
     d = observed.z.shape[1]
@@ -293,7 +297,7 @@ def symmetric(values: Array) -> Array:
 
 
 def _parameters(
-    noise: Noise, W: Array, state: State, observed: Observed, prior: Prior, ridge: float, precision: Precision
+    noise: Noise, W: Array, state: State, observed: NodeStatistics, prior: Prior, ridge: float, precision: Precision
 ) -> State:
     """Σ_x, then θ and σ_y², given the statistics; where a candidate of `bartlett` is refused, its old value stays."""
     n, total, d = observed.n.sum(), W.sum(0), prior.m.size

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers import residual_variance
 from papers.mcmc2023.samplers.distributions import Noise, gaussian, inverse, transposed
 from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule
@@ -63,7 +63,7 @@ def _transition(sigma_y2_step: float | None) -> partial[tuple[State, Info]]:
     return partial(_step, sigma_y2_step)
 
 
-def _init(ridge: float, sigma_y2_start: float | None, key: Array, observed: Observed, prior: Prior) -> State:
+def _init(ridge: float, sigma_y2_start: float | None, key: Array, observed: NodeStatistics, prior: Prior) -> State:
     noise = Noise(key, 1)
     sigma_y2 = residual_variance.start(noise, prior) if sigma_y2_start is None else jnp.asarray(sigma_y2_start)
     D, E = jnp.linalg.eigh(observed.S)
@@ -74,7 +74,7 @@ def _init(ridge: float, sigma_y2_start: float | None, key: Array, observed: Obse
 
 
 def _step(
-    sigma_y2_step: float | None, key: Array, state: State, observed: Observed, prior: Prior, schedule: Schedule
+    sigma_y2_step: float | None, key: Array, state: State, observed: NodeStatistics, prior: Prior, schedule: Schedule
 ) -> tuple[State, Info]:
     """Algorithm 2."""
     noise = Noise(key, prior.m.size + residual_variance.NORMALS)
@@ -97,7 +97,7 @@ def _draw(state: State) -> dict[str, Array]:
     return {"theta": state.theta, "sigma_y2": state.sigma_y2}
 
 
-def _update_theta(noise: Noise, state: State, observed: Observed, prior: Prior) -> tuple[State, Array]:
+def _update_theta(noise: Noise, state: State, observed: NodeStatistics, prior: Prior) -> tuple[State, Array]:
     """The state with a new θ, and whether it could be drawn."""
     weight = state.D / _variances(state.D, state.sigma_y2, observed)  # D V⁻¹
     precision = jnp.einsum("jik,jk,jlk->il", state.E, weight * state.D, state.E) + state.inverse_C  # (12)
@@ -107,7 +107,7 @@ def _update_theta(noise: Noise, state: State, observed: Observed, prior: Prior) 
     return state._replace(theta=jnp.where(drawn, theta, state.theta)), drawn
 
 
-def _variances(D: Array, sigma_y2: Array, observed: Observed) -> Array:
+def _variances(D: Array, sigma_y2: Array, observed: NodeStatistics) -> Array:
     """The diagonal of EᵀVE, shape ``(J, d)``."""
     V: Array = sigma_y2 * D + observed.variance_z[:, None]
     return V

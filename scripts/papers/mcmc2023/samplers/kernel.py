@@ -46,7 +46,7 @@ class Schedule(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A sampler's transition. `observed` and `prior` are `observed.Observed` and `observed.Prior` of one problem.
+    """A sampler's transition. `observed` and `prior` are `observed.NodeStatistics` and `observed.Prior` of one problem.
 
     Attributes:
         name: the method's name ("normal-x").

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from inference.mcmc.run import numpyro_module
-from inference.models.linear.nodes.observed import Observed
+from inference.models.linear.nodes.observed import NodeStatistics
 
 if TYPE_CHECKING:
     from papers.mcmc2023.samplers.kernel import Kernel
@@ -47,7 +47,7 @@ METHODS: Mapping[str, Method] = {
 }
 
 
-def kernel_of(name: str, observed: Observed | Sequence[Observed], **options: Any) -> Kernel:
+def kernel_of(name: str, observed: NodeStatistics | Sequence[NodeStatistics], **options: Any) -> Kernel:
     """The kernel of a method that samples, with its defaults but for the options.
 
     Args:

@@ -45,7 +45,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers import residual_variance
 from papers.mcmc2023.samplers.distributions import (
     Noise,
@@ -118,7 +118,9 @@ def _transition(sigma_y2_step: float | None, target: float) -> partial[tuple[Sta
     return partial(_step, sigma_y2_step, target)
 
 
-def _init(ridge: float | None, sigma_y2_start: float | None, key: Array, observed: Observed, prior: Prior) -> State:
+def _init(
+    ridge: float | None, sigma_y2_start: float | None, key: Array, observed: NodeStatistics, prior: Prior
+) -> State:
     d = prior.m.size
     noise = Noise(key, 1 + observed.S.size)
     sigma_y2 = residual_variance.start(noise, prior) if sigma_y2_start is None else jnp.asarray(sigma_y2_start)
@@ -139,7 +141,7 @@ def _step(
     target: float,
     key: Array,
     state: State,
-    observed: Observed,
+    observed: NodeStatistics,
     prior: Prior,
     schedule: Schedule,
 ) -> tuple[State, Info]:
@@ -167,11 +169,11 @@ def normals(J: int, d: int) -> int:
     return (J + 1) * bartlett_count(d) + J + d + residual_variance.NORMALS
 
 
-def _degrees(observed: Observed, prior: Prior) -> Array:
+def _degrees(observed: NodeStatistics, prior: Prior) -> Array:
     return jnp.asarray(prior.kappa + observed.n.sum())
 
 
-def _update_covariance(noise: Noise, state: State, observed: Observed, prior: Prior) -> tuple[State, Array]:
+def _update_covariance(noise: Noise, state: State, observed: NodeStatistics, prior: Prior) -> tuple[State, Array]:
     """The state with a new Σ_x, or the old one where none could be drawn; and whether it could numerically."""
     root = jnp.linalg.cholesky(prior.Lambda + state.S.sum(0))  # (11)
     A, drawn = bartlett(noise, _degrees(observed, prior), prior.m.size)
@@ -181,7 +183,7 @@ def _update_covariance(noise: Noise, state: State, observed: Observed, prior: Pr
 
 
 def _update_nodes(
-    noise: Noise, state: State, observed: Observed, schedule: Schedule, target: float
+    noise: Noise, state: State, observed: NodeStatistics, schedule: Schedule, target: float
 ) -> tuple[State, Array, Array]:
     """MH for all nodes at once: the state, acceptance probabilities and failures, shape ``(J,)``."""
     alpha = jnp.exp(state.log_alpha)
@@ -208,7 +210,7 @@ def chosen(accepted: Array, new: Array, old: Array) -> Array:
     return jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
-def first_log_alpha(observed: Observed) -> Array:
+def first_log_alpha(observed: NodeStatistics) -> Array:
     """ln α_j: steps of all d(d + 1)/2 terms are together no longer than one term's noise, if S is the size of Ŝ."""
     d = observed.S.shape[-1]
     size = jnp.trace(observed.S, axis1=-2, axis2=-1) / d
@@ -221,7 +223,7 @@ def allowed(log_alpha: Array, d: int) -> Array:
     return jnp.maximum(log_alpha, jnp.log(d + 1.0))
 
 
-def propose(state: State, B: Array, observed: Observed) -> State:
+def propose(state: State, B: Array, observed: NodeStatistics) -> State:
     """The state with S' = (LB)(LB)ᵀ for all S, and what follows from it.
 
     Args:
@@ -233,7 +235,7 @@ def propose(state: State, B: Array, observed: Observed) -> State:
     return state._replace(S=S, L=L, K=K, log_likelihood=log_likelihood(K, observed.z - S @ state.theta))
 
 
-def log_ratio(state: State, proposed: State, B: Array, observed: Observed) -> Array:
+def log_ratio(state: State, proposed: State, B: Array, observed: NodeStatistics) -> Array:
     """ln of the acceptance ratio of each node's S' (A.3), shape ``(J,)``."""
     wishart = wishart_log_ratio(state, B, proposed.S - state.S, observed.n)
     ratio: Array = wishart + released_log_ratio(state, proposed, observed)
@@ -256,7 +258,7 @@ def wishart_log_ratio(state: State, B: Array, change: Array, degrees: Array) -> 
     return ratio
 
 
-def released_log_ratio(state: State, proposed: State, observed: Observed) -> Array:
+def released_log_ratio(state: State, proposed: State, observed: NodeStatistics) -> Array:
     """ln of p(Ŝ_j | S_j) p(ẑ_j | S_j, θ, σ_y²) at the proposed S over that at the present one, shape ``(J,)``."""
     off = (proposed.S - state.S) * (2 * observed.S - proposed.S - state.S)  # (Ŝ - S)² - (Ŝ - S')², term by term
     unique = (jnp.sum(off, (-1, -2)) + jnp.trace(off, axis1=-2, axis2=-1)) / 2
@@ -264,7 +266,7 @@ def released_log_ratio(state: State, proposed: State, observed: Observed) -> Arr
     return ratio
 
 
-def update_theta(noise: Noise, state: State, observed: Observed, prior: Prior) -> tuple[State, Array, Array]:
+def update_theta(noise: Noise, state: State, observed: NodeStatistics, prior: Prior) -> tuple[State, Array, Array]:
     """The state, the whitened K⁻¹(ẑ - Sθ) ``(J, d)`` of the new θ, and whether it could be drawn."""
     white = solved(state.K, jnp.concatenate([state.S, observed.z[..., None]], -1))
     WS, Wz = white[..., :-1], white[..., -1]
@@ -279,7 +281,7 @@ def update_sigma_y2(
     noise: Noise,
     state: State,
     whitened: Array,
-    observed: Observed,
+    observed: NodeStatistics,
     prior: Prior,
     schedule: Schedule,
     fixed_sd: float | None,
@@ -311,7 +313,7 @@ def update_sigma_y2(
     return state._replace(sigma_y2=walk.sigma_y2, K=K, log_likelihood=by_node, log_step=walk.log_step), walk
 
 
-def factor(S: Array, sigma_y2: Array, observed: Observed) -> Array:
+def factor(S: Array, sigma_y2: Array, observed: NodeStatistics) -> Array:
     """K of V = KKᵀ = σ_y² S + σ_z² I."""
     V = sigma_y2 * S + observed.variance_z[:, None, None] * jnp.eye(S.shape[-1])
     K: Array = jnp.linalg.cholesky(V, symmetrize_input=False)
@@ -323,7 +325,7 @@ def log_likelihood(K: Array, residual: Array) -> Array:
     return -log_determinant(K) / 2 - jnp.sum(solved(K, residual[..., None]) ** 2, (-1, -2)) / 2
 
 
-def scattered(noise: Noise, observed: Observed) -> Array:
+def scattered(noise: Noise, observed: NodeStatistics) -> Array:
     """The nearest possible matrices to Ŝ with the noise added once more: positive definite, shape ``(J, d, d)``."""
     sd = jnp.sqrt(observed.variance_S)
     normals = jnp.triu(noise.normals(*observed.S.shape)) * sd[:, None, None]

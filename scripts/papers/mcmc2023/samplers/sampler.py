@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import DataError
-from inference.models.linear.nodes.observed import Observed, Prior
+from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule, State
 
 BLOCK = 256  # draws that one call can hold at most,
@@ -58,7 +58,7 @@ class Chains(NamedTuple):
 class _Problems(NamedTuple):
     """What stays the same during a run. Leading axes: the problem, and for keys the chain."""
 
-    observed: Observed
+    observed: NodeStatistics
     prior: Prior
     keys: Array
 
@@ -88,7 +88,7 @@ class _Output(NamedTuple):
 
 def sample(
     kernel: Kernel,
-    observed: Observed | Sequence[Observed],
+    observed: NodeStatistics | Sequence[NodeStatistics],
     prior: Prior | Sequence[Prior],
     *,
     chains: int = 4,
@@ -267,11 +267,11 @@ def _keys(keys: Array, iteration: Array | int) -> Array:
 
 
 def _problems(
-    observed: Observed | Sequence[Observed], prior: Prior | Sequence[Prior], chains: int, seed: int
+    observed: NodeStatistics | Sequence[NodeStatistics], prior: Prior | Sequence[Prior], chains: int, seed: int
 ) -> _Problems:
-    many = [observed] if isinstance(observed, Observed) else list(observed)
+    many = [observed] if isinstance(observed, NodeStatistics) else list(observed)
     if not many:
-        raise DataError("no problems to sample; give at least one Observed")
+        raise DataError("no problems to sample; give at least one NodeStatistics")
     priors = [prior] * len(many) if isinstance(prior, Prior) else list(prior)
     if len(priors) != len(many):
         raise DataError(f"{len(many)} problems and {len(priors)} priors; give one prior for all or one for each")
