@@ -300,7 +300,8 @@ def _result(schema: Schema, ascent: _Ascent, course: _Course, moments: NoisyAggr
         mean, cov = _newton(ascent, course)
     else:
         off = clipping.stretch(clipping.unknown_rows(mean.size), ascent.clip)
-        cov = np.diag(posterior_sd**2 + noise**2) + off**2 * np.outer(mean, mean)
+        variance = np.maximum(posterior_sd**2 + noise**2, _least_variance(ascent, course))
+        cov = np.diag(variance) + off**2 * np.outer(mean, mean)
         warnings.append(UNCORRELATED)
         if off > STRETCH_MAX:
             warnings.append(
@@ -322,6 +323,17 @@ def _result(schema: Schema, ascent: _Ascent, course: _Course, moments: NoisyAggr
         private=schema.private and moments.private and course.private,
         warnings=tuple(warnings),
     )
+
+
+def _least_variance(ascent: _Ascent, course: _Course) -> float:
+    """What the privacy noise leaves of the prior's variance, however the gradients are used.
+
+    A sum at θ is about n h (θ* - θ), h the curvature of a row, with noise of a known variance: so many observations of
+    θ*. Without this, iterates that noise keeps near their start would look certain.
+    """
+    with np.errstate(divide="ignore"):  # without noise, nothing
+        told = np.sum((ascent.clients * ascent.model.curvature / np.array(course.noise_sds)) ** 2)
+    return float(1 / (ascent.model.prior_precision + told))
 
 
 def _newton(ascent: _Ascent, course: _Course) -> tuple[Array, Array]:

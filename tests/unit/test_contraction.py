@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from inference.jobs.estimates import contraction_words
 from inference.models.conjugate import Release, family
 from inference.models.conjugate.family import fitted
 from inference.models.linear.baselines import exact_fit
+from inference.variational.mean_field_job import _least_variance
 
 BOUNDS = {"gaussian": (0, 10), "bernoulli": (0, 1), "categorical": (0, 3), "poisson": (0, 9), "exponential": (0, 9)}
 
@@ -79,3 +82,12 @@ def test_terminals_name_each_contraction_and_of_many_the_extremes() -> None:
     assert contraction_words(rows[7:]) == "70 % of x7, 80 % of x8 (0 % is the prior)"
     assert contraction_words(rows) == "0 % (x0) to 80 % (x8) (0 % is the prior)"
     assert contraction_words([{"name": "a", "contraction": None}]) == ""
+
+
+def test_iterates_that_noise_keeps_near_their_start_do_not_look_certain() -> None:
+    """With noise far above the gradients the prior is left, whatever the iterates' own spread says."""
+    ascent = SimpleNamespace(clients=500, model=SimpleNamespace(curvature=0.25, prior_precision=0.2))
+    course = SimpleNamespace(noise_sds=[1e6] * 50)
+    assert _least_variance(ascent, course) == pytest.approx(5.0, rel=1e-4)  # type: ignore[arg-type]
+    course.noise_sds = [125.0] * 10  # each sum an observation of variance 1
+    assert _least_variance(ascent, course) == pytest.approx(1 / 10.2)  # type: ignore[arg-type]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaincinv
 
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, listed
-from inference.jobs.estimates import BY_SD, SHARE, Figure, of_draws, row, score, with_standard
+from inference.jobs.estimates import BY_SD, SHARE, TAILS, Figure, of_draws, row, score, student, with_standard
 from inference.jobs.settings import setting
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Summary
 from inference.jobs.variational import settings_for, stages
 from inference.models.mixture.fit import MixtureFit
-from inference.models.mixture.model import SPAN
+from inference.models.mixture.model import PRIOR, SPAN
 from inference.models.mixture.rounds import ITERATIONS_MAX, MixtureSettings, gaussian_mixture
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
@@ -157,13 +159,20 @@ def _points(found: MixtureFit | MixtureReference, k: int) -> list[Figure]:
 
 
 def _figures(fit: MixtureFit, drawn: Mapping[str, Array], k: int) -> list[Figure]:
-    """The same with the posterior's intervals; none of standard deviations, of which the noise is not known."""
-    found = _points(fit, k)
-    columns = fit.means.shape[1]
-    found[0] = found[0]._replace(sd=float(fit.weight_sd[k]), interval=of_draws(drawn["weights"][..., k]).interval)
-    for j in range(columns):
-        interval = of_draws(drawn["means"][..., k, j]).interval
-        found[1 + 2 * j] = found[1 + 2 * j]._replace(sd=float(fit.mean_sd[k, j]), interval=interval)
+    """The same with the posterior's intervals; none of standard deviations, of which the noise is not known.
+
+    Priors are the marginal ones: a component's weight is of a Beta law, and its mean of Student's t.
+    """
+    found, components = _points(fit, k), len(fit.weights)
+    scale = sqrt(PRIOR.rate / (PRIOR.shape * PRIOR.beta))
+    ends = betaincinv(PRIOR.alpha, (components - 1) * PRIOR.alpha, TAILS)
+    own = of_draws(drawn["weights"][..., k]).interval
+    found[0] = found[0]._replace(sd=float(fit.weight_sd[k]), interval=own, prior=(float(ends[0]), float(ends[1])))
+    for j in range(fit.means.shape[1]):
+        centre, unit = float(fit.columns.centre[j]), float(fit.columns.scale[j])
+        own = of_draws(drawn["means"][..., k, j]).interval
+        before = student(centre + unit * PRIOR.mean, unit * scale, 2 * PRIOR.shape).interval
+        found[1 + 2 * j] = found[1 + 2 * j]._replace(sd=float(fit.mean_sd[k, j]), interval=own, prior=before)
     return found
 
 
