@@ -62,13 +62,13 @@ class SamplingBar:
         columns = (TextColumn("{task.description:<34}"), BarColumn(bar_width=24), TaskProgressColumn())
         self._console, self._terminal = console, console.is_terminal
         self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
-        self._task = self._progress.add_task("sampling: compiling", total=None)
+        self._task = self._progress.add_task("fitting", total=None)
 
     def __enter__(self) -> SamplingBar:
         if self._terminal:
             self._progress.start()
         else:
-            say(self._console, "sampling", "the rounds are over; draws are made of what was released")
+            say(self._console, "fitting", "the rounds are over; the result is made of what was released")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

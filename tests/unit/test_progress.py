@@ -73,4 +73,4 @@ def test_sampling_has_a_bar_on_a_terminal_and_a_line_elsewhere(terminal: bool) -
         bar(30, 40)
     told = shown(where)
     assert ("75%" in told) == terminal
-    assert told.startswith("sampling    the rounds are over; draws are made of what was released\n") != terminal
+    assert told.startswith("fitting     the rounds are over; the result is made of what was released\n") != terminal
