@@ -232,6 +232,7 @@ def test_one_drop_too_many_aborts(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_seed_fixes_splits_and_drops_but_no_keys(dca: Dca, table: Path, embedded_broker: Broker) -> None:
     results = []
     for _ in range(2):

@@ -331,6 +331,7 @@ def real_rounds(tmp_path_factory: pytest.TempPathFactory) -> Real:
     return Real(code, json.loads(file.read_text()), shown.getvalue(), *kept[0])
 
 
+@pytest.mark.long
 def test_real_rounds_have_the_law_of_the_ideal_functionality(real_rounds: Real) -> None:
     """120 rounds of real actors in each world against 20,000 of the ideal functionality, by Kolmogorov and Smirnov, and
     the variances of both coordinates by F: four seeded tests, each with a false alarm of 1e-4."""
