@@ -229,6 +229,28 @@ def test_logistic_is_scored_beside_the_model_without_privacy_and_a_constant() ->
     assert summary["coefficients"][0]["prior_interval_95"] is not None
 
 
+def test_logistic_says_by_what_method_it_learned_and_why() -> None:
+    told: list[Iteration] = []
+    whole = learn("logistic", "class", told, epsilon=20.0, method="one-sum")
+    assert not told
+    assert "one sum" in whole["remarks"]["method"]
+    auc, _ = whole["test"]["scores"]
+    assert auc["nonprivate"] - 0.05 < auc["private"] <= 1
+    chosen = learn("logistic", "class", told, epsilon=0.3)
+    assert told
+    assert "the noise in the features' covariances" in chosen["warnings"][0]
+    plans = [
+        plan_words(
+            find("logistic").plan(problem("class").schema, find("logistic").settings(), conditions(Budget(e, 1e-5)))
+        )
+        for e in (20.0, 0.3)
+    ]
+    assert plans[0] == (
+        "over 2 rounds: 10 % of the budget on scales, 90 % on one sum, or on gradients if features are not normal"
+    )
+    assert plans[1].endswith("90 % on about 10 iterations")
+
+
 def test_logistic_plans_what_it_then_does() -> None:
     job, budget = find("logistic"), Budget(8, 1e-5)
     own = settings_from(job.settings, {"epochs": 3, "batch": 60}, "logistic")
