@@ -20,11 +20,9 @@ from scipy.special import expit
 
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.problem import Problem, Schema
-from inference.rounds import Job
-from inference.variational.mean_field_job import DEFAULT, Score, VariationalSettings, variational_inference
-from inference.variational.models import BERNOULLI, NORMAL, PRIOR_SD, PriorGradient, generalised_linear
+from inference.variational.mean_field_job import Score
+from inference.variational.models import BERNOULLI, NORMAL
 from inference.variational.normal_fit import NormalFit, attributes_of
-from inference.variational.progress import OnProgress
 from inference.variational.scores import area_under_curve, log_predictive
 from inference.variational.standardise import Standardisation
 
@@ -136,38 +134,6 @@ class GeneralisedLinearFit:
         if self.family == NORMAL:
             own[..., 0] += self.fit.columns.centre[-1]
         return np.asarray(own)
-
-
-def generalised_linear_regression(
-    schema: Schema,
-    family: str,
-    *,
-    rng: np.random.Generator,
-    settings: VariationalSettings = DEFAULT,
-    prior_sd: float = PRIOR_SD,
-    prior_gradient: PriorGradient | None = None,
-    residual_variance: float = 1.0,
-    held_out: Problem | None = None,
-    on_progress: OnProgress | None = None,
-) -> Job[GeneralisedLinearFit]:
-    """The learning job of a generalised linear model: logistic regression (``bernoulli``) or linear (``normal``).
-
-    Args:
-        held_out: rows that the trainer holds, for the score that `on_progress` is told: the area under the ROC
-            curve, or the mean log predictive density. Others as for `variational_inference` and `generalised_linear`.
-
-    Raises:
-        DataError: before the first round, of what `generalised_linear` refuses, and of held-out rows of one class.
-        NoAggregate: of the first two rounds, without which there is no result.
-    """
-    model = generalised_linear(
-        schema, family, prior_sd=prior_sd, prior_gradient=prior_gradient, residual_variance=residual_variance
-    )
-    score = None if held_out is None else score_on(family, held_out, residual_variance)
-    fit = yield from variational_inference(
-        schema, model, rng=rng, settings=settings, score=score, on_progress=on_progress
-    )
-    return GeneralisedLinearFit(fit, family, residual_variance)
 
 
 def score_on(family: str, rows: Problem, residual_variance: float) -> Score:

@@ -26,14 +26,14 @@ from inference.rounds import Job, run
 from inference.variational import mean_field, models
 from inference.variational.generalised_linear_fit import (
     GeneralisedLinearFit,
-    generalised_linear_regression,
     probability,
     probability_square,
+    score_on,
 )
 from inference.variational.mean_field_job import VariationalSettings, variational_inference
 from inference.variational.models import BERNOULLI, STANDARDISED, Model, gaussian_prior, generalised_linear
 from inference.variational.noise_spread import noise_sd
-from inference.variational.progress import GAINED, Iteration
+from inference.variational.progress import GAINED, Iteration, OnProgress
 from inference.variational.schedule import ITERATIONS_MAX, ITERATIONS_MIN, schedule, signal_to_noise
 from inference.variational.scores import area_under_curve, log_predictive
 from inference.variational.standardise import moments_request, standardised
@@ -59,10 +59,20 @@ def job(
     settings: VariationalSettings = EXACT,
     schema: Schema = SCHEMA,
     family: str = BERNOULLI,
-    **changes: object,
+    *,
+    held_out: Problem | None = None,
+    on_progress: OnProgress | None = None,
+    residual_variance: float = 1.0,
+    **prior: object,
 ) -> Job[GeneralisedLinearFit]:
+    """Variational inference without a pilot."""
+    model = generalised_linear(schema, family, residual_variance=residual_variance, **prior)
+    score = None if held_out is None else score_on(family, held_out, residual_variance)
     rng = np.random.default_rng(seed)
-    return generalised_linear_regression(schema, family, rng=rng, settings=settings, **changes)
+    fit = yield from variational_inference(
+        schema, model, rng=rng, settings=settings, score=score, on_progress=on_progress
+    )
+    return GeneralisedLinearFit(fit, family, residual_variance)
 
 
 # The gradients
