@@ -204,6 +204,7 @@ def draw(path: Path, held: list[dict[str, Any]]) -> None:
             for limit in limits:
                 axes.axhline(limit, color=GREY, linestyle=":")
             axes.set(xscale="log", xlabel="epsilon", ylabel=label)
+            axes.minorticks_off()
             axes.set_xticks(EPSILONS, list(map(at_least, EPSILONS)))
         panels[0, 0].legend(frameon=False)
 
@@ -229,11 +230,11 @@ def check(options: argparse.Namespace) -> int:
             figures = [("bands", "covered"), ("bands", "width"), ("log-rank", "rejected"), ("ratios", "covered"),
                        ("ratios", "width")]  # fmt: skip
             row = [f"{mean_of(held, what, kind=kind, **at):.3f}" for kind, what in figures]
-            main_rows.add_row("", f"{n}", at_least(epsilon), *row)
-    shapes = table("bias of log hazard ratios, N = 50,000", "first feature", *EFFECTS, "cover")
+            main_rows.add_row(f"{n:,}", at_least(epsilon), *row)
+    shapes = table("bias of log hazard ratios, N = 50,000", "law of x", *EFFECTS, "cover")
     for shape in SHAPES:
         row = [f"{mean_of(held, f'off_{name}', kind='shapes', law=shape):+.3f}" for name in EFFECTS]
-        shapes.add_row("", shape, *row, f"{mean_of(held, 'covered', kind='shapes', law=shape):.2f}")
+        shapes.add_row(shape, *row, f"{mean_of(held, 'covered', kind='shapes', law=shape):.2f}")
     exact = without_noise()
     found = {"kind": "check-survival", "delta": DELTA, "cells": held, "without_noise": exact}
     return finish(found, options, [main_rows, shapes], _checks(held, exact, LOOSE if options.quick else 0.0))

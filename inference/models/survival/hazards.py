@@ -29,8 +29,9 @@ those of all cells would. It is released beside Σ_i x_i, so that m is known. Ho
 and of squares are beside each other was measured at n = 2,000, |β| = 0.5 and σ/Δ = 4. For 1 to 3 groups, 1 to 12
 intervals and 1 to 20 features, the variance of β and α is within a tenth of the best of 100 choices.
 
-**What it leaves out.** Features that are no normal variables within groups. `scripts/check_survival.py` says what
-binary and skewed ones cost at β = 0.5.
+**What it leaves out.** Features that are no normal variables within groups. At β = 0.5 a binary or log-normal one is
+off by up to 0.02 (`scripts/check_survival.py`). That is little beside the noise, but at N = 50,000 and ε = 4 intervals
+of 95 % covered 70 to 95 %.
 """
 
 from __future__ import annotations
