@@ -28,15 +28,7 @@ from dca_proto.outcome import plain_reports
 from dca_proto.request import NODE_RELEASE
 from dca_proto.wording import to_install
 from inference.jobs.base import Stage
-from inference.jobs.estimates import (
-    UNCOVERED,
-    claim,
-    learned_lines,
-    rounded,
-    rows_of,
-    sampling_words,
-    table_of,
-)
+from inference.jobs.estimates import UNCOVERED, claim, learned_lines, rounded, rows_of, sampling_words, table_of
 from inference.jobs.summary import INTERVAL_NOTE, Iterated, Summary
 from inference.variational.progress import Iteration
 

@@ -2,7 +2,7 @@
 
     linear        linear regression from one or two rounds in closed form, and from many data nodes (`linear.nodes`)
     logistic      logistic regression from one sum, or over many rounds
-    glm           regressions from any noisy sum, or from LDP reports, with normal features
+    glm           regressions from any noisy sum, from LDP reports, or of counts and outliers from scores
     conjugate     one column, from sums
     column        one column, from LDP reports
     mixture       a Gaussian mixture

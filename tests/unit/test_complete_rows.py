@@ -7,12 +7,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from inference.models.linear.closed_form import (
-    Noise,
-    SufficientStatistics,
-    posterior,
-    summarise,
-)
+from inference.models.linear.closed_form import Noise, SufficientStatistics, posterior, summarise
 from inference.models.linear.complete_rows import counted
 from inference.models.linear.prior import prior_precision
 

@@ -32,12 +32,7 @@ from inference.models.linear.closed_form import (
     unpack,
 )
 from inference.models.linear.prior import prior_precision
-from inference.models.linear.repair import (
-    NEAREST_PSD,
-    Noise,
-    noise_covariance,
-    repaired,
-)
+from inference.models.linear.repair import NEAREST_PSD, Noise, noise_covariance, repaired
 from inference.models.linear.result import RegressionResult
 from inference.models.linear.two_rounds import regression_with_projection
 from inference.models.linear.whole_rows import target_bound

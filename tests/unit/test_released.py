@@ -28,12 +28,7 @@ from inference.models.linear.aggregate_stats import (
     result_of,
     statistics_of,
 )
-from inference.models.linear.closed_form import (
-    Noise,
-    SufficientStatistics,
-    posterior,
-    summarise,
-)
+from inference.models.linear.closed_form import Noise, SufficientStatistics, posterior, summarise
 from inference.models.linear.prior import prior_precision
 from inference.problem import Schema
 

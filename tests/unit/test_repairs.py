@@ -16,14 +16,7 @@ import pytest
 import inference.models.linear.closed_form as module
 from dca_proto.privacy.accounting import mu_of
 from inference.errors import DataError
-from inference.models.linear.closed_form import (
-    Noise,
-    Posterior,
-    SufficientStatistics,
-    posterior,
-    symmetric,
-    unpack,
-)
+from inference.models.linear.closed_form import Noise, Posterior, SufficientStatistics, posterior, symmetric, unpack
 from inference.models.linear.prior import prior_precision
 from inference.models.linear.repair import (
     ABSOLUTE,

@@ -17,13 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.mcmc.sums import check_once
-from inference.models.linear.closed_form import (
-    Noise,
-    Posterior,
-    SufficientStatistics,
-    posterior,
-    unpack,
-)
+from inference.models.linear.closed_form import Noise, Posterior, SufficientStatistics, posterior, unpack
 from inference.models.linear.complete_rows import counted
 from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
 from inference.models.linear.repair import REPAIR

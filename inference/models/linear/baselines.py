@@ -18,12 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError
-from inference.models.linear.closed_form import (
-    Posterior,
-    SufficientStatistics,
-    posterior,
-    summarise,
-)
+from inference.models.linear.closed_form import Posterior, SufficientStatistics, posterior, summarise
 from inference.models.linear.prior import prior_precision
 from inference.models.linear.repair import REPAIR
 from inference.models.linear.result import LinearFit, RegressionResult

@@ -22,12 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.models.estimator import PrivateEstimator
-from inference.models.linear.aggregate_stats import (
-    columns_of,
-    fit_of,
-    plausible_prior,
-    statistics_of,
-)
+from inference.models.linear.aggregate_stats import columns_of, fit_of, plausible_prior, statistics_of
 from inference.models.linear.baselines import exact_fit
 from inference.models.linear.one_round import regression_in_bounds
 from inference.models.linear.prior import fitted_to, prior_precision

@@ -37,12 +37,7 @@ from dca_proto.privacy.rounding import at_least
 from emulator.experiments.picture import COLOURS, MARKERS, drawing, zero_line
 from emulator.ideal import IdealSwarm
 from inference.errors import DataError
-from inference.models.linear.baselines import (
-    ByRounds,
-    InputPerturbation,
-    Method,
-    NonPrivate,
-)
+from inference.models.linear.baselines import ByRounds, InputPerturbation, Method, NonPrivate
 from inference.models.linear.one_round import regression_in_bounds
 from inference.models.linear.result import RegressionResult
 from inference.models.linear.two_rounds import regression_with_projection

@@ -49,13 +49,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
-from inference.models.linear.aggregate_stats import (
-    STATISTIC,
-    checked,
-    parameters_of,
-    require_plain_rows,
-    unpacked,
-)
+from inference.models.linear.aggregate_stats import STATISTIC, checked, parameters_of, require_plain_rows, unpacked
 from inference.models.linear.closed_form import SufficientStatistics
 from inference.models.linear.complete_rows import max_complete_rows
 from inference.models.linear.prior import PRIOR_R2

@@ -25,12 +25,7 @@ from dca_proto.privacy.accounting import epsilon_of, mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import Regression
 from dca_proto.statistics.contribution import client_sensitivity
-from inference.models.linear.closed_form import (
-    SufficientStatistics,
-    posterior,
-    symmetric,
-    unpack,
-)
+from inference.models.linear.closed_form import SufficientStatistics, posterior, symmetric, unpack
 from inference.problem import Schema
 from papers.dca2017.figure2.data import BOUND, DELTA, Array
 from papers.dca2017.figure2.published import SEARCH_REPEATS, STD_SHARE, box_sensitivity, positive
