@@ -28,7 +28,7 @@ from inference.bounds import Interval
 from inference.datasets import from_csv
 from inference.errors import DataError
 from inference.jobs import FAMILIES, NAMES, find
-from inference.jobs.base import Conditions, Stage, plan_words
+from inference.jobs.base import Conditions, LearningJob, Stage, plan_words
 from inference.jobs.estimates import normal, row, rows_of, sampling_words
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import described, parse_words, settings_from
@@ -77,6 +77,12 @@ def conditions(budget: Budget, test: Problem | None = None, told: list[Iteration
     )
 
 
+def made(job: LearningJob, schema: Schema, own: Any, where: Conditions, swarm: IdealSwarm) -> Any:
+    """A job's result."""
+    released = run(job.make(schema, own, where), swarm)
+    return released if job.finish is None else job.finish(released, schema, own, where)
+
+
 def learn(name: str, kind: str, told: list[Iteration] | None = None, epsilon: float = 8.0, **settings: Any) -> Any:
     """The summary of a job, with all that a swarm knows; every figure of it is one that JSON has."""
     train, test = split(problem(kind), 100, 0)
@@ -87,8 +93,7 @@ def learn(name: str, kind: str, told: list[Iteration] | None = None, epsilon: fl
     rng = np.random.default_rng(3)
     swarm = IdealSwarm(train.rows, train.schema.columns, terms, random=rng.bytes)
     where = conditions(budget, test, told)
-    result = run(job.make(train.schema, own, where), swarm)
-    result = result if job.finish is None else job.finish(result, train.schema, own, where)
+    result = made(job, train.schema, own, where, swarm)
     exact = job.reference(train, own)
     alone = job.summary(result, None, None, None, train.schema)
     assert [one["nonprivate"] for one in rows_of(alone)] == [None] * len(rows_of(alone)) != []
@@ -133,7 +138,7 @@ def learn_from(tables: list[np.ndarray], **settings: Any) -> Any:
     told: list[tuple[int, int]] = []
     known = replace(conditions(terms.budget), kind=kind, on_sampling=lambda done, total: told.append((done, total)))
     assert job.finish is not None
-    result = job.finish(run(job.make(train.schema, own, known), swarm), train.schema, own, known)
+    result = made(job, train.schema, own, known, swarm)
     exact = job.reference(train, own)
     summary = job.summary(result, exact, train, test, train.schema)
     return result, json.loads(json.dumps(summary, allow_nan=False)), told
@@ -310,6 +315,18 @@ def test_the_jobs_of_families_are_the_models() -> None:
     assert all(model.name == name and MODELS[name].learns for name, model in MODELS.items())
 
 
+def test_another_prior_of_a_family_is_free_and_shows() -> None:
+    """Its settings are those that may change once the round is held; a strong prior has the last word."""
+    weak, strong = learn("poisson", "count"), learn("poisson", "count", prior_a=1e6, prior_b=1e5)
+    assert weak["estimates"][0]["estimate"] == pytest.approx(2, abs=0.3)
+    assert strong["estimates"][0]["estimate"] == pytest.approx(10, abs=0.1)
+    assert set(find("gaussian").changeable) == {"method", "prior_m", "prior_kappa", "prior_a", "prior_b"}
+    with pytest.raises(DataError, match="prior_c"):
+        learn("poisson", "count", prior_c=1.0)
+    with pytest.raises(DataError, match="a is -1"):
+        learn("poisson", "count", prior_a=-1.0)
+
+
 def test_what_speaks_against_a_family_is_in_the_summary() -> None:
     assert learn("poisson", "count")["warnings"] == []
     narrow = problem("number")
@@ -317,7 +334,7 @@ def test_what_speaks_against_a_family_is_in_the_summary() -> None:
     job, terms = find("gaussian"), JobTerms(budget=Budget(8, 1e-5), clients=400, tolerated=0, computes=NODES)
     swarm = IdealSwarm(narrow.rows, narrow.schema.columns, terms, random=np.random.default_rng(3).bytes)
     schema = replace(narrow.schema, bounds=bounds)
-    result = run(job.make(schema, job.settings(), conditions(terms.budget)), swarm)
+    result = made(job, schema, job.settings(), conditions(terms.budget), swarm)
     (said,) = job.summary(result, None, None, None, schema)["warnings"]
     assert "of the values of y outside the bounds" in said
 
@@ -358,7 +375,7 @@ def test_a_column_by_itself_is_described_without_any_other(tmp_path: Path) -> No
     job = find("gaussian")
     terms = JobTerms(budget=Budget(50, 1e-5), clients=50, tolerated=0, computes=NODES)
     swarm = IdealSwarm(found.rows, found.schema.columns, terms, random=np.random.default_rng(5).bytes)
-    result = run(job.make(found.schema, job.settings(), conditions(terms.budget)), swarm)
+    result = made(job, found.schema, job.settings(), conditions(terms.budget), swarm)
     mean, _ = rows_of(job.summary(result, None, None, None, found.schema))
     assert abs(mean["estimate"] - 21) < 6 * mean["estimate_sd"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,8 @@ def test_another_prior_is_one_call_on_what_was_released(estimator: Any) -> None:
     held = len(rounds.asked)
     narrow = model.fit_.refit(prior_sd=0.02)
     assert len(rounds.asked) == held == 5
+    assert narrow.private
+    assert not replace(model.fit_, private=False).refit(0.02).private
     assert np.all(np.abs(narrow.coefficients) < np.abs(model.coef_))
     assert np.all(narrow.coefficient_sd < model.coef_sd_)
     again = estimator(prior_sd=0.02).fit(list(model.fit_.aggregates))
@@ -232,7 +235,8 @@ def test_the_job_says_what_it_found(name: str) -> None:
     stages = job.plan(rows.schema, settings, conditions)
     assert sum(stage.total for stage in stages) == pytest.approx(1)
     rounds = NoisyRounds(rows.rows, 4.0)
-    result = run(job.make(rows.schema, settings, conditions), rounds)
+    assert job.finish is not None
+    result = job.finish(run(job.make(rows.schema, settings, conditions), rounds), rows.schema, settings, conditions)
     assert [request.budget_share for request in rounds.asked] == pytest.approx([stage.share for stage in stages])
     found = job.summarise(result, job.reference(rows, settings), rows, rows, rows.schema)
     assert [row["estimate"] for row in found["coefficients"]] == pytest.approx(SLOPES, abs=0.05)

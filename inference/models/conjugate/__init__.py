@@ -27,13 +27,14 @@ There are two ways from a noisy sum s̃ = s + e to a posterior:
                   where s has one or two coordinates, and by an exact Gibbs sampler over pairs of counts where it has
                   more. θ given s is conjugate. Without noise it is the conjugate posterior.
 
-`FAMILIES` names the models, `family_job` is the learning job of one round.
+`FAMILIES` names the models, `family_job` is the learning job of one round, and `posterior_of` what another prior makes
+of its sum.
 """
 
 from inference.models.conjugate.categorical import Categorical
 from inference.models.conjugate.family import METHODS, Family, FamilyResult, Release
 from inference.models.conjugate.gaussian import Gaussian
-from inference.models.conjugate.rounds import FAMILIES, family, family_job
+from inference.models.conjugate.rounds import FAMILIES, family, family_job, posterior_of
 from inference.models.conjugate.scalar import Bernoulli, Exponential, Poisson
 
 __all__ = [
@@ -49,4 +50,5 @@ __all__ = [
     "Release",
     "family",
     "family_job",
+    "posterior_of",
 ]

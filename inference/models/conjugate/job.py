@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from dca_proto.aggregate import NoisyAggregate
 from inference.draws import InferenceData
 from inference.errors import unknown
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import SHARE, TAILS, Figure, row, with_standard
 from inference.jobs.settings import require_choice, setting
 from inference.jobs.summary import Summary
-from inference.models.conjugate import FAMILIES, METHODS, Family, FamilyResult, family
-from inference.models.conjugate import family_job as rounds_of
+from inference.models.conjugate import FAMILIES, METHODS, Family, FamilyResult, family, posterior_of
 from inference.models.conjugate.family import fitted
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
+PRIOR = "prior_"
 _SAID = {"theta": "share of ones"}
 
 
@@ -32,6 +34,26 @@ class Settings:
     def __post_init__(self) -> None:
         require_choice("method", self.method, METHODS)
 
+    @property
+    def prior(self) -> dict[str, float]:
+        """Those parameters of the conjugate prior that are given."""
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name.startswith(PRIOR)}
+        return {name.removeprefix(PRIOR): value for name, value in given.items() if value is not None}
+
+
+def settings_of(name: str) -> type[Settings]:
+    """The settings of a model's job: those of all, and ``prior_a`` for each parameter a of its conjugate prior."""
+    known = fields(FAMILIES[name])[2:]
+    own: list[Any] = [
+        (
+            PRIOR + one.name,
+            float | None,
+            setting(None, f"Parameter {one.name} of the conjugate prior; by default weak."),
+        )
+        for one in known
+    ]
+    return make_dataclass(f"{name.title()}Settings", own, bases=(Settings,), frozen=True)
+
 
 def _column(schema: Schema, settings: Settings) -> str:
     return schema.target if settings.column is None else settings.column
@@ -41,7 +63,7 @@ def _model(name: str, schema: Schema, settings: Settings) -> Family:
     column = _column(schema, settings)
     if column not in schema.columns:
         raise unknown("column", column, "the data", schema.columns)
-    return family(name, column, schema.bounds[column])
+    return family(name, column, schema.bounds[column], **settings.prior)
 
 
 def check(name: str, schema: Schema, settings: Settings) -> None:
@@ -49,10 +71,17 @@ def check(name: str, schema: Schema, settings: Settings) -> None:
     _model(name, schema, settings)
 
 
-def make(name: str, schema: Schema, settings: Settings, conditions: Conditions) -> Job[FamilyResult]:
-    """The job's round."""
+def make(name: str, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
+    """The job's round, which is the same whatever the prior is."""
+    return (yield _model(name, schema, settings).request())
+
+
+def finish(
+    name: str, released: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
+) -> FamilyResult:
+    """The posterior of what was released."""
     model = _model(name, schema, settings)
-    return rounds_of(model, rng=conditions.rng, method=settings.method, private=schema.private)
+    return posterior_of(model, released, rng=conditions.rng, method=settings.method, private=schema.private)
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
@@ -131,13 +160,16 @@ def model(name: str, schema: Schema, settings: Settings) -> str:
     return f"{FAMILIES[name].learns} {_column(schema, settings)} ({name})"
 
 
+SETTINGS = {name: settings_of(name) for name in FAMILIES}
 JOBS = {
     name: LearningJob(
         name=name,
-        settings=Settings,
+        settings=SETTINGS[name],
         check=partial(check, name),
         plan=plan,
         make=partial(make, name),
+        finish=partial(finish, name),
+        changeable=("method", *(one.name for one in fields(SETTINGS[name]) if one.name.startswith(PRIOR))),
         reference=partial(reference, name),
         summary=summary,
         draws=draws,

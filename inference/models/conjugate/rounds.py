@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError, unknown
@@ -61,6 +62,24 @@ def family_job(
         private: False where the bounds were read from the data, so that no epsilon may be claimed.
     """
     aggregate = yield model.request()
+    return posterior_of(model, aggregate, rng=rng, method=method, chains=chains, draws=draws, private=private)
+
+
+def posterior_of(
+    model: Family,
+    aggregate: NoisyAggregate,
+    *,
+    rng: np.random.Generator,
+    method: str = NOISE_AWARE,
+    chains: int = CHAINS,
+    draws: int = DRAWS,
+    private: bool = True,
+) -> FamilyResult:
+    """The posterior of what one round released, under this model's prior: another prior costs nothing.
+
+    Args:
+        aggregate: of `Family.request`. Others as of `family_job`.
+    """
     attrs = attributes(aggregate)
     claimed = private and aggregate.private
     if not claimed:

@@ -16,7 +16,7 @@ for Student-t θ₀ ~ N(0, 3²) and ln σ ~ N(ln ½, 2²) in units of the standa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
@@ -139,7 +139,7 @@ class ScoredFit:
         """The posterior of the same sums under another prior, at no price. Raises `DataError` of a fit from rows."""
         if not self.aggregates:
             raise DataError("this fit is from rows; fit them again with the other prior")
-        return fit_of(self.aggregates, prior_sd)
+        return replace(fit_of(self.aggregates, prior_sd), private=self.private)
 
     def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
         """Intercept and slopes in the user's units, ``(chains, draws)`` and ``(chains, draws, d)``."""

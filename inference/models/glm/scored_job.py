@@ -73,15 +73,19 @@ def check(schema: Schema, settings: Settings) -> None:
 
 
 def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[ScoredFit]:
-    """The job's rounds."""
+    """The job's rounds, which ask the same whatever the prior is."""
     return scored_regression(
         schema,
         settings.family,
-        prior_sd=settings.prior_sd,
         rounds=settings.rounds,
         std_share=settings.std_share,
         bound=settings.bound,
     )
+
+
+def finish(released: ScoredFit, schema: Schema, settings: Settings, conditions: Conditions) -> ScoredFit:
+    """The posterior under the prior that is set."""
+    return released.refit(settings.prior_sd)
 
 
 def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
@@ -146,6 +150,8 @@ JOBS = {
         check=check,
         plan=plan,
         make=make,
+        finish=finish,
+        changeable=("prior_sd",),
         reference=reference,
         summary=summary,
         picture_title=partial(picture_title, name),
