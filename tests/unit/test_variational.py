@@ -24,12 +24,7 @@ from inference.errors import DataError
 from inference.problem import Problem, Schema
 from inference.rounds import Job, run
 from inference.variational import mean_field, models
-from inference.variational.generalised_linear_fit import (
-    GeneralisedLinearFit,
-    probability,
-    probability_square,
-    score_on,
-)
+from inference.variational.generalised_linear_fit import GeneralisedLinearFit, probability, probability_square, score_on
 from inference.variational.mean_field_job import VariationalSettings, variational_inference
 from inference.variational.models import BERNOULLI, STANDARDISED, Model, gaussian_prior, generalised_linear
 from inference.variational.noise_spread import noise_sd
