@@ -333,17 +333,8 @@ def test_the_example_of_a_model_of_ones_own_learns(monkeypatch: pytest.MonkeyPat
     example = re.search(r"^    @register.*?(?=^\S)", models.__doc__ or "", re.DOTALL | re.MULTILINE)
     assert example is not None
     rounds = swarm(Problem("line", SCHEMA, X, y.clip(0, 1)), 8.0)
-    names = {
-        "jax": jax,
-        "register": base.register,
-        "ModelGradient": ModelGradient,
-        "Model": Model,
-        "gaussian_prior": gaussian_prior,
-        "VariationalSettings": VariationalSettings,
-        "run": run,
-    }
-    names |= {"variational_inference": variational_inference, "schema": SCHEMA, "rng": rng, "rounds": rounds}
-    exec(textwrap.dedent(example[0]), names | {"__name__": __name__}, found := {})
+    names = {**globals(), "jax": jax, "register": base.register, "schema": SCHEMA, "rng": rng, "rounds": rounds}
+    exec(textwrap.dedent(example[0]), names, found := {})
     assert found["intercept"] == pytest.approx(1.0, abs=0.3)
     np.testing.assert_allclose(found["slopes"], [0.2, -0.5], atol=0.08)
     assert found["fit"].mean.dtype == np.float64
