@@ -120,6 +120,7 @@ def _forest(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
             words = interval_words(mean, interval, 3).replace("-", "−")
             beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
             axes.text(1.02, height, words, color=kind.colour, fontsize=TEXT_SIZE, **beside)
+    _keep_to_the_models(axes, rows, kinds)
     for between in range(1, len(rows)):
         axes.axhline(0.5 - between, color="0.85", linewidth=0.8, zorder=0)
     axes.grid(axis="x", color="0.93", linewidth=0.8)
@@ -131,6 +132,17 @@ def _forest(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
     axes.set(ylim=(0.5 - max(len(rows), 1), 0.5), xlabel=_unit(rows))
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "left", "right"]].set_visible(False)
+
+
+def _keep_to_the_models(axes: Any, rows: list[Row], kinds: list[_Kind]) -> None:
+    """The axis ends where the estimates of models do: one without a model may lie anywhere, and hides them else."""
+    modelled = [_on_axis(row, kind.key) for row in rows for kind in kinds
+                if kind.key != "naive" and estimate_of(row, kind.key).mean is not None]  # fmt: skip
+    if modelled and any(kind.key == "naive" for kind in kinds):
+        ends = [end for mean, interval in modelled for end in (mean, *(interval or ()))]
+        space = 0.5 * (max(ends) - min(ends)) or 1.0
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, min(ends) - space), min(high, max(ends) + space))
 
 
 def _unit(rows: list[Row]) -> str:
