@@ -33,13 +33,14 @@ ball that is not the one of the first round, which saw whole columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import log2, sqrt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 from scipy.stats import chi2
+from scipy.stats.qmc import Sobol
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
@@ -51,10 +52,10 @@ from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 
-INSIDE = 0.9  # of normal rows are inside the ball
+INSIDE = 0.95  # of normal rows are inside the ball
 WEIGHTS = (1, 2, 1)  # of xxᵀ and xy: xy has few terms, is smaller, and decides most
 MEAN_SD, ROOT_SD = 0.5, 0.5  # priors of μ and of Σ's Cholesky factor, about what the first round found
-AUXILIARY, NUMBERS_MAX = 20_000, 4_000_000  # rows that the trainer draws, and numbers in all of them
+AUXILIARY, NUMBERS_MAX = 2**14, 4_000_000  # rows that the trainer draws, by Sobol's points, and numbers in them
 TINY = 1e-12  # of a variance: a public constant has none
 STEPS, PASSES, HALVINGS, ENOUGH = 60, 4, 12, 1e-6
 NODES = np.linspace(-9.0, 9.0, 601)  # the trapezoidal rule: exact to rounding for standard deviations up to 20
@@ -247,8 +248,8 @@ class _Law:
         self.d, self._sums = sums.d, sums
         self._lower, self._pairs = np.tril_indices(self.d), np.triu_indices(self.d + 1)
         size = len(self._pairs[0]) + self.d + 1
-        half = rng.standard_normal((min(AUXILIARY, NUMBERS_MAX // size) // 2, self.d))
-        self._z = np.concatenate([half, -half])
+        power = int(log2(min(AUXILIARY, NUMBERS_MAX // size)))
+        self._z = ndtri(Sobol(self.d, rng=rng).random_base2(power).clip(TINY, 1 - TINY))
 
     def start(self) -> Array:
         """All rows complete, the columns as the first round found them, and nothing learned."""
