@@ -124,7 +124,7 @@ def cells(options: argparse.Namespace) -> list[Cell]:
     batches, releases = (1, 40) if options.quick else (3, 40)
     sizes = SIZES[:2] if options.quick else SIZES
     grid = [(kind, n, epsilon) for n in sizes for kind in KINDS for epsilon in EPSILONS]
-    return [Cell(*one, releases, batch, options.seed) for one in grid for batch in range(batches)]
+    return [Cell(*one, releases, batch, options.seed) for batch in range(batches) for one in reversed(grid)]
 
 
 def merged(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ that much of it was clipped.
 
 **The residuals' spread.** Cov(Σ s² v r) is λ⁻¹ Σ s⁴ v vᵀ, of which the sums say nothing directly. Were features normal,
 xx would tell their covariance, and so the weights' law (`weighted`): in the features' eigenbasis it is a fixed point of
-one variance for each direction. Against the truth this is right to 5 % of a standard deviation for log-normal features,
+one variance for each direction. Against simulation a standard deviation is right to about 5 % for log-normal features,
 Student's t with 3 degrees, and neighbours of correlation 0.95.
 
 **How many rows** are complete is the trace of xx: each complete row adds exactly 1 to it.
