@@ -199,7 +199,7 @@ def draw(path: Path, held: list[dict[str, Any]]) -> None:
                 [coverage(fits) for _, fits in by_n],
                 f"{marker}-",
                 color=colour,
-                label=f"{method}, epsilon {epsilon:g}",
+                label=f"{method}, epsilon {at_least(epsilon)}",
             )
         left.axhspan(*COVERAGE, color="0.9")
         left.set(xscale="log", xlabel="rows", ylabel="90 % intervals that hold", ylim=(0.8, 1))
@@ -260,7 +260,7 @@ def _checks(held: list[dict[str, Any]]) -> list[Check]:
     normal = [one for one in held if one["data"] == NORMAL]
     for (method, n, epsilon), own in grouped(normal, "method", "n", "epsilon").items():
         part = coverage(own)
-        name = f"intervals, {method}, n = {n}, epsilon {epsilon:g}"
+        name = f"intervals, {method}, n = {n}, epsilon {at_least(epsilon)}"
         found.append(Check(name, f"{low:g} to {high:g}", f"{part:.3f}", low <= part <= high))
     people = {e: own for (e,), own in grouped([one for one in held if one["data"] == ADULT], "epsilon").items()}
     losses = [_mean(own, "log_loss") for _, own in sorted(people.items())]
@@ -271,7 +271,7 @@ def _checks(held: list[dict[str, Any]]) -> list[Check]:
     )
     for epsilon, own in sorted(people.items()):
         auc, least = _mean(own, "auc"), ADULT_AUC_MIN[epsilon]
-        found.append(Check(f"Adult, AUC at epsilon {epsilon:g}", f">= {least}", f"{auc:.4f}", auc >= least))
+        found.append(Check(f"Adult, AUC at epsilon {at_least(epsilon)}", f">= {least}", f"{auc:.4f}", auc >= least))
     for (live,), own in grouped([one for one in held if one["data"] == CANCER], "live").items():
         median = float(np.median([one["auc"] for one in own]))
         name = "breast cancer, live" if live else "breast cancer, median of splits"

@@ -92,6 +92,8 @@ def question(name: str, columns: Columns, given: dict[str, Any]) -> Question:
     mine = {key: value for key, value in given.items() if key in known}
     if "edges" in known:
         return name, {**_binned(name, columns), **mine}
+    if "times" in known:
+        return name, {**_survival(name, columns, "feature_codes" in known), **mine}
     names = columns.named(name)
     if "theta" in known:
         mine = {**_at_zero(names, mine), **mine}
@@ -112,6 +114,19 @@ def _binned(name: str, columns: Columns) -> dict[str, Any]:
     column = (columns.names or list(columns.bounds or ()) or ["x1"])[0]
     low, high = (columns.bounds or {}).get(column, (0.0, float(bins)))
     return {"columns": [column], "edges": [low + (high - low) * k / bins for k in range(bins + 1)]}
+
+
+def _survival(name: str, columns: Columns, has_features: bool) -> dict[str, Any]:
+    """A time grid of so many intervals, one group, and a code of its own for each cell; perhaps one feature."""
+    intervals = columns.size(name, COLUMNS_MAX, "intervals")
+    names = columns.names or ["duration", "event", *["x1"] * has_features]
+    grid = {"columns": names, "times": [float(k) for k in range(1, intervals + 1)]}
+    if not has_features:
+        return grid
+    cells = range(2 * intervals + 1)
+    codes = [[int(cell == place) for place in cells] for cell in cells]
+    features = _about_zero(names[2:], columns.bound)
+    return {**grid, **features, "radius": 1.0, "codes": codes, "feature_codes": codes}
 
 
 def _at_zero(names: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:

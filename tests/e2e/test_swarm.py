@@ -333,7 +333,7 @@ def test_hardening_12_what_epsilon_does_not_cover_is_left_out_on_request(
     assert json.loads((tmp_path / "run/result.json").read_text()) == result
     assert not [name for name, _ in leaves(result) if re.search("nonprivate|rmse|score", name)]
     assert not re.search("without privacy|held-out|held out|predicting the mean|not covered", done.stderr)
-    assert re.search(r"^ +private +contraction +unit", done.stderr, re.MULTILINE)
+    assert re.search(r"^ +private +unit", done.stderr, re.MULTILINE)
 
 
 def test_bounds_from_data_claim_nothing(dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def claims_nothing(result: dict[str, Any], done: Done, because: str) -> None:
     assert claims == [None] * 7, "ε, δ and ε spent; ε and μ of both rounds"
     assert not re.search(r"(epsilon|delta|mu|ε|δ|μ)\W+\d", done.stdout + done.stderr, re.IGNORECASE)
     assert not re.search(r"\b(8|1e-0?5)\b", "".join(re.findall(r"(?m)^(?:plan|spent|not private) .*$", done.stderr)))
-    assert re.search(r"^ +not private +without privacy +contraction +unit", done.stderr, re.MULTILINE)
+    assert re.search(r"^ +not private +without privacy +unit", done.stderr, re.MULTILINE)
     assert len(re.findall(rf"^(?:plan|not private) .*{because}", done.stderr, re.MULTILINE)) == 2
     assert "spent" not in done.stderr
 

@@ -349,4 +349,8 @@ def test_hospitals_that_are_too_small_for_a_method_are_learnt_from_by_another_at
 
 
 def test_only_some_jobs_are_for_data_nodes() -> None:
-    assert [name for name in NAMES if NodeReleaseRequest in find(name).kinds] == ["regression-mcmc"]
+    assert [name for name in NAMES if NodeReleaseRequest in find(name).kinds] == [
+        "regression-mcmc",
+        "survival",
+        "survival-regression",
+    ]

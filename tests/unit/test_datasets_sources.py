@@ -29,6 +29,7 @@ needs_files = pytest.mark.skipif(FOLDER_VARIABLE not in os.environ, reason=f"nam
 SHAPES = {
     "diabetes": (442, 4),
     "breast-cancer": (569, 31),
+    "simulated-trial": (600, 5),
     "wine-red": (1599, 12),
     "wine-white": (4898, 12),
     "abalone": (4177, 9),
@@ -37,7 +38,7 @@ SHAPES = {
     "bike": (17379, 13),
     "air-quality": (6941, 12),
 }
-SHIPPED = ("diabetes", "breast-cancer")
+SHIPPED = ("diabetes", "breast-cancer", "simulated-trial")
 OF_PAPERS = {"power-plant": power_plant, "bike": bike, "air-quality": air_quality}
 CLIPPED_MAX = 0.025  # share of rows with a value outside
 
