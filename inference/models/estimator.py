@@ -54,6 +54,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         epsilon_, delta_: what it cost each participant in all; None where `private_` is False. Rounds that know
             what they cost, as a trainer's do, are asked (`inference.rounds.CostedRounds`); of others, those that gave
             a sum are added up.
+        warnings_: what speaks against the fit, a sentence each.
         n_features_in_: how many features there are. feature_names_in_: their names, where known.
     """
 
@@ -88,6 +89,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             self._named_by_rows = True
             self._fit_rows(X, y)
             self._account(False, None)
+        self.warnings_ = tuple(self._warnings())
         return self
 
     @abstractmethod
@@ -101,6 +103,10 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def _fit_rounds(self, rounds: Rounds) -> bool:
         """Run the learning job and return whether its result is private; call `_name_features`."""
+
+    def _warnings(self) -> Sequence[str]:
+        """As the fit says them."""
+        return getattr(getattr(self, "fit_", None), "warnings", ())
 
     def _spent(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of all rounds; a job of mini-batches, in which nobody takes part in all of them, overrides it."""

@@ -55,6 +55,10 @@ class GeneralisedLinearFit:
         return self.fit.private
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.fit.warnings
+
+    @property
     def coefficients(self) -> Array:
         """Posterior mean slopes, per feature unit: of the log odds, or of the target in its units. Shape ``(d,)``."""
         return self._own_units(self.fit.mean)[1:]

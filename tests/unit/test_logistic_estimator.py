@@ -59,11 +59,28 @@ def test_over_rounds_it_learns_and_says_what_it_cost() -> None:
     assert whole.epsilon_ == pytest.approx(parts.epsilon_)
 
 
+def test_it_warns_of_what_speaks_against_the_fit() -> None:
+    X, y = rows(5000)
+    source = ExactRounds(np.column_stack([X, y]), SCHEMA.columns)
+    assert PrivateLogisticRegression().fit(X, y).warnings_ == ()
+    over_rounds = PrivateLogisticRegression(schema=SCHEMA, method="one-sum", random_state=0).fit(source)
+    heavy = np.random.default_rng(2).standard_t(2.5, X.shape) * [1.0, 0.4] + [5.0, 0.0]
+    tails = ExactRounds(np.column_stack([heavy.clip([0, -3], [10, 3]), y]), SCHEMA.columns)
+    warned = PrivateLogisticRegression(schema=SCHEMA, method="one-sum", random_state=0).fit(tails)
+    assert over_rounds.warnings_ == ()
+    assert "the tails are not those of a normal law" in warned.warnings_[0]
+    again = PrivateLogisticRegression(random_state=0).fit(tails.hold(source.requests[-1]))
+    assert "an aggregate alone does not show whether they are normal" in again.warnings_[0]
+
+
 def test_what_it_cannot_learn_from_is_said() -> None:
     X, y = rows(50)
     source = ExactRounds(np.column_stack([X, y]), SCHEMA.columns)
     with pytest.raises(DataError, match="rounds need public bounds"):
         PrivateLogisticRegression().fit(source)
+    with pytest.raises(DataError, match=r"method 'foo' is unknown; known: auto, one-sum, variational"):
+        PrivateLogisticRegression(schema=SCHEMA, method="foo").fit(source)
+    assert not source.requests
     parameters = {"columns": ["a"], "centre": [5.0], "scale": [5.0], "bound": [1.0]}
     with pytest.raises(DataError, match="expected 'regression'"):
         PrivateLogisticRegression().fit(source.hold(SecureSumRequest("sum", parameters)))

@@ -186,6 +186,9 @@ def test_kaplan_meier_from_rows_rounds_and_an_aggregate() -> None:
     again = PrivateKaplanMeier(QUARTERS, duration="months", group="arm", random_state=1).fit(rounds.held)
     assert (again.survival_ == model.survival_).all()
     assert model.predict([0.0, 9.0]) == pytest.approx(np.column_stack([np.ones(2), model.survival_[:, 0]]))
+    assert (exact.warnings_, model.warnings_) == ((), ())
+    noisy = PrivateKaplanMeier(QUARTERS, duration="months", group="arm", random_state=1).fit(ideal(TRIAL, 0.1))
+    assert any("little was learned there" in text for text in noisy.warnings_)
     with pytest.raises(DataError, match="times from 9 to 40; the grid is from 0 to 36"):
         model.predict([9.0, 40.0])
     with pytest.raises(DataError, match="rows have 4 columns; expected 3: months, event, arm"):

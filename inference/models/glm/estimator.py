@@ -91,7 +91,7 @@ class PrivatePoissonRegression(_Scored):
             ``(d,)``. intercept_, intercept_sd_: of the log rate at features of zero.
         dispersion_, dispersion_sd_: κ, the variance of a count being λ + κλ² about its mean λ.
         fit_: the whole posterior (`inference.models.glm.scored_fit.ScoredFit`), with ``refit(prior_sd)``.
-        private_, epsilon_, delta_, n_features_in_, feature_names_in_: `PrivateEstimator`.
+        private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
     def __init__(self, *, prior_sd: float = PRIOR_SD, schema: Schema | None = None, rounds: int = ROUNDS) -> None:
@@ -126,7 +126,8 @@ class PrivateRobustRegression(_Scored):
         coef_, coef_sd_: posterior mean and standard deviation of the slopes, in own units, shape ``(d,)``.
         intercept_, intercept_sd_: of the target at features of zero.
         residual_scale_, residual_scale_sd_: σ of the residuals' law, in target units.
-        fit_, private_, epsilon_, delta_, n_features_in_, feature_names_in_: as of `PrivatePoissonRegression`.
+        fit_, private_, epsilon_, delta_, warnings_: as of `PrivatePoissonRegression`.
+        n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
     def __init__(

@@ -53,9 +53,8 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         intercept_, intercept_sd_: of the target at features of zero.
         residual_sd_: of the target about its prediction, in target units.
         repair_: the repair that was used; "none" on rows.
-        warnings_: what speaks against the fit, a sentence each, as a job over rounds found it.
         fit_: the whole posterior (`inference.models.linear.result.LinearFit`); its ``draws`` give samples.
-        private_, epsilon_, delta_, n_features_in_, feature_names_in_: `PrivateEstimator`.
+        private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
     def __init__(
@@ -117,7 +116,6 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
 
     def _keep(self, fit: LinearFit, repair: str) -> None:
         self.fit_, self.repair_ = fit, repair
-        self.warnings_ = getattr(fit, "warnings", ())
         self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
         self.intercept_, self.intercept_sd_ = fit.intercept, fit.intercept_sd
         self.residual_sd_ = float(fit.scale[-1] * np.sqrt(fit.posterior.residual_variance))

@@ -34,6 +34,11 @@ from inference.variational.models import PRIOR_SD
 
 Array = NDArray[np.float64]
 
+UNCHECKED = (
+    "the coefficients suppose normal features, and an aggregate alone does not show whether they are normal; fit over "
+    "rounds, whose first one shows it"
+)
+
 
 class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """Bayesian logistic regression of two classes with intercept, from rows or over rounds.
@@ -53,7 +58,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         coef_, coef_sd_: posterior mean and standard deviation of the slopes of the log odds, in own units, shape
             ``(1, d)``. intercept_, intercept_sd_: of the log odds at features of zero, shape ``(1,)``.
         fit_: over rounds, the whole posterior (`inference.variational.generalised_linear_fit.GeneralisedLinearFit`).
-        private_, epsilon_, delta_, n_features_in_, feature_names_in_: `PrivateEstimator`.
+        private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
     def __init__(
@@ -144,6 +149,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self.fit_ = fit
         self._keep(np.r_[fit.intercept, fit.coefficients], np.r_[fit.intercept_sd, fit.coefficient_sd])
         return fit.private
+
+    def _warnings(self) -> Sequence[str]:
+        of_aggregates = self.fit_ is None and not self._named_by_rows
+        return (UNCHECKED,) if of_aggregates else super()._warnings()
 
     def _spent(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """(ε, δ) of a client that took part in the rounds of all clients and in as many others as there are epochs."""

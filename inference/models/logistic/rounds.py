@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from inference.errors import unknown
 from inference.models.logistic.one_sum import about_tails, not_normal, one_sum_posterior, sum_request, too_noisy
 from inference.problem import Problem, Schema
 from inference.rounds import Job
@@ -54,9 +55,12 @@ def logistic_regression(
         held_out: rows that the trainer holds, for the score that `on_progress` is told after each round of gradients.
 
     Raises:
-        DataError: before the first round, of held-out rows of one class and a prior that is not above 0.
+        DataError: before the first round, of an unknown method, held-out rows of one class and a prior that is not
+            above 0.
         NoAggregate: of the first two rounds, without which there is no result.
     """
+    if method not in METHODS:
+        raise unknown("method", method, None, METHODS)
     model = generalised_linear(schema, BERNOULLI, prior_sd=prior_sd)
     score = None if held_out is None else score_on(BERNOULLI, held_out, 1.0)
     moments = yield moments_request(schema, settings.std_share, target=False)

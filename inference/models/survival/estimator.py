@@ -48,7 +48,7 @@ class PrivateKaplanMeier(PrivateEstimator):
         survival_: the posterior mean of S(t_k), shape ``(G, K)``. band_: the ends of pointwise 95 % intervals, shape
             ``(2, G, K)``. log_rank_: the test (statistic, degrees, p_value); None of one group.
         fit_: the whole posterior (`inference.models.survival.rounds.SurvivalFit`).
-        private_, epsilon_, delta_, n_features_in_, feature_names_in_: `PrivateEstimator`.
+        private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class PrivateProportionalHazards(PrivateEstimator):
         coef_, coef_sd_: posterior mean and standard deviation of the log hazard ratio of one more unit of each feature,
             shape ``(d,)``. group_coef_, group_coef_sd_: of each further group to group 0, shape ``(G - 1,)``.
         fit_: the whole posterior (`inference.models.survival.rounds.HazardsFit`).
-        private_, epsilon_, delta_, n_features_in_, feature_names_in_: `PrivateEstimator`.
+        private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
     def __init__(
