@@ -120,6 +120,7 @@ def test_the_picture_has_curves_with_bands(tmp_path: Path, settings: dict[str, A
         ("survival", {"group": "age"}, "group column 'age' has bounds 40:90; number the groups from 0"),
         ("survival", {"group": "event"}, "both the event and the group"),
         ("survival", {"intervals": 0}, "setting 'intervals' is 0, expected at least 1"),
+        ("survival", {"intervals": 400}, "400 times of a survival curve; expected 1 to 100"),
         ("survival-regression", {"moments_share": 1.0}, "setting 'moments_share' is 1"),
     ],
 )
@@ -191,6 +192,8 @@ def test_kaplan_meier_from_rows_rounds_and_an_aggregate() -> None:
     assert any("little was learned there" in text for text in noisy.warnings_)
     with pytest.raises(DataError, match="times from 9 to 40; the grid is from 0 to 36"):
         model.predict([9.0, 40.0])
+    with pytest.raises(DataError, match="0 times of a survival curve; expected 1 to 100"):
+        PrivateKaplanMeier(duration="months").fit(table)
     with pytest.raises(DataError, match="rows have 4 columns; expected 3: months, event, arm"):
         PrivateKaplanMeier(QUARTERS, duration="months", group="arm").fit(np.ones((5, 4)))
 
@@ -198,8 +201,12 @@ def test_kaplan_meier_from_rows_rounds_and_an_aggregate() -> None:
 def test_proportional_hazards_from_rows_and_rounds() -> None:
     exact = PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(TRIAL.X, TRIAL.y)
     assert (exact.private_, exact.coef_.shape, exact.group_coef_.shape) == (False, (2,), (1,))
-    model = PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(ideal(TRIAL))
+    rounds = Kept(ideal(TRIAL))
+    model = PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(rounds)
     assert model.private_
+    again = PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(rounds.held)
+    assert (again.coef_ == model.coef_).all()
+    assert again.epsilon_ == pytest.approx(model.epsilon_)
     assert model.epsilon_ == pytest.approx(8.0, rel=1e-3)
     off = (np.r_[model.group_coef_, model.coef_] - np.r_[exact.group_coef_, exact.coef_]) / np.r_[
         model.group_coef_sd_, model.coef_sd_
@@ -209,6 +216,15 @@ def test_proportional_hazards_from_rows_and_rounds() -> None:
     assert np.diff(model.predict(np.array([[65.0, 5.0], [66.0, 5.0]]))) == pytest.approx(model.coef_[:1])
     with pytest.raises(DataError, match="public bounds are missing"):
         PrivateProportionalHazards().fit(ideal(TRIAL))
+    with pytest.raises(DataError, match="durations are missing; give them as y"):
+        PrivateProportionalHazards(schema=TRIAL.schema).fit(TRIAL.X)
+    with pytest.raises(DataError, match="found aggregates of survival-regression; expected both"):
+        PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(rounds.held[1:])
+    with pytest.raises(DataError, match=r"and 4 intervals up to 36; expected .* and 2 up to 36"):
+        PrivateProportionalHazards(schema=TRIAL.schema, group="arm", intervals=2).fit(rounds.held)
+    few = TRIAL.select(("event", "arm"))
+    with pytest.raises(DataError, match="no features beside event and group"):
+        PrivateProportionalHazards(schema=few.schema, group="arm").fit(few.X, few.y)
 
 
 @pytest.mark.skipif(find_spec("arviz") is None, reason="without ArviZ")

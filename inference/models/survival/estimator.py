@@ -28,6 +28,7 @@ from inference.models.survival.rounds import (
     curves_job,
     exact_curves,
     exact_hazards,
+    hazards_from,
     hazards_job,
 )
 from inference.problem import Problem, Schema
@@ -112,10 +113,10 @@ class PrivateKaplanMeier(PrivateEstimator):
 
 
 class PrivateProportionalHazards(PrivateEstimator):
-    """Proportional hazards, constant within intervals, from rows or over two rounds.
+    """Proportional hazards, constant within intervals, from rows, both rounds' aggregates, or over two rounds.
 
     Args:
-        schema: names and public bounds of all columns; its target is the duration. Needed for either source.
+        schema: names and public bounds of all columns; its target is the duration. Always needed.
         event: the column of events. group: of groups 0, 1, ..., G - 1, or None.
         intervals: of one length, up to the duration's upper bound. times: their ends instead.
 
@@ -150,17 +151,28 @@ class PrivateProportionalHazards(PrivateEstimator):
         if self.schema is None:
             raise DataError("public bounds are missing; give schema=Schema(features, duration, bounds)")
         times = None if self.times is None else tuple(map(float, self.times))
-        return self.schema, Columns.of(self.schema, self.event, self.group, times, self.intervals)
+        columns = Columns.of(self.schema, self.event, self.group, times, self.intervals)
+        if not columns.features:
+            raise DataError("no features beside event and group; name some in schema, or take PrivateKaplanMeier")
+        return self.schema, columns
 
     def _fit_rows(self, X: Any, y: Any) -> None:
         schema, columns = self._columns()
+        if y is None:
+            raise DataError("durations are missing; give them as y, as in fit(X, durations)")
         X, durations = check_array(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
         if X.shape != (len(durations), len(schema.features)):
             raise DataError(f"X has shape {X.shape}; expected a row for each duration of: {', '.join(schema.features)}")
         self._keep(exact_hazards(Problem("rows", schema, X, durations), columns))
 
     def _fit_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> None:
-        raise DataError("an aggregate alone does not say the features' centres; give rounds, or rows X and durations y")
+        if [one.statistic for one in aggregates] != ["moments", "survival-regression"]:
+            found = ", ".join(one.statistic for one in aggregates)
+            raise DataError(
+                f"found aggregates of {found}; expected both of the job's rounds, of moments and survival-regression"
+            )
+        _, columns = self._columns()
+        self._keep(hazards_from(aggregates[1], columns))
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
         self._keep(run(hazards_job(*self._columns()), rounds))

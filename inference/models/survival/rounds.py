@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
-from dca_proto.statistics import Survival, SurvivalRegression
+from dca_proto.statistics import Survival, SurvivalRegression, resolve
 from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.errors import DataError, unknown
@@ -25,6 +25,7 @@ from inference.scale import marginals, moments_parameters, standardisation
 Array = NDArray[np.float64]
 ROWS_MAX = 100_000  # of a data node, unless asked for more
 MOMENTS_SHARE = 0.1
+INTERVALS_MAX = 100  # whose codes take half a second; the time grows with their cube
 BITS = 24  # of the grid of exact sums, as of a round's
 
 
@@ -35,6 +36,9 @@ class Columns:
     Attributes:
         duration, event: the columns. times: t_1 < ... < t_K, in units of the duration.
         group: a column of 0, 1, ..., G - 1, or None. groups: G. features: in a regression.
+
+    Raises:
+        DataError: no times, or more than `INTERVALS_MAX`.
     """
 
     duration: str
@@ -43,6 +47,12 @@ class Columns:
     group: str | None = None
     groups: int = 1
     features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.times) <= INTERVALS_MAX:
+            raise DataError(
+                f"{len(self.times)} times of a survival curve; expected 1 to {INTERVALS_MAX}, the ends of the intervals"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -330,9 +340,27 @@ def hazards_job(
     centre, scale = middle + offsets * half, sds * half
     statistic = statistic_of(columns.names, columns.times, columns.groups, centre, scale)
     released: NoisyAggregate = yield _request(kind, statistic.name, _parameters(statistic), 1 - moments_share, rows_max)
+    return hazards_from(released, columns, private=schema.private and moments.private)
+
+
+def hazards_from(released: NoisyAggregate, columns: Columns, *, private: bool = True) -> HazardsFit:
+    """The posterior of what the second round released, whose parameters tell what the first one found.
+
+    Raises:
+        DataError: the aggregate is of another statistic, or of other columns, groups or times.
+    """
+    statistic = resolve(released.statistic, dict(released.parameters))
+    if not isinstance(statistic, SurvivalRegression):
+        raise DataError(f"the aggregate is of statistic {released.statistic!r}; expected 'survival-regression'")
+    centre, scale = np.array(statistic.centre), np.array(statistic.scale)
+    if statistic != statistic_of(columns.names, columns.times, columns.groups, centre, scale):
+        raise DataError(
+            f"the aggregate is of columns {', '.join(statistic.columns)} and {len(statistic.times)} intervals up to "
+            f"{statistic.times[-1]:g}; expected {', '.join(columns.names)} and {len(columns.times)} up to "
+            f"{columns.times[-1]:g}, so give the settings of the round"
+        )
     layout = Layout(len(columns.times), columns.groups, len(columns.features))
-    sums = NoisySums.of(released)
-    private = schema.private and moments.private and released.private
+    sums, private = NoisySums.of(released), private and released.private
     claimed = {} if private else {"private": False, "epsilon": None, "delta": None, "mu": None}
     fitted = fit(sums, layout, statistic)
     return HazardsFit(columns, layout, fitted, centre, scale, private, {**sums.attrs, **claimed})
