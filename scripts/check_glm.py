@@ -75,7 +75,7 @@ def rows_of(cell: Cell, rng: np.random.Generator) -> Problem:
         z = rng.multivariate_normal(np.zeros(3), np.full((3, 3), 0.5) + np.eye(3) / 2, size=n)
     else:
         two = ((rng.random(n) < 0.3) - 0.3) / np.sqrt(0.21)
-        z = np.clip(np.column_stack([rng.exponential(size=n) - 1, two, rng.standard_normal(n)]), -4, 4)
+        z = np.column_stack([rng.exponential(size=n) - 1, two, rng.standard_normal(n)])
     eta = 1 + z @ SLOPES
     if cell.model == "poisson":
         y = rng.poisson(np.exp(eta) * (rng.gamma(2.0, 0.5, n) if cell.law == "dispersed" else 1.0)).astype(float)

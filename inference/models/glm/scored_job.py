@@ -19,7 +19,7 @@ from inference.jobs.settings import require_positive, setting
 from inference.jobs.summary import HeldOut, Summary
 from inference.models.glm.families import POISSON, Family, Poisson, StudentT
 from inference.models.glm.scored_fit import PRIOR_SD, ScoredFit, exact_fit
-from inference.models.glm.scored_rounds import BOUND, ROUNDS, STD_SHARE, scored_regression, shares
+from inference.models.glm.scored_rounds import ROUNDS, STD_SHARE, scored_regression, shares
 from inference.models.glm.scored_rounds import check as check_target
 from inference.problem import Problem, Schema
 from inference.rounds import Job
@@ -34,13 +34,11 @@ class Settings:
     """Of both jobs."""
 
     rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.")
-    bound: float = setting(BOUND, "Clients clip their features to so many standard deviations.")
     std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.")
     prior_sd: float = setting(PRIOR_SD, "Standard deviation of the prior of each standardised coefficient.")
 
     def __post_init__(self) -> None:
         require_positive("prior_sd", self.prior_sd)
-        require_positive("bound", self.bound)
         if self.rounds < 1:
             raise DataError(f"setting 'rounds' is {self.rounds}, expected at least 1")
         if not 0 < self.std_share < 1:
@@ -79,7 +77,6 @@ def make(schema: Schema, settings: Settings, conditions: Conditions) -> Job[Scor
         settings.family,
         rounds=settings.rounds,
         std_share=settings.std_share,
-        bound=settings.bound,
     )
 
 

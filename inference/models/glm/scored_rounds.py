@@ -3,7 +3,9 @@
 The first round's moments give centres and scales of the features, and where to start: slopes of 0, for counts the
 logarithm of their mean, for Student-t the mean and standard deviation of the target. Counts are left in their own
 units, clipped at their public upper bound; a target with outliers is measured in its standard deviation and clipped at
-its public bounds.
+its public bounds. Features are clipped at their public bounds too: a score's norm is bounded, so that nothing else
+needs a limit, and a rare value of a binary feature may be many standard deviations out. `FAR` is a limit of arithmetic
+alone: exp(η) of the farthest row that the bounds allow must be a number.
 
 The first round of scores has slopes of 0, where the information is a multiple of the features' second moments. Only the
 last asks for κ's term. Between them, κ is what the variance of the counts leaves beyond what the features explain.
@@ -12,12 +14,12 @@ last asks for κ's term. Between them, κ is what the variance of the counts lea
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log, sqrt
+from math import inf, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
 from inference.models.glm.families import Family, rate
 from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, ScoredFit, fit_of, prior_of, rows_of, simulated
@@ -28,9 +30,10 @@ from inference.variational.standardise import Standardisation, moments_request, 
 
 Array = NDArray[np.float64]
 
-STD_SHARE, BOUND, ROUNDS = 0.1, 4.0, 4
+STD_SHARE, ROUNDS = 0.1, 4
 SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores, the last ones where there are fewer; the first is repeated
-REACH_MAX = 50.0  # of a row's linear predictor at the slopes that a round asks about
+FAR = 60.0  # standard deviations, over the root of the number of features: no feature is farther from its centre
+REACH_MAX = 100.0  # of a row's linear predictor at the slopes that a round asks about
 DISPERSION_MAX = 5.0  # that a clip is planned for
 
 
@@ -47,22 +50,23 @@ def scored_regression(
     prior_sd: float = PRIOR_SD,
     rounds: int = ROUNDS,
     std_share: float = STD_SHARE,
-    bound: float = BOUND,
 ) -> Job[ScoredFit]:
     """The job: yields `SecureSumRequest`s, is sent `NoisyAggregate`s, returns the fit.
 
     Args:
         prior_sd: of each slope, with features in standard deviations. rounds: of scores, at least 1.
-        std_share: the first round's part of the budget. bound: of the features, in standard deviations.
+        std_share: the first round's part of the budget.
 
     Raises:
         DataError: before the first round: a number is out of range, or counts have a lower bound below 0.
         NoAggregate: a round ended without a sum.
     """
     check(schema, family)
+    if rounds < 1:
+        raise DataError(f"rounds is {rounds}; expected at least 1 round of scores")
     left = shares(rounds, std_share)
     moments = yield moments_request(schema, std_share, target=True)
-    columns, mean, sd = _with_target(standardised(schema, moments, bound), family, schema)
+    columns, mean, sd = _columns(schema, moments, family)
     per_sensitivity = sqrt(moments.noise_variance * std_share) / moments.sensitivity
     prior = prior_of(family, columns, prior_sd)
     rows, phi = rows_of(family, columns, np.eye(len(columns.columns))), _start(prior, family, mean, sd)
@@ -84,14 +88,15 @@ def check(schema: Schema, family: Family) -> None:
         raise DataError(f"target {schema.target!r} has the lower bound {lower:g}; counts start at 0, so give 0:HIGH")
 
 
-def _with_target(columns: Standardisation, family: Family, schema: Schema) -> tuple[Standardisation, float, float]:
-    """With the target as the model takes it, and the target's mean and standard deviation in its own units."""
-    mean, sd, interval = float(columns.centre[-1]), float(columns.scale[-1]), schema.bounds[schema.target]
-    scale = 1.0 if family.own_units else sd
-    centre = 0.0 if family.own_units else mean
-    bound = max(interval.upper - centre, centre - interval.lower) / scale
-    numbers = zip((columns.centre, columns.scale, columns.bound), (centre, scale, bound), strict=True)
-    return Standardisation(columns.columns, *(np.r_[row[:-1], value] for row, value in numbers)), mean, sd
+def _columns(schema: Schema, moments: NoisyAggregate, family: Family) -> tuple[Standardisation, float, float]:
+    """Columns within their public bounds, the target as the model takes it; its mean and sd in its own units."""
+    found = standardised(schema, moments, inf)
+    mean, sd = float(found.centre[-1]), float(found.scale[-1])
+    if family.own_units:
+        found.centre[-1], found.scale[-1] = 0.0, 1.0
+    reach = (schema.half_widths + np.abs(schema.centres - found.centre)) / found.scale
+    reach[:-1] = np.minimum(reach[:-1], FAR / sqrt(reach.size - 1))
+    return replace(found, bound=reach), mean, sd
 
 
 def _start(prior: Prior, family: Family, mean: float, sd: float) -> Array:
