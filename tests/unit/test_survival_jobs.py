@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from inference.jobs.base import Conditions
 from inference.jobs.estimates import rows_of, separated
 from inference.jobs.picture import plot_estimates
 from inference.jobs.settings import settings_from
+from inference.models.survival.job import concordance
 from inference.problem import Problem, split
 from inference.rounds import run
 
@@ -93,6 +97,31 @@ def test_hazard_ratios() -> None:
     assert said["test"]["scores"][0]["private"] > 0.55
     assert result.private
     assert result.survival(np.array([[65.0, 5.0]])).shape == (1, 4)
+
+
+def test_concordance_counts_pairs_and_keeps_no_table_of_them() -> None:
+    fit, _ = learn("survival-regression", group="arm")
+    pairs, points = 0, 0.0
+    rows = TRIAL.take(np.arange(60))
+    risk = fit.log_hazard_ratio(rows.X[:, [2, 3]], rows.X[:, 1])
+    for i, j in product(range(60), repeat=2):
+        if rows.X[i, 0] and (rows.y[i] < rows.y[j] or (rows.y[i] == rows.y[j] and not rows.X[j, 0])):
+            pairs += 1
+            points += (1 + np.sign(risk[i] - risk[j])) / 2
+    assert concordance(fit, rows) == pytest.approx(points / pairs)
+    many = TRIAL.take(np.arange(3000) % len(TRIAL.y))
+    tracemalloc.start()
+    concordance(fit, many)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2e6, "a table of booleans alone has 9 MB"
+
+
+def test_rows_with_a_missing_value_are_warned_of_and_too_many_rows_are_not() -> None:
+    result, _ = learn("survival", group="arm", intervals=4)
+    fewer, more = (replace(result, counts=replace(result.counts, surplus=by)) for by in (-6.0, 6.0))
+    assert "fewer rows were counted than contributed, by 6.0 standard deviations" in fewer.warnings[0]
+    assert more.warnings == []
 
 
 def test_what_a_file_or_a_page_has_of_rows_as_they_are_stands_apart() -> None:

@@ -38,7 +38,7 @@ in 92 % where neighbouring features have a correlation of 0.95. The residual var
 small where there is hardly more than noise, by up to 30 %. The other repairs' intervals hold as much with the noise in
 their spread, or all where the mean explodes.
 
-All functions broadcast over leading axes, so that the threshold search runs the very same repair on many draws at once.
+All functions broadcast over leading axes, so that many releases may be repaired at once.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ CENTRAL = (0.025, 0.975)
 SPREAD_MIN = 1e-3  # of H(t_k) in its largest: beyond, weights would drown each other in rounding
 ROWS_FLOOR = 0.5  # of those at risk, where noise says fewer
 GRADIENT_STEP = 1e-3  # rows; U is smooth on the scale of whole rows
-MISSING_SDS = 4.0  # how far off the number of rows must be for a warning: once in 16,000 releases without a reason
+MISSING_SDS = 4.0  # by which the number of rows is below n for a warning: once in 31,000 releases without a reason
 
 
 class AtRisk(NamedTuple):
@@ -104,7 +104,7 @@ class Counts:
     @property
     def rows_missing(self) -> bool:
         """Whether fewer rows were counted than contributed: rows with a missing value count as zero."""
-        return abs(self.surplus) > MISSING_SDS
+        return self.surplus < -MISSING_SDS
 
     def shares(self, draws: int, rng: np.random.Generator) -> Array:
         """Draws of the cells' shares, times n, shape ``(draws, G, m)``; some may be a little below 0."""

@@ -236,10 +236,12 @@ def concordance(fit: HazardsFit, rows: Problem) -> float:
     features = np.column_stack([at[name] for name in columns.features])
     risk = fit.log_hazard_ratio(features, at[columns.group] if columns.group else None)
     duration, had = at[columns.duration], at[columns.event] > 0.5
-    sooner = had[:, None] & ((duration[:, None] < duration) | ((duration[:, None] == duration) & ~had))
-    higher = (risk[:, None] > risk) + 0.5 * (risk[:, None] == risk)
-    pairs = float(sooner.sum())
-    return float(higher[sooner].sum() / pairs) if pairs else 0.5
+    pairs, higher = 0, 0.0
+    for i in np.flatnonzero(had):  # row by row: a table of all pairs would fill the memory
+        later = risk[(duration > duration[i]) | ((duration == duration[i]) & ~had)]
+        pairs += later.size
+        higher += float(np.sum(later < risk[i]) + 0.5 * np.sum(later == risk[i]))
+    return higher / pairs if pairs else 0.5
 
 
 def picture_title_regression(schema: Schema) -> str:

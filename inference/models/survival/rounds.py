@@ -25,7 +25,7 @@ from inference.scale import marginals, moments_parameters, standardisation
 Array = NDArray[np.float64]
 ROWS_MAX = 100_000  # of a data node, unless asked for more
 MOMENTS_SHARE = 0.1
-INTERVALS_MAX = 100  # whose codes take half a second; the time grows with their cube
+INTERVALS_MAX = 100  # whose codes take about a second; the time grows with their cube
 BITS = 24  # of the grid of exact sums, as of a round's
 
 
@@ -177,8 +177,8 @@ class SurvivalFit:
         found = []
         if self.counts.rows_missing:
             found.append(
-                f"{self.counts.surplus:+.1f} noise standard deviations: as many rows more or fewer were counted than "
-                "contributed; rows with a missing value count as zero, and the curves take them for rows like all"
+                f"fewer rows were counted than contributed, by {-self.counts.surplus:.1f} standard deviations of the "
+                "noise; rows with a missing value count as zero, and the curves take them for rows like all"
             )
         weak = float(np.ptp(self.band(), axis=0).max())
         if weak > 0.5:
