@@ -116,7 +116,8 @@ def features(data: str, n: int, rng: np.random.Generator) -> tuple[Array, Array]
 
 def truth(data: str) -> Array:
     """Intercept and slopes in the features' own units: `TRUTH` is for standard deviations."""
-    return np.r_[TRUTH[0], TRUTH[1:] / features(data, 1, stream(0, "deviation"))[1]]
+    slopes = TRUTH[1:] / features(data, 1, stream(0, "deviation"))[1]
+    return np.concatenate([TRUTH[:1], slopes])
 
 
 def simulated(data: str, n: int, seed: int) -> Problem:

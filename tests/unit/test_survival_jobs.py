@@ -94,6 +94,7 @@ def test_hazard_ratios() -> None:
     ]
     assert all(abs(row["estimate"] - row["nonprivate"]) < 5 * row["estimate_sd"] for row in rows)
     assert all(row["contraction"] > 0.9 for row in rows)
+    assert "normal within groups" in said["remarks"]["features"]
     assert said["test"]["scores"][0]["private"] > 0.55
     assert result.private
     assert result.survival(np.array([[65.0, 5.0]])).shape == (1, 4)

@@ -27,6 +27,10 @@ from inference.models.survival.rounds import (
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
+ASSUMED = (
+    "taken for normal within groups; intervals of binary, skewed or heavy-tailed ones hold less often, the more rows "
+    "and budget there are"
+)
 LOG_HAZARD = "log hazard ratio"
 
 
@@ -206,6 +210,7 @@ def summary_regression(
     ]
     return {
         "estimates": rows,
+        "remarks": {"features": ASSUMED},
         "warnings": result.warnings,
         "test": None if test is None else _scores(result, reference, test),
     }
