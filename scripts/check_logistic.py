@@ -26,7 +26,7 @@ cell of eighteen is outside 85 to 95 % in 1 % of runs, and one coefficient of th
 Exit code 4 where one of these does not hold. Adult is found through DCA_DATA, or downloaded once.
 
     scripts/check_logistic.py                      20 minutes (estimate)
-    scripts/check_logistic.py --quick --json -     few fits, no live run: two minutes
+    scripts/check_logistic.py --quick --json -     few fits, no live run: a minute; cells fail by chance
 """
 
 from __future__ import annotations
