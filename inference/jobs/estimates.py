@@ -44,20 +44,18 @@ class Figure(NamedTuple):
 
     Attributes:
         prior: the ends of the prior's central 95 % interval, of a posterior whose prior is proper.
-        weight: of the data in a mean without an interval, where a plan says it.
     """
 
     mean: float
     sd: float | None = None
     interval: tuple[float, float] | None = None
     prior: tuple[float, float] | None = None
-    weight: float | None = None
 
     @property
     def contraction(self) -> float | None:
-        """How much of the prior's spread is gone (`inference.contraction`)."""
+        """How much of the prior's spread is gone (`inference.contraction`); None where there is no posterior."""
         if self.interval is None or self.prior is None:
-            return self.weight
+            return None
         return float(contraction(np.ptp(self.interval), np.ptp(self.prior)))
 
 

@@ -115,6 +115,7 @@ def test_the_steps_of_the_plan_give_the_posterior_mean(family: str, h: float, cl
     weight = before / (before + variance / h**2 / steps)
     assert_allclose(found.theta, weight * of_data)
     assert_allclose(found.weight, weight)
+    assert ["70 reports" in text for text in found.warnings] == [True] * bool(weight.min() < 0.8)
 
 
 def test_what_is_told_on_the_way() -> None:

@@ -106,16 +106,14 @@ def summary(
 ) -> Summary:
     """Coefficients, of which no spread is known, and scores on rows that nobody learned from."""
     is_linear = result.settings.family == NORMAL
-    found = [
-        Figure(float(value), weight=float(weight))
-        for value, weight in zip((result.intercept, *result.coefficients), result.weight, strict=True)
-    ]
+    found = [Figure(float(value)) for value in (result.intercept, *result.coefficients)]
     effects = Effects(schema, schema.half_widths[:-1], BY_BOUNDS, logistic=not is_linear)
     tested = regression.errors if is_linear else logistic.scores
     return {
         **effects.summary(found, figures_of(reference)),
         "groups": result.groups._asdict(),
         "stopped": result.stopped or None,
+        "warnings": result.warnings,
         "test": None if test is None else tested(result.predict(test.X), reference, train, test),
     }
 
