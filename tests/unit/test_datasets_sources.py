@@ -76,8 +76,11 @@ def test_rows_are_complete_bounds_have_reasons_and_hold_for_nearly_all(name: str
 CODED = re.compile("0 or 1|0 malignant|code of its description|percentage|census|only people over|levels")
 
 
+MEASURED = set(SHAPES) - {"simulated-trial"}  # whose rows were drawn within its bounds
+
+
 @pytest.mark.parametrize(
-    "name", [name if name in SHIPPED else pytest.param(name, marks=needs_files) for name in SHAPES]
+    "name", [name if name in SHIPPED else pytest.param(name, marks=needs_files) for name in sorted(MEASURED)]
 )
 def test_hardening_12_no_bounds_are_the_rows_own(name: str) -> None:
     """Not even rounded; but for codes and percentages, whose ends follow from what they are."""
