@@ -150,7 +150,7 @@ def test_the_picture_has_curves_with_bands(tmp_path: Path, settings: dict[str, A
         ("survival", {"group": "age"}, "group column 'age' has bounds 40:90; number the groups from 0"),
         ("survival", {"group": "event"}, "both the event and the group"),
         ("survival", {"intervals": 0}, "setting 'intervals' is 0, expected at least 1"),
-        ("survival", {"intervals": 400}, "400 times of a survival curve; expected 1 to 100"),
+        ("survival", {"intervals": 400}, "a grid of 400 times; expected 1 to 100"),
         ("survival-regression", {"moments_share": 1.0}, "setting 'moments_share' is 1"),
     ],
 )
@@ -222,7 +222,7 @@ def test_kaplan_meier_from_rows_rounds_and_an_aggregate() -> None:
     assert any("little was learned there" in text for text in noisy.warnings_)
     with pytest.raises(DataError, match="times from 9 to 40; the grid is from 0 to 36"):
         model.predict([9.0, 40.0])
-    with pytest.raises(DataError, match="0 times of a survival curve; expected 1 to 100"):
+    with pytest.raises(DataError, match="a grid of 0 times; expected 1 to 100"):
         PrivateKaplanMeier(duration="months").fit(table)
     with pytest.raises(DataError, match="rows have 4 columns; expected 3: months, event, arm"):
         PrivateKaplanMeier(QUARTERS, duration="months", group="arm").fit(np.ones((5, 4)))

@@ -183,9 +183,9 @@ class SgdFit:
         if least >= WEIGHT_LEAST:
             return []
         return [
-            f"{self.contributors} reports are too few for their noise: by the plan it is {1 - least:.0%} of what a "
-            "coefficient would rest on, so the result may be no better than a constant; take more clients or a larger "
-            "epsilon: what reports tell grows with clients times epsilon squared"
+            f"{self.contributors} reports are too few for their noise: by the plan it is {100 - 100 * least:.0f} % of "
+            "what a coefficient would rest on, so the result may be no better than a constant; take more clients or "
+            "a larger epsilon: what reports tell grows with clients times epsilon squared"
         ]
 
     @property

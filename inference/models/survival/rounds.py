@@ -50,9 +50,7 @@ class Columns:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.times) <= INTERVALS_MAX:
-            raise DataError(
-                f"{len(self.times)} times of a survival curve; expected 1 to {INTERVALS_MAX}, the ends of the intervals"
-            )
+            raise DataError(f"a grid of {len(self.times)} times; expected 1 to {INTERVALS_MAX}, the ends of intervals")
 
     @property
     def names(self) -> tuple[str, ...]:
