@@ -258,10 +258,11 @@ def _checks(held: list[dict[str, Any]], exact: tuple[float, float], loose: float
                 ("ratios", "covered", (RATIOS[0], 1.0) if open_end else RATIOS),
             ):
                 value = mean_of(held, what, kind=kind, **at)
-                holds = low - loose <= value <= high + loose
+                least, most = max(low - loose, 0.0), min(high + loose, 1.0)
                 place = f"N = {n}, epsilon {at_least(epsilon)}"
-                found.append(Check(f"{kind}, {place}", f"{low} to {high}", f"{value:.4f}", holds))
-                least, most = low - ALONE - 2 * loose, high + ALONE + 2 * loose
+                asked = f"{least:.2f} to {most:.2f}"
+                found.append(Check(f"{kind}, {place}", asked, f"{value:.4f}", least <= value <= most))
+                least, most = max(least - ALONE - loose, 0.0), min(most + ALONE + loose, 1.0)
                 alone = _alone(held, kind, what, at)
                 missed = ", ".join(name for name, one in alone.items() if not least <= one <= most)
                 said = f"{min(alone.values()):.4f} to {max(alone.values()):.4f}{missed and f'; not {missed}'}"

@@ -7,11 +7,13 @@
 
 This library is its job with default settings, over the ideal functionality with the exact noise (no dropouts, no
 colluders). It and adaSSP are (epsilon, 1e-5)-private under replacement of a row; adaSSP has one curator who sees all
-rows, spends a third on the smallest eigenvalue, and measures columns in half-widths of the same public bounds.
+rows, spends a third on the smallest eigenvalue, and measures columns in half-widths of the same public bounds. Where
+neighbours add or remove a row, or bounds are the rows' own ranges, it is better, and protects less.
 diffprivlib is epsilon-private, with one curator too. Both of its regressions are given columns in half-widths of the
 same bounds, the logistic one in the unit ball.
 
-Checked: this library is no worse than adaSSP in any linear cell, nor than 1.06, 1.03 and 1.15 at epsilon 1.
+Checked: this library is no worse than adaSSP in any linear cell, nor than 1.06, 1.03 and 1.07 at epsilon 1
+(medians of 24 splits, of 12 for white wine, were 1.058, 1.021 and 1.051).
 
     scripts/compare_regressions.py --diffprivlib ENV/bin/python     ten minutes
     scripts/compare_regressions.py --quick --json -                 one minute; without diffprivlib
@@ -60,7 +62,7 @@ LINEAR, LOGISTIC = ("wine-red", "wine-white", "abalone"), "adult"
 EPSILONS, DELTA = (0.3, 1.0, 4.0), 1e-5
 OURS, ADASSP, DIFFPRIVLIB, PLAIN = "this library", "adaSSP", "diffprivlib", "no privacy"
 METHODS = (OURS, ADASSP, DIFFPRIVLIB, PLAIN)
-KNOWN = {"wine-red": 1.06, "wine-white": 1.03, "abalone": 1.15}
+KNOWN = {"wine-red": 1.06, "wine-white": 1.03, "abalone": 1.07}
 COMPUTES = (bytes([1]) * 16, bytes([2]) * 16)
 LOG_LOSS_FLOOR = 1e-12
 

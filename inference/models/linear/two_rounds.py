@@ -16,13 +16,7 @@ What differs from the paper's algorithm, each for a measured reason:
 - The two rounds are accounted for jointly: they get ``std_share`` and the rest of the squared Gaussian DP parameter.
 - The prior's scale is learned (`prior`).
 
-Root mean square error on a fifth of the rows, relative to least squares without privacy (δ = 1e-5, no dropouts; medians
-of 24 splits, of 12 for white wine; `scripts/compare_regressions.py` has others beside it):
-
-                    ε = 0.3   1
-      wine, red     1.165     1.058
-      wine, white   1.074     1.021
-      abalone       1.153     1.051
+`scripts/compare_regressions.py` measures its errors beside other software, and `docs/learning.md` has the figures.
 
 The job is sans-IO. How noisy the second round will be follows from what the first one carried: noise scales with the
 sensitivity and with one over the square root of the share. So the job needs to know neither T nor the budget.
