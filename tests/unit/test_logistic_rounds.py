@@ -97,19 +97,41 @@ def drawn(kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("rows", "high", "reason"),
+    ("rows", "high", "reason", "rounds"),
     [
-        (labelled(drawn("binary"), 1), 1.0, "a, b, c cannot be normal"),
-        (labelled(drawn("skewed"), 1), 9.0, "a, b, c cannot be normal"),
-        (normal_rows(60, 1), None, "the noise in the features' covariances"),
+        (labelled(drawn("binary"), 1), 1.0, "a, b, c cannot be normal", 4),
+        (labelled(drawn("skewed"), 1), 9.0, "a, b, c cannot be normal", 4),
+        (normal_rows(60, 1), None, "the noise in the features' covariances", None),
     ],
     ids=["binary", "skewed", "few"],
 )
-def test_where_one_sum_will_not_do_the_result_says_why(rows: np.ndarray, high: float | None, reason: str) -> None:
+def test_where_one_sum_will_not_do_the_result_says_why(
+    rows: np.ndarray, high: float | None, reason: str, rounds: int | None
+) -> None:
     fit = fitted(rows, 2.0, 1, schema() if high is None else schema(0, high))
-    assert fit.fit.iterations >= 10
+    assert fit.fit.iterations == rounds if rounds else fit.fit.iterations >= 10
     assert reason in fit.fit.warnings[0]
     assert "and not from one sum" in fit.fit.warnings[0]
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.1, 0.3), (0.02, 0.05, 0.1)], ids=["binary", "rare"])
+def test_intervals_of_binary_features_cover(shares: tuple[float, ...]) -> None:
+    """12 fits, 4 intervals of 90 % each: fewer than 35 of 48 cover by chance once in 2,000, or 7 of 12 of one."""
+    covered = np.zeros(4)
+    for seed in range(12):
+        X = (np.random.default_rng(seed).random((20_000, 3)) < shares) * 1.0
+        fit = fitted(labelled(X, seed), 4.0, seed, schema(0, 1))
+        error = np.r_[fit.intercept - TRUTH[0], fit.coefficients - TRUTH[1:]]
+        covered += np.abs(error) < 1.645 * np.r_[fit.intercept_sd, fit.coefficient_sd]
+        assert fit.fit.method == "private Fisher scoring"
+    assert covered.sum() >= 35
+    assert covered.min() >= 7
+
+
+def test_rounds_of_gradients_by_name_say_that_their_intervals_assume_normal_features() -> None:
+    known = schema(0, 1)
+    fit = fitted(labelled(drawn("binary"), 1), 4.0, 1, known, settings=VariationalSettings(epochs=4))
+    assert any("not to be trusted" in said for said in fit.fit.warnings)
 
 
 def test_tails_that_are_not_normal_are_warned_of() -> None:

@@ -45,7 +45,7 @@ class NoisyRounds:
         self.asked.append(request)
         statistic, n = resolve(request.statistic, request.parameters), len(self.rows)
         sums = np.ldexp(statistic.evaluate(self.rows, F).astype(float).sum(axis=0), -F)
-        sensitivity = float(np.ldexp(np.sqrt(statistic.stated_sensitivity(F).l2_squared), -F))
+        sensitivity = float(np.ldexp(np.sqrt(float(statistic.stated_sensitivity(F).l2_squared)), -F))
         sd = sensitivity / self.mu / np.sqrt(request.budget_share)
         value = sums + sd * self.rng.standard_normal(sums.size)
         spent = {"epsilon": 1.0, "delta": 1e-5, "mu": 0.1}

@@ -1,4 +1,4 @@
-"""Poisson and Student-t regression: what clients send of a row, and targets to simulate it with.
+"""Poisson, Student-t and logistic regression: what clients send of a row, and targets to simulate it with.
 
 The parameters φ are θ and one more, last: p = d + 2 of them.
 
@@ -20,8 +20,11 @@ where counts vary more than that (negative binomial: λ times a Gamma variable o
     l(φ) = (w r x/σ, w r² - 1)
     E[s lᵀ | x] = ((ν + 1)/((ν + 3) σ) x xᵀ, 2ν/(ν + 3))          block diagonal (Lange, Little and Taylor 1989)
 
+**Bernoulli.** y is 0 or 1, p = 1/(1 + exp(-u)); s = l = (y - p) x and E[s lᵀ | x] = p(1 - p) x xᵀ. There is no other
+parameter: the last of φ is a κ of which nothing is ever told, and which nothing depends on.
+
 An outlier's influence on θ is at most (ν + 1)/(2√ν) |x|, and falls with its distance. So a score's sensitivity is
-bounded without a clip that distorts the likelihood.
+bounded without a clip that distorts the likelihood (Student-t).
 """
 
 from __future__ import annotations
@@ -32,11 +35,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv, ndtri, stdtrit
+from scipy.special import expit, gammaincinv, ndtri, stdtrit
 
 Array = NDArray[np.float64]
 
-POISSON, STUDENT = "poisson", "student"
+POISSON, STUDENT, BERNOULLI = "poisson", "student", "bernoulli"
 PREDICTOR_MAX = 30.0  # of a log rate: beyond, only an iterate that went astray is
 DISPERSION_MIN = 1e-4  # below, counts are drawn as Poisson's
 LARGE = 100.0  # rate, from which on quantiles are Cornish and Fisher's
@@ -48,12 +51,13 @@ class Family(ABC):
 
     Attributes:
         name: of the family in the statistic "gradient". own_units: whether the target is left in its own units.
-        disperses: whether the last of φ is κ.
+        disperses: whether the last of φ is κ. tells: whether clients can send a term of it.
     """
 
     name: ClassVar[str]
     own_units: ClassVar[bool]
     disperses: ClassVar[bool]
+    tells: ClassVar[bool] = False
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -96,6 +100,7 @@ class Poisson(Family):
     name: ClassVar[str] = POISSON
     own_units: ClassVar[bool] = True
     disperses: ClassVar[bool] = True
+    tells: ClassVar[bool] = True
 
     def score(self, phi: Array, x: Array, y: Array) -> Array:
         return np.column_stack([(y - rate(phi, x))[:, None] * x, np.zeros(len(x))])
@@ -121,6 +126,35 @@ class Poisson(Family):
         if phi[-1] > DISPERSION_MIN:
             mean = mean * phi[-1] * gammaincinv(1 / phi[-1], uniform[:, 1])
         return poisson_quantile(uniform[:, 0], mean)
+
+
+@dataclass(frozen=True)
+class Bernoulli(Family):
+    """Two classes: the upper one where the target is above 0."""
+
+    name: ClassVar[str] = BERNOULLI
+    own_units: ClassVar[bool] = True
+    disperses: ClassVar[bool] = True
+
+    def score(self, phi: Array, x: Array, y: Array) -> Array:
+        return np.column_stack([self.likelihood_score(phi, x, y), np.zeros(len(x))])
+
+    def sent(self, phi: Array, x: Array, y: Array, dispersion: float) -> Array:
+        return self.score(phi, x, y)
+
+    def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
+        scored: Array = ((y > 0) - expit(x @ phi[:-1]))[:, None] * x
+        return scored
+
+    def curvature(self, phi: Array, x: Array) -> Array:
+        p = expit(x @ phi[:-1])
+        return np.asarray(p * (1 - p))
+
+    def information(self, phi: Array, curved: Array) -> Array:
+        return curved
+
+    def targets(self, phi: Array, x: Array, uniform: Array) -> Array:
+        return np.where(uniform[:, 0] < expit(x @ phi[:-1]), 1.0, -1.0)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A Poisson or Student-t regression in the user's own units, from released scores or from rows.
+"""A Poisson, Student-t or logistic regression in the user's own units, from released scores or from rows.
 
 The model is linear in the standardised and clipped features z_j = clip((x_j - centre_j)/scale_j, ±bound_j):
 
@@ -10,7 +10,7 @@ a row is normal with mean m and variance v, and the predictive law of a count ha
     mean M = exp(m + v/2)       variance M + (1 + κ) exp(2m + 2v) - M².
 
 **Prior.** θ_j ~ N(0, τ²), in units of a standardised feature; for counts θ₀ ~ N(ln(upper bound/3), 3²) and κ ~ N(0, 1),
-for Student-t θ₀ ~ N(0, 3²) and ln σ ~ N(ln ½, 2²) in units of the standardised target.
+for two classes θ₀ is as the slopes; for Student-t θ₀ ~ N(0, 3²) and ln σ ~ N(ln ½, 2²), the target standardised.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import NoisyAggregate
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.errors import DataError
-from inference.models.glm.families import Family, Poisson, StudentT
+from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT
 from inference.models.glm.scoring import Normal, Prior, Rows, Score, Terms, posterior, squares_of
 from inference.scale import standardisation
 from inference.variational.standardise import Standardisation
 
 Array = NDArray[np.float64]
 
-STATISTIC = "gradient"
+STATISTIC, MOMENTS = "gradient", "moments"
 PRIOR_SD = 1.0
 AWAY_MAX = 0.3  # of a standardised slope, or of ln σ, from where the last round asked
 STEPS, CONVERGED = 100, 1e-10  # of Fisher's scoring on rows, and its last step
@@ -192,14 +192,16 @@ def fit_of(aggregates: Sequence[NoisyAggregate], prior_sd: float = PRIOR_SD) -> 
     columns, family = columns_of(rounds[0]), family_of(rounds[0])
     scores, n = [_score(one, family) for one in rounds], rounds[-1].contributors
     prior = prior_of(family, columns, prior_sd)
-    found, private = posterior(scores, simulated(rounds[0]), n, prior), all(one.private for one in aggregates)
+    found, private = posterior(scores, simulated(aggregates), n, prior), all(one.private for one in aggregates)
     return ScoredFit(family, columns, found, prior, prior_sd, tuple(aggregates), n, private)
 
 
-def simulated(first: NoisyAggregate) -> Rows:
-    """The simulation by the features' moments that the first round of scores has."""
+def simulated(aggregates: Sequence[NoisyAggregate]) -> Rows:
+    """The simulation by the features' moments that the first round of scores has, and the public bounds."""
+    first = next(one for one in aggregates if one.statistic == STATISTIC)
     family, columns = family_of(first), columns_of(first)
-    return rows_of(family, columns, squares_of(_score(first, family), family, first.contributors))
+    squares = squares_of(_score(first, family), family, first.contributors)
+    return rows_of(family, columns, squares, next((one for one in aggregates if one.statistic == MOMENTS), None))
 
 
 def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior:
@@ -207,15 +209,21 @@ def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior
     if not prior_sd > 0:
         raise DataError(f"prior_sd is {prior_sd:g}; expected a number above 0")
     slopes = np.full(len(columns.columns) - 1, prior_sd)
+    if not family.tells and family.disperses:
+        return Prior(np.zeros(slopes.size + 2), 1 / np.r_[prior_sd, slopes, 1.0] ** 2)
     if family.disperses:
         return Prior(np.r_[log(columns.bound[-1] / 3), 0 * slopes, 0.0], 1 / np.r_[3.0, slopes, 1.0] ** 2)
     return Prior(np.r_[0.0, 0 * slopes, log(0.5)], 1 / np.r_[3.0, slopes, 2.0] ** 2)
 
 
-def rows_of(family: Family, columns: Standardisation, squares: Array) -> Rows:
-    """The simulation for columns so standardised."""
-    bound = float(columns.bound[-1])
-    return Rows(family, squares, columns.bound[:-1], (-bound, bound))
+def rows_of(family: Family, columns: Standardisation, squares: Array, moments: NoisyAggregate | None = None) -> Rows:
+    """The simulation for columns so standardised. Args: moments: of the first round."""
+    bound, d = float(columns.bound[-1]), len(columns.columns) - 1
+    ends = np.array([[-np.inf], [np.inf]]) * np.ones(d)
+    if moments is not None:
+        middle, half, times = (np.array(moments.parameters[name], float)[:d] for name in ("centre", "scale", "bound"))
+        ends = (middle + np.array([[-1.0], [1.0]]) * half * times - columns.centre[:d]) / columns.scale[:d]
+    return Rows(family, squares, ends, columns.bound[:-1], (-bound, bound))
 
 
 def columns_of(aggregate: NoisyAggregate) -> Standardisation:
@@ -229,6 +237,8 @@ def family_of(aggregate: NoisyAggregate) -> Family:
     given = aggregate.parameters
     if given["family"] == Poisson.name:
         return Poisson()
+    if given["family"] == Bernoulli.name:
+        return Bernoulli()
     if given["family"] == StudentT.name:
         return StudentT(given["degrees"])
     raise DataError(

@@ -13,6 +13,7 @@ last asks for κ's term. Between them, κ is what the variance of the counts lea
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, log, sqrt
 
@@ -67,18 +68,43 @@ def scored_regression(
     left = shares(rounds, std_share)
     moments = yield moments_request(schema, std_share, target=True)
     columns, mean, sd = _columns(schema, moments, family)
+    prior = prior_of(family, columns, prior_sd)
+
+    def following(fit: ScoredFit, rows: Rows) -> Array:
+        return _next(fit, rows, mean, sd)
+
+    asked = scores(moments, columns, family, left, std_share, prior_sd, _start(prior, family, mean, sd), following)
+    fit = yield from asked
+    return replace(fit, private=fit.private and schema.private)
+
+
+def scores(
+    moments: NoisyAggregate,
+    columns: Standardisation,
+    family: Family,
+    left: Sequence[float],
+    std_share: float,
+    prior_sd: float,
+    phi: Array,
+    following: Callable[[ScoredFit, Rows], Array],
+) -> Job[ScoredFit]:
+    """The rounds of scores, after that of moments.
+
+    Args:
+        left: each round's share. phi: where the first one asks, with slopes of 0. following: where the next one does.
+    """
     per_sensitivity = sqrt(moments.noise_variance * std_share) / moments.sensitivity
     prior = prior_of(family, columns, prior_sd)
-    rows, phi = rows_of(family, columns, np.eye(len(columns.columns))), _start(prior, family, mean, sd)
+    rows = rows_of(family, columns, np.eye(len(columns.columns)), moments)
     held = [moments]
     for place, share in enumerate(left):
         last = place == len(left) - 1
         terms = best_terms(rows, phi, moments.contributors, per_sensitivity / sqrt(share), prior, last=last)
         held.append((yield _request(columns, family, terms, share)))
         fit = fit_of(held, prior_sd)
-        rows = simulated(held[1])
-        phi = _next(fit, rows, mean, sd)
-    return replace(fit, private=fit.private and schema.private)
+        rows = simulated(held)
+        phi = following(fit, rows)
+    return fit
 
 
 def check(schema: Schema, family: Family) -> None:
@@ -94,9 +120,14 @@ def _columns(schema: Schema, moments: NoisyAggregate, family: Family) -> tuple[S
     mean, sd = float(found.centre[-1]), float(found.scale[-1])
     if family.own_units:
         found.centre[-1], found.scale[-1] = 0.0, 1.0
-    reach = (schema.half_widths + np.abs(schema.centres - found.centre)) / found.scale
+    return within_bounds(found, schema), mean, sd
+
+
+def within_bounds(columns: Standardisation, schema: Schema) -> Standardisation:
+    """The same, clipped at the public bounds alone, as at the head."""
+    reach = (schema.half_widths + np.abs(schema.centres - columns.centre)) / columns.scale
     reach[:-1] = np.minimum(reach[:-1], FAR / sqrt(reach.size - 1))
-    return replace(found, bound=reach), mean, sd
+    return replace(columns, bound=reach)
 
 
 def _start(prior: Prior, family: Family, mean: float, sd: float) -> Array:

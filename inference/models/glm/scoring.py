@@ -20,8 +20,11 @@ features. Its noise, N_k/v² in each term for a weight v, is in e_k, where it me
 terms of q x xᵀ are multiplied by to be the information.
 
 **The clip is in the model.** b_k, and the factors by which clipping changes D_k and K, come from rows that the trainer
-simulates: features normal with the moments that A_1 has (at θ = 0, where it is a multiple of Σ x xᵀ), targets by the
-model at φ_k. With information I in the simulation, s unclipped, and l the likelihood's score there,
+simulates: features with the moments that A_1 has (at θ = 0, where it is a multiple of Σ x xᵀ), targets by the model at
+φ_k. Features are normal. One of which a normal law would reach beyond its public bounds [L, H] has a Beta law on these
+bounds: with mean m and variance v, of concentration (H - m)(m - L)/v - 1 (two-valued where that is 0, about exponential
+where a mean of one standard deviation is near L); they correlate by a normal copula.
+With information I in the simulation, s unclipped, and l the likelihood's score there,
 
     b = E[s̃ - s]      D = I + E[(s̃ - s) lᵀ]      K = Cov[s̃]                                                       (2)
 
@@ -46,7 +49,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
-from scipy.special import ndtri
+from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats.qmc import Sobol
 
 from inference.models.glm.families import Family
@@ -60,6 +63,8 @@ DIFFERENCE = 0.1  # of κ
 QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # of norms, to choose a clip from
 INFORMATION, DISPERSION = 1.0, 0.5  # typical norms of the information and of κ's largest term, against the score's
 TINY = 1e-12
+BEYOND_MAX = 0.03  # of a normal law, beyond the public bounds on one side
+TWO_VALUED = 0.01  # concentration of a Beta law
 FLOOR = 1e-6  # of the mean eigenvalue, and of the sampling variance: no eigenvalue or noise is below
 
 
@@ -110,11 +115,13 @@ class Rows:
 
     Attributes:
         family: the model. squares: E[x xᵀ] of the standardised features with the constant first, ``(d + 1, d + 1)``.
+        ends: the features' public bounds, shape ``(2, d)``; infinite where they are not known.
         feature_bound, target_bounds: where clients clip features, shape ``(d,)``, and the target, in the model's units.
     """
 
     family: Family
     squares: Array
+    ends: Array
     feature_bound: Array
     target_bounds: tuple[float, float]
 
@@ -123,8 +130,12 @@ class Rows:
         """The features with the constant first, shape ``(m, d + 1)``."""
         mean = self.squares[0, 1:] / self.squares[0, 0]
         values, vectors = np.linalg.eigh(self.squares[1:, 1:] / self.squares[0, 0] - np.outer(mean, mean))
-        spread = ndtri(self._uniform[:, 2:]) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        return np.insert(np.clip(mean + spread, -self.feature_bound, self.feature_bound), 0, 1.0, axis=1)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        spread, sd = ndtri(self._uniform[:, 2:]) @ root.T, np.sqrt(np.maximum((root**2).sum(axis=1), TINY))
+        x, (low, high) = mean + spread, self.ends
+        for j in np.flatnonzero(np.maximum(ndtr(low), ndtr(-high)) > BEYOND_MAX):
+            x[:, j] = beta_quantile(ndtr(spread[:, j] / sd[j]), (low[j], high[j]), float(mean[j]), float(sd[j]))
+        return np.insert(np.clip(x, -self.feature_bound, self.feature_bound), 0, 1.0, axis=1)
 
     @cached_property
     def _uniform(self) -> Array:
@@ -208,6 +219,15 @@ class At:
 
     def _mean(self, curved: Array) -> Array:
         return np.asarray(symmetric(curved.mean(axis=0)) / self.terms.information)
+
+
+def beta_quantile(u: Array, ends: tuple[float, float], mean: float, sd: float) -> Array:
+    """Of the Beta law on that interval with that mean and standard deviation, or the nearest that there is."""
+    low, width = ends[0], ends[1] - ends[0]
+    share = min(max((mean - low) / width, TINY), 1 - TINY)
+    concentration = max(share * (1 - share) * (width / sd) ** 2 - 1, TWO_VALUED)
+    found: Array = low + width * betaincinv(share * concentration, (1 - share) * concentration, u)
+    return found
 
 
 def symmetric(terms: Array) -> Array:
@@ -321,7 +341,7 @@ def best_terms(rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, p
     """
     score, curved = At(rows, Terms(phi, np.inf, 1.0, 0.0)).sent
     typical, of_terms = (float(np.median(np.linalg.norm(part, axis=1))) for part in (score, curved))
-    weight = DISPERSION * typical if last and rows.family.disperses else 0.0
+    weight = DISPERSION * typical if last and rows.family.tells else 0.0
     terms = Terms(phi, np.inf, INFORMATION * typical / of_terms, weight)
     at, losses, centred = At(rows, terms), [], _centred(rows.family, phi.size)
     clips = np.quantile(at.norms, QUANTILES)

@@ -47,7 +47,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         prior_sd: of each coefficient, with columns in standard deviations.
         schema: names and public bounds of features and target; needed over rounds alone. The class above the middle of
             the target's bounds is the second one.
-        method: "one-sum", "variational", or "auto", which takes one sum where features are about normal
+        method: "one-sum", "scores", "variational", or "auto", which takes one sum where features are about normal
             (`inference.models.logistic.rounds`); with epochs or batch it is variational.
         epochs, batch, clip, rate: of variational inference (`VariationalSettings`).
         random_state: seed of the Monte Carlo draws, or a numpy `Generator`. No noise comes from it. With rounds that a

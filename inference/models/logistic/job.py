@@ -36,7 +36,7 @@ class Settings:
 
     method: str = setting(
         AUTO,
-        "one-sum, variational, or auto: one sum if features are about normal; with epochs or batch variational.",
+        "one-sum, scores, variational, or auto: one sum if features are about normal, else scores if noise allows.",
     )
     epochs: int | None = setting(None, "In how many rounds of gradients each client takes part; by default planned.")
     batch: int = setting(0, "Clients of a mini-batch, those first that were asked least often; 0 asks all.")
@@ -85,7 +85,7 @@ def plan(schema: Schema, settings: Settings, conditions: Conditions) -> list[Sta
     n = conditions.clients
     noise = sqrt(n / max(1, n - conditions.tolerated - 1)) / conditions.mu
     if settings.may_be_one_sum and (settings.method == ONE_SUM or not too_noisy(d, noise / sqrt(1 - first), n)):
-        words = "on one sum" if settings.method == ONE_SUM else "on one sum, or on gradients if features are not normal"
+        words = "on one sum" if settings.method == ONE_SUM else "on one sum, or on scores if features are not normal"
         return [Stage(1, first, "on scales"), Stage(1, 1 - first, words)]
     pilot = [] if too_noisy(d, noise / sqrt(first), n) else [Stage(1, first, "on a first fit")]
     most = PILOTED_MAX if pilot else ITERATIONS_MAX

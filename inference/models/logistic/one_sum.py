@@ -163,7 +163,7 @@ def about_tails(found: Posterior, names: Sequence[str], released: NoisyAggregate
         return ()
     return (
         f"{listed(far)}: the tails are not those of a normal law, so coefficients are biased by more than their "
-        "spread may say; method=variational makes no such assumption",
+        "spread may say; method=scores makes no such assumption",
     )
 
 

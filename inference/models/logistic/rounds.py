@@ -2,11 +2,14 @@
 
     round 0     noisy moments of the features -> centres and scales                    `variational.standardise`
     round 1     one sum with all of the budget that is left -> the posterior           `one_sum`
-        or, where features are not normal, or noise would be too much:
+        or, where features are not normal:
+    rounds 1-4  clipped scores with the clients' own information                       `glm.scoring`
+        or, where noise would be too much, or features are very many:
     rounds 1... variational inference, with a sum of a tenth of the budget as its pilot where that is worth it
 
-With the method "auto" the first round decides. If one sum will not do, the result says why. "one-sum" and "variational"
-do not look. Rounds of gradients are asked for by name, so a number of epochs or a batch also means "variational".
+With the method "auto" the first round decides. If one sum will not do, the result says why. "one-sum", "scores"
+and "variational" do not look. Rounds of gradients are asked for by name: a number of epochs or a batch means
+"variational".
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import unknown
+from inference.models.glm.families import Bernoulli
+from inference.models.glm.scored_rounds import ROUNDS, scores, shares, within_bounds
 from inference.models.logistic.one_sum import about_tails, not_normal, one_sum_posterior, sum_request, too_noisy
 from inference.problem import Problem, Schema
 from inference.rounds import Job
@@ -33,7 +38,8 @@ from inference.variational.standardise import Standardisation, moments_request, 
 
 Array = NDArray[np.float64]
 
-AUTO, ONE_SUM, VARIATIONAL = METHODS = ("auto", "one-sum", "variational")
+AUTO, ONE_SUM, SCORES, VARIATIONAL = METHODS = ("auto", "one-sum", "scores", "variational")
+SHOWN = "intervals rest on normal features, and are not to be trusted where features are rare, skewed or binary"
 
 
 def logistic_regression(
@@ -69,16 +75,20 @@ def logistic_regression(
     if method == AUTO and settings.epochs is None and not settings.batch:
         method = ONE_SUM
         per_sensitivity = sqrt(moments.noise_variance * settings.std_share / left) / moments.sensitivity
-        reasons = too_noisy(len(schema.features), per_sensitivity, moments.contributors) + not_normal(schema, columns)
+        noisy, odd = too_noisy(len(schema.features), per_sensitivity, moments.contributors), not_normal(schema, columns)
+        reasons = noisy + odd
         if reasons:
-            method = VARIATIONAL
+            method = VARIATIONAL if noisy else SCORES
     if method == ONE_SUM:
         return (yield from _one_sum(schema, columns, moments, left, prior_sd, rng))
+    said = [f"learned from gradients and not from one sum: {reason}" for reason in reasons]
+    if method == SCORES:
+        return (yield from _scores(schema, columns, moments, left, prior_sd, said))
+    said += [SHOWN] if not_normal(schema, columns) else []
     pilot = OneSumPilot(settings.std_share, prior_sd)
     fit = yield from variational_after(
         moments, schema, model, rng, settings, pilot, score=score, on_progress=on_progress
     )
-    said = [f"learned from gradients and not from one sum: {reason}" for reason in reasons]
     return GeneralisedLinearFit(replace(fit, warnings=(*said, *fit.warnings)), BERNOULLI)
 
 
@@ -103,6 +113,37 @@ def _one_sum(
         contributors=released.contributors,
         private=schema.private and moments.private and released.private,
         warnings=about_tails(found, schema.features, released, variance_error(columns, schema, moments)),
+    )
+    return GeneralisedLinearFit(fit, BERNOULLI)
+
+
+def _scores(
+    schema: Schema,
+    columns: Standardisation,
+    moments: NoisyAggregate,
+    share: float,
+    prior_sd: float,
+    said: list[str],
+) -> Generator[SecureSumRequest, NoisyAggregate, GeneralisedLinearFit]:
+    """A few rounds of clipped scores: nothing is assumed of the features but in what the clip takes."""
+    within, start = within_bounds(columns, schema), np.zeros(len(schema.features) + 2)
+    left = shares(ROUNDS, 1 - share)
+    found = yield from scores(
+        moments, within, Bernoulli(), left, 1 - share, prior_sd, start, lambda fit, _: fit.posterior.mean
+    )
+    fit = NormalFit(
+        schema=schema,
+        names=(INTERCEPT, *schema.features),
+        columns=within,
+        mean=found.posterior.mean[:-1],
+        cov=found.posterior.cov[:-1, :-1],
+        method="private Fisher scoring",
+        prior_sd=prior_sd,
+        epochs=ROUNDS,
+        iterations=ROUNDS,
+        contributors=found.contributors,
+        private=schema.private and found.private,
+        warnings=(*said, *found.warnings),
     )
     return GeneralisedLinearFit(fit, BERNOULLI)
 
