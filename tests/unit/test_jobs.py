@@ -251,7 +251,7 @@ def test_logistic_says_by_what_method_it_learned_and_why() -> None:
         for e in (20.0, 0.3)
     ]
     assert plans[0] == (
-        "over 2 rounds: 10 % of the budget on scales, 90 % on one sum, or on gradients if features are not normal"
+        "over 2 rounds: 10 % of the budget on scales, 90 % on one sum, or on scores if features are not normal"
     )
     assert plans[1].endswith("90 % on about 10 iterations")
 

@@ -78,7 +78,7 @@ def test_what_it_cannot_learn_from_is_said() -> None:
     source = ExactRounds(np.column_stack([X, y]), SCHEMA.columns)
     with pytest.raises(DataError, match="rounds need public bounds"):
         PrivateLogisticRegression().fit(source)
-    with pytest.raises(DataError, match=r"method 'foo' is unknown; known: auto, one-sum, variational"):
+    with pytest.raises(DataError, match=r"method 'foo' is unknown; known: auto, one-sum, scores, variational"):
         PrivateLogisticRegression(schema=SCHEMA, method="foo").fit(source)
     assert not source.requests
     parameters = {"columns": ["a"], "centre": [5.0], "scale": [5.0], "bound": [1.0]}

@@ -116,7 +116,7 @@ def test_where_one_sum_will_not_do_the_result_says_why(
 
 @pytest.mark.parametrize("shares", [(0.5, 0.1, 0.3), (0.02, 0.05, 0.1)], ids=["binary", "rare"])
 def test_intervals_of_binary_features_cover(shares: tuple[float, ...]) -> None:
-    """12 fits, 4 intervals of 90 % each: fewer than 35 of 48 cover by chance once in 2,000, or 7 of 12 of one."""
+    """12 fits, 4 intervals of 90 % each: fewer than 35 of 48 cover by chance with 2e-4, or 7 of 12 of one with 2e-3."""
     covered = np.zeros(4)
     for seed in range(12):
         X = (np.random.default_rng(seed).random((20_000, 3)) < shares) * 1.0

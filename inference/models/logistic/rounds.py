@@ -39,7 +39,7 @@ from inference.variational.standardise import Standardisation, moments_request, 
 Array = NDArray[np.float64]
 
 AUTO, ONE_SUM, SCORES, VARIATIONAL = METHODS = ("auto", "one-sum", "scores", "variational")
-SHOWN = "intervals rest on normal features, and are not to be trusted where features are rare, skewed or binary"
+ASSUMED = "intervals rest on normal features, and are not to be trusted where features are rare, skewed or binary"
 
 
 def logistic_regression(
@@ -84,7 +84,7 @@ def logistic_regression(
     said = [f"learned from gradients and not from one sum: {reason}" for reason in reasons]
     if method == SCORES:
         return (yield from _scores(schema, columns, moments, left, prior_sd, said))
-    said += [SHOWN] if not_normal(schema, columns) else []
+    said += [ASSUMED] if not_normal(schema, columns) else []
     pilot = OneSumPilot(settings.std_share, prior_sd)
     fit = yield from variational_after(
         moments, schema, model, rng, settings, pilot, score=score, on_progress=on_progress
@@ -124,7 +124,7 @@ def _scores(
     share: float,
     prior_sd: float,
     said: list[str],
-) -> Generator[SecureSumRequest, NoisyAggregate, GeneralisedLinearFit]:
+) -> Job[GeneralisedLinearFit]:
     """A few rounds of clipped scores: nothing is assumed of the features but in what the clip takes."""
     within, start = within_bounds(columns, schema), np.zeros(len(schema.features) + 2)
     left = shares(ROUNDS, 1 - share)
