@@ -217,10 +217,10 @@ def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior
 
 
 def rows_of(family: Family, columns: Standardisation, squares: Array, moments: NoisyAggregate | None = None) -> Rows:
-    """The simulation for columns so standardised. Args: moments: of the first round."""
+    """The simulation for columns so standardised. Args: moments: with the public bounds."""
     bound, d = float(columns.bound[-1]), len(columns.columns) - 1
     ends = np.array([[-np.inf], [np.inf]]) * np.ones(d)
-    if moments is not None:
+    if moments is not None and isinstance(family, Bernoulli):
         middle, half, times = (np.array(moments.parameters[name], float)[:d] for name in ("centre", "scale", "bound"))
         ends = (middle + np.array([[-1.0], [1.0]]) * half * times - columns.centre[:d]) / columns.scale[:d]
     return Rows(family, squares, ends, columns.bound[:-1], (-bound, bound))
