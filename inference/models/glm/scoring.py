@@ -21,10 +21,10 @@ terms of q x xᵀ are multiplied by to be the information.
 
 **The clip is in the model.** b_k, and the factors by which clipping changes D_k and K, come from rows that the trainer
 simulates: features with the moments that A_1 has (at θ = 0, where it is a multiple of Σ x xᵀ), targets by the model at
-φ_k. Features are normal. Of two classes, one of which a normal law would reach beyond its public bounds [L, H] has a Beta law on these
-bounds: with mean m and variance v, of concentration (H - m)(m - L)/v - 1 (two-valued where that is 0, about exponential
-where a mean of one standard deviation is near L); they correlate by a normal copula. (Counts and
-Student-t targets keep normal rows: there Beta laws chose clips with three and more times the spread.)
+φ_k. Features are normal. With two classes, a feature of which a normal law would reach beyond its public bounds [L, H]
+has a Beta law on these bounds, of mean m, variance v and concentration (H - m)(m - L)/v - 1: two-valued where that is
+0. They correlate by a normal copula. (Counts and Student-t targets keep normal rows: there Beta laws chose clips that
+gave rare features three and more times the spread.)
 With information I in the simulation, s unclipped, and l the likelihood's score there,
 
     b = E[s̃ - s]      D = I + E[(s̃ - s) lᵀ]      K = Cov[s̃]                                                       (2)
