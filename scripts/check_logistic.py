@@ -9,7 +9,7 @@
   freedom within +-30. Effects are for a standard deviation. Besides, at least 80 % for each coefficient, as the mean of
   the four hides a single one that never holds.
 - **Adult**, 30,000 people of the training part, scored on the test part, at epsilon 0.3, 1 and 4, by the default method
-  (most columns are binary, so it is variational): the mean log loss falls as epsilon grows and is below 0.352 at
+  (most columns are binary): the mean log loss falls as epsilon grows and is below 0.352 at
   epsilon 4; the mean AUC is at least 0.883, 0.889 and 0.891.
 - **Breast cancer** (569 rows, 22.5 % held out), epsilon 4, variational: the median AUC of splits, and the AUC of one
   live swarm with a client for each training row, three Compute nodes and a broker. At least 0.95 each.
