@@ -13,6 +13,7 @@ SCRIPTS = sorted(path for path in (ROOT / "scripts").glob("*.py") if path.name.s
 PROBE = f"""
 import contextlib, io, json, runpy, sys, traceback
 sys.modules["jax"] = None  # an import of it fails
+sys.path.insert(0, {str(ROOT / "scripts")!r})  # as when a script is started by its path
 found = {{}}
 for path in {[str(path) for path in SCRIPTS]!r}:
     said, code = io.StringIO(), None
