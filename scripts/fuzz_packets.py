@@ -266,9 +266,7 @@ async def _last_round(attacked: Attacked, escaped: list[str]) -> float | None:
     value = float(told.aggregate.value[0])
     everybody = sum(range(1, CLIENTS + 1))
     if value * 16 not in range(everybody - CLIENTS, everybody + 1):
-        escaped.append(
-            f"the sum after the strangers is {value}, expected {everybody / 16} with one client less at most"
-        )
+        escaped.append(f"the sum after the strangers is {value}, expected {everybody / 16}, less one client at most")
     return value
 
 
