@@ -85,8 +85,9 @@ def test_with_little_noise_closed_forms_are_least_squares(name: str, settings: d
 def test_the_sampler_agrees_with_the_closed_form_over_two_rounds() -> None:
     """Both have the noise in their spread. False alarm below 2e-4: of two differences, each of 4 joint deviations.
 
-    With hardly any noise the sampler's spread is wider: it knows no yᵀy, and one sum leaves σ² to its prior.
+    The sampler's spread is wider, here some three times: it knows no yᵀy, one sum leaves σ² to its prior, and its
+    columns are clipped at their bounds, where the closed form found their scales. It must not be the narrower one.
     """
     (mean, sd), (other, wide) = (figures(learned(*one, 1.0)) for one in (SAMPLED, CLOSED[0]))
     assert np.all(np.abs(mean - other) < 4 * np.hypot(sd, wide))
-    assert np.all((sd < 2.5 * wide) & (wide < 2.5 * sd))
+    assert np.all((wide < 1.5 * sd) & (sd < 5 * wide))
