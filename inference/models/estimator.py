@@ -17,12 +17,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.privacy.price import Price, total
 from inference.errors import DataError
+from inference.problem import Schema
 from inference.rounds import CostedRounds, Rounds
 
 Array = NDArray[np.float64]
@@ -138,6 +139,29 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 warnings.filterwarnings("ignore", message="X does not have valid feature names")
             checked: Array = validate_data(self, X, reset=False, dtype=np.float64)
         return checked
+
+
+class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+    """A regression with slopes and an intercept, whose posterior is in ``fit_``."""
+
+    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """The posterior predictive mean at rows of shape ``(k, d)``, with its standard deviation if asked for."""
+        check_is_fitted(self, "fit_")
+        mean, sd = self.fit_.predict(self._checked(X))
+        return (mean, sd) if return_std else mean
+
+    def _keep_coefficients(self, fit: Any) -> None:
+        """Note a posterior in the columns' own units."""
+        self.fit_ = fit
+        self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
+        self.intercept_, self.intercept_sd_ = fit.intercept, fit.intercept_sd
+
+
+def required(schema: Schema | None) -> Schema:
+    """The schema that rounds need. Raises `DataError` where there is none."""
+    if schema is None:
+        raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
+    return schema
 
 
 def _could_be_rows(X: Any) -> bool:

@@ -9,17 +9,17 @@ Features are standardised first, so that the prior is in standard deviations wha
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
-from inference.models.estimator import PrivateEstimator
+from inference.models.estimator import PrivateRegressor, required
 from inference.models.glm.families import Family, Poisson, StudentT
 from inference.models.glm.scored_fit import PRIOR_SD, ScoredFit, exact_fit, fit_of
 from inference.models.glm.scored_rounds import ROUNDS, scored_regression
@@ -29,21 +29,16 @@ from inference.rounds import Rounds, run
 Array = NDArray[np.float64]
 
 
-class _Scored(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+class _Scored(PrivateRegressor):
     """What both share; a subclass says which family, and takes the arguments."""
 
     prior_sd: float
     rounds: int
     schema: Schema | None
 
+    @abstractmethod
     def _family(self) -> Family:
-        raise NotImplementedError
-
-    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """The posterior predictive mean at rows of shape ``(k, d)``, with its standard deviation if asked for."""
-        check_is_fitted(self, "fit_")
-        mean, sd = self.fit_.predict(self._checked(X))
-        return (mean, sd) if return_std else mean
+        """Of the targets."""
 
     def _fit_rows(self, X: Any, y: Any) -> None:
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
@@ -60,22 +55,20 @@ class _Scored(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self._keep(fit)
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
-        if self.schema is None:
-            raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
-        job = scored_regression(self.schema, self._family(), prior_sd=self.prior_sd, rounds=self.rounds)
+        schema = required(self.schema)
+        job = scored_regression(schema, self._family(), prior_sd=self.prior_sd, rounds=self.rounds)
         fit = run(job, rounds)
-        self._name_features(self.schema.features)
+        self._name_features(schema.features)
         self._keep(fit)
         return fit.private
 
     def _keep(self, fit: ScoredFit) -> None:
-        self.fit_ = fit
-        self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
-        self.intercept_, self.intercept_sd_ = fit.intercept, fit.intercept_sd
+        self._keep_coefficients(fit)
         self._keep_spread(*fit.spread)
 
+    @abstractmethod
     def _keep_spread(self, mean: float, sd: float) -> None:
-        raise NotImplementedError
+        """Note how far targets are about their mean."""
 
 
 class PrivatePoissonRegression(_Scored):

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
-from inference.models.estimator import PrivateEstimator
+from inference.models.estimator import PrivateRegressor, required
 from inference.models.linear.aggregate_stats import columns_of, fit_of, plausible_prior, statistics_of
 from inference.models.linear.baselines import exact_fit
 from inference.models.linear.one_round import regression_in_bounds
@@ -35,7 +34,7 @@ from inference.rounds import Rounds, run
 Array = NDArray[np.float64]
 
 
-class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+class PrivateLinearRegression(PrivateRegressor):
     """Bayesian linear regression with intercept, from rows, aggregates or over rounds.
 
     Args:
@@ -74,12 +73,6 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         self.projection = projection
         self.std_share = std_share
 
-    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """The posterior predictive mean at rows of shape ``(k, d)``, with its standard deviation if asked for."""
-        check_is_fitted(self, "fit_")
-        mean, sd = self.fit_.predict(self._checked(X))
-        return (mean, sd) if return_std else mean
-
     def _fit_rows(self, X: Any, y: Any) -> None:
         check_repair(self.repair)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
@@ -98,8 +91,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         self._keep(fit_of(aggregates, fitted), self.repair)
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
-        if self.schema is None:
-            raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
+        schema = required(self.schema)
         if self.residual_variance is not None:
             raise DataError(
                 f"residual_variance is {self.residual_variance}, but rounds run a job that estimates it; it serves "
@@ -108,14 +100,13 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         make = (
             partial(regression_with_projection, std_share=self.std_share) if self.projection else regression_in_bounds
         )
-        job = make(self.schema, repair=self.repair, prior_precision=self.prior_precision)
+        job = make(schema, repair=self.repair, prior_precision=self.prior_precision)
         result = run(job, rounds)
-        self._name_features(self.schema.features)
+        self._name_features(schema.features)
         self._keep(result, result.repair)
         return result.private
 
     def _keep(self, fit: LinearFit, repair: str) -> None:
-        self.fit_, self.repair_ = fit, repair
-        self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
-        self.intercept_, self.intercept_sd_ = fit.intercept, fit.intercept_sd
+        self._keep_coefficients(fit)
+        self.repair_ = repair
         self.residual_sd_ = float(fit.scale[-1] * np.sqrt(fit.posterior.residual_variance))

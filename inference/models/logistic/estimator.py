@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
-from inference.models.estimator import PrivateEstimator, composed
+from inference.models.estimator import PrivateEstimator, composed, required
 from inference.models.linear.aggregate_stats import checked, parameters_of
 from inference.models.logistic.baseline import LogisticPosterior, laplace
 from inference.models.logistic.one_sum import one_sum_posterior
@@ -133,19 +133,18 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self._keep(self._exact.mean, np.sqrt(np.diag(self._exact.cov)))
 
     def _fit_rounds(self, rounds: Rounds) -> bool:
-        if self.schema is None:
-            raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
+        schema = required(self.schema)
         job = logistic_regression(
-            self.schema,
+            schema,
             method=self.method,
             rng=np.random.default_rng(self.random_state),
             settings=VariationalSettings(epochs=self.epochs, batch=self.batch, clip=self.clip, rate=self.rate),
             prior_sd=self.prior_sd,
         )
         fit = run(job, rounds)
-        bounds = self.schema.bounds[self.schema.target]
+        bounds = schema.bounds[schema.target]
         self.classes_ = np.array([bounds.lower, bounds.upper])
-        self._name_features(self.schema.features)
+        self._name_features(schema.features)
         self.fit_ = fit
         self._keep(np.r_[fit.intercept, fit.coefficients], np.r_[fit.intercept_sd, fit.coefficient_sd])
         return fit.private
