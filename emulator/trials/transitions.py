@@ -17,11 +17,7 @@ _ROUNDS: dict[str, type[ActorRound[Any]]] = {
     "compute": compute_round.Round,
     "trainer": trainer_round.Round,
 }
-_TABLES: dict[str, Table] = {
-    "client": client_round.TABLE,
-    "compute": compute_round.TABLE,
-    "trainer": trainer_round.TABLE,
-}
+_TABLES: dict[str, Table] = {role: kind.table for role, kind in _ROUNDS.items()}
 TRANSITIONS = tuple(f"{role}: {phase}, {event}" for role, table in _TABLES.items() for phase, event in table)
 """All entries."""
 
