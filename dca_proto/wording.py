@@ -1,9 +1,9 @@
-"""What errors have in common in their words: the name that was perhaps meant, what to install, msgspec's findings."""
+"""What texts have in common: the name that was perhaps meant, names in a row, what to install, msgspec's findings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,12 @@ def nearest(text: str, names: Iterable[str]) -> str:
     """The hint " (did you mean 'name'?)" for the known name most like the given one, or nothing."""
     near = get_close_matches(text, list(names), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first names in a row, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def to_install(extra: str) -> str:

@@ -18,12 +18,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dca_proto.wording import listed
+
 Array = NDArray[np.float64]
 
 HALF = 0.5  # below, the prior weighs more than the data
 HARDLY = 0.1  # below, the posterior is nearly the prior
 TAILS = (0.025, 0.975)
-NAMES_SHOWN_MAX = 5
 ADVICE = "raise epsilon, or ask more clients"
 
 
@@ -75,19 +76,14 @@ def about_contraction(names: Sequence[str], found: Sequence[float | None]) -> li
     words = []
     if hardly:
         words.append(
-            f"hardly anything was learned of {_listed(hardly)}: contraction is below {percent(HARDLY)}, so the "
+            f"hardly anything was learned of {listed(hardly)}: contraction is below {percent(HARDLY)}, so the "
             f"posterior is nearly the prior; {ADVICE}"
         )
     if weak:
-        words.append(f"the prior weighs more than the data in {_listed(weak)}: contraction is below {percent(HALF)}")
+        words.append(f"the prior weighs more than the data in {listed(weak)}: contraction is below {percent(HALF)}")
     return words
 
 
 def percent(found: float) -> str:
     """A contraction for people."""
     return f"{100 * found + 0.0:.0f} %"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - NAMES_SHOWN_MAX
-    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -11,9 +11,9 @@ from dca_proto.cli.learn_view import reports_row
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.price import Price, total
 from dca_proto.request import KINDS
+from dca_proto.wording import listed
 from emulator.swarm.live import Swarm, SwarmOptions
 from emulator.swarm.timeline import RoundLog
-from inference.jobs.base import listed
 from inference.jobs.summary import Summary
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from dca_proto.cli.learn_view import BY_ITSELF
 from dca_proto.privacy.rounding import at_least
 from dca_proto.request import LDP_REPORT, NODE_RELEASE
+from dca_proto.wording import listed
 from emulator.swarm.summary import SwarmSummary
 from inference.jobs.estimates import (
     UNCOVERED,
@@ -179,11 +180,10 @@ def dropped_lines(summary: SwarmSummary) -> list[Line]:
     found = [(number, row) for number, row in enumerate(summary["rounds"], 1) if row.get("absent")]
     lines = []
     for number, row in found[:_SHOWN_ROUNDS]:
-        absent = list(zip(row["absent_clients"], row["absent"], strict=True))
-        names = ", ".join(f"{place} ({name[:6]})" for place, name in absent[:_SHOWN_ABSENT])
-        more = f" and {len(absent) - _SHOWN_ABSENT} more" if len(absent) > _SHOWN_ABSENT else ""
+        absent = zip(row["absent_clients"], row["absent"], strict=True)
+        names = listed([f"{place} ({name[:6]})" for place, name in absent], _SHOWN_ABSENT)
         who = "data nodes" if summary.get("round_kind") == NODE_RELEASE else "clients"
-        lines.append(("dropped", f"round {number}: {who} {names}{more}"))
+        lines.append(("dropped", f"round {number}: {who} {names}"))
     if len(found) > _SHOWN_ROUNDS:
         lines.append(("", f"others in {len(found) - _SHOWN_ROUNDS} more rounds"))
     return lines

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dca_proto.aggregate import RoundRequest, SecureSumRequest
+from dca_proto.wording import listed
 from inference.contraction import about_contraction
 from inference.draws import InferenceData
 from inference.jobs.estimates import rows_of
@@ -19,8 +20,6 @@ from inference.jobs.summary import Summary
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.progress import OnProgress
-
-NAMES_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +75,6 @@ class Stage:
 def uses(stages: Sequence[Stage]) -> int:
     """In how many rounds a client takes part."""
     return sum(stage.rounds if stage.uses is None else stage.uses for stage in stages)
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in a row, of many the first ones."""
-    more = len(names) - NAMES_SHOWN_MAX
-    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def target_on_features(schema: Schema, settings: object) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.bounds import Interval
@@ -27,6 +28,12 @@ from inference.scale import FREE_BOUND, means, moments_parameters, posterior_sd
 Array = NDArray[np.float64]
 
 PRIOR_LOG_SD = 0.5  # wider than the regression's: columns are many, and often binary
+BEYOND_MAX = 0.03  # of a normal law, beyond the public bounds on one side
+
+
+def reaches_beyond(low: Array, high: Array) -> NDArray[np.bool_]:
+    """Which columns cannot be normal: more of that law than `BEYOND_MAX` is beyond a bound, given standardised."""
+    return np.asarray(np.maximum(ndtr(low), ndtr(-high)) > BEYOND_MAX)
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,6 +54,7 @@ from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats.qmc import Sobol
 
 from inference.models.glm.families import Family
+from inference.variational.standardise import reaches_beyond
 
 Array = NDArray[np.float64]
 
@@ -64,7 +65,6 @@ DIFFERENCE = 0.1  # of κ
 QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # of norms, to choose a clip from
 INFORMATION, DISPERSION = 1.0, 0.5  # typical norms of the information and of κ's largest term, against the score's
 TINY = 1e-12
-BEYOND_MAX = 0.03  # of a normal law, beyond the public bounds on one side
 TWO_VALUED = 0.01  # concentration of a Beta law
 FLOOR = 1e-6  # of the mean eigenvalue, and of the sampling variance: no eigenvalue or noise is below
 
@@ -134,7 +134,7 @@ class Rows:
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         spread, sd = ndtri(self._uniform[:, 2:]) @ root.T, np.sqrt(np.maximum((root**2).sum(axis=1), TINY))
         x, (low, high) = mean + spread, self.ends
-        for j in np.flatnonzero(np.maximum(ndtr(low), ndtr(-high)) > BEYOND_MAX):
+        for j in np.flatnonzero(reaches_beyond(low, high)):
             x[:, j] = beta_quantile(ndtr(spread[:, j] / sd[j]), (low[j], high[j]), float(mean[j]), float(sd[j]))
         return np.insert(np.clip(x, -self.feature_bound, self.feature_bound), 0, 1.0, axis=1)
 

@@ -38,17 +38,18 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 from scipy.stats import chi2
 from scipy.stats.qmc import Sobol
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.wording import listed
 from inference.errors import DataError
 from inference.models.linear.aggregate_stats import STATISTIC, checked, parameters_of
 from inference.models.linear.complete_rows import estimate
 from inference.models.linear.result import into_ball
 from inference.problem import Schema
-from inference.variational.standardise import Standardisation
+from inference.variational.standardise import BEYOND_MAX, Standardisation, reaches_beyond
 
 Array = NDArray[np.float64]
 
@@ -64,7 +65,6 @@ NODE_WEIGHTS = np.exp(-(NODES**2) / 2) / np.exp(-(NODES**2) / 2).sum()
 TERMS_MAX = 600  # numbers in the sum, whose covariance is inverted
 NOISE_MAX = 0.5  # of the noise in the features' covariance matrix, as its largest eigenvalue
 NAMES_SHOWN_MAX = 3
-BEYOND_MAX = 0.03  # of a normal law, beyond the public bounds on one side
 TAILS_MAX, TAILS_SDS = 0.05, 3.0  # of a variance: as far off as that, and that many standard deviations more
 
 
@@ -101,13 +101,13 @@ def not_normal(schema: Schema, columns: Standardisation) -> list[str]:
     low = np.array([schema.bounds[name].lower for name in schema.features])
     high = np.array([schema.bounds[name].upper for name in schema.features])
     centre, scale = columns.centre[:-1], columns.scale[:-1]
-    beyond = np.maximum(ndtr((low - centre) / scale), ndtr((centre - high) / scale))
-    far = [name for name, part in zip(schema.features, beyond, strict=True) if part > BEYOND_MAX]
+    beyond = reaches_beyond((low - centre) / scale, (high - centre) / scale)
+    far = [name for name, is_far in zip(schema.features, beyond, strict=True) if is_far]
     if not far:
         return []
     return [
-        f"{listed(far)} cannot be normal: with that mean and standard deviation, more than {100 * BEYOND_MAX:.0f} % of "
-        "a normal law is beyond the public bounds"
+        f"{listed(far, NAMES_SHOWN_MAX)} cannot be normal: with that mean and standard deviation, more than "
+        f"{100 * BEYOND_MAX:.0f} % of a normal law is beyond the public bounds"
     ]
 
 
@@ -162,15 +162,9 @@ def about_tails(found: Posterior, names: Sequence[str], released: NoisyAggregate
     if not far:
         return ()
     return (
-        f"{listed(far)}: the tails are not those of a normal law, so coefficients are biased by more than their "
-        "spread may say; method=scores makes no such assumption",
+        f"{listed(far, NAMES_SHOWN_MAX)}: the tails are not those of a normal law, so coefficients are biased by more "
+        "than their spread may say; method=scores makes no such assumption",
     )
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first names of many."""
-    more = len(names) - NAMES_SHOWN_MAX
-    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _mode(law: _Law, value: Array, weight: Array, precision: Array, phi: Array) -> tuple[Array, Array]:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
+from dca_proto.wording import listed
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, listed
+from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import BY_SD, SHARE, TAILS, Figure, of_draws, row, score, student, with_standard
 from inference.jobs.settings import setting
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Summary

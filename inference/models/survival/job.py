@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
+from dca_proto.wording import listed
 from inference.errors import DataError
-from inference.jobs.base import Conditions, LearningJob, Stage, listed
+from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import BY_SD, Figure, normal, of_draws, row, score, standard_unit, with_standard
 from inference.jobs.settings import setting
 from inference.jobs.summary import HeldOut, Row, Summary
