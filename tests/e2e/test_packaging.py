@@ -58,7 +58,7 @@ from inference.estimators import PrivateLinearRegression
 data = load("diabetes", ["bmi", "bp"])
 terms = JobTerms(budget=Budget(4.0, 1e-5), clients=len(data.y), tolerated=44, computes=(bytes(16), bytes([1]) * 16))
 rounds = IdealSwarm(data.rows, data.schema.columns, terms)
-model = PrivateLinearRegression(schema=data.schema, random_state=1).fit(rounds)
+model = PrivateLinearRegression(schema=data.schema).fit(rounds)
 assert model.private_ and model.epsilon_ <= 4.0
 assert np.corrcoef(model.predict(data.X), data.y)[0, 1] > 0.3
 """
