@@ -123,8 +123,9 @@ class MqttTransport:
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
-            await asyncio.wait([keeper])
         self._fail(closed())
+        if keeper is not None:
+            await asyncio.wait([keeper])
 
     @property
     def dropped(self) -> Counter[str]:

@@ -135,8 +135,10 @@ class Runner:
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
-            await _cancel(self._publishing)
-            await self._transport.close()
+            try:
+                await _cancel(self._publishing)
+            finally:  # cancelled once more, too: a connection left behind would take what is meant for our next life
+                await self._transport.close()
             log.info("actor stopped", actor=self._actor.id.hex(), **msgspec.structs.asdict(self.traffic))
 
     async def _handle_events(self) -> None:

@@ -81,12 +81,14 @@ class SharedConnection:
             return  # everybody has been told, and may try again
         reader, self._reader = self._reader, None
         connection, self._connection = self._connection, None
-        for task in (opening, reader):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
-        if connection is not None:
-            await connection.close()
+        tasks = [task for task in (opening, reader) if task is not None]
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.wait(tasks)
+        finally:
+            if connection is not None:
+                await connection.close()
 
     def publish(self, topic: str, payload: bytes, retain: bool) -> Awaitable[None]:
         """Publish for a member."""

@@ -333,6 +333,33 @@ def test_a_broker_that_does_not_answer_stops_the_handling_and_no_deadlock_follow
     asyncio.run(asyncio.wait_for(scene(), 20))
 
 
+@pytest.mark.parametrize("turns", range(4))
+def test_who_is_cancelled_twice_leaves_no_connection_behind(turns: int) -> None:
+    """Else it comes back by itself, under the identity of who runs next, and takes what is meant for that one."""
+
+    class Watched(Stubborn):
+        is_closed = False
+
+        async def close(self) -> None:
+            await asyncio.sleep(0)
+            self.is_closed = True
+
+    async def scene() -> None:
+        transport = Watched()
+        runner = Runner(Echo(echo), transport, MemoryStore(), federation=FEDERATION)
+        running = asyncio.create_task(runner.run())
+        await settle()
+        running.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        assert transport.is_closed
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scene())
+
+
 def test_a_batch_is_bounded_in_bytes_too() -> None:
     """Two messages of four bytes are as much as one batch may have, so that as much is written at once."""
 

@@ -262,6 +262,20 @@ def test_who_is_cancelled_while_it_opens_leaves_nothing_behind() -> None:
     play(scene())
 
 
+def test_who_is_cancelled_while_it_closes_leaves_no_connection_behind() -> None:
+    async def scene() -> None:
+        gateway = Gateway()
+        await gateway.open()
+        closing = [asyncio.create_task(member.close()) for member in gateway.members]
+        await asyncio.sleep(0)
+        for task in closing:
+            task.cancel()
+        await asyncio.wait(closing)
+        assert gateway.line.is_closed
+
+    play(scene())
+
+
 def test_the_end_of_the_connection_reaches_every_reader() -> None:
     async def scene() -> None:
         gateway = Gateway()
