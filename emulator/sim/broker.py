@@ -2,8 +2,9 @@
 
 A message goes from its sender's machine over a link to the broker, and over another to each subscriber. What a machine
 cannot hand over (it is cut off, or the broker is away) waits in its memory. What the broker cannot deliver waits in the
-receiver's session if that is persistent, within bounds; beyond them it is lost, as it is where a broker restarts
-without having kept its state: acknowledged, and gone. Receipts and resends are the protocol's answer to that.
+receiver's session if that is persistent, within bounds; beyond them it is lost: acknowledged, and gone. A broker that
+is killed comes back with what it held at its last snapshot, as mosquitto does: what was published since is lost,
+retained messages too, and what was delivered since comes again. Receipts and resends are the protocol's answer to that.
 
 Whoever loses its connection tries again after a moment of its own: after a restart, after a partition, after a packet
 that was too large, and where another machine has connected under the same id.
@@ -33,27 +34,36 @@ _LANDINGS, _LANDING_BYTES = 2048, 1 << 23
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker's limits.
+    """A broker's limits; those on messages are mosquitto's own.
 
     Attributes:
-        queue_messages_max: what waits for one session at most. packet_bytes_max: whoever sends a larger packet is
-            disconnected.
+        queue_messages_max: what waits for one session at most, beside `inflight_max` that are under way to it.
+        packet_bytes_max: whoever sends a larger packet is disconnected.
         part_bytes_max: the largest packet that machines send.
         persistent_sessions: whether messages wait for machines that are away.
         session_expiry_ms: how long they do; 0 is for ever.
-        keeps_state: whether sessions and retained messages survive a restart.
         connects_per_s_max: how many connections it accepts; 0 is without limit.
         reconnect_ms: a machine tries again after a half to the whole of that.
     """
 
-    queue_messages_max: int = 10_000
+    queue_messages_max: int = 1_000
+    inflight_max: int = 20
     packet_bytes_max: int = 1 << 20
     part_bytes_max: int = PART_BYTES_DEFAULT
     persistent_sessions: bool = True
     session_expiry_ms: int = 0
-    keeps_state: bool = True
     connects_per_s_max: int = 0
     reconnect_ms: int = 1000
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What a broker holds, or comes back with: what waits for each session, and what is retained; by default nothing.
+
+    A session that is not in it is not there: nothing waits for it until its machine has connected again.
+    """
+
+    sessions: dict[Session, list[Packet]] = {}
+    retained: dict[Channel, dict[tuple[bytes, bytes], Packet]] = {}
 
 
 class Broker:
@@ -109,25 +119,39 @@ class Broker:
             session.open()
 
     def mend(self, process: Process) -> None:
-        """Let everything pass again, without further delay; where something was cut there is a new connection soon."""
+        """Let everything pass again; where something was cut there is a new connection soon."""
         link = process.link
-        was_cut, link.clogged_ms = link.is_cut, 0
+        was_cut = link.is_cut
         link.up.is_cut = link.down.is_cut = False
         if was_cut:
             self._hang_up(process)
 
-    def stop(self) -> None:
-        """The broker goes down; machines keep what they send, and lose what was not kept here."""
+    @property
+    def memory(self) -> Memory:
+        """What it holds now."""
+        sessions = {one: one.unacknowledged for one in self._sessions.values() if one.is_open or one.is_kept}
+        return Memory(sessions, {channel: dict(held) for channel, held in self._retained.items()})
+
+    def stop(self, left: Memory | None = None) -> None:
+        """The broker goes down; machines keep what they send.
+
+        Args:
+            left: what it will come back with; None is all that it holds.
+        """
         self.is_up = False
         for uplink in self._machines.values():
             uplink.close()
         for session in self._sessions.values():
             self._leave(session)
-            if not self.options.keeps_state:
-                self._end(session, "broker restarted")
-        if not self.options.keeps_state:
-            for retained in self._retained.values():
-                retained.clear()
+            if left is None:
+                continue
+            again = left.sessions.get(session) if self.options.persistent_sessions else None
+            lost = session.hold(again or ())
+            session.is_kept = again is not None
+            if lost:
+                self.dropped["broker restarted"] += lost
+        if left is not None:
+            self._retained = {channel: dict(left.retained.get(channel, {})) for channel in Channel}
 
     def start(self) -> None:
         """The broker is back; all machines that run connect soon."""
@@ -208,20 +232,21 @@ class Broker:
 
     def _end(self, session: Session, why: str) -> None:
         session.is_kept = False
-        lost = session.lose()
+        lost = session.hold()
         if lost:
             self.dropped[why] += lost
 
     # --- messages --------------------------------------------------------------------------------------------------
 
-    def publish(self, process: Process, send: Send) -> None:
-        """A machine hands a message over, in packets."""
+    def publish(self, process: Process, send: Send) -> bool:
+        """A machine hands a message over, in packets; whether it has now as many as it may hold."""
         uplink, to, payload = self._machines[process], send.to, send.payload
         if len(payload) < self.options.part_bytes_max:
             uplink.put(Packet(process.id, to, send.round_id, payload, b"", send.retain))
-            return
-        for wire in split(payload, self.options.part_bytes_max, retain=send.retain):
-            uplink.put(Packet(process.id, to, send.round_id, None, wire, send.retain))
+        else:
+            for wire in split(payload, self.options.part_bytes_max, retain=send.retain):
+                uplink.put(Packet(process.id, to, send.round_id, None, wire, send.retain))
+        return uplink.is_full
 
     def inject(self, topic: str, wire: bytes) -> None:
         """A packet from nowhere, as a malicious broker or a stolen connection sends it."""
@@ -246,7 +271,7 @@ class Broker:
         """Send a packet to whoever has the session, or let it wait there."""
         if not session.is_open and not session.is_kept:
             self.dropped["receiver away"] += 1
-        elif (session.flying or session.waiting) and session.held >= self.options.queue_messages_max:
+        elif session.waiting and len(session.waiting) >= self.options.queue_messages_max:
             self.dropped["queue full"] += 1
         else:
             session.put(packet)

@@ -5,13 +5,15 @@
                    +---- connection ends -+      so it may arrive again, on the next connection
 
 A packet in the air is lost with its connection. One that had arrived, but whose acknowledgement had not, arrives twice:
-so it is when one direction of a link is cut. A machine whose power fails loses all that it kept.
+so it is when one direction of a link is cut. A machine whose power fails loses all that it kept. At most `window`
+packets are in the air; those behind them wait.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from emulator.sim.link import IDEAL, Link, Wire
@@ -50,9 +52,18 @@ class Lane(ABC):
         self._wire = wire
         self._back = back
 
+    @property
+    @abstractmethod
+    def window(self) -> int:
+        """How many packets may be in the air at once."""
+
     @abstractmethod
     def arrive(self, packet: Packet) -> None:
         """A packet is at the other end."""
+
+    @abstractmethod
+    def on_acknowledged(self) -> None:
+        """A packet has left for good."""
 
     @abstractmethod
     def pass_at_once(self, packet: Packet) -> None:
@@ -64,15 +75,20 @@ class Lane(ABC):
         return len(self.flying) + (len(self.waiting) if self.waiting else 0)
 
     @property
+    def unacknowledged(self) -> list[Packet]:
+        """Those packets, in order."""
+        return [*(flight.packet for flight in self.flying), *(self.waiting or ())]
+
+    @property
     def passes_at_once(self) -> bool:
         """Whether a packet takes no time at all."""
-        return self.is_open and self._link.options is IDEAL and not self._wire.is_cut and not self._link.clogged_ms
+        return self.is_open and self._link.options is IDEAL and not self._wire.is_cut
 
     def put(self, packet: Packet) -> None:
         """Send a packet, as soon as there is a way."""
         if self.passes_at_once:
             self.pass_at_once(packet)
-        elif not self.is_open or self._wire.is_cut:
+        elif not self.is_open or self._wire.is_cut or self.waiting or len(self.flying) >= self.window:
             self.keep(packet)
         else:
             self._fly(packet)
@@ -94,17 +110,18 @@ class Lane(ABC):
         """The connection has ended: what was not acknowledged waits for the next, in order, before the rest."""
         self.is_open = False
         self._wire.clear()
-        again = [flight.packet for flight in self.flying]
+        again = self.unacknowledged if self.flying else ()
         for flight in self.flying:
             flight.is_lost = True
         self.flying.clear()
         if again:
-            self.waiting = deque([*again, *(self.waiting or ())])
+            self.waiting = deque(again)
 
-    def lose(self) -> int:
-        """Forget what waits; how much that was."""
-        lost = len(self.waiting or ())
-        self.waiting = None
+    def hold(self, packets: Collection[Packet] = ()) -> int:
+        """Have nothing wait but those packets; how many of the others are lost."""
+        kept = set(map(id, packets))
+        lost = sum(id(packet) not in kept for packet in self.waiting or ())
+        self.waiting = deque(packets) or None
         return lost
 
     def power_off(self) -> None:
@@ -113,7 +130,7 @@ class Lane(ABC):
             flight.is_lost = flight.left_us > self._simulator.now_us
         self.flying.clear()
         self.close()
-        self.lose()
+        self.hold()
 
     def _fly(self, packet: Packet) -> None:
         flight = Flight(packet)
@@ -130,5 +147,9 @@ class Lane(ABC):
         self.arrive(flight.packet)
 
     def _acknowledge(self, flight: Flight) -> None:
-        if not self._back.is_cut:
-            self.flying.pop(flight, None)
+        if self._back.is_cut:
+            return
+        self.flying.pop(flight, None)
+        if self.waiting and self.is_open and not self._wire.is_cut and len(self.flying) < self.window:
+            self._fly(self.waiting.popleft())
+        self.on_acknowledged()

@@ -60,15 +60,14 @@ class Link:
         streams: of the run. name: of this link in them.
 
     Attributes:
-        options: may be replaced at any time. clogged_ms: what every packet waits in addition.
+        options: may be replaced at any time.
         up, down: to the broker, and from it.
     """
 
-    __slots__ = ("_draws", "_name", "_streams", "clogged_ms", "down", "options", "up")
+    __slots__ = ("_draws", "_name", "_streams", "down", "options", "up")
 
     def __init__(self, streams: Streams, name: str, options: LinkOptions) -> None:
         self.options = options
-        self.clogged_ms = 0
         self.up = Wire()
         self.down = Wire()
         self._streams = streams
@@ -83,7 +82,7 @@ class Link:
     @property
     def delay_us(self) -> int:
         """How long an answer of the other end takes, such as an acknowledgement."""
-        return int((self.options.delay_ms + self.clogged_ms) * _US)
+        return int(self.options.delay_ms * _US)
 
     def flights_us(self, wire: Wire, now_us: int, size: int) -> list[tuple[int, int]]:
         """When a packet of `size` bytes leaves for good, and arrives; a second pair where it is repeated."""

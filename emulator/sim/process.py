@@ -32,12 +32,15 @@ if TYPE_CHECKING:
 Where = Literal["before", "torn", "after", "between"]
 Tell = Send | Report
 _US = 1000
+_JUMP_MS = 5_000  # a clock set back by that has its actor start up anew, as `net.runner` does
 
 
 class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A machine. `skew_ms`: its clock is that much ahead. `work_ms`, `commit_ms`: of each batch, each transaction.
 
-    At most `inbox_events_max` messages wait for a slow one; more are dropped, as `net.inbox` does.
+    At most `inbox_events_max` messages wait for a slow one; more are dropped, as `net.inbox` does. While the broker has
+    not taken over `publishing_max` packets, it handles nothing more, as `net.runner` does. At most
+    `unacknowledged_max` of them are under way at once, as in `net.mqtt`.
     """
 
     skew_ms: int = 0
@@ -45,6 +48,13 @@ class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     commit_ms: int = 0
     batch_events_max: int = 256
     inbox_events_max: int = 200_000
+    publishing_max: int = 4_096
+    unacknowledged_max: int = 256
+
+
+def usual_options(role: Channel) -> ProcessOptions:
+    """Of an actor's machine: a client's memory is small."""
+    return ProcessOptions(inbox_events_max=4_096) if role is Channel.CLIENT else ProcessOptions()
 
 
 class KillPoint(msgspec.Struct, frozen=True):
@@ -86,8 +96,8 @@ class Process:
     """
 
     __slots__ = (
-        "_build", "_inbox", "_is_busy", "_options", "_simulator", "_timers", "actor", "disk", "id", "kill_points",
-        "link", "link_name", "role", "starts", "traffic",
+        "_build", "_inbox", "_is_busy", "_options", "_simulator", "_timers", "_untold", "actor", "disk", "id",
+        "kill_points", "link", "link_name", "role", "starts", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +125,7 @@ class Process:
         self._inbox: deque[Event | _Due] | None = None  # made when it is needed
         self._timers: dict[Timer, int] = {}
         self._is_busy = False
+        self._untold: Sequence[Tell] = ()  # what its full outbox holds up
 
     @property
     def is_up(self) -> bool:
@@ -141,9 +152,11 @@ class Process:
 
     @options.setter
     def options(self, options: ProcessOptions) -> None:
-        self._options = options
+        jump_ms, self._options = options.skew_ms - self._options.skew_ms, options
         for timer, at_ms in self._timers.items():
             self._wake_at(timer, at_ms)
+        if jump_ms <= -_JUMP_MS:
+            self.deliver(Started())
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -161,6 +174,7 @@ class Process:
         self._inbox = None
         self._timers.clear()
         self._is_busy = False
+        self._untold = ()
         self._simulator.broker.disconnect(self)
         self._simulator.trace.note(self._simulator.now_ms, self.id, Killed(why))
         for observer in self._simulator.observers:
@@ -289,11 +303,21 @@ class Process:
 
     def _finish(self, start: int, batch: Batch) -> None:
         """A batch that took its time is done, unless the process was killed meanwhile."""
-        if not self._is_the_same(start):
-            return
-        self._carry_out(batch)
         if self._is_the_same(start):
-            self._is_busy = False
+            self._carry_out(batch)
+            self._go_on(start)
+
+    def on_taken_over(self) -> None:
+        """The broker has taken over a packet: if the outbox was full, there is room again."""
+        if self._untold:
+            start, tells, self._untold = self.starts, self._untold, ()
+            self._tell(tells, None)
+            self._go_on(start)
+
+    def _go_on(self, start: int) -> None:
+        """The next batch, if this one is told."""
+        if self._is_the_same(start):
+            self._is_busy = bool(self._untold)
         while self._inbox and not self._is_busy and self._is_the_same(start):  # more than one batch, once it is fast
             self._handle_waiting()
 
@@ -343,8 +367,8 @@ class Process:
         return self._simulator.streams(f"kill/{self.link_name}").randrange(sends + 1)
 
     def _tell(self, tells: Sequence[Tell], sends_max: int | None) -> None:
-        start = self.starts
-        for effect in tells:
+        start, is_full = self.starts, False
+        for place, effect in enumerate(tells):
             if self.actor is None or self.starts != start:
                 return  # an observer killed it
             if isinstance(effect, Report):
@@ -352,21 +376,25 @@ class Process:
             elif sends_max == 0:
                 self.kill("between two messages")
                 return
+            elif is_full:
+                self._untold, self._is_busy = tells[place:], True
+                return
             else:
                 sends_max = None if sends_max is None else sends_max - 1
-                self._send(effect)
+                is_full = self._send(effect)
         if sends_max is not None and self.starts == start:
             self.kill("after the last message")
 
-    def _send(self, send: Send) -> None:
+    def _send(self, send: Send) -> bool:
+        """Hand a message over; whether the outbox is full then."""
         if self._simulator.observers and not self._show_send(send):
-            return
+            return False
         if self._simulator.trace.is_on:
             to = send.to
             self._simulator.trace.passed(self._simulator.now_us, self.id, to.channel.value, to.id, send.payload)
         self.traffic.messages_sent += 1
         self.traffic.bytes_sent += len(send.payload)
-        self._simulator.broker.publish(self, send)
+        return self._simulator.broker.publish(self, send)
 
     def _show_send(self, send: Send) -> bool:
         start = self.starts

@@ -25,6 +25,18 @@ class Uplink(Lane):
         self.process = process
         self._broker = simulator.broker
 
+    @property
+    def window(self) -> int:
+        return self.process.options.unacknowledged_max
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its machine hands nothing more over."""
+        return self.held >= self.process.options.publishing_max
+
+    def on_acknowledged(self) -> None:
+        self.process.on_taken_over()
+
     def arrive(self, packet: Packet) -> None:
         self._broker.take(self, packet)
 
@@ -48,6 +60,13 @@ class Session(Lane):
         self.connections = 0
         self._assembler: Assembler | None = None
         self._broker = broker
+
+    @property
+    def window(self) -> int:
+        return self._broker.options.inflight_max
+
+    def on_acknowledged(self) -> None:
+        """Nobody waits for it."""
 
     def belong_to(self, process: Process) -> None:
         """From now on it is this machine's."""

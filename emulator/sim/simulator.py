@@ -18,7 +18,7 @@ from emulator.sim.broker import Broker, BrokerOptions
 from emulator.sim.disk import Disk
 from emulator.sim.events import Happened, Observer
 from emulator.sim.link import LinkOptions
-from emulator.sim.process import Process, ProcessOptions
+from emulator.sim.process import Process, ProcessOptions, usual_options
 from emulator.sim.streams import Streams
 from emulator.sim.trace import Trace
 
@@ -97,7 +97,7 @@ class Simulator:
 
         A second one with the same id is another machine: the broker lets one of them at a time have a connection.
         """
-        process = Process(self, role, build, options or ProcessOptions(), link or self.link_options, disk or Disk())
+        process = Process(self, role, build, options or usual_options(role), link or self.link_options, disk or Disk())
         self.processes.setdefault(process.id, process)
         self.machines.append(process)
         process.start()

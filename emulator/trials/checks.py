@@ -65,6 +65,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "network.reorder": (0, 1),
     "network.reorder_ms": (0, 3_600_000),
     "broker.queue_messages_max": (1, MESSAGES_MAX),
+    "broker.inflight_max": (1, MESSAGES_MAX),
     "broker.packet_bytes_max": (128, BYTES_MAX),
     "broker.part_bytes_max": (128, BYTES_MAX),
     "broker.session_expiry_ms": (0, TIME_MS_MAX),

@@ -136,9 +136,10 @@ def _network(stream: random.Random) -> LinkOptions:
 
 def _broker(stream: random.Random) -> BrokerOptions:
     return BrokerOptions(
-        queue_messages_max=stream.choice([10_000, 10_000, 100]),
+        queue_messages_max=stream.choice([1_000, 1_000, 100]),
         part_bytes_max=stream.choice([1 << 16, 1 << 16, 2_000]),
         persistent_sessions=stream.random() < 0.8,
+        inflight_max=stream.choice([20, 20, 1]),
     )
 
 

@@ -44,7 +44,7 @@ duplicate = 0.02
 reorder = 0.05
 
 [broker]
-queue_messages_max = 10000    # what waits for a machine that is away
+queue_messages_max = 1000     # what waits for a machine, beside inflight_max = 20 on the way to it
 
 [[faults]]
 kind = "kill-torn"

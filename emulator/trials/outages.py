@@ -4,51 +4,52 @@ from __future__ import annotations
 
 import msgspec
 
+from emulator.sim.broker import Memory
 from emulator.sim.link import LinkOptions
-from emulator.sim.process import Process, ProcessOptions
+from emulator.sim.process import Process, usual_options
 from emulator.trials.fault import Injection
 
 BROKER_AWAY_MS = 2_000
 
 
-class Slow(Injection):
-    """Each batch and each transaction take `amount` milliseconds."""
+class Machine(Injection):
+    """A machine is another for a while: some of its options are replaced, and set right again."""
 
     def begin(self) -> None:
         for process in self.targets:
-            slow = int(self.fault.amount)
-            process.options = msgspec.structs.replace(process.options, work_ms=slow, commit_ms=slow)
+            process.options = msgspec.structs.replace(process.options, **self.worse(int(self.fault.amount)))
             self.reached(process)
 
     def end(self) -> None:
         for process in self.targets:
-            fast = ProcessOptions()
-            process.options = msgspec.structs.replace(process.options, work_ms=fast.work_ms, commit_ms=fast.commit_ms)
+            usual = {name: getattr(usual_options(process.role), name) for name in self.worse(0)}
+            process.options = msgspec.structs.replace(process.options, **usual)
+
+    def worse(self, amount: int) -> dict[str, int]:
+        """The options that are replaced: each batch and each transaction take `amount` milliseconds."""
+        return {"work_ms": amount, "commit_ms": amount}
 
 
-class WrongClock(Injection):
-    """The clock steps by `amount` milliseconds, ahead or (`sign` -1) back, and is set right again."""
+class ClockAhead(Machine):
+    """The clock steps ahead by `amount` milliseconds."""
 
-    sign = 1
-
-    def begin(self) -> None:
-        for process in self.targets:
-            self._set(process, self.sign * int(self.fault.amount))
-            self.reached(process)
-
-    def end(self) -> None:
-        for process in self.targets:
-            self._set(process, 0)
-
-    def _set(self, process: Process, skew_ms: int) -> None:
-        process.options = msgspec.structs.replace(process.options, skew_ms=skew_ms)
-        self.note(f"clock off by {skew_ms} ms", process)
+    def worse(self, amount: int) -> dict[str, int]:
+        return {"skew_ms": amount}
 
 
-class ClockBehind(WrongClock):
-    """The clock is behind by `amount` milliseconds."""
+class ClockBehind(Machine):
+    """The clock steps back by `amount` milliseconds."""
 
-    sign = -1
+    def worse(self, amount: int) -> dict[str, int]:
+        return {"skew_ms": -amount}
+
+
+class Cramped(Machine):
+    """The machine holds `amount` messages at most that have come, and as many packets that are to leave."""
+
+    def worse(self, amount: int) -> dict[str, int]:
+        most = max(1, amount)
+        return {"inbox_events_max": most, "publishing_max": most, "unacknowledged_max": most}
 
 
 class DiskFull(Injection):
@@ -101,73 +102,68 @@ class PartitionDown(Partition):
     up = False
 
 
-class Clogged(Injection):
-    """Every packet waits for `amount` milliseconds more."""
-
-    def begin(self) -> None:
-        for process in self.targets:
-            process.link.clogged_ms = int(self.fault.amount)
-            self.reached(process)
-
-    def end(self) -> None:
-        for process in self.targets:
-            process.link.clogged_ms = 0
-
-
 class Lossy(Injection):
     """A share `amount` of all transmissions is lost, and much is repeated and reordered."""
 
     def begin(self) -> None:
         for process in self.targets:
-            options = process.link.options
-            bad = {"loss": self.fault.amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}
-            process.link.options = msgspec.structs.replace(options, **bad)
+            process.link.options = msgspec.structs.replace(process.link.options, **self.worse(self.fault.amount))
             self.reached(process)
 
     def end(self) -> None:
         for process in self.targets:
             process.link.options = self.world.scenario.network
 
+    def worse(self, amount: float) -> dict[str, float]:
+        """What of the link is replaced."""
+        return {"loss": amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}
 
-class Narrow(Injection):
+
+class Clogged(Lossy):
+    """Every packet waits for `amount` milliseconds more."""
+
+    def worse(self, amount: float) -> dict[str, float]:
+        return {"delay_ms": self.world.scenario.network.delay_ms + amount}
+
+
+class Narrow(Lossy):
     """The link takes `amount` bytes a second."""
 
-    def begin(self) -> None:
-        for process in self.targets:
-            process.link.options = msgspec.structs.replace(
-                process.link.options, bandwidth_bytes_s=float(self.fault.amount)
-            )
-            self.reached(process)
-
-    def end(self) -> None:
-        for process in self.targets:
-            process.link.options = self.world.scenario.network
+    def worse(self, amount: float) -> dict[str, float]:
+        return {"bandwidth_bytes_s": amount}
 
 
 class BrokerRestart(Injection):
     """The broker goes down and comes back with everything that it held."""
 
-    keeps_state = True
-
     def begin(self) -> None:
-        broker = self.simulator.broker
-        broker.options = msgspec.structs.replace(broker.options, keeps_state=self.keeps_state)
-        broker.stop()
-        self.reached(None, "up")
-        self.note("the broker goes down")
-        self.simulator.after(self.fault.for_ms or BROKER_AWAY_MS, self.stop)
+        self.go_down(None)
+
+    def go_down(self, left: Memory | None) -> None:
+        """It will come back with what is `left`."""
+        if self.is_on:
+            self.simulator.broker.stop(left)
+            self.reached(None, "up")
+            self.note("the broker goes down")
+            self.simulator.after(self.fault.for_ms or BROKER_AWAY_MS, self.stop)
 
     def end(self) -> None:
-        broker = self.simulator.broker
-        broker.start()
-        broker.options = self.world.scenario.broker
+        self.simulator.broker.start()
         self.note("the broker is back")
 
 
 class BrokerLoss(BrokerRestart):
     """It comes back empty: what it had acknowledged and what it retained is gone."""
 
-    keeps_state = False
+    def begin(self) -> None:
+        self.go_down(Memory())
+
+
+class BrokerKill(BrokerRestart):
+    """It comes back with its snapshot of `amount` milliseconds before: what it did since is lost, or done again."""
+
+    def begin(self) -> None:
+        self.simulator.after(int(self.fault.amount), self.go_down, self.simulator.broker.memory)
 
 
 class Overflow(Injection):

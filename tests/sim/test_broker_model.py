@@ -9,7 +9,8 @@ from puppet import PLAIN, ROUND, Puppet, Stage, numbered
 from dca_proto.core.effects import Address, Channel, Send
 from dca_proto.net.parts import split
 from dca_proto.net.topics import topic_of
-from emulator.sim.broker import BrokerOptions
+from emulator.sim.broker import BrokerOptions, Memory
+from emulator.sim.process import ProcessOptions
 
 PARTS = BrokerOptions(part_bytes_max=1024)
 
@@ -91,10 +92,10 @@ def test_late_subscribers_get_the_last_retained_message_of_each_sender() -> None
 
 @pytest.mark.parametrize("keeps_state", [True, False])
 def test_a_broker_without_its_state_forgets_retained_messages(keeps_state: bool) -> None:
-    stage = Stage(1, broker=BrokerOptions(keeps_state=keeps_state))
+    stage = Stage(1)
     stage.do(0, retained(b"key"))
     stage.run(1000)
-    stage.broker.stop()
+    stage.broker.stop(None if keeps_state else Memory())
     stage.broker.start()
     assert listener(stage) == ([b"key"] if keeps_state else [])
 
@@ -166,11 +167,11 @@ def test_what_waits_in_a_machine_dies_with_it() -> None:
 @pytest.mark.parametrize("keeps_state", [True, False])
 def test_a_restart_loses_what_was_queued_only_without_kept_state(keeps_state: bool) -> None:
     """Attacks 9 and 40. Machines hand over later what they could not; without state nobody may have subscribed yet."""
-    stage = Stage(3, broker=BrokerOptions(keeps_state=keeps_state))
+    stage = Stage(3)
     stage.machines[1].kill("test")
     stage.send(0, 1, b"queued")
     stage.run(1000)
-    stage.broker.stop()
+    stage.broker.stop(None if keeps_state else Memory())
     stage.send(0, 2, b"not handed over")
     stage.run(1000)
     stage.broker.start()
@@ -180,6 +181,30 @@ def test_a_restart_loses_what_was_queued_only_without_kept_state(keeps_state: bo
     assert stage.messages(1) == ([b"queued"] if keeps_state else [])
     assert stage.messages(2) == ([b"not handed over"] if keeps_state else [])
     assert stage.broker.dropped == ({} if keeps_state else {"broker restarted": 1, "receiver away": 1})
+
+
+def test_a_broker_that_is_killed_comes_back_with_its_last_snapshot() -> None:
+    """The same on mosquitto: `tests/contract/test_broker_kill.py`."""
+    stage = Stage(3)
+    stage.do(0, retained(b"before"))
+    stage.machines[1].kill("away")
+    stage.send(0, 1, b"delivered before the kill")
+    stage.run(1000)
+    snapshot = stage.broker.memory
+    stage.do(0, retained(b"after"))
+    stage.machines[1].restart()
+    stage.run(1000)
+    stage.machines[1].kill("away")
+    stage.send(0, 1, b"acknowledged and lost")
+    stage.run(1000)
+    assert stage.simulator.pending() == ["compute 02020202 is down", "1 packets wait for compute 02020202"]
+    stage.broker.stop(snapshot)
+    stage.broker.start()
+    stage.machines[1].restart()
+    stage.run(2000)
+    assert stage.messages(1) == 2 * [b"delivered before the kill"]
+    assert listener(stage) == [b"before"]
+    assert stage.broker.dropped == {"broker restarted": 1}
 
 
 @pytest.mark.parametrize("after_ms", range(0, 45, 5))
@@ -221,6 +246,40 @@ def test_half_a_swarm_that_comes_back_at_once_is_let_in_at_the_brokers_pace() ->
     stage.run(1000)
     assert sum(map(stage.broker.is_connected, stage.machines[:20])) == 20
     assert stage.messages(19) == [b"waits in its session"]
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+def test_few_packets_are_under_way_at_once_and_all_arrive_in_order() -> None:
+    """A round trip is 20 ms, and 3 packets go with each: up with the machine's window, down with the broker's."""
+    for broker, machine in ((BrokerOptions(inflight_max=3), None), (None, ProcessOptions(unacknowledged_max=3))):
+        stage = Stage(2, broker=broker)
+        stage.machines[0].options = machine or ProcessOptions()
+        stage.send(0, 1, *numbered(10))
+        stage.run(1000)
+        assert stage.messages(1) == numbered(10)
+        assert stage.times(1) == [20 + 20 * (number // 3) for number in range(10)]
+
+
+def test_a_machine_whose_outbox_is_full_handles_nothing_until_there_is_room() -> None:
+    stage = Stage(2)
+    stage.machines[0].options = ProcessOptions(publishing_max=2)
+    stage.broker.stop()
+    stage.send(0, 1, *numbered(5))
+    stage.send(1, 0, b"for the machine that waits")
+    stage.run(1000)
+    assert stage.simulator.pending()[1:] == ["2 packets wait at compute 01010101", "1 packets wait at compute 02020202"]
+    stage.broker.start()
+    stage.run(5000)
+    assert stage.messages(1) == numbered(5)
+    assert stage.messages(0) == [b"for the machine that waits"]
+    stage.broker.stop()
+    stage.send(0, 1, *numbered(5))
+    stage.machines[0].restart()
+    stage.broker.start()
+    stage.run(5000)
+    assert stage.messages(1) == numbered(5), "what it had not handed over died with it"
 
 
 # --- limits and fights -----------------------------------------------------------------------------------------------

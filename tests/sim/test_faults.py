@@ -11,7 +11,7 @@ from stage import FAST, contributors, dropped, held, results, small
 from dca_proto.core.effects import Send
 from dca_proto.core.messages import Abort, Hello
 from emulator.sim.events import Observer
-from emulator.sim.process import Process
+from emulator.sim.process import Process, usual_options
 from emulator.trials.draw import DrawLimits, draw_scenario
 from emulator.trials.fault import PHASES
 from emulator.trials.faults import FAULTS
@@ -69,6 +69,8 @@ BITES: dict[str, tuple[Fault, Callable[[TrialWorld], bool]]] = {
     "narrow": (fault("narrow", "trainer", amount=1_000), late),
     "broker-restart": (fault("broker-restart", "broker", at_ms=1_010), late),
     "broker-loss": (fault("broker-loss", "broker", at_ms=1_010), late),
+    "broker-kill": (fault("broker-kill", "broker", at_ms=1_000, amount=40), late),
+    "cramped": (fault("cramped", "trainer", amount=1), lambda world: world.rounds[0].ended is not None),
     "overflow": (
         fault("overflow", "compute 0", amount=1, at_ms=1_040, for_ms=4_000),
         lambda world: world.router.dropped["queue full"] > 0,
@@ -134,8 +136,8 @@ def test_each_kind_happens_bites_and_is_undone(kind: str) -> None:
         assert record.until_ms is None or record.until_ms < healed_ms(world), "over by itself"
     honest = world.twinned | world.strangers
     assert all(one.is_up for one in world.simulator.processes.values() if one.id not in honest)
-    assert not any(one.disk.is_full or one.link.is_cut or one.link.clogged_ms for one in world.simulator.machines)
-    assert all(one.options.skew_ms == one.options.work_ms == 0 for one in world.simulator.machines)
+    assert not any(one.disk.is_full or one.link.is_cut for one in world.simulator.machines)
+    assert all(one.options == usual_options(one.role) for one in world.simulator.machines)
 
 
 def healed_ms(world: TrialWorld) -> int:
@@ -147,7 +149,9 @@ def test_without_the_fault_it_is_not_seen() -> None:
     world, outcome = held(small())
     assert results(outcome) == ["completed"]
     seen = {kind for kind, (_, bites) in BITES.items() if bites(world)}
-    assert seen == {"vanish-after-receipt", "clock-behind", "replay", "replay-elsewhere"}, "these leave no trace"
+    assert seen == {"vanish-after-receipt", "clock-behind", "cramped", "replay", "replay-elsewhere"}, (
+        "these leave no trace"
+    )
 
 
 class Injected(Observer):

@@ -78,7 +78,7 @@ def test_bandwidth_sends_one_after_the_other() -> None:
 
 def test_a_narrow_link_to_a_slow_subscriber_fills_its_queue_and_nobody_elses() -> None:
     """Attack 32: what cannot be delivered in time waits within bounds; beyond, it is lost, and counted."""
-    stage = Stage(3, broker=BrokerOptions(queue_messages_max=10))
+    stage = Stage(3, broker=BrokerOptions(queue_messages_max=5, inflight_max=5))
     stage.machines[1].link.options = options(bandwidth_bytes_s=100)
     for number in numbered(100):
         stage.send(0, 1, number)
@@ -93,11 +93,11 @@ def test_a_narrow_link_to_a_slow_subscriber_fills_its_queue_and_nobody_elses() -
 
 def test_clogging_delays_both_ways_until_it_is_mended() -> None:
     stage = Stage(2)
-    stage.machines[0].link.clogged_ms = 300
+    stage.machines[0].link.options = options(delay_ms=310)
     stage.send(0, 1, b"out")
     stage.send(1, 0, b"in")
     stage.run(1000)
-    stage.broker.mend(stage.machines[0])
+    stage.machines[0].link.options = PLAIN
     stage.send(0, 1, b"again")
     stage.run(1000)
     assert stage.times(1) == [320, 1020]
@@ -108,7 +108,7 @@ def test_an_ideal_link_takes_no_time_and_can_be_clogged_and_cut() -> None:
     stage = Stage(2, link=IDEAL)
     stage.send(0, 1, b"a")
     stage.run(5)
-    stage.machines[1].link.clogged_ms = 7
+    stage.machines[1].link.options = options(delay_ms=7)
     stage.send(0, 1, b"b")
     stage.broker.cut(stage.machines[0], up=True, down=True)
     stage.send(0, 1, b"c")

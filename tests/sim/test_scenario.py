@@ -25,13 +25,13 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
     path.write_text(
         'seed = 5\nname = "a \\"quoted\\" name"\n[population]\nclients = 9\n'
         "[rounds]\ntolerated = 2\n[network]\nloss = 0.1\n"
-        "[broker]\nkeeps_state = false\n[limits]\nhonest_min = 2\n"
+        "[broker]\npersistent_sessions = false\n[limits]\nhonest_min = 2\n"
         '[[faults]]\nkind = "kill-torn"\nactor = "compute 1"\nphase = "frozen"\n'
         '[[adversaries]]\nkind = "sybil"\nactor = "client 8"\n'
     )
     scenario = load_scenario(path)
     assert (scenario.seed, scenario.name, scenario.population.clients) == (5, 'a "quoted" name', 9)
-    assert (scenario.network.loss, scenario.broker.keeps_state, scenario.limits.honest_min) == (0.1, False, 2)
+    assert (scenario.network.loss, scenario.broker.persistent_sessions, scenario.limits.honest_min) == (0.1, False, 2)
     assert scenario.faults == (Fault(kind="kill-torn", actor="compute 1", phase="frozen"),)
     assert scenario.adversaries[0].actor == "client 8"
 
