@@ -17,15 +17,16 @@ The same seed gives the same run, byte for byte in its trace. Cryptography is re
 of the seed, and each start of each actor has a stream of its own.
 
 What the model is. Between the actor and the wire stand the same parts as in `dca_proto.net`: one transaction before the
-messages that depend on it, packets of limited size, windows of packets in flight, topics, subscriptions. QoS 1 keeps each packet until it is
-acknowledged over the same link; a connection that ends puts back what was not, in order, so that things come twice or
-late, and never in vain while both memories live. A machine whose power fails loses what had not left it; the broker
-loses what a clean session, an expiry, a full queue or a kill loses. One id has one connection.
+messages that depend on it, packets of limited size, windows of packets in flight, topics, subscriptions. QoS 1 keeps
+each packet until it is acknowledged over the same link; a connection that ends puts back what was not, in order, so
+that things come twice or late, and never in vain while both memories live. A machine whose power fails loses what had
+not left it; the broker loses what a clean session, an expiry, a full queue or a kill loses. One id has one connection.
 
 What it is not. There are no bytes of MQTT or TCP: sizes are those of payloads, and acknowledgements take a link's delay
-but no bandwidth. A lost transmission is one that is repeated after a fixed while; there is no congestion. A half-open connection lasts until the link is mended: there is no keep-alive. Over ideal links, a
-broadcast lands at 2,048 sessions at a time; a message to one session, sent just after, overtakes it at the later ones.
-Work takes a machine's fixed time per batch and transaction, not what the cryptography costs; `emulator.scaling`
-measures that. A machine that never handles two events in one moment has a transaction for each, where a live one would
-gather some. A test holds the rest against mosquitto: the same messages, sizes and facts.
+but no bandwidth. A lost transmission is one that is repeated after a fixed while; there is no congestion. A half-open
+connection lasts until the link is mended: there is no keep-alive. Over ideal links, a broadcast lands at 2,048 sessions
+at a time; a message to one session, sent just after, overtakes it at the later ones. Work takes a machine's fixed time
+per batch and transaction, not what the cryptography costs; `emulator.scaling` measures that. A machine that never
+handles two events in one moment has a transaction for each, where a live one would gather some. A test holds the rest
+against mosquitto: the same messages, sizes and facts.
 """
