@@ -4,6 +4,7 @@ General layout
     counts      how many there may be of each in a round
     ideal       the exact noisy sum drawn directly: same encoding, same noise, no messages
     inexact     fast noise for emulation, which protects nobody
+    results     a swarm's rounds and its run, typed: what JSON, terminal and report share
     provenance  what figures depend on, for files that an interrupted measurement goes on with
     sim         actors in virtual time, over a model of machines, links and an MQTT broker
     trials      whole federations under faults and adversaries, held against ten invariants: `dca emulate`

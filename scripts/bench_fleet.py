@@ -31,12 +31,12 @@ def run_once(options: FleetOptions) -> dict[str, Any]:
     done = run_fleet(options)
     return {
         "connections": options.connections,
-        "ok": done["ok"],
-        "error": done["error"],
-        "connect_s": done["connect_s"],
-        "sessions_s": done["sessions"]["wall_s"],
-        "peak_rss_mb_by_process": done["peak_rss_mb_by_process"],
-        "rounds": [{key: row[key] for key in KEPT} for row in done["rounds"]],
+        "ok": done.ok,
+        "error": done.error,
+        "connect_s": done.connect_s,
+        "sessions_s": done.sessions and done.sessions.wall_s,
+        "peak_rss_mb_by_process": done.peak_rss_mb_by_process,
+        "rounds": [{key: getattr(one, key) for key in KEPT} for one in done.rounds],
     }
 
 

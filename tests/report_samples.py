@@ -5,8 +5,10 @@ from __future__ import annotations
 from statistics import NormalDist
 from typing import Any
 
+import msgspec
 from scaling_samples import scaling
 
+from emulator.results import Run
 from inference.jobs.estimates import separated
 
 INVARIANTS = (
@@ -25,6 +27,11 @@ INVARIANTS = (
 def swarm() -> dict[str, Any]:
     """A regression learned in two rounds."""
     return separated(whole_swarm())
+
+
+def run_of(plain: dict[str, Any]) -> Run:
+    """The record of a run, without what it has learned."""
+    return msgspec.convert(plain, Run)
 
 
 def whole_swarm() -> dict[str, Any]:

@@ -63,6 +63,7 @@ LAYERS = {
 }  # fmt: skip
 LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
 """The live swarm runs real actors over real connections, and its command shows them."""
+LAYERS["emulator.results"] = {"msgspec", "dca_proto.request"}
 LAYERS["emulator.swarm"] = LIVE
 LAYERS["emulator.fuzz"] = CORE | {"dca_proto.net", "emulator.fuzz"}
 LAYERS["emulator.sim"] = {

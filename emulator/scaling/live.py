@@ -6,15 +6,11 @@ many clients as it comes to vanish in each round. A fleet ends with its first ab
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
+from emulator.results import Round
 from emulator.scaling.cell import MOSQUITTO, Cell
 from emulator.scaling.held import Held, Memory, SetUp
 from emulator.swarm.fleet import run_fleet
 from emulator.swarm.fleet_options import FleetOptions
-
-_Row = dict[str, Any]
 
 
 def hold_live(cell: Cell) -> tuple[SetUp, list[Held], Memory | None, float]:
@@ -36,22 +32,24 @@ def hold_live(cell: Cell) -> tuple[SetUp, list[Held], Memory | None, float]:
             broker=MOSQUITTO,
         )
     )
-    first, *others = [held_of(row) for row in done["rounds"]]
-    set_up = SetUp(sessions_s=done["sessions"]["core_s"], sessions_wall_s=done["sessions"]["wall_s"], first=first)
-    return set_up, others or [first], None, done["peak_rss_mb"]
+    first, *others = [held_of(one) for one in done.rounds]
+    sessions = done.sessions
+    assert sessions is not None, "a fleet tells"
+    set_up = SetUp(sessions_s=sessions.core_s or 0.0, sessions_wall_s=sessions.wall_s, first=first)
+    return set_up, others or [first], None, done.peak_rss_mb or 0.0
 
 
-def held_of(row: _Row) -> Held:
+def held_of(one: Round) -> Held:
     """What a fleet says of one round."""
-    is_done = row["ok"] and row["mu"] is not None
+    is_done = one.ok and one.mu is not None
     return Held(
-        wall_s=row["wall_s"],
-        phases=row["phases"],
-        core_s=row["core_s_by_role"],
-        messages={role: sent["messages"] for role, sent in row["roles"].items()},
-        bytes={role: sent["bytes"] for role, sent in row["roles"].items()},
-        completed=row["ok"],
-        contributors=row["contributors"] or 0,
-        noise_sd=math.sqrt(row["noise_variance"]) if is_done else None,
-        noise_sd_ideal=row["sensitivity"] / row["mu"] if is_done else None,
+        wall_s=one.wall_s,
+        phases=one.phases,
+        core_s=one.core_s_by_role,
+        messages={role: sent.messages for role, sent in one.roles.items()},
+        bytes={role: round(sent.bytes) for role, sent in one.roles.items()},
+        completed=one.ok,
+        contributors=one.contributors or 0,
+        noise_sd=one.noise_sd if is_done else None,
+        noise_sd_ideal=one.floor_sd if is_done else None,
     )

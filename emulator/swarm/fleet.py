@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -37,6 +37,7 @@ from dca_proto.net.settings import BrokerSettings
 from dca_proto.net.store import SqliteStore
 from dca_proto.net.topics import subscriptions
 from dca_proto.privacy.policy import Allowance
+from emulator.results import Run
 from emulator.swarm import usage
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.fleet_summary import RoundCounts, Starting, Usage, summarise
@@ -70,11 +71,11 @@ OnProgress = Callable[[str, int, int], None]
 """Is called with a phase (connect, sessions, collect or agree), how many are through with it, and of how many."""
 
 
-def run_fleet(options: FleetOptions, on_progress: OnProgress | None = None) -> dict[str, Any]:
+def run_fleet(options: FleetOptions, on_progress: OnProgress | None = None) -> Run:
     """Start a fleet, hold its rounds, end it, and say what they took; an abort is an outcome, told in the result.
 
     Returns:
-        See `fleet_summary.summarise`.
+        What it took.
 
     Raises:
         UsageError: it cannot be held, or a process, the broker or an actor failed.
@@ -83,9 +84,7 @@ def run_fleet(options: FleetOptions, on_progress: OnProgress | None = None) -> d
     return asyncio.run(hold_rounds(options, _Progress(options.clients, on_progress or _nobody)))
 
 
-async def hold_rounds(
-    options: FleetOptions, watcher: Watcher, on_start: Callable[[Fleet], None] | None = None
-) -> dict[str, Any]:
+async def hold_rounds(options: FleetOptions, watcher: Watcher, on_start: Callable[[Fleet], None] | None = None) -> Run:
     """As `run_fleet`, in a running loop; `on_start` is called once the broker runs."""
     options.check()
     began_s = time.monotonic()
@@ -93,7 +92,7 @@ async def hold_rounds(
         async with Fleet(options, Path(directory), watcher, on_start) as fleet:
             await fleet.hold_all()
             summary = fleet.summary()
-    return {**summary, "wall_s": time.monotonic() - began_s}
+    return msgspec.structs.replace(summary, wall_s=time.monotonic() - began_s)
 
 
 class _Progress:
@@ -176,8 +175,8 @@ class Fleet:
             for _ in range(self._options.rounds):
                 await unless_one_ends(self._hold(), self._watched)
 
-    def summary(self) -> dict[str, Any]:
-        """See `fleet_summary.summarise`."""
+    def summary(self) -> Run:
+        """What its rounds took."""
         starting = Starting(self._connecting_s, self._sessions_s, self._sessions_core_s)
         return summarise(self, self._options, self._timeline.rounds, self._counts, starting)
 

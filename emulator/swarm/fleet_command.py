@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import msgspec
 from rich.console import Console
 
 from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
 from dca_proto.core.errors import RoundAborted
 from dca_proto.device import complete
 from dca_proto.privacy.rounding import claim_words
+from emulator.results import Run
 from emulator.swarm.fleet import Fleet, hold_rounds
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.progress import Bars, Lines
 from emulator.swarm.summary import doubts
-from emulator.swarm.view import fleet_lines, roles_table, rounds_table, times_table
+from emulator.swarm.view import aborted_lines, fleet_lines, roles_table, rounds_table, times_table
 
 CLIENTS = 1000
 TERMINATED = 143
@@ -33,15 +33,13 @@ def hold_fleet(options: FleetOptions, json_to: str | None) -> int:
     _say_plan(console, options)
     view = (Bars if console.is_terminal else Lines)(console, options.clients)
     with view:
-        summary = complete(hold_rounds(options, view, lambda fleet: _say_broker(console, options, fleet)))
-    if summary is None:
+        run = complete(hold_rounds(options, view, lambda fleet: _say_broker(console, options, fleet)))
+    if run is None:
         return TERMINATED
-    write_json(summary, json_to)
-    _show(console, summary)
-    if not summary["ok"]:
-        raise RoundAborted(
-            summary["error"], contributors=summary["contributors_found"], needed=summary["contributors_needed"]
-        )
+    write_json(msgspec.to_builtins(run), json_to)
+    _show(console, run)
+    if not run.ok:
+        raise RoundAborted(run.error or "", contributors=run.contributors_found, needed=run.contributors_needed)
     return 0
 
 
@@ -67,7 +65,7 @@ def _say_broker(console: Console, options: FleetOptions, fleet: Fleet) -> None:
     say(console, "broker", f"{name} at {fleet.broker_url}, {options.connected} connections ({kind})")
 
 
-def _show(console: Console, summary: dict[str, Any]) -> None:
-    console.print(rounds_table(summary), times_table(summary), roles_table(summary))
-    for line in fleet_lines(summary):
+def _show(console: Console, run: Run) -> None:
+    console.print(rounds_table(run), times_table(run), roles_table(run))
+    for line in (*aborted_lines(run), *fleet_lines(run)):
         say(console, *line)

@@ -1,4 +1,4 @@
-"""What a fleet's rounds took, as plain data for programs (`--json`) and for the tables that people see."""
+"""What a fleet's rounds took: from what its processes count to the records of `emulator.results`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from typing import Any, Protocol
 import msgspec
 
 from dca_proto.privacy import accounting
+from emulator.results import Round, Run, Sessions, Slow, Traffic
 from emulator.swarm.fleet_options import FleetOptions
 from emulator.swarm.pipe import SLOWEST_MAX, Totals
-from emulator.swarm.summary import doubts, round_row
+from emulator.swarm.summary import doubts, missing, round_figures
 from emulator.swarm.timeline import RoundLog
 
 ROLES = ("client", "compute", "trainer")
 _MIB = 1 << 20
+_SENT = ("messages", "bytes")
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -87,58 +89,43 @@ def summarise(
     rounds: Sequence[RoundLog],
     counts: Sequence[RoundCounts],
     starting: Starting,
-) -> dict[str, Any]:
-    """One object with everything that is public about a fleet's run.
-
-    The keys of a learning swarm's and of its rounds, as far as they apply, and
-
-    - ``dimension``, ``connections``, ``processes``, ``store``; ``connect_s``: from the first process's start until all
-      are connected, making keys and certificates included; ``sessions``: ``wall_s`` from the same moment until every
-      Compute node has a session of every client, and ``core_s`` of all roles until then;
-    - ``agreement_s``: how much longer the first round took, in which pairs agree on keys, than the later ones in the
-      mean; None where there are none;
-    - ``roles``: messages and bytes that each role sent; ``core_s`` and ``core_s_by_role``: processor seconds, the
-      broker's, where it is ours, beside the others'; both also of each round;
-    - ``peak_rss_mb``: of the largest process; ``peak_rss_mb_by_process``: of each, in MiB;
-    - of each round: ``slowest``: the clients that took longest, five at most, from the announcement until they had
-      their receipts; ``exact``: the true sum beside ``value``; ``failed``: how many
-      neither declined nor contributed and were not made to vanish; ``vanished_clients``: those that were, by number.
-    """
+) -> Run:
+    """Everything that is public about a fleet's run."""
     doubted = doubts((), options.mechanism)
-    rows = [_round(log, one, options, not doubted) for log, one in zip(rounds, counts, strict=True)]
-    last = rows[-1]
-    return {
-        "kind": "swarm",
-        "clients": options.clients,
-        "dimension": options.dimension,
-        "computes": options.computes,
-        "tolerated": options.tolerated,
-        "colluders": options.colluders,
-        "epsilon": None if doubted else options.budget.epsilon,
-        "delta": None if doubted else options.budget.delta,
-        "epsilon_spent": None if doubted else _spent(rounds, options),
-        "private": not doubted,
-        "not_private_because": list(doubted),
-        "mechanism": options.mechanism.name,
-        "broker": broker.broker_kind,
-        "broker_version": broker.broker_version,
-        "connections": options.connections,
-        "processes": options.processes,
-        "store": "sqlite",
-        "seed": options.seed,
-        "ok": last["ok"],
-        "error": last["error"],
-        "contributors_found": last["contributors"],
-        "contributors_needed": last["needed"],
-        "connect_s": starting.connected_s,
-        "sessions": {"wall_s": starting.sessions_s, "core_s": starting.core_s},
-        "agreement_s": rows[0]["wall_s"] - fmean(row["wall_s"] for row in rows[1:]) if rows[1:] else None,
-        "rounds": rows,
-        "dropped": last["dropped"],
-        "contributors": last["contributors"],
-        "failed": last["failed"],
+    held = [_round(log, one, options, not doubted) for log, one in zip(rounds, counts, strict=True)]
+    last = held[-1]
+    return Run(
+        ok=last.ok,
+        error=last.error,
+        contributors_found=last.contributors,
+        contributors_needed=last.needed,
+        clients=options.clients,
+        dimension=options.dimension,
+        computes=options.computes,
+        tolerated=options.tolerated,
+        colluders=options.colluders,
+        epsilon=None if doubted else options.budget.epsilon,
+        delta=None if doubted else options.budget.delta,
+        epsilon_spent=None if doubted else _spent(rounds, options),
+        private=not doubted,
+        not_private_because=list(doubted),
+        mechanism=options.mechanism.name,
+        broker=broker.broker_kind,
+        broker_version=broker.broker_version,
+        connections=options.connections,
+        processes=options.processes,
+        store="sqlite",
+        seed=options.seed,
+        connect_s=starting.connected_s,
+        sessions=Sessions(starting.sessions_s, starting.core_s),
+        agreement_s=held[0].wall_s - fmean(one.wall_s for one in held[1:]) if held[1:] else None,
+        rounds=held,
+        dropped=last.dropped,
+        contributors=last.contributors,
+        relation=last.relation,
+        failed=last.failed,
         **_uses(counts[-1].after),
-    }
+    )
 
 
 def _uses(after: Usage) -> dict[str, Any]:
@@ -147,12 +134,11 @@ def _uses(after: Usage) -> dict[str, Any]:
     peaks |= {f"client {place + 1}": one.peak_rss_bytes for place, one in enumerate(after.clients)}
     if after.broker_rss_bytes is not None:
         peaks["broker"] = after.broker_rss_bytes
-    roles = {role: {name: int(after.sum(role, name)) for name in ("messages", "bytes")} for role in ROLES}
     core_s = {role: after.sum(role, "core_s") for role in ROLES}
     if after.broker_core_s is not None:
         core_s["broker"] = after.broker_core_s
     return {
-        "roles": roles,
+        "roles": {role: Traffic(*(int(after.sum(role, name)) for name in _SENT)) for role in ROLES},
         "core_s": sum(core_s.values()),
         "core_s_by_role": core_s,
         "peak_rss_mb": max(peaks.values()) / _MIB,
@@ -161,35 +147,36 @@ def _uses(after: Usage) -> dict[str, Any]:
     }
 
 
-def _round(log: RoundLog, counts: RoundCounts, options: FleetOptions, private: bool) -> dict[str, Any]:
-    roles = {role: {name: int(counts.increase(role, name)) for name in ("messages", "bytes")} for role in ROLES}
+def _round(log: RoundLog, counts: RoundCounts, options: FleetOptions, private: bool) -> Round:
+    roles = {role: Traffic(*(int(counts.increase(role, name)) for name in _SENT)) for role in ROLES}
     core_s = {role: counts.increase(role, "core_s") for role in ROLES}
     if counts.after.broker_core_s is not None and counts.before.broker_core_s is not None:
         core_s["broker"] = counts.after.broker_core_s - counts.before.broker_core_s
     found = log.aggregate.contributors if log.aggregate else None
-    declined = log.declined
-    return {
-        **round_row(log, private),
-        "expected": options.clients,
-        "dropped": options.clients - declined - log.contributed,
-        "messages": sum(one["messages"] for one in roles.values()),
-        "bytes": sum(one["bytes"] for one in roles.values()),
-        "roles": roles,
-        "core_s": sum(core_s.values()),
-        "core_s_by_role": core_s,
-        "error": log.failure.reason if log.failure else None,
-        "needed": log.failure.needed if log.failure else None,
-        "failed": None if found is None else options.clients - declined - found - len(counts.vanished),
-        "vanished_clients": list(counts.vanished),
-        "slowest": _slowest(log, counts.after.clients),
-        "exact": exact_counts(options, counts.vanished),
+    vanished = len(counts.vanished)
+    sent = counts.after.facts["Contributed"] - counts.before.facts["Contributed"] - vanished
+    figures = round_figures(log, private) | missing(options.clients, log, sent)
+    figures |= {
+        "messages": sum(one.messages for one in roles.values()),
+        "bytes": sum(one.bytes for one in roles.values()),
     }
+    return Round(
+        **figures,
+        expected=options.clients,
+        roles=roles,
+        core_s=sum(core_s.values()),
+        core_s_by_role=core_s,
+        failed=None if found is None else options.clients - log.declined - found - vanished,
+        vanished_clients=list(counts.vanished),
+        slowest=_slowest(log, counts.after.clients),
+        exact=[*map(float, exact_counts(options, counts.vanished))],
+    )
 
 
-def _slowest(log: RoundLog, processes: Sequence[Totals]) -> list[dict[str, Any]]:
+def _slowest(log: RoundLog, processes: Sequence[Totals]) -> list[Slow]:
     took = [(one.at_s - log.began_s, one) for process in processes for one in process.late]
     longest = heapq.nlargest(SLOWEST_MAX, (pair for pair in took if pair[0] >= 0), key=itemgetter(0))
-    return [{"client": one.client, "s": seconds} for seconds, one in longest]
+    return [Slow(one.client, seconds) for seconds, one in longest]
 
 
 def exact_counts(options: FleetOptions, vanished: Sequence[int]) -> list[int]:

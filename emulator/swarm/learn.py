@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from rich.console import Console
@@ -33,12 +33,14 @@ from dca_proto.learning.job import JobTerms
 from dca_proto.learning.runner import RETRIES
 from dca_proto.privacy.rounding import at_least, claim_words
 from emulator.counts import check_counts, check_nodes, check_reporters
+from emulator.results import Run
 from emulator.swarm import usage
 from emulator.swarm.data import deal
 from emulator.swarm.live import Swarm, SwarmOptions, check_broker, check_connections
 from emulator.swarm.progress import Bars, IterationBars, IterationLines, Lines, View
-from emulator.swarm.summary import SwarmSummary, doubts, failed, summarise
+from emulator.swarm.summary import Failure, doubts, summarise
 from emulator.swarm.view import (
+    aborted_lines,
     closing_lines,
     dropped_lines,
     estimates_table,
@@ -50,8 +52,9 @@ from emulator.swarm.view import (
     times_table,
 )
 from inference.jobs.base import Conditions, LearningJob, Stage, plan_words, uses
-from inference.jobs.estimates import claim, separated
+from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
+from inference.jobs.summary import Summary
 from inference.problem import Problem, stream
 from inference.variational.progress import Iteration
 
@@ -99,18 +102,16 @@ def learn(lesson: Lesson, options: SwarmOptions) -> int:
         UsageError, DataError, TransportError: it cannot be learned like that; before anything is started.
         Exception: what the job raised that had its rounds and could not finish; what was released is written.
     """
-    run = _Run(lesson, options, Console(stderr=lesson.json_to == STDOUT))
+    run = _Learning(lesson, options, Console(stderr=lesson.json_to == STDOUT))
     run.check()
-    summary = run.play()
-    if summary is None:
+    done = run.play()
+    if done is None:
         return TERMINATED
-    run.show(summary)
+    run.show(done)
     if run.unfinished is not None:
         raise run.unfinished
-    if not summary["ok"]:
-        raise RoundAborted(
-            summary["error"] or "", contributors=summary["contributors_found"], needed=summary["contributors_needed"]
-        )
+    if not done.ok:
+        raise RoundAborted(done.error or "", contributors=done.contributors_found, needed=done.contributors_needed)
     return 0
 
 
@@ -122,7 +123,7 @@ def check_outputs(output: Path, json_to: str | None) -> None:
         require_writable(output / name, make_folders=True)
 
 
-class _Run:
+class _Learning:
     """One run of a job, told on a console.
 
     Attributes:
@@ -141,7 +142,8 @@ class _Run:
         self._iterations: list[Iteration] = []
         self._view: View | None = None
         self._result: Any = None
-        self._failure: SwarmSummary | None = None
+        self._failure: Failure | None = None
+        self._learned: Summary = {"test": None}
         self.unfinished: Exception | None = None
 
     # --- before it starts -----------------------------------------------------------------------------------------
@@ -220,7 +222,7 @@ class _Run:
 
     # --- playing --------------------------------------------------------------------------------------------------
 
-    def play(self) -> SwarmSummary | None:
+    def play(self) -> Run | None:
         """Run the job and say how it went, None if SIGTERM ended it; an abort is an outcome, all else is raised."""
         lesson, options, began_s = self._lesson, self._options, time.monotonic()
         self._say_plan()
@@ -228,11 +230,11 @@ class _Run:
             live = complete(self._play(Path(directory)))
         if live is None:
             return None
-        about: SwarmSummary = {"job": lesson.job.name, "settings": asdict(lesson.settings)}
-        outcome: SwarmSummary = {**about, **(self._failure or self._finished())}
-        summary = summarise(live, options, lesson.clients, self._doubts, outcome)
-        summary["wall_s"] = time.monotonic() - began_s
-        return summary
+        if self._failure is None:
+            self._finish()
+        found = summarise(live, options, lesson.clients, self._doubts, self._failure)
+        about = {"job": lesson.job.name, "settings": asdict(lesson.settings)}
+        return msgspec.structs.replace(found, **about, wall_s=time.monotonic() - began_s)
 
     async def _play(self, directory: Path) -> Swarm:
         """Hold the rounds, and stop all actors."""
@@ -266,46 +268,39 @@ class _Run:
         """How many may drop; where more do, another attempt would end alike."""
         return self._options.room(self._lesson.clients)
 
-    async def _learn(self, live: Swarm) -> SwarmSummary | None:
+    async def _learn(self, live: Swarm) -> Failure | None:
         """None if the rounds gave what the job needs."""
         lesson, options = self._lesson, self._options
         try:
             job = lesson.job.make(lesson.train.schema, lesson.settings, self._conditions())
             self._result = await live.learn(job, retries=RETRIES if options.dropped <= self._room else 0)
         except RoundAborted as error:
-            return failed(error.reason, error.contributors, error.needed)
+            return Failure(error.reason, error.contributors, error.needed)
         except NoAggregate as ended:
-            return failed(ended.reason, None, None)
+            return Failure(ended.reason)
         return None
 
-    def _finished(self) -> SwarmSummary:
-        """What was learned of what the rounds gave, or why nothing could be."""
+    def _finish(self) -> None:
+        """Learn of what the rounds gave, sampled first where it is to be; or note why nothing could be."""
+        job, train = self._lesson.job, self._lesson.train
         try:
-            return self._learned()
+            if job.finish is not None:
+                with SamplingBar(self._console) as bar:
+                    known = replace(self._conditions(), on_sampling=bar)
+                    self._result = job.finish(self._result, train.schema, self._lesson.settings, known)
+            learned = job.summarise(self._result, self._reference, train.complete, self._lesson.test, train.schema)
         except Exception as error:  # raised once what was released is written
             self.unfinished = error
-            return failed(str(error) or type(error).__name__, None, None)
-
-    def _learned(self) -> SwarmSummary:
-        """What the job says of its result, sampled first where it is to be."""
-        job, train = self._lesson.job, self._lesson.train
-        if job.finish is not None:
-            with SamplingBar(self._console) as bar:
-                known = replace(self._conditions(), on_sampling=bar)
-                self._result = job.finish(self._result, train.schema, self._lesson.settings, known)
-        learned = job.summarise(self._result, self._reference, train.complete, self._lesson.test, train.schema)
-        return {"ok": True, "error": None, **learned, **self._course()}
+            self._failure = Failure(str(error) or type(error).__name__)
+            return
+        self._learned = learned
+        if self._iterations:
+            self._learned["iterations"] = [iteration_row(one) for one in self._iterations]
 
     def _iterated(self, iteration: Iteration) -> None:
         self._iterations.append(iteration)
         if self._view is not None:
             self._view.iterated(iteration)
-
-    def _course(self) -> SwarmSummary:
-        """The score after each iteration, if the job has any."""
-        if not self._iterations:
-            return {}
-        return {"iterations": [iteration_row(one) for one in self._iterations]}
 
     # --- what is told ---------------------------------------------------------------------------------------------
 
@@ -338,30 +333,37 @@ class _Run:
         name = f"{live.broker_kind} {live.broker_version}".strip()
         self._say("broker", f"{name} at {live.broker_url}, {self._connections} connections")
 
-    def show(self, summary: SwarmSummary) -> None:
+    def show(self, run: Run) -> None:
         """Files in the folder and the object for programs, then tables on the console."""
-        write_json(separated(summary), self._lesson.json_to)
-        if summary["ok"] or self.unfinished is not None:
-            self._write_files(summary)
-        self._console.print(rounds_table(summary), times_table(summary))
-        if summary.get("nodes"):
-            self._console.print(nodes_table(summary))
-        for line in dropped_lines(summary):
+        summary = self._summary(run)
+        written = {**separated(summary), **msgspec.to_builtins(run)}
+        write_json(written, self._lesson.json_to)
+        if run.ok or self.unfinished is not None:
+            self._write_files(run, written)
+        self._console.print(rounds_table(run), times_table(run))
+        if run.nodes:
+            self._console.print(nodes_table(run))
+        for line in (*aborted_lines(run), *dropped_lines(run)):
             self._say(*line)
-        if not summary["ok"]:
-            self._say_advice(summary)
+        if not run.ok:
+            self._say_advice(run)
             return
         self._console.print(estimates_table(summary))
         scores = scores_table(summary)
         if scores is not None:
             self._console.print(scores)
-        for line in closing_lines(summary):
+        for line in closing_lines(run, summary):
             self._say(*line)
         output = self._lesson.output
         self._say("files", f"{output / RESULT} · {output / PICTURE}")
         self._say("next", 'dca swarm --help · README: "Embed a client"')
 
-    def _say_advice(self, summary: SwarmSummary) -> None:
+    def _summary(self, run: Run) -> Summary:
+        """What was learned, with what its tables need of the run."""
+        claimed = {"private": run.private, "epsilon": run.epsilon, "delta": run.delta, "reports": run.reports}
+        return cast(Summary, {**self._learned, **claimed})
+
+    def _say_advice(self, run: Run) -> None:
         """What to try after an abort, where the numbers say it."""
         options, clients = self._options, self._lesson.clients
         if options.dropped > self._room:
@@ -371,32 +373,34 @@ class _Run:
         elif self.unfinished is not None:
             kept = f"what was released is in {self._lesson.output / RESULT}"
             self._say("next", f"{kept}; run again with other settings, --set KEY=VALUE")
-        elif summary["contributors_needed"] is not None:
+        elif run.contributors_needed is not None:
             self._say("next", f"this machine is too slow or too busy for {clients} clients; lower --clients")
         elif options.kind is NodeReleaseRequest:
             self._say("next", "no release came in time: lower --nodes or --drop")
         elif options.kind is LdpReportRequest:
             self._say("next", "no report came in time: lower --clients or --drop")
 
-    def _write_files(self, summary: SwarmSummary) -> None:
+    def _write_files(self, run: Run, written: dict[str, Any]) -> None:
         output = self._lesson.output
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"cannot make folder {output}: {error.strerror}") from None
-        write_json(separated(summary), str(output / RESULT))
-        if not summary["ok"]:
+        write_json(written, str(output / RESULT))
+        if not run.ok:
             return
         title = self._lesson.job.picture_title(self._lesson.train.schema)
         with whole_file(output / PICTURE) as place:
-            plot_estimates(summary, place, title=title, private=summary["private"], caption=_caption(summary))
+            plot_estimates(self._summary(run), place, title=title, private=run.private, caption=caption(run))
 
 
-def _caption(summary: SwarmSummary) -> str:
-    if not summary["private"]:
-        return f"not private: {'; '.join(summary['not_private_because'])}"
-    most = max(row["contributors"] or 0 for row in summary["rounds"])  # of mini-batches, none is everybody
-    if summary["reports"]:
-        return f"{claim(summary)}, {summary['reported']} reports"
-    of = f"{most} rows of {len(summary['nodes'])} data nodes" if "nodes" in summary else f"{most} contributors"
-    return f"{claim(summary)}, {of}"
+def caption(run: Run) -> str:
+    """Of the picture: what was spent, and on whose data."""
+    if run.epsilon is None or run.delta is None:
+        return f"not private: {'; '.join(run.not_private_because)}"
+    claim = claim_words(run.epsilon, run.delta)
+    most = max(one.contributors or 0 for one in run.rounds)  # of mini-batches, none is everybody
+    if run.reports:
+        return f"{claim}, {run.reported} reports"
+    of = f"{most} rows of {len(run.nodes)} data nodes" if run.nodes else f"{most} contributors"
+    return f"{claim}, {of}"

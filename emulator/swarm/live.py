@@ -180,14 +180,14 @@ class _Announcer:
 
     async def hold(self, request: OpenRound) -> NoisyAggregate:
         """As the trainer."""
-        self._dropouts.next_round(request.invited)
+        vanished = frozenset(map(bytes.fromhex, self._dropouts.next_round(request.invited)))
         rounds = self._swarm.timeline.rounds
         before = len(rounds)
         try:
             return await unless_one_ends(self._trainer.hold(request), self._watched)
         finally:
             for log in rounds[before:]:
-                log.asked = request.invited or tuple(self._swarm.numbers)
+                log.asked, log.vanished = request.invited or tuple(self._swarm.numbers), vanished
                 log.clients = self._trainer.contributors(request.round_id)
 
     async def rejoin(self, request: OpenRound) -> NoisyAggregate:

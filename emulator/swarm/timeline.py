@@ -26,7 +26,8 @@ class RoundLog:
         arrived: contributions that holders keep, or releases that the trainer has. closed: why it waits for no more.
         why: reasons of the declines, with their counts.
         asked: ids of the clients that were asked. clients: of those in the result, sorted; both as the owner knows.
-        rows: of those that release by themselves, by id.
+        rows: of those that release by themselves, by id. sent: who has sent a contribution or a release; vanished: of
+            them, whose messages got lost; both by id, as far as the log's owner sees them.
         aggregate: the result, or None where the round failed with `failure`.
         messages, bytes: sent by all actors during the round.
     """
@@ -41,6 +42,9 @@ class RoundLog:
     closed: str = ""
     why: dict[str, int] = field(default_factory=dict)
     rows: dict[bytes, int] = field(default_factory=dict)
+    round_id: bytes = b""
+    sent: set[bytes] = field(default_factory=set)
+    vanished: frozenset[bytes] = frozenset()
     asked: tuple[bytes, ...] = ()
     clients: tuple[bytes, ...] = ()
     aggregate: NoisyAggregate | None = None
@@ -109,7 +113,8 @@ class Timeline:
         now_s = time.monotonic()
         if isinstance(fact, facts.Announced):
             self._before = self._traffic()
-            self.rounds.append(RoundLog(fact.statistic, fact.dimension, now_s, self._phases))
+            log = RoundLog(fact.statistic, fact.dimension, now_s, self._phases, round_id=fact.round_id)
+            self.rounds.append(log)
         if not self.rounds:
             return
         log = self.rounds[-1]
@@ -121,6 +126,9 @@ class Timeline:
         match fact:
             case facts.Contributed(round_id):
                 self.charges[client, round_id] = fact.price
+                for log in self.rounds:
+                    if log.round_id == round_id:
+                        log.sent.add(client)
             case facts.ChargeReturned(round_id):
                 self.charges.pop((client, round_id), None)
 

@@ -3,62 +3,67 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from rich import box
 from rich.table import Table
 
 from dca_proto.cli.learn_view import BY_ITSELF
-from dca_proto.privacy.rounding import at_least
-from dca_proto.request import LDP_REPORT, NODE_RELEASE
+from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.wording import listed
-from emulator.swarm.summary import SwarmSummary
+from emulator.results import Round, Run, grouped
 from inference.jobs.estimates import (
     UNCOVERED,
     WITHOUT_PRIVACY,
-    claim,
     learned_lines,
     rounded,
     rows_of,
     sampling_words,
     table_of,
 )
-from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score
+from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score, Summary
 
 _SHOWN_ABSENT = 4
 _SHOWN_ROUNDS = 4
 _SHOWN_ESTIMATES = 12
 _SHOWN_NODES = 12
+_LOOKER = "no colluding client beside the one who looks"
 Line = tuple[str, str]
 """A label and a text, as `say` prints them."""
 
 
-def rounds_table(summary: Mapping[str, Any]) -> Table:
+def rounds_table(run: Run) -> Table:
     """Who took part in each round, and the noise in its sum; many rounds of one sort share a line."""
-    came = _came(summary)
-    names = ("round", "numbers", *came, "dropped", "closed", "σ of noise")
+    came = _came(run)
+    late = ("late",) if any(one.late for one in run.rounds) else ()
+    names = ("round", "numbers", *came, *late, "dropped", "closed", "σ of noise")
     rows = [
         (
             _name(group),
-            str(group[0]["dimension"]),
-            *(_range([row[key] for row in group]) for key in came.values()),
-            _range([row["dropped"] for row in group]),
-            ", ".join(sorted({row["closed"] for row in group if row["closed"]})) or "–",
+            str(group[0].dimension),
+            *(_range([getattr(one, field) for one in group]) for field in (*came.values(), *late, "dropped")),
+            ", ".join(sorted({one.closed for one in group if one.closed})) or "–",
             _noise(group),
         )
-        for group in _groups(summary["rounds"])
+        for group in grouped(run.rounds)
     ]
     return _table("rounds", names, rows, texts=(0,))
 
 
-def _came(summary: Mapping[str, Any]) -> dict[str, str]:
-    """What those did that took part, and where a row has their number."""
-    by_kind = {
-        NODE_RELEASE: {"released": "arrived", "rows": "contributors"},
-        LDP_REPORT: {"reported": "arrived"},
-    }
-    return by_kind.get(summary.get("round_kind", ""), {"contributed": "contributors"})
+def _came(run: Run) -> dict[str, str]:
+    """What those did that took part, and the field with their number."""
+    fields = {"contributed": "contributors"} if run.is_summed else {run.came: "arrived"}
+    return fields | ({"rows": "contributors"} if run.has_nodes else {})
+
+
+def aborted_lines(run: Run) -> list[Line]:
+    """Why rounds were aborted."""
+    found = [
+        ("aborted", f"round{'s' * (len(numbers) > 1)} {listed([*map(str, numbers)], _SHOWN_ROUNDS)}: {reason}")
+        for reason, numbers in run.aborts.items()
+    ]
+    more = [("", f"{len(found) - _SHOWN_ROUNDS} more reasons are in the JSON")] if len(found) > _SHOWN_ROUNDS else []
+    return found[:_SHOWN_ROUNDS] + more
 
 
 def reporters_words(clients: int, mechanism: str, dropped: int, times: int = 1) -> str:
@@ -85,44 +90,33 @@ def nodes_words(sizes: Sequence[int], dropped: int) -> str:
     return f"{who} the whole noise for one row; {rows} rows{each}, dealt at random; no Compute nodes{drop}"
 
 
-def nodes_table(summary: SwarmSummary) -> Table:
+def nodes_table(run: Run) -> Table:
     """What each data node released in the last round: how many rows it is of, and the noise in it."""
-    nodes = summary["nodes"]
-    rows = [(f"{one['number']} ({one['id'][:6]})", str(one["rows"]), f"{one['noise_sd']:.3g}") for one in nodes]
-    of = f" ({_SHOWN_NODES} of {len(nodes)})" if len(nodes) > _SHOWN_NODES else ""
+    rows = [(f"{one.number} ({one.id[:6]})", str(one.rows), f"{one.noise_sd:.3g}") for one in run.nodes]
+    of = f" ({_SHOWN_NODES} of {len(rows)})" if len(rows) > _SHOWN_NODES else ""
     return _table(f"data nodes{of}", ("node", "rows", "σ of its noise"), rows[:_SHOWN_NODES])
 
 
-def times_table(summary: Mapping[str, Any]) -> Table:
+def times_table(run: Run) -> Table:
     """Seconds of each round and phase, and what all actors sent; those of a line with many rounds are added up."""
-    phases = list(dict.fromkeys(phase for row in summary["rounds"] for phase in row["phases"]))
+    phases = list(dict.fromkeys(phase for one in run.rounds for phase in one.phases))
     names = ("seconds", *phases, "in all", "messages", "MB")
     rows = [
         (
             _name(group),
             *(_seconds(group, phase) for phase in phases),
-            f"{sum(row['wall_s'] for row in group):.2f}",
-            str(sum(row["messages"] for row in group)),
-            f"{sum(row['bytes'] for row in group) / 1e6:.2f}",
+            f"{sum(one.wall_s for one in group):.2f}",
+            str(sum(one.messages for one in group)),
+            f"{sum(one.bytes for one in group) / 1e6:.2f}",
         )
-        for group in _groups(summary["rounds"])
+        for group in grouped(run.rounds)
     ]
     return _table("times", names, rows, texts=(0,))
 
 
-def _groups(rounds: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The rounds, each by itself; of many, those of one sort together."""
-    if len(rounds) <= _SHOWN_ROUNDS:
-        return [[row] for row in rounds]
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rounds:
-        groups.setdefault((row["name"], row["dimension"], row["ok"]), []).append(row)
-    return list(groups.values())
-
-
-def _name(group: list[dict[str, Any]]) -> str:
-    first, times = group[0], f" ×{len(group)}" if len(group) > 1 else ""
-    return f"{first['name']}{times}{' aborted' if times and not first['ok'] else ''}"
+def _name(group: Sequence[Round]) -> str:
+    times = f" ×{len(group)}" if len(group) > 1 else ""
+    return f"{group[0].name}{times}{'' if group[0].ok else ' aborted'}"
 
 
 def _range(counts: list[int | None]) -> str:
@@ -133,57 +127,56 @@ def _range(counts: list[int | None]) -> str:
     return str(low) if low == high else f"{low}–{high}"
 
 
-def _noise(group: list[dict[str, Any]]) -> str:
-    known = [row["noise_variance"] ** 0.5 for row in group if row["noise_variance"] is not None]
+def _noise(group: Sequence[Round]) -> str:
+    known = [one.noise_sd for one in group if one.noise_sd is not None]
     return f"{max(known):.3g}" if known else "no result"
 
 
-def _seconds(group: list[dict[str, Any]], phase: str) -> str:
-    known = [row["phases"][phase] for row in group if phase in row["phases"]]
+def _seconds(group: Sequence[Round], phase: str) -> str:
+    known = [one.phases[phase] for one in group if phase in one.phases]
     return f"{sum(known):.2f}" if known else "–"
 
 
-def roles_table(summary: dict[str, Any]) -> Table:
+def roles_table(run: Run) -> Table:
     """What each role of a fleet sent and what processor time it took, in all rounds and before."""
     names = ("role", "messages", "MB", "core seconds", "MiB at most")
-    peaks = summary["peak_rss_mb_by_process"]
     rows = []
-    for role, core_s in summary["core_s_by_role"].items():
-        sent = summary["roles"].get(role)
-        figures = (str(sent["messages"]), f"{sent['bytes'] / 1e6:.2f}") if sent else ("–", "–")
-        peak = max(size for name, size in peaks.items() if name.startswith(role))
+    for role, core_s in run.core_s_by_role.items():
+        sent = run.roles.get(role)
+        figures = (str(sent.messages), f"{sent.bytes / 1e6:.2f}") if sent else ("–", "–")
+        peak = max(size for name, size in run.peak_rss_mb_by_process.items() if name.startswith(role))
         rows.append((role, *figures, f"{core_s:.1f}", f"{peak:.0f}"))
     return _table("roles; memory of the largest process of each", names, rows)
 
 
-def fleet_lines(summary: dict[str, Any]) -> list[Line]:
+def fleet_lines(run: Run) -> list[Line]:
     """Who was missing in a fleet's rounds and why, how far off the last sum is, and how long it took to connect."""
-    sessions_s = summary["sessions"]["wall_s"]
-    lines = [
-        ("connected", f"in {summary['connect_s']:.1f} s, keys and certificates included"),
-        ("sessions", f"of all clients at all Compute nodes after {sessions_s:.1f} s"),
-    ]
-    for number, row in enumerate(summary["rounds"], 1):
-        if row["failed"]:
-            lines.append(("failed", f"round {number}: {row['failed']} clients neither declined nor contributed"))
-        lines += [("declined", f"round {number}: {count} clients, {why}") for why, count in row["declined"].items()]
-    last = summary["rounds"][-1]
-    if last["value"] is not None:
-        off = max(abs(value - exact) for value, exact in zip(last["value"], last["exact"], strict=True))
-        noise = last["noise_variance"] ** 0.5
-        lines.append(("sum", f"at most {off:.3g} off the exact one, with noise of standard deviation {noise:.3g}"))
+    lines = []
+    if run.connect_s is not None and run.sessions is not None:
+        sessions = f"of all clients at all Compute nodes after {run.sessions.wall_s:.1f} s"
+        lines = [("connected", f"in {run.connect_s:.1f} s, keys and certificates included"), ("sessions", sessions)]
+    for number, one in enumerate(run.rounds, 1):
+        if one.failed:
+            lines.append(("failed", f"round {number}: {one.failed} clients neither declined nor contributed"))
+        lines += [("declined", f"round {number}: {count} clients, {why}") for why, count in one.declined.items()]
+    last = run.rounds[-1]
+    if last.value is not None and last.exact is not None:
+        off = max(abs(value - exact) for value, exact in zip(last.value, last.exact, strict=True))
+        lines.append(
+            ("sum", f"at most {off:.3g} off the exact one, with noise of standard deviation {last.noise_sd:.3g}")
+        )
     return lines
 
 
-def dropped_lines(summary: SwarmSummary) -> list[Line]:
-    """Who dropped, by number (which the seed fixes) and the first digits of the id (which is new in each run)."""
-    found = [(number, row) for number, row in enumerate(summary["rounds"], 1) if row.get("absent")]
+def dropped_lines(run: Run) -> list[Line]:
+    """Who is not in a result, by number (which the seed fixes) and the first digits of the id (new in each run)."""
+    found = [(number, one) for number, one in enumerate(run.rounds, 1) if one.absent]
     lines = []
-    for number, row in found[:_SHOWN_ROUNDS]:
-        absent = zip(row["absent_clients"], row["absent"], strict=True)
+    for number, one in found[:_SHOWN_ROUNDS]:
+        absent = zip(one.absent_clients, one.absent, strict=True)
         names = listed([f"{place} ({name[:6]})" for place, name in absent], _SHOWN_ABSENT)
-        who = "data nodes" if summary.get("round_kind") == NODE_RELEASE else "clients"
-        lines.append(("dropped", f"round {number}: {who} {names}"))
+        label = "missing" if one.late or one.declined else "dropped"
+        lines.append((label, f"round {number}: {run.who}s {names}"))
     if len(found) > _SHOWN_ROUNDS:
         lines.append(("", f"others in {len(found) - _SHOWN_ROUNDS} more rounds"))
     return lines
@@ -203,7 +196,7 @@ def _table(title: str, names: Iterable[str], rows: Iterable[Iterable[str]], text
     return table
 
 
-def estimates_table(summary: SwarmSummary) -> Table:
+def estimates_table(summary: Summary) -> Table:
     """Posterior means and 95 % intervals, private beside non-private, in the user's units.
 
     Of many, those that stand out most from zero are shown.
@@ -221,7 +214,7 @@ def _strength(row: Row) -> float:
     return abs(row["estimate"] or 0.0) / row["estimate_sd"] if row["estimate_sd"] else math.inf
 
 
-def scores_table(summary: SwarmSummary) -> Table | None:
+def scores_table(summary: Summary) -> Table | None:
     """Scores on the held-out rows: private, without privacy, of a constant prediction; None where there are none."""
     test = summary["test"]
     scores = test.get("scores") if test else None
@@ -233,12 +226,12 @@ def scores_table(summary: SwarmSummary) -> Table | None:
     return _table(title, ("", label, WITHOUT_PRIVACY, "constant"), rows)
 
 
-def closing_lines(summary: SwarmSummary) -> list[Line]:
+def closing_lines(run: Run, summary: Summary) -> list[Line]:
     """The answer in words: what speaks against it, test error, what was spent, what the guarantee assumes."""
-    return [*_score_lines(summary), *(_privacy_lines(summary) if summary["private"] else _trial_lines(summary))]
+    return [*_score_lines(summary), *(_privacy_lines(run) if run.private else _trial_lines(run))]
 
 
-def _score_lines(summary: SwarmSummary) -> list[Line]:
+def _score_lines(summary: Summary) -> list[Line]:
     lines = learned_lines(summary)
     if summary.get("coefficients") and len(rows_of(summary)) > _SHOWN_ESTIMATES:
         lines.append(("shown", "the coefficients farthest from zero for their spread; all are in the files"))
@@ -286,64 +279,29 @@ def _error_lines(test: HeldOut) -> list[Line]:
     return lines
 
 
-def _trial_lines(summary: SwarmSummary) -> list[Line]:
-    return [("not private", f"{'; '.join(summary['not_private_because'])}: no privacy may be claimed (a trial only)")]
+def _trial_lines(run: Run) -> list[Line]:
+    return [("not private", f"{'; '.join(run.not_private_because)}: no privacy may be claimed (a trial only)")]
 
 
-def _spent(summary: SwarmSummary, per: str = "client") -> str:
-    spent = summary["epsilon_spent"]
-    assert spent is not None, "it is private"
-    epsilon, _, delta = claim(summary).partition(", ")
-    return f"epsilon {at_least(spent)} of {epsilon.removeprefix('epsilon ')} per {per}, {delta}"
-
-
-def _privacy_lines(summary: SwarmSummary) -> list[Line]:
-    if summary.get("round_kind") == NODE_RELEASE:
-        return _node_privacy_lines(summary)
-    if summary.get("reports"):
-        return _report_privacy_lines(summary)
-    reserved = summary["colluders"]
-    beyond = f"{reserved} more colluding clients" if reserved else "no colluding client beside the one who looks"
-    unknown = (
-        "1 unknown noise is" if summary["unknown_noises"] == 1 else f"{summary['unknown_noises']} unknown noises are"
-    )
-    return [
-        (
-            "spent",
-            f"{_spent(summary)}; nobody saw a single client's numbers",
-        ),
-        (
-            "holds for",
-            f"up to {summary['computes'] - 1} of {summary['computes']} Compute nodes and the broker colluding, and "
-            f"{beyond}: at least {unknown} in each sum",
-        ),
-    ]
-
-
-def _node_privacy_lines(summary: SwarmSummary) -> list[Line]:
-    nodes = len(summary["nodes"])
-    alone = "the data node adds" if nodes == 1 else f"each of the {nodes} data nodes adds"
-    return [
-        (
-            "spent",
-            f"{_spent(summary, 'row')}; each row is one person's, at one data node",
-        ),
-        (
-            "holds for",
-            f"everybody but a row's own data node: {alone} the whole noise for one row before anything leaves it, and "
-            "tells how many rows it has",
-        ),
-    ]
-
-
-def _report_privacy_lines(summary: SwarmSummary) -> list[Line]:
-    return [
-        (
-            "spent",
-            f"{_spent(summary)}; {BY_ITSELF}",
-        ),
-        (
-            "holds for",
-            "everybody but a client itself, however many collude: its report had its whole noise before it left",
-        ),
-    ]
+def _privacy_lines(run: Run) -> list[Line]:
+    """What was spent, and whom the guarantee covers."""
+    unit, said, holds = "client", BY_ITSELF, ""
+    if run.has_nodes:
+        nodes = len(run.nodes)
+        alone = "the data node adds" if nodes == 1 else f"each of the {nodes} data nodes adds"
+        unit, said = "row", "each row is one person's, at one data node"
+        holds = f"everybody but a row's own data node: {alone} the whole noise for one row before anything leaves it, "
+        holds += "and tells how many rows it has"
+    elif run.reports:
+        holds = "everybody but a client itself, however many collude: its report had its whole noise before it left"
+    else:
+        said = "nobody saw a single client's numbers"
+        beyond = f"{run.colluders} more colluding clients" if run.colluders else _LOOKER
+        unknown = "1 unknown noise is" if run.unknown_noises == 1 else f"{run.unknown_noises} unknown noises are"
+        holds = f"up to {run.computes - 1} of {run.computes} Compute nodes and the broker colluding, and {beyond}: "
+        holds += f"at least {unknown} in each sum"
+    assert run.epsilon is not None, "it is private"
+    assert run.delta is not None, "so it has both"
+    epsilon, _, delta = claim_words(run.epsilon, run.delta).partition(", ")
+    spent = f"epsilon {at_least(run.epsilon_spent or 0.0)} of {epsilon.removeprefix('epsilon ')} per {unit}, {delta}"
+    return [("spent", f"{spent}; {said}"), ("holds for", holds)]

@@ -30,12 +30,14 @@ from dca_proto.learning.runner import RETRIES
 from dca_proto.net.broker import Broker
 from dca_proto.net.topics import topic_of
 from dca_proto.privacy.accounting import epsilon_of, mu_of_pure
+from emulator.results import Run
 from emulator.swarm.dropout import Dropouts
 from emulator.swarm.live import Swarm
 from emulator.swarm.progress import Lines
 from emulator.swarm.summary import spent
 from emulator.swarm.timeline import RoundLog, Timeline
 from emulator.swarm.view import closing_lines
+from inference.jobs.summary import HeldOut
 
 BOUNDS = "a=-4:4,b=-4:4,y=-8:8"
 TIMEOUT_S = 120
@@ -289,20 +291,19 @@ def test_what_was_spent_is_the_worst_clients_charges_that_were_not_given_back() 
     assert spent({}, 1e-5) == 0.0
 
 
+NOT_PRIVATE = Run(ok=True, clients=3, computes=2, tolerated=0, rounds=[], private=False, not_private_because=["x"])
+
+
 def test_a_result_worse_than_the_mean_comes_with_advice() -> None:
-    summary = {
-        "private": False,
-        "not_private_because": ["x"],
-        "test": {"rmse_private": 80.0, "rmse_nonprivate": 50.0, "rmse_zero": 78.0, "rows": 9},
-    }
+    test: HeldOut = {"rmse_private": 80.0, "rmse_nonprivate": 50.0, "rmse_zero": 78.0, "rows": 9}
     assert ("", "no better than predicting the mean: more clients or a larger epsilon would help") in closing_lines(
-        summary
+        NOT_PRIVATE, {"test": test}
     )
 
 
 def test_what_speaks_against_a_result_is_told_with_it() -> None:
-    summary = {"private": False, "not_private_because": ["x"], "test": None, "warnings": ["the chains have not met"]}
-    assert closing_lines(summary)[0] == ("warning", "the chains have not met")
+    found = closing_lines(NOT_PRIVATE, {"test": None, "warnings": ["the chains have not met"]})
+    assert found[0] == ("warning", "the chains have not met")
 
 
 @pytest.mark.parametrize("made", ["made", "made/result.json/", "made/coefficients.png/"])

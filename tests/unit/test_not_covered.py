@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from report_samples import SAMPLES, whole_learned, whole_swarm
+from report_samples import SAMPLES, run_of, whole_learned, whole_swarm
 from rich.console import Console
 
 from dca_proto.cli import main
@@ -66,7 +66,7 @@ def test_without_a_reference_there_is_no_block() -> None:
     written = separated(whole)
     assert written[NOT_COVERED] is None
     assert not any("nonprivate" in name for name, _ in leaves(written))
-    assert "not covered" not in dict(closing_lines({**whole, "unknown_noises": 307}))
+    assert "not covered" not in dict(closing_lines(run_of(whole), whole))
     assert [str(one.header) for one in estimates_table(whole).columns] == ["", "private", "unit"]
 
 
@@ -98,7 +98,7 @@ def test_terminals_mark_them() -> None:
     console = Console(record=True, width=120)
     console.print(estimates_table(summary))
     assert re.search(r"\n +not covered by ε:\s*\n +private +without privacy +unit", console.export_text())
-    assert dict(closing_lines(summary))["not covered"].startswith(
+    assert dict(closing_lines(run_of(summary), summary))["not covered"].startswith(
         "by epsilon, since it comes from rows as they are: what"
     )
     iterative = scores_table({**summary, "test": {"rows": 9, "scores": [_score()]}})

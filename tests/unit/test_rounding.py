@@ -135,8 +135,9 @@ def swarm_summary(epsilon: float, delta: float, part: float) -> dict[str, Any]:
 @given(EPSILONS, DELTAS, st.floats(0.1, 1))
 def test_hardening_11_the_terminal_of_a_swarm(epsilon: float, delta: float, part: float) -> None:
     summary = swarm_summary(epsilon, delta, part)
-    for kind in ({}, {"round_kind": "node-release", "nodes": [1]}, {"reports": "laplace"}):
-        text = "\n".join(line for _, line in closing_lines({**summary, "unknown_noises": 307, **kind}))
+    for kind in ({}, {"round_kind": "node-release", "nodes": [{"rows": 1, "noise_sd": 1.0}]}, {"reports": "laplace"}):
+        run = report_samples.run_of({**summary, "unknown_noises": 307, **kind})
+        text = "\n".join(line for _, line in closing_lines(run, summary))
         check(text, epsilon=(epsilon, part * epsilon), delta=delta)
 
 
@@ -174,7 +175,7 @@ def test_pictures(epsilon: float, delta: float) -> None:
     figures: list[Figure] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-        caption = swarm_learn._caption(summary)
+        caption = swarm_learn.caption(report_samples.run_of(summary))
         plot_estimates(summary, Path("x.png"), title="effects", private=True, caption=caption)
     text = "\n".join(
         one.get_text() for figure in figures for one in figure.findobj(lambda one: hasattr(one, "get_text"))

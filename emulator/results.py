@@ -1,0 +1,253 @@
+"""A swarm's rounds and its run, typed: `--json` writes these records, the terminal prints them, the report reads them.
+
+What a job has learned is the job's own summary (`inference.jobs.summary`); in the JSON object it stands beside the
+fields of `Run`. A field that does not apply is None or empty.
+
+Who was asked to a round is in one of four groups:
+
+    contributed   in the sum; of an aborted round, kept in time, as far as known
+    declined      refused, and said why
+    late          sent a contribution, which came after the round had closed
+    dropped       all others: nothing of them arrived
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from dca_proto.request import LDP_REPORT, NODE_RELEASE, SECURE_SUM
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Whole = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
+Real = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
+"""Numbers that a page can show: a file from elsewhere may hold others, and is refused."""
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """What the actors of a role sent."""
+
+    messages: Count
+    bytes: Amount
+
+
+class Slow(msgspec.Struct, frozen=True):
+    """A client that a round waited for, and seconds from the announcement to its receipt."""
+
+    client: Count
+    s: Amount
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A data node's release: of how many rows, and the noise in each value."""
+
+    rows: Count
+    noise_sd: Amount
+    noise_variance: Amount | None = None
+    number: Count | None = None
+    id: str = ""
+    value: list[Real] = []
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """How many reports lie in each of some bins of equal width between `low` and `high`, in units of the scale."""
+
+    low: Real
+    high: Real
+    counts: list[Count]
+
+
+class Reports(msgspec.Struct, frozen=True, kw_only=True):
+    """What clients reported in a round.
+
+    Attributes:
+        values, noise_scale, probabilities: as of `dca_proto.aggregate.LocalReports`; no values where they are many.
+        told: how many reports name each category. histogram: of reports of one number.
+    """
+
+    values: list[Any] | None = None
+    noise_scale: Amount = 0.0
+    probabilities: tuple[Amount, Amount] | None = None
+    told: list[Count] | None = None
+    histogram: Histogram | None = None
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One round.
+
+    Attributes:
+        name, dimension: what was asked. expected: of how many clients. ok: whether there is a result.
+        error: why not. needed: how many contributions it takes, of an aborted round.
+        arrived: contributions that holders keep. closed: why the trainer waited for no more.
+        contributors, declined, late, dropped: see the module; `declined` by reason. absent, absent_clients: ids and
+            numbers of those who are not in the result. vanished_clients: numbers of those made to vanish.
+        failed: of a fleet, how many neither declined nor contributed nor were made to vanish.
+        wall_s, phases: seconds of all of it, and of each phase. messages, bytes: that all actors sent; roles: each.
+        core_s, core_s_by_role: processor seconds. slowest: the clients waited for longest, at most five.
+        sigma_local, noise_variance, sensitivity, relation, epsilon, mu, value: as of the aggregate; exact: the sum
+            without noise, of made-up data. nodes, reports: what was released one by one.
+    """
+
+    name: str
+    dimension: Count
+    ok: bool
+    arrived: Count
+    wall_s: Amount
+    phases: dict[str, Amount]
+    messages: Count
+    bytes: Amount
+    expected: Count | None = None
+    error: str | None = None
+    needed: Count | None = None
+    closed: str | None = None
+    contributors: Count | None = None
+    declined: dict[str, Count] = {}
+    late: Count = 0
+    dropped: Count | None = None
+    absent: list[str] = []
+    absent_clients: list[Count] = []
+    vanished_clients: list[Count] = []
+    failed: Whole | None = None
+    slowest: list[Slow] = []
+    roles: dict[str, Traffic] = {}
+    core_s: Amount | None = None
+    core_s_by_role: dict[str, Amount] = {}
+    sigma_local: Amount | None = None
+    noise_variance: Amount | None = None
+    sensitivity: Amount | None = None
+    relation: str | None = None
+    epsilon: Amount | None = None
+    mu: Amount | None = None
+    value: list[Real] | None = None
+    exact: list[Real] | None = None
+    nodes: list[Node] = []
+    reports: Reports | None = None
+
+    @property
+    def noise_sd(self) -> float | None:
+        """Of the noise in each coordinate of the sum."""
+        return None if self.noise_variance is None else math.sqrt(self.noise_variance)
+
+    @property
+    def floor_sd(self) -> float | None:
+        """The least that the claim needs: sensitivity / mu."""
+        return self.sensitivity / self.mu if self.sensitivity is not None and self.mu else None
+
+
+class Sessions(msgspec.Struct, frozen=True):
+    """Wall seconds until every Compute node had a session of every client, and core seconds of all roles until then."""
+
+    wall_s: Amount
+    core_s: Amount | None = None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A swarm's run.
+
+    Attributes:
+        ok, error, contributors_found, contributors_needed: whether there is a result, else why not.
+        clients, batch, computes, tolerated, colluders: N, B, M, T and c. dimension: of a synthetic sum.
+        unknown_noises: that remain in the smallest sum. round_kind, reports, mechanism: how noise enters.
+        epsilon, delta, epsilon_spent: None unless `private`; not_private_because: why it is not.
+        connections, processes, store, broker, broker_version, seed: how it was held.
+        rounds: in their order. contributors, dropped, relation, failed, nodes: of the last one that released.
+        reported: reports of all rounds. wall_s: of the whole run.
+        connect_s: from the first process's start until all are connected, making keys and certificates included.
+        sessions: from the same moment. agreement_s: how much longer the first round took, in which pairs agree on
+            keys, than the later ones in the mean.
+        roles, core_s, core_s_by_role, facts: what was sent and used since the start.
+        peak_rss_mb, peak_rss_mb_by_process: MiB, of the largest process and of each.
+    """
+
+    ok: bool
+    clients: Count
+    computes: Count
+    tolerated: Count
+    rounds: list[Round]
+    kind: str = "swarm"
+    error: str | None = None
+    contributors_found: Count | None = None
+    contributors_needed: Count | None = None
+    job: str | None = None
+    settings: dict[str, Any] = {}
+    dimension: Count | None = None
+    batch: Count | None = None
+    colluders: Count = 0
+    unknown_noises: Whole | None = None
+    round_kind: str = SECURE_SUM
+    reports: str | None = None
+    mechanism: str = ""
+    epsilon: Amount | None = None
+    delta: Amount | None = None
+    epsilon_spent: Amount | None = None
+    private: bool = True
+    not_private_because: list[str] = []
+    broker: str = ""
+    broker_version: str | None = None
+    connections: str | None = None
+    processes: Count | None = None
+    store: str | None = None
+    seed: Whole | None = None
+    connect_s: Amount | None = None
+    sessions: Sessions | None = None
+    agreement_s: Real | None = None
+    dropped: Count | None = None
+    contributors: Count | None = None
+    relation: str | None = None
+    failed: Whole | None = None
+    nodes: list[Node] = []
+    reported: Count | None = None
+    roles: dict[str, Traffic] = {}
+    core_s: Amount | None = None
+    core_s_by_role: dict[str, Amount] = {}
+    peak_rss_mb: Amount | None = None
+    peak_rss_mb_by_process: dict[str, Amount] = {}
+    facts: dict[str, Count] = {}
+    wall_s: Amount | None = None
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether there are Compute nodes."""
+        return self.round_kind == SECURE_SUM
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether clients are data nodes, which release by themselves."""
+        return self.round_kind == NODE_RELEASE
+
+    @property
+    def who(self) -> str:
+        """What takes part."""
+        return "data node" if self.has_nodes else "client"
+
+    @property
+    def came(self) -> str:
+        """What those did that took part."""
+        return {NODE_RELEASE: "released", LDP_REPORT: "reported"}.get(self.round_kind, "contributed")
+
+    @property
+    def aborts(self) -> dict[str, list[int]]:
+        """Why rounds were aborted, each reason with the numbers of its rounds from 1."""
+        reasons: dict[str, list[int]] = {}
+        for number, one in enumerate(self.rounds, 1):
+            if not one.ok:
+                reasons.setdefault(one.error or "the reason was not recorded", []).append(number)
+        return reasons
+
+
+GROUPED_FROM = 5
+"""Rounds from which those of one sort are shown together."""
+
+
+def grouped(rounds: Sequence[Round]) -> list[list[Round]]:
+    """The rounds, each by itself; of many, those of one name, size and outcome together."""
+    if len(rounds) < GROUPED_FROM:
+        return [[one] for one in rounds]
+    groups: dict[tuple[str, int, bool], list[Round]] = {}
+    for one in rounds:
+        groups.setdefault((one.name, one.dimension, one.ok), []).append(one)
+    return list(groups.values())
